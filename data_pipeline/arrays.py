@@ -1,0 +1,70 @@
+"""Reading `.npz` archives that may be truncated, hostile or simply something else, without pickle and within a bound."""
+
+import math
+import tokenize
+import zipfile
+import zlib
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.errors import InputError, printable
+
+MAX_NPZ_BYTES = 8 * 2**30
+
+# What zipfile and NumPy raise on bytes that are no archive, or an archive whose contents were damaged.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    MemoryError,
+    RuntimeError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+)
+
+
+def read_npz(path: str | PathLike[str], max_bytes: int = MAX_NPZ_BYTES) -> dict[str, np.ndarray]:
+    """All arrays of an `.npz` file by name.
+
+    Memory is bounded before anything is unpacked: an archive that declares more than `max_bytes`, or an array that
+    declares more data than its member holds, is refused. Raises `InputError` for anything that is not such a file.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        with zipfile.ZipFile(Path(path)) as archive:
+            declared = sum(member.file_size for member in archive.infolist())
+            if declared > max_bytes:
+                raise InputError.at(path, f"it unpacks to {declared:,} bytes, and at most {max_bytes:,} are read")
+            for member in archive.infolist():
+                name = member.filename.removesuffix(".npy")
+                if name == member.filename or name in arrays:
+                    raise InputError.at(path, f"not a plain .npz: '{printable(name)}' is no array, or is there twice")
+                arrays[name] = _read_array(archive, member)
+    except InputError:
+        raise
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+    except _DAMAGE as error:
+        raise InputError.at(path, f"not a complete .npz file ({printable(str(error))}); make or fetch it again") from error
+    return arrays
+
+
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        elif version == (2, 0):
+            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
+        else:
+            raise ValueError(f"array format {version} is unknown")
+    # NumPy allocates what the header asks for, so the header must not ask for more than there is.
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"'{member.filename}' holds {member.file_size} bytes, too few for {dtype} {shape}")
+    with archive.open(member) as stream:
+        array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
+    return array

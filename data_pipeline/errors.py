@@ -1,0 +1,34 @@
+"""The one error for input that cannot be used; the command line prints it and exits."""
+
+from os import PathLike
+from typing import Self
+
+
+class InputError(ValueError):
+    """The caller's input is wrong; the text is one sentence: file, record, position, what is wrong, what to do."""
+
+    @classmethod
+    def at(
+        cls,
+        path: str | PathLike[str],
+        problem: str,
+        *,
+        line: int | None = None,
+        column: int | None = None,
+        record: str | None = None,
+    ) -> Self:
+        """The error for one place in a file; lines and columns count from 1."""
+        place = [printable(str(path))]
+        if line is not None:
+            place.append(f"line {line}")
+        if column is not None:
+            place.append(f"column {column}")
+        if record is not None:
+            place.append(f"record '{printable(record)}'")
+        return cls(f"{', '.join(place)}: {problem}")
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Text from a file, fit for one line of a terminal: control characters escaped, at most `limit` characters."""
+    shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+    return shown if len(shown) <= limit else f"{shown[:limit]}..."

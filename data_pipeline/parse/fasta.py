@@ -1,0 +1,140 @@
+"""Reading targets from FASTA, strictly: a target's name becomes a directory, its letters become residues."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
+
+MAX_FASTA_BYTES = 512 * 2**20
+MAX_RESIDUES = 100_000
+MAX_NAME_BYTES = 199  # file names have 255, and endings are added to this one
+
+_LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)
+_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
+_WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastaRecord:
+    """One target: its name (first word of the header), the rest of the header, and its residues in upper case."""
+
+    name: str
+    description: str
+    sequence: str
+    line: int  # of the header, from 1
+
+
+def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
+    """All records of a plain or gzip FASTA file, in order.
+
+    Lower case is accepted, spaces within a sequence and one `*` at its end are dropped. B, J, O, U, X and Z are kept
+    as letters (they are unknown residues to the model). Anything else is an `InputError` with file, line, column and
+    record, among it names that are not safe as a directory or that only differ in case.
+    """
+    lines = read_text_bytes(path, MAX_FASTA_BYTES).split(b"\n")
+    records: list[FastaRecord] = []
+    first_use: dict[str, FastaRecord] = {}
+    for line, header, sequence_lines in _split(path, lines):
+        name, description = _header(path, line, header)
+        sequence = _sequence(path, line, name, sequence_lines)
+        record = FastaRecord(name=name, description=description, sequence=sequence, line=line)
+        earlier = first_use.setdefault(_file_key(name), record)
+        if earlier is not record:
+            same = "the same name as" if earlier.name == name else f"a name that some file systems take for '{earlier.name}'"
+            where = f"that of line {earlier.line}"
+            raise InputError.at(path, f"{same} {where}; give each record its own name", line=line, record=name)
+        records.append(record)
+    if not records:
+        raise InputError.at(path, "the file is empty; a FASTA record is a line '>name' and lines of residues")
+    return records
+
+
+def check_name(name: str) -> str | None:
+    """Why a target cannot be called so (its name becomes a directory on any system), or None if it can."""
+    if not name:
+        return "the name is empty; write one after '>'"
+    if not name.isprintable():
+        return "the name has control or invisible characters; use letters, digits, '_' and '-'"
+    if "\ufffd" in name:
+        return "the name is not valid UTF-8 text; use letters, digits, '_' and '-'"
+    for forbidden in ("/", "\\", ".."):
+        if forbidden in name:
+            return f"the name has '{forbidden}', which is not allowed because it names the output directory"
+    if name[0] in ".-" or name[-1] == ".":
+        return "the name must not begin with '.' or '-' nor end with '.', because it names the output directory"
+    if _WINDOWS_DEVICE.match(name) or _WINDOWS_DRIVE.match(name):
+        return "the name is reserved on Windows; choose another"
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"the name has {len(name.encode())} bytes, and at most {MAX_NAME_BYTES} fit in a file name"
+    return None
+
+
+def check_letters(sequence: str) -> tuple[int, str] | None:
+    """Index of the first letter that is no residue, and the problem in words; None if all are residues."""
+    if _LETTERS.issuperset(sequence):
+        return None
+    index = next(index for index, letter in enumerate(sequence) if letter not in _LETTERS)
+    letter = printable(sequence[index])
+    allowed = f"allowed are {RESTYPES} and, as unknown, {AMBIGUOUS_LETTERS}"
+    hint = "gaps do not belong in a target sequence; " if sequence[index] in "-." else ""
+    return index, f"'{letter}' is not an amino acid letter; {hint}{allowed}"
+
+
+def _file_key(name: str) -> str:
+    """Equal for names that macOS or Windows would put into one directory."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def _split(path: str | PathLike[str], lines: list[bytes]) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:
+    """Header line number, header without '>', and the numbered lines up to the next header."""
+    header: tuple[int, bytes] | None = None
+    body: list[tuple[int, bytes]] = []
+    for number, line in enumerate(lines, start=1):
+        if line.startswith(b">"):
+            if header is not None:
+                yield *header, body
+            header, body = (number, line[1:]), []
+        elif header is not None:
+            body.append((number, line))
+        elif line.strip():
+            kind = "binary data" if b"\0" in line else "a sequence"
+            raise InputError.at(path, f"{kind} before any '>name' header; is this a FASTA file?", line=number)
+    if header is not None:
+        yield *header, body
+
+
+def _header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:
+    name, _, description = header.decode("utf-8", "replace").strip(" \t").replace("\t", " ").partition(" ")
+    problem = check_name(name)
+    if problem is not None:
+        raise InputError.at(path, problem, line=line, record=name or None)
+    return name, description.strip()
+
+
+def _sequence(path: str | PathLike[str], line: int, name: str, lines: list[tuple[int, bytes]]) -> str:
+    parts: list[str] = []
+    last = max((number for number, text in lines if text.strip()), default=line)
+    for number, raw in lines:
+        text = raw.upper().decode("utf-8", "replace")  # as bytes: outside ASCII, some upper cases are two letters
+        if number == last:
+            text = text.rstrip(" \t").removesuffix("*")
+        residues = text.replace(" ", "").replace("\t", "")
+        found = check_letters(residues)
+        if found is not None:
+            index, problem = found
+            column = [i for i, letter in enumerate(text, start=1) if letter not in " \t"][index]
+            raise InputError.at(path, problem, line=number, column=column, record=name)
+        parts.append(residues)
+    sequence = "".join(parts)
+    if not sequence:
+        raise InputError.at(path, "the record has no sequence; add residues or remove it", line=line, record=name)
+    if len(sequence) > MAX_RESIDUES:
+        raise InputError.at(
+            path, f"{len(sequence):,} residues, and at most {MAX_RESIDUES:,} are allowed", line=line, record=name
+        )
+    return sequence

@@ -1,0 +1,18 @@
+"""A structure as arrays: what predictions, templates and training labels have in common."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protein:
+    """Residues in chain order with their atoms in the 37-atom layout (`residues.ATOM_TYPES`)."""
+
+    aatype: Int[np.ndarray, "r"]  # 0..20, 20 unknown
+    atom_positions: Float[np.ndarray, "r 37 3"]  # Angstrom
+    atom_mask: Float[np.ndarray, "r 37"]
+    residue_index: Int[np.ndarray, "r"]  # as numbered in PDB files, from 1
+    chain_index: Int[np.ndarray, "r"]  # 0 is chain A
+    b_factors: Float[np.ndarray, "r 37"]  # pLDDT 0..100 for predictions

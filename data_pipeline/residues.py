@@ -1,0 +1,131 @@
+"""The vocabulary every other module shares: residue types, atom names, and the tables that relate them.
+
+Orders and names are AlphaFold's, so that its parameters and features mean the same here. All arrays are read-only.
+"""
+
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from data_pipeline.residue_geometry import CHI1_GROUP, CHI_CHAINS, IDEAL_ATOMS, PI_PERIODIC_CHI, PSI_GROUP
+
+RESTYPES: Final = "ARNDCQEGHILKMFPSTWYV"
+UNKNOWN: Final = 20
+GAP: Final = 21
+MASKED: Final = 22  # only in sampled MSAs: hidden by BERT masking
+RESTYPES_WITH_X: Final = RESTYPES + "X"
+RESTYPES_WITH_X_AND_GAP: Final = RESTYPES_WITH_X + "-"
+# Letters that stand for no single standard residue: B = D or N, J = I or L, O = pyrrolysine, U = selenocysteine,
+# X = any, Z = E or Q. In a target's own sequence each is an unknown residue.
+AMBIGUOUS_LETTERS: Final = "BJOUXZ"
+
+THREE_LETTER: Final[tuple[str, ...]] = (
+    *("ALA", "ARG", "ASN", "ASP", "CYS", "GLN", "GLU", "GLY", "HIS", "ILE"),
+    *("LEU", "LYS", "MET", "PHE", "PRO", "SER", "THR", "TRP", "TYR", "VAL"),
+    "UNK",
+)
+
+ATOM_TYPES: Final[tuple[str, ...]] = (
+    *("N", "CA", "C", "CB", "O", "CG", "CG1", "CG2", "OG", "OG1", "SG", "CD", "CD1", "CD2", "ND1", "ND2", "OD1", "OD2"),
+    *("SD", "CE", "CE1", "CE2", "CE3", "NE", "NE1", "NE2", "OE1", "OE2", "CH2", "NH1", "NH2", "OH", "CZ", "CZ2", "CZ3"),
+    *("NZ", "OXT"),
+)
+ATOM_ORDER: Final[dict[str, int]] = {name: index for index, name in enumerate(ATOM_TYPES)}
+
+
+def _pad(names: list[str]) -> tuple[str, ...]:
+    return tuple(names + [""] * (14 - len(names)))
+
+
+# The heavy atoms of each residue type in its own dense layout; "" where it has fewer than 14.
+ATOM14_NAMES: Final[tuple[tuple[str, ...], ...]] = tuple(
+    _pad([name for name, *_ in IDEAL_ATOMS.get(residue, ())]) for residue in THREE_LETTER
+)
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def _atom_layouts() -> tuple[np.ndarray, ...]:
+    atom37_mask, atom14_mask = np.zeros((21, 37), np.float32), np.zeros((21, 14), np.float32)
+    to_atom37, to_atom14 = np.zeros((21, 14), np.int64), np.zeros((21, 37), np.int64)
+    group, positions = np.zeros((21, 14), np.int64), np.zeros((21, 14, 3), np.float32)
+    for restype, residue in enumerate(THREE_LETTER):
+        for slot, (name, atom_group, *position) in enumerate(IDEAL_ATOMS.get(residue, ())):
+            atom = ATOM_ORDER[name]
+            atom37_mask[restype, atom] = atom14_mask[restype, slot] = 1
+            to_atom37[restype, slot], to_atom14[restype, atom] = atom, slot
+            group[restype, slot], positions[restype, slot] = atom_group, position
+    return tuple(map(_frozen, (atom37_mask, atom14_mask, to_atom37, to_atom14, group, positions)))
+
+
+def _chi_angles() -> tuple[np.ndarray, ...]:
+    mask, periodic = np.zeros((21, 4), np.float32), np.zeros((21, 4), np.float32)
+    atoms = np.zeros((21, 4, 4), np.int64)
+    for restype, residue in enumerate(THREE_LETTER):
+        chain = [ATOM_ORDER[name] for name in CHI_CHAINS.get(residue, ())]
+        for chi in range(len(chain) - 3):
+            mask[restype, chi] = 1
+            atoms[restype, chi] = chain[chi : chi + 4]
+        if residue in PI_PERIODIC_CHI:
+            periodic[restype, PI_PERIODIC_CHI[residue] - 1] = 1
+    return tuple(map(_frozen, (mask, periodic, atoms)))
+
+
+def _frame(x_axis: np.ndarray, xy_plane: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """4 x 4 transform whose x axis is `x_axis` and whose xy plane holds `xy_plane`."""
+    x = x_axis / np.linalg.norm(x_axis)
+    y = xy_plane - (xy_plane @ x) * x
+    y = y / np.linalg.norm(y)
+    frame = np.eye(4)
+    frame[:3] = np.stack([x, y, np.cross(x, y), origin], axis=1)
+    return frame
+
+
+def _default_frames() -> np.ndarray:
+    """Each rigid group's frame in the frame of the group it hangs on, all torsion angles 0 (Suppl. Sec. 1.8.4)."""
+    frames = np.zeros((21, 8, 4, 4), np.float32)
+    for restype, residue in enumerate(THREE_LETTER[:UNKNOWN]):
+        atoms = {name: np.array(position) for name, _, *position in IDEAL_ATOMS[residue]}
+        frames[restype, :2] = np.eye(4)
+        frames[restype, 2] = _frame(atoms["N"] - atoms["CA"], np.array([1.0, 0.0, 0.0]), atoms["N"])
+        frames[restype, PSI_GROUP] = _frame(atoms["C"] - atoms["CA"], atoms["CA"] - atoms["N"], atoms["C"])
+        chain = [atoms[name] for name in CHI_CHAINS.get(residue, ())]
+        if chain:
+            frames[restype, CHI1_GROUP] = _frame(chain[2] - chain[1], chain[0] - chain[1], chain[2])
+        # From chi2 on, the bond's far atom is given in the group before, whose origin is the bond's near atom.
+        for further, bond_end in enumerate(chain[3:-1], start=1):
+            frames[restype, CHI1_GROUP + further] = _frame(bond_end, np.array([-1.0, 0.0, 0.0]), bond_end)
+    return _frozen(frames)
+
+
+ATOM37_MASK: Float[np.ndarray, "21 37"]
+ATOM14_MASK: Float[np.ndarray, "21 14"]
+ATOM14_TO_ATOM37: Int[np.ndarray, "21 14"]  # 0 where there is no atom
+ATOM37_TO_ATOM14: Int[np.ndarray, "21 37"]  # 0 where there is no atom
+ATOM14_TO_RIGID_GROUP: Int[np.ndarray, "21 14"]
+ATOM14_RIGID_GROUP_POSITIONS: Float[np.ndarray, "21 14 3"]  # Angstrom, in the frame of the atom's rigid group
+(
+    ATOM37_MASK,
+    ATOM14_MASK,
+    ATOM14_TO_ATOM37,
+    ATOM37_TO_ATOM14,
+    ATOM14_TO_RIGID_GROUP,
+    ATOM14_RIGID_GROUP_POSITIONS,
+) = _atom_layouts()
+
+CHI_ANGLES_MASK: Float[np.ndarray, "21 4"]
+CHI_PI_PERIODIC: Float[np.ndarray, "21 4"]
+CHI_ATOM_INDICES: Int[np.ndarray, "21 4 4"]  # into ATOM_TYPES; 0 where there is no such angle
+CHI_ANGLES_MASK, CHI_PI_PERIODIC, CHI_ATOM_INDICES = _chi_angles()
+
+# 0 for angles a residue does not have; groups 0 and 1 are the identity.
+RIGID_GROUP_DEFAULT_FRAME: Float[np.ndarray, "21 8 4 4"] = _default_frames()
+
+# HHblits numbers residues alphabetically by letter, then X and gap.
+HHBLITS_TO_OUR_AATYPE: Int[np.ndarray, "22"] = _frozen(
+    np.array([RESTYPES_WITH_X_AND_GAP.index(letter) for letter in "ACDEFGHIKLMNPQRSTVWYX-"], np.int64)
+)

@@ -1,0 +1,47 @@
+"""The model's input: one draw of features as tensors with a leading batch dimension."""
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from data_pipeline.features.schema import Sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What one recycling pass reads; names and meanings are AlphaFold's (Suppl. Table 1).
+
+    Residue types are 0..20 (20 unknown), in MSAs also 21 gap and 22 masked. Positions are in Angstrom.
+    Templates without a mask do not count; `t` may be 0.
+    """
+
+    aatype: Int[Tensor, "b r"]
+    residue_index: Int[Tensor, "b r"]
+    seq_mask: Float[Tensor, "b r"]
+    target_feat: Float[Tensor, "b r 22"]
+    msa_feat: Float[Tensor, "b s r 49"]
+    msa_mask: Float[Tensor, "b s r"]
+    extra_msa: Int[Tensor, "b e r"]
+    extra_has_deletion: Float[Tensor, "b e r"]
+    extra_deletion_value: Float[Tensor, "b e r"]
+    extra_msa_mask: Float[Tensor, "b e r"]
+    template_aatype: Int[Tensor, "b t r"]
+    template_all_atom_positions: Float[Tensor, "b t r 37 3"]
+    template_all_atom_masks: Float[Tensor, "b t r 37"]
+    template_mask: Float[Tensor, "b t"]
+    template_pseudo_beta: Float[Tensor, "b t r 3"]
+    template_pseudo_beta_mask: Float[Tensor, "b t r"]
+
+    @classmethod
+    def from_sample(cls, sample: Sample, device: torch.device | str = "cpu") -> Self:
+        """The batch of size 1 that holds one sample."""
+
+        def tensor(array: np.ndarray) -> Tensor:
+            kind = torch.int64 if np.issubdtype(array.dtype, np.integer) else torch.float32
+            return torch.from_numpy(np.ascontiguousarray(array)).to(device, kind)[None]
+
+        return cls(**{field.name: tensor(getattr(sample, field.name)) for field in fields(cls)})

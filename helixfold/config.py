@@ -1,0 +1,161 @@
+"""What a model is made of: frozen, validated settings that travel with every checkpoint."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from data_pipeline.errors import InputError
+
+OuterProductPosition = Literal["middle", "first", "end"]
+
+
+class ConfigError(InputError):
+    """A setting that no model can be built from, or a stored config that does not match this version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Base of all settings: a strict round trip to plain dictionaries, so that nothing is lost or guessed."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict()`; missing or unknown keys and wrong types are errors."""
+        kinds = typing.get_type_hints(cls)
+        unknown, missing = sorted(values.keys() - kinds.keys()), sorted(kinds.keys() - values.keys())
+        if unknown or missing:
+            raise ConfigError(f"{cls.__name__}: unknown settings {unknown}, missing settings {missing}")
+        return cls(**{name: _restore(f"{cls.__name__}.{name}", kinds[name], values[name]) for name in kinds})
+
+    def _require_positive(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{type(self).__name__}.{name} must be at least 1, got {getattr(self, name)}")
+
+    def _require_divisible(self, channels: str, heads: str) -> None:
+        self._require_positive(channels, heads)
+        if getattr(self, channels) % getattr(self, heads):
+            raise ConfigError(
+                f"{type(self).__name__}.{heads} ({getattr(self, heads)}) must divide {channels} ({getattr(self, channels)})"
+            )
+
+
+def _restore(where: str, kind: Any, value: Any) -> Any:
+    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    for option in options:
+        if typing.get_origin(option) is Literal:
+            if value in typing.get_args(option):
+                return value
+        elif option is type(None):
+            if value is None:
+                return None
+        elif issubclass(option, Config):
+            if isinstance(value, Mapping):
+                return option.from_dict(value)
+        elif option is float and type(value) in (int, float):
+            return float(value)
+        elif type(value) is option:
+            return value
+    raise ConfigError(f"{where} must be {kind}, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig(Config):
+    """A stack of blocks that update an MSA and a pair stream: the Evoformer (Alg. 6) and the extra-MSA stack (Alg. 18).
+
+    `outer_product` says where the MSA is written into the pair stream: "middle" (AlphaFold 2), "first"
+    (AlphaFold-Multimer) or "end" (HelixFold's parallel block, whose two halves do not wait for each other).
+    """
+
+    blocks: int = 48
+    c_m: int = 256
+    msa_heads: int = 8
+    pair_heads: int = 4
+    c_outer: int = 32
+    c_triangle: int = 128
+    transition_factor: int = 4
+    msa_dropout: float = 0.15
+    pair_dropout: float = 0.25
+    outer_product: OuterProductPosition = "middle"
+
+    def __post_init__(self) -> None:
+        self._require_positive("blocks", "c_outer", "c_triangle", "transition_factor", "pair_heads")
+        self._require_divisible("c_m", "msa_heads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateConfig(Config):
+    """Template embedding, Alg. 16 and 17 and Suppl. Sec. 1.7."""
+
+    blocks: int = 2
+    c_t: int = 64
+    pair_heads: int = 4
+    c_triangle: int = 64
+    transition_factor: int = 2
+    pair_dropout: float = 0.25
+    attention_heads: int = 4
+    attention_channels: int = 64
+    max_templates: int = 4
+
+    def __post_init__(self) -> None:
+        self._require_positive("blocks", "c_triangle", "transition_factor", "max_templates")
+        self._require_divisible("c_t", "pair_heads")
+        self._require_divisible("attention_channels", "attention_heads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureConfig(Config):
+    """Structure module, Alg. 20 to 24."""
+
+    layers: int = 8
+    c: int = 384
+    heads: int = 12
+    c_scalar: int = 16
+    query_points: int = 4
+    value_points: int = 8
+    c_angles: int = 128
+    angle_blocks: int = 2
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        self._require_positive("layers", "c", "heads", "c_scalar", "query_points", "value_points", "c_angles")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsConfig(Config):
+    """Output heads, Suppl. Sec. 1.9; `aligned_error` is what the `_ptm` models add."""
+
+    distogram_bins: int = 64
+    lddt_bins: int = 50
+    c_lddt: int = 128
+    aligned_error: bool = False
+    aligned_error_bins: int = 64
+
+    def __post_init__(self) -> None:
+        self._require_positive("distogram_bins", "lddt_bins", "c_lddt", "aligned_error_bins")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Config):
+    """The whole network. Channels: `c_z` pair, `c_s` single; `c_m` of MSA and extra MSA stand in their stacks."""
+
+    c_z: int = 128
+    c_s: int = 384
+    evoformer: StackConfig = field(default_factory=StackConfig)
+    extra_msa: StackConfig = field(default_factory=lambda: StackConfig(blocks=4, c_m=64))
+    template: TemplateConfig | None = field(default_factory=TemplateConfig)
+    structure: StructureConfig = field(default_factory=StructureConfig)
+    heads: HeadsConfig = field(default_factory=HeadsConfig)
+
+    def __post_init__(self) -> None:
+        self._require_positive("c_z", "c_s")
+        for name, stack in (("evoformer", self.evoformer), ("extra_msa", self.extra_msa)):
+            if self.c_z % stack.pair_heads:
+                raise ConfigError(f"{name}.pair_heads ({stack.pair_heads}) must divide c_z ({self.c_z})")
+        if self.evoformer.outer_product != self.extra_msa.outer_product:
+            raise ConfigError("evoformer and extra_msa must place the outer product mean alike")

@@ -1,0 +1,16 @@
+"""Updates carried out whole: for training on one device, and wherever memory is plenty."""
+
+from torch import Tensor
+
+from helixfold.model.update import Source, Update, turned
+
+
+class Whole:
+    """`stream + dropout(update(stream, context))`, everything at once, with gradients."""
+
+    def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
+        turned_source = [turned(each, update.source_axis) for each in source or (stream, mask)]
+        context = update.context(*turned_source)
+        aligned = turned_source if update.reads_source else []
+        change = update(turned(stream, update.axis), turned(mask, update.axis), context, *aligned)
+        return stream + update.dropout(turned(change, update.axis))

@@ -1,0 +1,92 @@
+"""From frames and torsions to atoms, and between the two atom layouts (14 per residue type, 37 for all)."""
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from data_pipeline import residues
+from helixfold.geometry.rigid import Rigid
+from helixfold.geometry.tables import per_residue
+
+_CA, _CB = residues.ATOM_ORDER["CA"], residues.ATOM_ORDER["CB"]
+_GLYCINE = residues.RESTYPES.index("G")
+
+
+def rigid_groups_from_torsions(
+    aatype: Int[Tensor, "b r"], backbone: Rigid, sin_cos: Float[Tensor, "b r 7 2"]
+) -> Rigid:
+    """Global frames (b r 8) of backbone, pre-omega, phi, psi and chi1..4 groups (AlphaFold 2, Suppl. Alg. 24)."""
+    default = per_residue("RIGID_GROUP_DEFAULT_FRAME", aatype, sin_cos.dtype)
+    # The backbone group does not turn: sine 0, cosine 1.
+    sin, cos = torch.cat([sin_cos.new_tensor([[0.0, 1.0]]).expand(*aatype.shape, 1, 2), sin_cos], -2).unbind(-1)
+    zero, one = torch.zeros_like(sin), torch.ones_like(sin)
+    turn = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], -1).unflatten(-1, (3, 3))
+    local = Rigid(rotation=default[..., :3, :3] @ turn, translation=default[..., :3, 3])
+
+    # chi1's frame hangs on the backbone; each further chi's on the one before it.
+    chis = [local[..., 4]]
+    for group in (5, 6, 7):
+        chis.append(chis[-1].compose(local[..., group]))
+    to_backbone = Rigid(
+        rotation=torch.cat([local.rotation[..., :5, :, :], *(c.rotation[..., None, :, :] for c in chis[1:])], -3),
+        translation=torch.cat([local.translation[..., :5, :], *(c.translation[..., None, :] for c in chis[1:])], -2),
+    )
+    return backbone[..., None].compose(to_backbone)
+
+
+def atom14_from_rigid_groups(aatype: Int[Tensor, "b r"], groups: Rigid) -> Float[Tensor, "b r 14 3"]:
+    """Idealised atoms of every residue placed by their group's frame (Suppl. Alg. 24 line 11), in Angstrom."""
+    group = per_residue("ATOM14_TO_RIGID_GROUP", aatype)
+    frames = Rigid(
+        rotation=groups.rotation.gather(-3, group[..., None, None].expand(*group.shape, 3, 3)),
+        translation=groups.translation.gather(-2, group[..., None].expand(*group.shape, 3)),
+    )
+    positions = frames.apply(per_residue("ATOM14_RIGID_GROUP_POSITIONS", aatype, groups.translation.dtype))
+    return positions * per_residue("ATOM14_MASK", aatype, positions.dtype)[..., None]
+
+
+def atom14_mask(aatype: Int[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b r 14"]:
+    return per_residue("ATOM14_MASK", aatype, seq_mask.dtype) * seq_mask[..., None]
+
+
+def atom37_mask(aatype: Int[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b r 37"]:
+    return per_residue("ATOM37_MASK", aatype, seq_mask.dtype) * seq_mask[..., None]
+
+
+def atom14_to_atom37(
+    positions: Float[Tensor, "b r 14 3"], aatype: Int[Tensor, "b r"], mask: Float[Tensor, "b r 37"]
+) -> Float[Tensor, "b r 37 3"]:
+    """The same atoms in the layout that all residue types share; absent ones at 0."""
+    index = per_residue("ATOM37_TO_ATOM14", aatype)
+    return positions.gather(-2, index[..., None].expand(*index.shape, 3)) * mask[..., None]
+
+
+def pseudo_beta(
+    aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"]
+) -> Float[Tensor, "*batch r 3"]:
+    """C-beta, or C-alpha of glycine."""
+    return torch.where((aatype == _GLYCINE)[..., None], positions[..., _CA, :], positions[..., _CB, :])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistanceBins:
+    """`count` bins of distances in Angstrom whose lower edges step evenly from `first` to `last`."""
+
+    first: float
+    last: float
+    count: int
+
+
+def distogram(positions: Float[Tensor, "*batch r 3"], bins: DistanceBins) -> Float[Tensor, "*batch r r bins"]:
+    """One-hot distances (AlphaFold 2, Suppl. Alg. 32 line 1).
+
+    Distances below the first edge are in no bin, those above the last edge in the last bin.
+    """
+    lower = torch.linspace(bins.first, bins.last, bins.count, device=positions.device).square()
+    upper = torch.cat([lower[1:], lower.new_tensor([1e8])])
+    difference = rearrange(positions, "... i x -> ... i 1 x") - rearrange(positions, "... j x -> ... 1 j x")
+    squared = difference.square().sum(-1, keepdim=True)
+    return ((squared > lower) & (squared < upper)).to(positions.dtype)

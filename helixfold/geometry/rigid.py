@@ -1,0 +1,86 @@
+"""Rigid motions: rotations and translations of local frames."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rigid:
+    """Frames that map local points x to global ones, `rotation @ x + translation`."""
+
+    rotation: Float[Tensor, "*batch 3 3"]
+    translation: Float[Tensor, "*batch 3"]
+
+    def __getitem__(self, index: tuple[object, ...]) -> Self:
+        """Frames picked by their batch dims."""
+        return type(self)(
+            rotation=self.rotation[(*index, slice(None), slice(None))],
+            translation=self.translation[(*index, slice(None))],
+        )
+
+    def compose(self, other: Self) -> Self:
+        """First `other`, then `self`."""
+        return type(self)(
+            rotation=self.rotation @ other.rotation,
+            translation=self.apply(other.translation),
+        )
+
+    def apply(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
+        """Local points in global coordinates."""
+        return einsum(self.rotation, points, "... x y, ... y -> ... x") + self.translation
+
+    def invert_apply(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
+        """Global points in local coordinates."""
+        return einsum(self.rotation, points - self.translation, "... x y, ... x -> ... y")
+
+
+def quaternion_to_rotation(quaternion: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
+    """Rotation matrices of unit quaternions (w, x, y, z)."""
+    w, x, y, z = quaternion.unbind(-1)
+    return torch.stack(
+        [
+            torch.stack([w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)], -1),
+            torch.stack([2 * (x * y + w * z), w * w - x * x + y * y - z * z, 2 * (y * z - w * x)], -1),
+            torch.stack([2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z], -1),
+        ],
+        -2,
+    )
+
+
+def quaternion_multiply(a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
+    """Hamilton product: the rotation `b` followed by `a`."""
+    aw, ax, ay, az = a.unbind(-1)
+    bw, bx, by, bz = b.unbind(-1)
+    return torch.stack(
+        [
+            aw * bw - ax * bx - ay * by - az * bz,
+            aw * bx + ax * bw + ay * bz - az * by,
+            aw * by - ax * bz + ay * bw + az * bx,
+            aw * bz + ax * by - ay * bx + az * bw,
+        ],
+        -1,
+    )
+
+
+def rigid_from_three_points(
+    negative_x: Float[Tensor, "*batch 3"], origin: Float[Tensor, "*batch 3"], xy_plane: Float[Tensor, "*batch 3"]
+) -> Rigid:
+    """Frames at `origin` whose x axis points away from `negative_x` and whose xy plane holds `xy_plane`.
+
+    AlphaFold 2, Suppl. Alg. 21.
+    """
+    x_axis = _unit(origin - negative_x)
+    in_plane = xy_plane - origin
+    y_axis = _unit(in_plane - x_axis * (in_plane * x_axis).sum(-1, keepdim=True))
+    z_axis = torch.linalg.cross(x_axis, y_axis)
+    return Rigid(rotation=torch.stack([x_axis, y_axis, z_axis], -1), translation=origin)
+
+
+def _unit(vector: Tensor) -> Tensor:
+    # The floor keeps coinciding atoms (masked, all zero) finite, as in AlphaFold's rigids_from_3_points.
+    return vector / torch.sqrt((vector * vector).sum(-1, keepdim=True) + 1e-8)

@@ -1,0 +1,20 @@
+"""Constants of the residue types as tensors, looked up by residue."""
+
+from functools import cache
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from data_pipeline import residues
+
+
+def per_residue(name: str, aatype: Int[Tensor, "*batch r"], dtype: torch.dtype | None = None) -> Tensor:
+    """Rows of the table of that name in `data_pipeline.residues`, one for each residue."""
+    rows = _table(name, aatype.device)[aatype]
+    return rows if dtype is None else rows.to(dtype)
+
+
+@cache
+def _table(name: str, device: torch.device) -> Tensor:
+    return torch.tensor(getattr(residues, name), device=device)

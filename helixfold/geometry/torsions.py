@@ -1,0 +1,63 @@
+"""Torsion angles of residues, read off atom positions."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from data_pipeline import residues
+from helixfold.geometry.rigid import rigid_from_three_points
+from helixfold.geometry.tables import per_residue
+
+_CA, _C, _N, _O = (residues.ATOM_ORDER[name] for name in ("CA", "C", "N", "O"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torsions:
+    """Sine and cosine of pre-omega, phi, psi, chi1..chi4; `alternative` turns 180-degree symmetric chis by 180 degrees."""
+
+    sin_cos: Float[Tensor, "*batch r 7 2"]
+    alternative_sin_cos: Float[Tensor, "*batch r 7 2"]
+    mask: Float[Tensor, "*batch r 7"]
+
+
+def torsions_from_atom37(
+    aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"], mask: Float[Tensor, "*batch r 37"]
+) -> Torsions:
+    """All seven torsions of every residue (AlphaFold 2, Suppl. Table 2); those of missing atoms have mask 0."""
+    # Templates mark gaps by residue type 21; a gap has no atoms, as an unknown residue.
+    aatype = aatype.clamp(max=residues.RESTYPES_WITH_X.index("X"))
+    previous_positions = torch.nn.functional.pad(positions, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]
+    previous_mask = torch.nn.functional.pad(mask, (0, 0, 1, 0))[..., :-1, :]
+
+    quadruples, masks = [], []
+    backbone = (
+        ((previous_positions, previous_mask, _CA), (previous_positions, previous_mask, _C), (positions, mask, _N), (positions, mask, _CA)),
+        ((previous_positions, previous_mask, _C), (positions, mask, _N), (positions, mask, _CA), (positions, mask, _C)),
+        ((positions, mask, _N), (positions, mask, _CA), (positions, mask, _C), (positions, mask, _O)),
+    )  # fmt: skip
+    for atoms in backbone:
+        quadruples.append(torch.stack([where[..., index, :] for where, _, index in atoms], -2))
+        masks.append(torch.stack([present[..., index] for _, present, index in atoms], -1).prod(-1))
+
+    chi_atoms = per_residue("CHI_ATOM_INDICES", aatype).flatten(-2)
+    chi_positions = positions.gather(-2, chi_atoms[..., None].expand(*chi_atoms.shape, 3)).unflatten(-2, (4, 4))
+    chi_exists = per_residue("CHI_ANGLES_MASK", aatype, mask.dtype)
+    chi_mask = chi_exists * mask.gather(-1, chi_atoms).unflatten(-1, (4, 4)).prod(-1)
+
+    atoms = torch.cat([torch.stack(quadruples, -3), chi_positions], -3)
+    frame = rigid_from_three_points(atoms[..., 1, :], atoms[..., 2, :], atoms[..., 0, :])
+    fourth = frame.invert_apply(atoms[..., 3, :])
+    sin_cos = torch.stack([fourth[..., 2], fourth[..., 1]], -1)
+    sin_cos = sin_cos / torch.sqrt((sin_cos * sin_cos).sum(-1, keepdim=True) + 1e-8)
+    # Psi is measured against the oxygen, which stands opposite to the next nitrogen.
+    sin_cos = sin_cos * sin_cos.new_tensor([1, 1, -1, 1, 1, 1, 1])[:, None]
+
+    symmetric = per_residue("CHI_PI_PERIODIC", aatype, mask.dtype)
+    turn = torch.cat([symmetric.new_ones(*aatype.shape, 3), 1 - 2 * symmetric], -1)
+    return Torsions(
+        sin_cos=sin_cos,
+        alternative_sin_cos=sin_cos * turn[..., None],
+        mask=torch.cat([torch.stack(masks, -1), chi_mask], -1),
+    )

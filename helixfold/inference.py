@@ -1,0 +1,125 @@
+"""Folding one target with one model: draws, recycling, early stop, confidence."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from data_pipeline.features.schema import Features
+from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.transforms.sample import draw_sample
+from helixfold import confidence
+from helixfold.batch import Batch
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.evoformer import outer_mask
+from helixfold.model.outputs import Outputs
+from helixfold.model.update import Executor
+from helixfold.presets import Preset
+from helixfold.stages import Stages
+from helixfold.write.results import Prediction
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldingOptions:
+    """How hard to try. `recycle_tolerance` stops recycling once distances change by less (Angstrom, 0 never)."""
+
+    num_recycles: int = 3
+    recycle_tolerance: float = 0.0
+    num_ensemble: int = 1
+    seed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.num_recycles < 0 or self.num_ensemble < 1 or self.recycle_tolerance < 0 or self.seed < 0:
+            raise ValueError(
+                "num_recycles, recycle_tolerance and seed must not be negative and num_ensemble at least 1, got "
+                f"{self.num_recycles}, {self.recycle_tolerance}, {self.seed} and {self.num_ensemble}"
+            )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folded:
+    """The last pass, how many recycles led to it, and whether the structure had settled by then."""
+
+    outputs: Outputs
+    num_recycles: int
+    converged: bool
+
+
+def recycle(
+    model: AlphaFold,
+    run: Executor,
+    draw: Callable[[int], Sequence[Batch]],
+    options: FoldingOptions,
+    on_pass: Callable[[int], None] = lambda _: None,
+) -> Folded:
+    """Run the model `num_recycles + 1` times, each on a fresh draw and on what the pass before found.
+
+    `draw(k)` gives pass k its ensemble; `on_pass(k)` is called when pass k is done.
+    """
+    previous = None
+    for cycle in range(options.num_recycles + 1):
+        ensemble = draw(cycle)
+        outputs = model(run, ensemble, previous, DTYPES[options.dtype])
+        on_pass(cycle)
+        converged = previous is not None and options.recycle_tolerance > 0 and bool(
+            (distance_change(previous.positions, outputs.structure.positions, ensemble[0].seq_mask) < options.recycle_tolerance).all()
+        )
+        if converged:
+            break
+        previous = outputs.recycled()
+    return Folded(outputs=outputs, num_recycles=cycle, converged=converged)
+
+
+def distance_change(
+    before: Float[Tensor, "b r 37 3"], after: Float[Tensor, "b r 37 3"], mask: Float[Tensor, "b r"]
+) -> Float[Tensor, " b"]:
+    """Root mean square change of the distances between C-alpha atoms, in Angstrom (AlphaFold-Multimer's criterion)."""
+    alpha = ATOM_ORDER["CA"]
+    change = torch.cdist(after[:, :, alpha], after[:, :, alpha]) - torch.cdist(before[:, :, alpha], before[:, :, alpha])
+    pairs = outer_mask(mask)
+    return ((change.square() * pairs).sum((1, 2)) / pairs.sum((1, 2))).sqrt()
+
+
+@torch.no_grad()
+def fold(
+    model: AlphaFold,
+    run: Executor,
+    features: Features,
+    preset: Preset,
+    options: FoldingOptions,
+    *,
+    stages: Stages,
+    notes: Sequence[str] = (),
+    on_pass: Callable[[int], None] = lambda _: None,
+) -> Prediction:
+    """Predict one target. The result depends only on features, parameters, options and the device's arithmetic."""
+    device = next(model.parameters()).device
+
+    def draw(cycle: int) -> list[Batch]:
+        with stages.stage("sampling"):
+            return [
+                Batch.from_sample(draw_sample(features, preset.sampling, _generator(features, preset, options, cycle, index)), device)
+                for index in range(options.num_ensemble)
+            ]
+
+    folded = recycle(model, _TimedPasses(model, run, stages), draw, options, on_pass)
+    with stages.stage("confidence"):
+        return _prediction(folded, features, preset, notes)
+
+
+def _generator(
+    features: Features, preset: Preset, options: FoldingOptions, cycle: int, index: int
+) -> np.random.Generator:
+    """The random stream of one draw: a pure function of what is drawn for, never of what ran before."""
+    names = [zlib.crc32(name.encode()) for name in (features.domain_name, preset.name)]
+    return np.random.default_rng([options.seed, *names, cycle, index])

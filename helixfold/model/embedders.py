@@ -1,0 +1,86 @@
+"""From features to the first MSA and pair streams."""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from helixfold.geometry.atoms import DistanceBins, distogram, pseudo_beta
+from helixfold.model.layers import LayerNorm, Linear
+from helixfold.model.outputs import Recycled
+
+# Sequence separations are told apart up to this many residues (AlphaFold 2, Suppl. Alg. 4).
+MAX_SEPARATION = 32
+TARGET_CHANNELS, MSA_CHANNELS = 22, 49
+# MSA letters: 20 residue types, unknown, gap, masked.
+MSA_LETTERS = 23
+# Recycled distances between pseudo-beta atoms: 15 bins from 3.25 Angstrom (Suppl. Alg. 32; DeepMind's config).
+RECYCLED_BINS = DistanceBins(first=3.25, last=20.75, count=15)
+
+
+class InputEmbedder(nn.Module):
+    """The first streams, from sequence, sampled MSA and residue numbers (AlphaFold 2, Suppl. Alg. 3 and 4)."""
+
+    def __init__(self, c_m: int, c_z: int) -> None:
+        super().__init__()
+        self.msa = Linear(MSA_CHANNELS, c_m)
+        self.target = Linear(TARGET_CHANNELS, c_m)
+        self.left = Linear(TARGET_CHANNELS, c_z)
+        self.right = Linear(TARGET_CHANNELS, c_z)
+        self.relative_position = Linear(2 * MAX_SEPARATION + 1, c_z)
+
+    def forward(
+        self,
+        target: Float[Tensor, "b r 22"],
+        msa: Float[Tensor, "b s r 49"],
+        residue_index: Int[Tensor, "b r"],
+    ) -> tuple[Float[Tensor, "b s r c_m"], Float[Tensor, "b r r c_z"]]:
+        left, right = self.left(target), self.right(target)
+        separation = rearrange(residue_index, "b i -> b i 1") - rearrange(residue_index, "b j -> b 1 j")
+        # A one-hot times a matrix is a row of it: no (r, r, 65) tensor.
+        rows = self.relative_position.weight.T + self.relative_position.bias
+        position = rows.to(target.dtype)[separation.clamp(-MAX_SEPARATION, MAX_SEPARATION) + MAX_SEPARATION]
+        pair = position + rearrange(left, "b i c -> b i 1 c") + rearrange(right, "b j c -> b 1 j c")
+        return self.msa(msa) + rearrange(self.target(target), "b r c -> b 1 r c"), pair
+
+
+class RecyclingEmbedder(nn.Module):
+    """What the last pass found, added to the streams of this one (AlphaFold 2, Suppl. Alg. 32)."""
+
+    def __init__(self, c_m: int, c_z: int) -> None:
+        super().__init__()
+        self.norm_msa = LayerNorm(c_m)
+        self.norm_pair = LayerNorm(c_z)
+        self.distances = Linear(RECYCLED_BINS.count, c_z)
+
+    def forward(
+        self,
+        aatype: Int[Tensor, "b r"],
+        previous: Recycled,
+        msa: Float[Tensor, "b s r c_m"],
+        pair: Float[Tensor, "b r r c_z"],
+    ) -> tuple[Float[Tensor, "b s r c_m"], Float[Tensor, "b r r c_z"]]:
+        """The streams are given away."""
+        first = msa[:, :1] + self.norm_msa(previous.msa_first_row.to(msa.dtype))[:, None]
+        msa = torch.cat([first, msa[:, 1:]], 1)
+        beta = pseudo_beta(aatype, previous.positions)
+        pair = pair + self.distances(distogram(beta, RECYCLED_BINS).to(pair.dtype))
+        return msa, pair + self.norm_pair(previous.pair.to(pair.dtype))
+
+
+class ExtraMSAEmbedder(nn.Module):
+    """The unclustered sequences (AlphaFold 2, Suppl. Sec. 1.7.2, Alg. 2 line 15)."""
+
+    def __init__(self, c_e: int) -> None:
+        super().__init__()
+        self.linear = Linear(MSA_LETTERS + 2, c_e)
+
+    def forward(
+        self,
+        letters: Int[Tensor, "b e r"],
+        has_deletion: Float[Tensor, "b e r"],
+        deletion_value: Float[Tensor, "b e r"],
+        dtype: torch.dtype,
+    ) -> Float[Tensor, "b e r c_e"]:
+        one_hot = nn.functional.one_hot(letters, MSA_LETTERS).to(dtype)
+        return self.linear(torch.cat([one_hot, has_deletion[..., None], deletion_value[..., None]], -1).to(dtype))

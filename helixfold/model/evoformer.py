@@ -1,0 +1,83 @@
+"""The Evoformer block, its extra-MSA relative and the template pair block: which updates, in which order."""
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from helixfold.config import StackConfig
+from helixfold.model.layers import Transition
+from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
+from helixfold.model.outer_product_mean import OuterProductMean
+from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
+from helixfold.model.update import Executor
+
+Streams = tuple[Float[Tensor, "b s r c_m"], Float[Tensor, "b r r c_z"]]
+
+
+class EvoformerBlock(nn.Module):
+    """One block of the Evoformer (AlphaFold 2, Suppl. Alg. 6) or of the extra-MSA stack (Alg. 18)."""
+
+    def __init__(self, config: StackConfig, c_z: int, *, global_columns: bool) -> None:
+        super().__init__()
+        c_m, heads, dropout = config.c_m, config.msa_heads, config.pair_dropout
+        self.outer_product = config.outer_product
+        self.row_attention = MSARowAttention(c_m, c_z, heads, config.msa_dropout)
+        self.column_attention = (MSAGlobalColumnAttention if global_columns else MSAColumnAttention)(c_m, heads)
+        self.msa_transition = Transition(c_m, config.transition_factor)
+        self.outer_product_mean = OuterProductMean(c_m, c_z, config.c_outer)
+        self.triangle_outgoing = TriangleMultiplication(c_z, config.c_triangle, "rows", dropout)
+        self.triangle_incoming = TriangleMultiplication(c_z, config.c_triangle, "columns", dropout)
+        self.triangle_starting = TriangleAttention(c_z, config.pair_heads, "rows", dropout)
+        self.triangle_ending = TriangleAttention(c_z, config.pair_heads, "columns", dropout)
+        self.pair_transition = Transition(c_z, config.transition_factor)
+
+    def forward(
+        self,
+        run: Executor,
+        msa: Float[Tensor, "b s r c_m"],
+        pair: Float[Tensor, "b r r c_z"],
+        msa_mask: Float[Tensor, "b s r"],
+        pair_mask: Float[Tensor, "b r r"],
+    ) -> Streams:
+        if self.outer_product == "first":
+            pair = run(self.outer_product_mean, pair, pair_mask, source=(msa, msa_mask))
+        msa = run(self.row_attention, msa, msa_mask, source=(pair, pair_mask))
+        msa = run(self.column_attention, msa, msa_mask)
+        msa = run(self.msa_transition, msa, msa_mask)
+        if self.outer_product == "middle":
+            pair = run(self.outer_product_mean, pair, pair_mask, source=(msa, msa_mask))
+        pair = run(self.triangle_outgoing, pair, pair_mask)
+        pair = run(self.triangle_incoming, pair, pair_mask)
+        pair = run(self.triangle_starting, pair, pair_mask)
+        pair = run(self.triangle_ending, pair, pair_mask)
+        pair = run(self.pair_transition, pair, pair_mask)
+        if self.outer_product == "end":
+            pair = run(self.outer_product_mean, pair, pair_mask, source=(msa, msa_mask))
+        return msa, pair
+
+
+class EvoformerStack(nn.Module):
+    """A sequence of such blocks."""
+
+    def __init__(self, config: StackConfig, c_z: int, *, global_columns: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            EvoformerBlock(config, c_z, global_columns=global_columns) for _ in range(config.blocks)
+        )
+
+    def forward(
+        self,
+        run: Executor,
+        msa: Float[Tensor, "b s r c_m"],
+        pair: Float[Tensor, "b r r c_z"],
+        msa_mask: Float[Tensor, "b s r"],
+        pair_mask: Float[Tensor, "b r r"],
+    ) -> Streams:
+        for block in self.blocks:
+            msa, pair = block(run, msa, pair, msa_mask, pair_mask)
+        return msa, pair
+
+
+def outer_mask(mask: Float[Tensor, "*batch r"]) -> Float[Tensor, "*batch r r"]:
+    """1 where both residues are real."""
+    return rearrange(mask, "... i -> ... i 1") * rearrange(mask, "... j -> ... 1 j")

@@ -1,0 +1,65 @@
+"""What is read off the final representations, in float32 (AlphaFold 2, Suppl. Sec. 1.9)."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from helixfold.config import ModelConfig
+from helixfold.model.embedders import MSA_LETTERS
+from helixfold.model.layers import LayerNorm, Linear
+from helixfold.model.outputs import Logits, Representations, Structure
+
+
+class LinearHead(nn.Module):
+    """Logits as a linear map of a representation."""
+
+    def __init__(self, c: int, bins: int) -> None:
+        super().__init__()
+        self.linear = Linear(c, bins, init="zeros")
+
+    def forward(self, x: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch v"]:
+        return self.linear(x.float())
+
+
+class DistogramHead(LinearHead):
+    """Distances between pseudo-beta atoms, symmetric in the two residues (Suppl. Sec. 1.9.8)."""
+
+    def forward(self, pair: Float[Tensor, "b r r c_z"]) -> Float[Tensor, "b r r v"]:
+        half = self.linear(pair.float())
+        return half + half.transpose(1, 2)
+
+
+class LDDTHead(nn.Module):
+    """How well each residue's surroundings are expected to be placed: pLDDT (Suppl. Alg. 29)."""
+
+    def __init__(self, c: int, c_hidden: int, bins: int) -> None:
+        super().__init__()
+        self.norm = LayerNorm(c)
+        self.linear_1 = Linear(c, c_hidden, init="relu")
+        self.linear_2 = Linear(c_hidden, c_hidden, init="relu")
+        self.out = Linear(c_hidden, bins, init="zeros")
+
+    def forward(self, single: Float[Tensor, "b r c"]) -> Float[Tensor, "b r v"]:
+        return self.out(self.linear_2(self.linear_1(self.norm(single)).relu()).relu())
+
+
+class Heads(nn.Module):
+    """All output heads; `aligned_error` only in models that were trained with it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        heads = config.heads
+        self.distogram = DistogramHead(config.c_z, heads.distogram_bins)
+        self.masked_msa = LinearHead(config.evoformer.c_m, MSA_LETTERS)
+        self.lddt = LDDTHead(config.structure.c, heads.c_lddt, heads.lddt_bins)
+        self.experimentally_resolved = LinearHead(config.c_s, 37)
+        self.aligned_error = LinearHead(config.c_z, heads.aligned_error_bins) if heads.aligned_error else None
+
+    def forward(self, representations: Representations, structure: Structure) -> Logits:
+        pair = representations.pair
+        return Logits(
+            distogram=self.distogram(pair),
+            masked_msa=self.masked_msa(representations.msa),
+            lddt=self.lddt(structure.single),
+            experimentally_resolved=self.experimentally_resolved(representations.single),
+            aligned_error=None if self.aligned_error is None else self.aligned_error(pair),
+        )

@@ -1,0 +1,64 @@
+"""Linear maps and norms whose arithmetic follows the activations' dtype, whatever the parameters are stored in."""
+
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from helixfold.model.update import Update
+
+Init = Literal["linear", "relu", "zeros", "gate"]
+
+
+class Linear(nn.Linear):
+    """A linear map, initialised as AlphaFold does for its place (Suppl. Sec. 1.11.4)."""
+
+    def __init__(self, c_in: int, c_out: int, *, bias: bool = True, init: Init = "linear") -> None:
+        self.init = init
+        super().__init__(c_in, c_out, bias=bias)
+
+    def reset_parameters(self) -> None:
+        if self.init in ("zeros", "gate"):
+            nn.init.zeros_(self.weight)
+        else:
+            # 0.8796... is the standard deviation of a normal distribution cut at two of its own.
+            std = ((2.0 if self.init == "relu" else 1.0) / self.in_features) ** 0.5 / 0.87962566103423978
+            nn.init.trunc_normal_(self.weight, std=std, a=-2 * std, b=2 * std)
+        if self.bias is not None:
+            nn.init.constant_(self.bias, 1.0 if self.init == "gate" else 0.0)
+
+    def forward(self, x: Float[Tensor, "*batch c_in"]) -> Float[Tensor, "*batch c_out"]:
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return nn.functional.linear(x, self.weight.to(x.dtype), bias)
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer norm over channels; statistics are taken in float32."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__(c, eps=1e-5)
+
+    def forward(self, x: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
+        return nn.functional.layer_norm(
+            x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps
+        )
+
+
+class Transition(Update):
+    """Two linear maps with a ReLU between them, on every element alone (AlphaFold 2, Suppl. Alg. 9 and 15)."""
+
+    def __init__(self, c: int, factor: int) -> None:
+        super().__init__()
+        self.norm = LayerNorm(c)
+        self.linear_1 = Linear(c, factor * c, init="relu")
+        self.linear_2 = Linear(factor * c, c, init="zeros")
+        self.factor = factor
+
+    def forward(
+        self, slab: Float[Tensor, "b i j c"], mask: Float[Tensor, "b i j"], context: tuple[()]
+    ) -> Float[Tensor, "b i j c"]:
+        # The mask is not used, as in DeepMind's program: what stands at padding never reaches anything real.
+        return self.linear_2(self.linear_1(self.norm(slab)).relu_())
+
+    def workspace(self, rows: int, channels: int) -> int:
+        return rows * channels * (2 + self.factor)

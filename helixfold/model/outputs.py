@@ -1,0 +1,79 @@
+"""What the model hands out: typed results of the trunk, the structure module and the heads."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recycled:
+    """What one pass leaves to the next: query row, pair stream and atoms (Angstrom)."""
+
+    msa_first_row: Float[Tensor, "b r c_m"]
+    pair: Float[Tensor, "b r r c_z"]
+    positions: Float[Tensor, "b r 37 3"]
+
+    @classmethod
+    def nothing(cls, b: int, r: int, c_m: int, c_z: int, *, dtype: torch.dtype, device: torch.device) -> Self:
+        """The input of the first pass: zeros, as if all atoms stood in one place."""
+        return cls(
+            msa_first_row=torch.zeros(b, r, c_m, dtype=dtype, device=device),
+            pair=torch.zeros(b, r, r, c_z, dtype=dtype, device=device),
+            positions=torch.zeros(b, r, 37, 3, device=device),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Representations:
+    """The trunk's result. `msa` has the sampled sequences only, without template rows."""
+
+    msa: Float[Tensor, "b s r c_m"]
+    msa_first_row: Float[Tensor, "b r c_m"]
+    pair: Float[Tensor, "b r r c_z"]
+    single: Float[Tensor, "b r c_s"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """The structure module's result; the first axis of each trajectory is its iterations. Lengths in Angstrom."""
+
+    single: Float[Tensor, "b r c"]
+    frames: Float[Tensor, "l b r 7"]
+    rigid_groups: Float[Tensor, "l b r 8 3 4"]
+    atom14: Float[Tensor, "l b r 14 3"]
+    torsions: Float[Tensor, "l b r 7 2"]
+    unnormalized_torsions: Float[Tensor, "l b r 7 2"]
+    atom14_mask: Float[Tensor, "b r 14"]
+    positions: Float[Tensor, "b r 37 3"]
+    mask: Float[Tensor, "b r 37"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logits:
+    """The heads' results, float32. `aligned_error` is None for models without that head."""
+
+    distogram: Float[Tensor, "b r r v"]
+    masked_msa: Float[Tensor, "b s r 23"]
+    lddt: Float[Tensor, "b r v"]
+    experimentally_resolved: Float[Tensor, "b r 37"]
+    aligned_error: Float[Tensor, "b r r v"] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Everything one pass computes."""
+
+    representations: Representations
+    structure: Structure
+    logits: Logits
+
+    def recycled(self) -> Recycled:
+        """What the next pass starts from; no gradient crosses."""
+        return Recycled(
+            msa_first_row=self.representations.msa_first_row.detach(),
+            pair=self.representations.pair.detach(),
+            positions=self.structure.positions.detach(),
+        )

@@ -1,0 +1,183 @@
+"""The structure module: from single and pair representations to atoms."""
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from helixfold.config import StructureConfig
+from helixfold.geometry import atoms
+from helixfold.geometry.frames import BackboneFrames
+from helixfold.geometry.rigid import Rigid
+from helixfold.model.evoformer import outer_mask
+from helixfold.model.layers import LayerNorm, Linear
+from helixfold.model.outputs import Structure
+
+# Translations inside the module are in units of 10 Angstrom (AlphaFold 2, Suppl. Alg. 20).
+UNIT = 10.0
+# Added to squared lengths of point results before the root (DeepMind's program).
+LENGTH_FLOOR = 1e-8
+# Added to the logits of padding residues (DeepMind's program; not the 1e9 of the Evoformer).
+MASKED = 1e5
+
+
+class InvariantPointAttention(nn.Module):
+    """Attention over residues by features, by pair and by distances of points in 3-D (Suppl. Alg. 22)."""
+
+    def __init__(self, config: StructureConfig, c_z: int) -> None:
+        super().__init__()
+        c, h = config.c, config.heads
+        self.heads, self.c_scalar = h, config.c_scalar
+        self.query_point_count, self.value_point_count = config.query_points, config.value_points
+        self.query = Linear(c, h * config.c_scalar)
+        self.key_value = Linear(c, 2 * h * config.c_scalar)
+        self.query_points = Linear(c, 3 * h * config.query_points)
+        self.key_value_points = Linear(c, 3 * h * (config.query_points + config.value_points))
+        self.pair_bias = Linear(c_z, h)
+        # softplus(0.5413) = 1, so every head starts with weight one.
+        self.point_weights = nn.Parameter(torch.full((h,), 0.541324854612918))
+        self.out = Linear(h * (config.c_scalar + 4 * config.value_points + c_z), c, init="zeros")
+
+    def forward(
+        self,
+        single: Float[Tensor, "b r c"],
+        pair: Float[Tensor, "b r r c_z"],
+        mask: Float[Tensor, "b r"],
+        frames: Rigid,
+    ) -> Float[Tensor, "b r c"]:
+        heads = {"h": self.heads}
+        query = rearrange(self.query(single), "b r (h d) -> b h r d", **heads)
+        key, value = rearrange(self.key_value(single), "b r (h two d) -> two b h r d", two=2, **heads)
+        query_points = self._global_points(self.query_points(single), frames)
+        key_points, value_points = self._global_points(self.key_value_points(single), frames).split(
+            [self.query_point_count, self.value_point_count], -2
+        )
+
+        # The three terms are weighted so that each has unit variance at the start (Suppl. Alg. 22 line 7).
+        scalar_weight = (3 * self.c_scalar) ** -0.5
+        point_weight = nn.functional.softplus(self.point_weights) * (3 * self.query_point_count * 4.5) ** -0.5
+        difference = rearrange(query_points, "b i h p x -> b h i 1 p x") - rearrange(key_points, "b j h p x -> b h 1 j p x")
+        logits = (
+            scalar_weight * einsum(query, key, "b h i d, b h j d -> b h i j")
+            - 0.5 * rearrange(point_weight, "h -> h 1 1") * difference.square().sum((-1, -2))
+            + 3**-0.5 * rearrange(self.pair_bias(pair), "b i j h -> b h i j")
+            - MASKED * (1 - rearrange(outer_mask(mask), "b i j -> b 1 i j"))
+        )
+        weights = logits.softmax(-1)
+
+        scalars = rearrange(einsum(weights, value, "b h i j, b h j d -> b h i d"), "b h i d -> b i (h d)")
+        points = einsum(weights, value_points, "b h i j, b j h p x -> b i h p x")
+        points = frames[..., None, None].invert_apply(points)
+        lengths = torch.sqrt(points.square().sum(-1) + LENGTH_FLOOR)
+        pairs = einsum(weights, pair, "b h i j, b i j c -> b i h c")
+        gathered = [
+            scalars,
+            *(rearrange(each, "b i h p -> b i (h p)") for each in (*points.unbind(-1), lengths)),
+            rearrange(pairs, "b i h c -> b i (h c)"),
+        ]
+        return self.out(torch.cat(gathered, -1))
+
+    def _global_points(self, flat: Float[Tensor, "b r _"], frames: Rigid) -> Float[Tensor, "b r h p 3"]:
+        """Points predicted in each residue's frame, in global coordinates; x, y and z come in three blocks."""
+        return frames[..., None, None].apply(rearrange(flat, "b r (x h p) -> b r h p x", x=3, h=self.heads))
+
+
+class StructureTransition(nn.Module):
+    """Three linear maps on every residue (Suppl. Alg. 20 lines 8 and 9)."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.linear_1 = Linear(c, c, init="relu")
+        self.linear_2 = Linear(c, c, init="relu")
+        self.linear_3 = Linear(c, c, init="zeros")
+
+    def forward(self, single: Float[Tensor, "b r c"]) -> Float[Tensor, "b r c"]:
+        return single + self.linear_3(self.linear_2(self.linear_1(single).relu()).relu())
+
+
+class AngleBlock(nn.Module):
+    """A residual block of the torsion predictor (Suppl. Alg. 20 lines 12 and 13)."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.linear_1 = Linear(c, c, init="relu")
+        self.linear_2 = Linear(c, c, init="zeros")
+
+    def forward(self, x: Float[Tensor, "b r c"]) -> Float[Tensor, "b r c"]:
+        return x + self.linear_2(self.linear_1(x.relu()).relu())
+
+
+class Angles(nn.Module):
+    """Seven torsions per residue, as vectors on and off the unit circle (Suppl. Alg. 20 lines 11 to 14)."""
+
+    def __init__(self, config: StructureConfig, c_s: int) -> None:
+        super().__init__()
+        self.current = Linear(config.c, config.c_angles)
+        self.initial = Linear(c_s, config.c_angles)
+        self.blocks = nn.ModuleList(AngleBlock(config.c_angles) for _ in range(config.angle_blocks))
+        self.out = Linear(config.c_angles, 14)
+
+    def forward(
+        self, single: Float[Tensor, "b r c"], initial: Float[Tensor, "b r c_s"]
+    ) -> tuple[Float[Tensor, "b r 7 2"], Float[Tensor, "b r 7 2"]]:
+        x = self.current(single.relu()) + self.initial(initial.relu())
+        for block in self.blocks:
+            x = block(x)
+        raw = self.out(x.relu()).unflatten(-1, (7, 2))
+        length = raw.square().sum(-1, keepdim=True).clamp(min=1e-12).sqrt()
+        return raw / length, raw
+
+
+class StructureModule(nn.Module):
+    """Frames and torsions refined by iterations with shared weights (AlphaFold 2, Suppl. Alg. 20), in float32."""
+
+    def __init__(self, config: StructureConfig, c_s: int, c_z: int) -> None:
+        super().__init__()
+        self.layers = config.layers
+        self.norm_single = LayerNorm(c_s)
+        self.norm_pair = LayerNorm(c_z)
+        self.initial = Linear(c_s, config.c)
+        self.attention = InvariantPointAttention(config, c_z)
+        self.norm_attention = LayerNorm(config.c)
+        self.transition = StructureTransition(config.c)
+        self.norm_transition = LayerNorm(config.c)
+        self.backbone_update = Linear(config.c, 6, init="zeros")
+        self.angles = Angles(config, c_s)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        single: Float[Tensor, "b r c_s"],
+        pair: Float[Tensor, "b r r c_z"],
+        aatype: Int[Tensor, "b r"],
+        mask: Float[Tensor, "b r"],
+    ) -> Structure:
+        initial = self.norm_single(single.float())
+        pair = self.norm_pair(pair.float())
+        state = self.initial(initial)
+        frames = BackboneFrames.identity(*aatype.shape, like=state)
+        steps = []
+        for _ in range(self.layers):
+            state = self.norm_attention(self.dropout(state + self.attention(state, pair, mask, frames.rigid())))
+            state = self.norm_transition(self.dropout(self.transition(state)))
+            frames = frames.updated(self.backbone_update(state))
+            placed = frames.scaled(UNIT)
+            torsions, raw = self.angles(state, initial)
+            groups = atoms.rigid_groups_from_torsions(aatype, placed.rigid(), torsions)
+            matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
+            steps.append((placed.to_tensor(), matrices, atoms.atom14_from_rigid_groups(aatype, groups), torsions, raw))
+            frames = frames.without_rotation_gradient()
+
+        trajectory, rigid_groups, atom14, torsions, raw = (torch.stack(step) for step in zip(*steps, strict=True))
+        mask37 = atoms.atom37_mask(aatype, mask)
+        return Structure(
+            single=state,
+            frames=trajectory,
+            rigid_groups=rigid_groups,
+            atom14=atom14,
+            torsions=torsions,
+            unnormalized_torsions=raw,
+            atom14_mask=atoms.atom14_mask(aatype, mask),
+            positions=atoms.atom14_to_atom37(atom14[-1], aatype, mask37),
+            mask=mask37,
+        )

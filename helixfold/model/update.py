@@ -1,0 +1,59 @@
+"""The one idea: a residual stream is changed by updates, and an executor decides how each of them is carried out.
+
+An update is independent along one axis of its stream (rows or columns) once it has been given a context that is
+computed from the whole. Modules say what is computed; executors (`helixfold.execution`, `helixfold.parallel`) say how.
+"""
+
+from typing import Literal, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Axis = Literal["rows", "columns"]
+Context = tuple[Tensor, ...]
+Source = tuple[Tensor, Tensor]
+
+
+def turned(tensor: Tensor, axis: Axis) -> Tensor:
+    """A view of a stream (b rows columns ...) or of its mask with `axis` at dim 1; turning twice gives it back."""
+    return tensor if axis == "rows" else tensor.transpose(1, 2)
+
+
+class Update(nn.Module):
+    """An additive change of one stream.
+
+    Both methods see a slab: any number of rows of the stream (or of the context's source) turned so that the
+    axis named here is dim 1. What they compute for one row never depends on which other rows are in the slab.
+    """
+
+    axis: Axis = "rows"  # of the stream, along which `forward` is independent
+    source_axis: Axis = "rows"  # of the source, along which `context` may be computed in parts
+    context_dim: int = 1  # of every context tensor, along which these parts are joined
+    reads_source: bool = False  # whether `forward` also gets the source's rows that belong to the slab
+    dropout_axis: Axis = "rows"  # along which a dropout mask is shared
+    dropout_rate: float = 0.0
+
+    def context(self, slab: Tensor, mask: Tensor) -> Context:
+        """What `forward` must know of the whole source, from some of its rows."""
+        return ()
+
+    def workspace(self, rows: int, channels: int) -> int:
+        """Elements of temporaries that one row of a slab needs; `rows` is the length of the other axis."""
+        raise NotImplementedError
+
+    def dropout(self, change: Float[Tensor, "b i j c"]) -> Float[Tensor, "b i j c"]:
+        """Dropout with one mask for all rows or all columns (AlphaFold 2, Suppl. Sec. 1.11.6)."""
+        if not self.training or self.dropout_rate == 0:
+            return change
+        b, i, j, c = change.shape
+        shared = change.new_ones((b, 1, j, c) if self.dropout_axis == "rows" else (b, i, 1, c))
+        return change * torch.nn.functional.dropout(shared, self.dropout_rate)
+
+
+class Executor(Protocol):
+    """Carries out updates. The stream is given away: use only what is returned."""
+
+    def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
+        """The stream with the update added; the context comes from `source`, or from the stream itself."""
+        ...

@@ -1,0 +1,60 @@
+"""Attention with a mask over keys and a bias shared by all rows."""
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+# Added to the logits of masked keys (AlphaFold 2.0). A row whose keys are all masked attends evenly: it stays finite.
+MASKED = 1e9
+
+
+def attention(
+    query: Float[Tensor, "b n h q d"],
+    key: Float[Tensor, "b n h k d"],
+    value: Float[Tensor, "b n h k c"],
+    mask: Float[Tensor, "b n k"],
+    bias: Float[Tensor, "b h q k"] | None = None,
+) -> Float[Tensor, "b n h q c"]:
+    """Softmax attention within every row n, scaled by d**-0.5 (AlphaFold 2, Suppl. Alg. 7 lines 5 and 6).
+
+    `mask` is 1 for keys that count; `bias` is added to the logits of all rows of its sample.
+    """
+    if torch.is_grad_enabled() or query.numel() == 0 or query.shape[-1] != value.shape[-1]:
+        return attention_reference(query, key, value, mask, bias)
+    return torch.stack(
+        [
+            _attention_without_gradient(*sample, None if bias is None else bias[index])
+            for index, sample in enumerate(zip(query, key, value, mask, strict=True))
+        ]
+    )
+
+
+def attention_reference(
+    query: Float[Tensor, "b n h q d"],
+    key: Float[Tensor, "b n h k d"],
+    value: Float[Tensor, "b n h k c"],
+    mask: Float[Tensor, "b n k"],
+    bias: Float[Tensor, "b h q k"] | None = None,
+) -> Float[Tensor, "b n h q c"]:
+    """What `attention` means, in plain torch; softmax in float32 whatever the inputs are."""
+    logits = einsum(query * query.shape[-1] ** -0.5, key, "b n h q d, b n h k d -> b n h q k").float()
+    logits = logits + rearrange(MASKED * (mask.float() - 1), "b n k -> b n 1 1 k")
+    if bias is not None:
+        logits = logits + rearrange(bias.float(), "b h q k -> b 1 h q k")
+    return einsum(logits.softmax(-1).to(value.dtype), value, "b n h q k, b n h k c -> b n h q c")
+
+
+def _attention_without_gradient(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None
+) -> Tensor:
+    """One sample by PyTorch's fused kernel, which takes one additive term and keeps no logits."""
+    n, h, q, _ = query.shape
+    k = key.shape[-2]
+    if bias is None:
+        term = rearrange(MASKED * (mask.float() - 1), "n k -> n 1 1 k").to(query.dtype)
+    elif bool((mask == 1).all()):
+        term = bias.to(query.dtype)
+    else:
+        term = bias.to(query.dtype) + rearrange(MASKED * (mask.float() - 1), "n k -> n 1 1 k").to(query.dtype)
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, term.expand(n, h, q, k))

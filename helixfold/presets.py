@@ -1,0 +1,106 @@
+"""Named settings: DeepMind's ten monomer models and a tiny one for tests and first looks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from data_pipeline.transforms.sample import SamplingConfig
+from helixfold.config import ConfigError, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
+
+# AlphaFold 2, Suppl. Table 5: clusters per sample. Template rows come on top of the clusters, so that models
+# with templates draw that many fewer and every MSA has 512 rows.
+MSA_ROWS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A network, the size of the alignment sample it is fed, and how often it is recycled."""
+
+    name: str
+    model: ModelConfig
+    sampling: SamplingConfig
+    num_recycles: int = 3
+
+
+def _alphafold(name: str, *, templates: bool, extra_rows: int, aligned_error: bool) -> Preset:
+    template = TemplateConfig() if templates else None
+    slots = template.max_templates if template else 0
+    return Preset(
+        name=name,
+        model=ModelConfig(template=template, heads=HeadsConfig(aligned_error=aligned_error)),
+        sampling=SamplingConfig(max_msa_clusters=MSA_ROWS - slots, max_extra_msa=extra_rows, max_templates=slots),
+    )
+
+
+def model_1() -> Preset:
+    return _alphafold("model_1", templates=True, extra_rows=5120, aligned_error=False)
+
+
+def model_2() -> Preset:
+    return _alphafold("model_2", templates=True, extra_rows=1024, aligned_error=False)
+
+
+def model_3() -> Preset:
+    return _alphafold("model_3", templates=False, extra_rows=5120, aligned_error=False)
+
+
+def model_4() -> Preset:
+    return _alphafold("model_4", templates=False, extra_rows=5120, aligned_error=False)
+
+
+def model_5() -> Preset:
+    return _alphafold("model_5", templates=False, extra_rows=1024, aligned_error=False)
+
+
+def model_1_ptm() -> Preset:
+    return _alphafold("model_1_ptm", templates=True, extra_rows=5120, aligned_error=True)
+
+
+def model_2_ptm() -> Preset:
+    return _alphafold("model_2_ptm", templates=True, extra_rows=1024, aligned_error=True)
+
+
+def model_3_ptm() -> Preset:
+    return _alphafold("model_3_ptm", templates=False, extra_rows=5120, aligned_error=True)
+
+
+def model_4_ptm() -> Preset:
+    return _alphafold("model_4_ptm", templates=False, extra_rows=5120, aligned_error=True)
+
+
+def model_5_ptm() -> Preset:
+    return _alphafold("model_5_ptm", templates=False, extra_rows=1024, aligned_error=True)
+
+
+def tiny() -> Preset:
+    """A network of half a million parameters with every part of the large one, for tests and first looks."""
+    stack = StackConfig(blocks=2, c_m=64, msa_heads=4, pair_heads=4, c_outer=16, c_triangle=32, transition_factor=2)
+    return Preset(
+        name="tiny",
+        model=ModelConfig(
+            c_z=32,
+            c_s=64,
+            evoformer=stack,
+            extra_msa=replace(stack, blocks=1, c_m=32),
+            template=TemplateConfig(blocks=1, c_t=32, c_triangle=32, attention_channels=32),
+            structure=StructureConfig(layers=4, c=64, heads=4, c_angles=32),
+            heads=HeadsConfig(c_lddt=32, aligned_error=True),
+        ),
+        sampling=SamplingConfig(max_msa_clusters=60, max_extra_msa=128, max_templates=4),
+    )
+
+
+PRESETS: dict[str, Callable[[], Preset]] = {
+    function.__name__: function
+    for function in (
+        model_1, model_2, model_3, model_4, model_5,
+        model_1_ptm, model_2_ptm, model_3_ptm, model_4_ptm, model_5_ptm,
+        tiny,
+    )
+}  # fmt: skip
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name."""
+    if name not in PRESETS:
+        raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]()

@@ -1,0 +1,73 @@
+"""Time and peak memory of the stages of a run, for `timings.json` and benchmarks."""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What one stage took. `peak_memory` is in bytes, of the process, or of the GPU if that is what was watched."""
+
+    name: str
+    seconds: float
+    peak_memory: int
+
+
+class Stages:
+    """Records stages as they end; stages of one name are added up when asked for as a table."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.finished: list[Stage] = []
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        reset_peak_memory(self.device)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            seconds = time.perf_counter() - start
+            self.finished.append(Stage(name=name, seconds=seconds, peak_memory=peak_memory(self.device)))
+
+    def table(self) -> dict[str, dict[str, float]]:
+        """Seconds (summed) and peak GiB (largest) by stage name."""
+        rows: dict[str, dict[str, float]] = {}
+        for stage in self.finished:
+            row = rows.setdefault(stage.name, {"seconds": 0.0, "peak_memory_gib": 0.0})
+            row["seconds"] = round(row["seconds"] + stage.seconds, 3)
+            row["peak_memory_gib"] = round(max(row["peak_memory_gib"], stage.peak_memory / 2**30), 3)
+        return rows
+
+
+def peak_memory(device: torch.device) -> int:
+    """Largest memory in use since the last reset, in bytes: the GPU's allocations, or the process's resident set."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if _STATUS.exists():
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
+    # Reported in KiB on Linux and in bytes on macOS; it cannot be reset there and only ever grows.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Forget the peak so far, where the system can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif _RESET.exists():
+        try:
+            _RESET.write_text("5")
+        except OSError:
+            return  # containers may forbid it: peaks are then those of the whole run so far

@@ -1,0 +1,33 @@
+"""Where the tests find things that are not in the repository, and what they skip without them."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+SHARED = Path(os.environ.get("HELIXFOLD_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    """Arrays computed by DeepMind's program."""
+    return _folder("reference")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Real structures, alignments and sequences."""
+    return _folder("data")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def _folder(name: str) -> Path:
+    folder = SHARED / name
+    if not folder.is_dir():
+        pytest.skip(f"needs {name} arrays in {SHARED} (set HELIXFOLD_SHARED to where they are)")
+    return folder

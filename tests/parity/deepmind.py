@@ -1,0 +1,221 @@
+"""DeepMind's own monomer program, run on given parameters and features, so that ours can be compared with it.
+
+Needs jax, haiku and alphafold (the extra `parity`). What is run is `AlphaFoldIteration` of the published code; the
+recycling around it is written here, because the package's own recycling loop drops most of the outputs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+from unittest import mock
+
+import haiku as hk
+import jax
+import ml_collections
+import numpy as np
+from alphafold.common import confidence
+from alphafold.model import config as published
+from alphafold.model import folding, modules, r3, utils
+
+from tests.parity.parameters import draw_parameters
+from tests.parity.spec import Spec
+
+Arrays = dict[str, np.ndarray]
+
+PACKAGES = ("alphafold-colabfold", "jax", "jaxlib", "dm-haiku", "numpy")
+
+# Small enough for a test, with every width different from its neighbours so that a swapped axis shows.
+TINY_CHANNELS = {
+    "embeddings_and_evoformer.msa_channel": 32,
+    "embeddings_and_evoformer.pair_channel": 24,
+    "embeddings_and_evoformer.seq_channel": 48,
+    "embeddings_and_evoformer.extra_msa_channel": 16,
+    "embeddings_and_evoformer.evoformer.outer_product_mean.num_outer_channel": 8,
+    "embeddings_and_evoformer.evoformer.triangle_multiplication_outgoing.num_intermediate_channel": 16,
+    "embeddings_and_evoformer.evoformer.triangle_multiplication_incoming.num_intermediate_channel": 16,
+    "embeddings_and_evoformer.template.attention.key_dim": 16,
+    "embeddings_and_evoformer.template.attention.value_dim": 16,
+    "embeddings_and_evoformer.template.template_pair_stack.triangle_attention_starting_node.key_dim": 16,
+    "embeddings_and_evoformer.template.template_pair_stack.triangle_attention_starting_node.value_dim": 16,
+    "embeddings_and_evoformer.template.template_pair_stack.triangle_attention_ending_node.key_dim": 16,
+    "embeddings_and_evoformer.template.template_pair_stack.triangle_attention_ending_node.value_dim": 16,
+    "embeddings_and_evoformer.template.template_pair_stack.triangle_multiplication_outgoing.num_intermediate_channel": 12,
+    "embeddings_and_evoformer.template.template_pair_stack.triangle_multiplication_incoming.num_intermediate_channel": 12,
+    "heads.structure_module.num_channel": 40,
+    "heads.structure_module.sidechain.num_channel": 24,
+    "heads.predicted_lddt.num_channels": 20,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Everything one run gives: flat outputs of the last pass, what entered each later pass, and float32's noise."""
+
+    shapes: dict[str, tuple[int, ...]]
+    config: dict[str, Any]
+    outputs: Arrays
+    recycle_inputs: Arrays
+    float32_noise: dict[str, dict[str, float]]
+    recycle_bin_margin: float | None
+    versions: dict[str, str]
+
+
+def run(spec: Spec, features: Mapping[str, np.ndarray]) -> Run:
+    """Run every recycling pass in float32, and once more in float64 to learn how noisy float32 is."""
+    config = _config(spec)
+    shapes = _parameter_shapes(config, spec, features)
+    parameters = draw_parameters(shapes, spec.seed)
+    outputs, recycle_inputs = _passes(config, spec, parameters, features)
+    with _float64():
+        exact, _ = _passes(config, spec, _widen(parameters), _widen(features))
+    noise = {
+        name: {"max_abs": float(np.abs(outputs[name] - value).max()), "max": float(np.abs(value).max())}
+        for name, value in exact.items()
+    }
+    return Run(
+        shapes=shapes,
+        config=config.to_dict(),
+        outputs=outputs,
+        recycle_inputs=recycle_inputs,
+        float32_noise=noise,
+        recycle_bin_margin=_bin_margin(config, features["aatype"][0], features["seq_mask"][0], recycle_inputs),
+        versions={package: version(package) for package in PACKAGES},
+    )
+
+
+def _config(spec: Spec) -> ml_collections.ConfigDict:
+    config = published.model_config(spec.model).model
+    config.update_from_flattened_dict(TINY_CHANNELS if spec.channels == "tiny" else {})
+    trunk = config.embeddings_and_evoformer
+    trunk.evoformer_num_block = spec.evoformer
+    trunk.extra_msa_stack_num_block = spec.extra
+    trunk.template.template_pair_stack.num_block = spec.template
+    for stack in (trunk.evoformer, trunk.template.template_pair_stack):
+        for direction in ("outgoing", "incoming"):
+            # The published monomer parameters have separate left and right projections.
+            stack[f"triangle_multiplication_{direction}"].fuse_projection_weights = False
+    config.num_recycle = spec.recycle
+    config.global_config.bfloat16 = False
+    config.global_config.deterministic = True
+    return config
+
+
+def _network(config: ml_collections.ConfigDict, spec: Spec) -> hk.Transformed:
+    def keep_structure_outputs(
+        method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: hk.MethodContext
+    ) -> Any:
+        if isinstance(context.module, folding.StructureModule) and context.method_name == "__call__":
+            context.module.compute_loss = True  # without it the module hides trajectory, side chains and atom14
+        return method(*args, **kwargs)
+
+    def forward(samples: Arrays, previous: Arrays) -> dict[str, Any]:
+        with hk.name_scope("alphafold"), hk.intercept_methods(keep_structure_outputs):
+            iteration = modules.AlphaFoldIteration(config, config.global_config)
+            result: dict[str, Any] = iteration(
+                samples, previous, is_training=False, ensemble_representations=spec.ensemble > 1
+            )
+        sidechains = result["structure_module"]["sidechains"]
+        sidechains["frames"] = r3.rigids_to_tensor_flat12(sidechains["frames"])
+        sidechains["atom_pos"] = r3.vecs_to_tensor(sidechains["atom_pos"])
+        return result
+
+    return hk.transform(forward)
+
+
+def _parameter_shapes(
+    config: ml_collections.ConfigDict, spec: Spec, features: Mapping[str, np.ndarray]
+) -> dict[str, tuple[int, ...]]:
+    samples = {name: value[: spec.ensemble] for name, value in features.items()}
+    init = _network(config, spec).init
+    nested = jax.eval_shape(init, jax.random.PRNGKey(0), samples, _nothing_recycled(config, features["aatype"].shape[1]))
+    return {f"{scope}//{leaf}": array.shape for scope, leaves in nested.items() for leaf, array in leaves.items()}
+
+
+def _passes(
+    config: ml_collections.ConfigDict, spec: Spec, parameters: Arrays, features: Mapping[str, np.ndarray]
+) -> tuple[Arrays, Arrays]:
+    """Outputs of the last pass, and `recycleK/prev_*` for each pass K after the first."""
+    nested: dict[str, Arrays] = {}
+    for name, value in parameters.items():
+        scope, leaf = name.split("//")
+        nested.setdefault(scope, {})[leaf] = value
+    apply = jax.jit(_network(config, spec).apply)
+    key = jax.random.PRNGKey(0)  # asked for by dropout, which is off
+    previous = _nothing_recycled(config, features["aatype"].shape[1])
+    recycle_inputs: Arrays = {}
+    for index in range(spec.recycle + 1):
+        samples = {
+            name: value[index * spec.ensemble : (index + 1) * spec.ensemble] for name, value in features.items()
+        }
+        outputs = dict(_flatten(jax.device_get(apply(nested, key, samples, previous))))
+        if index < spec.recycle:
+            previous = {
+                "prev_pos": outputs["structure_module/final_atom_positions"],
+                "prev_msa_first_row": outputs["representations/msa_first_row"],
+                "prev_pair": outputs["representations/pair"],
+            }
+            recycle_inputs |= {f"recycle{index + 1}/{name}": value for name, value in previous.items()}
+    return outputs | _confidence(outputs, features["seq_mask"][-1]), recycle_inputs
+
+
+def _confidence(outputs: Arrays, seq_mask: np.ndarray) -> Arrays:
+    """Scores from the logits; only the one per residue where there is padding, which DeepMind's scores do not mask."""
+    plddt = confidence.compute_plddt(outputs["predicted_lddt/logits"])
+    found = {"plddt": plddt}
+    if seq_mask.all():
+        found["ranking_confidence"] = plddt.mean()
+        if "predicted_aligned_error/logits" in outputs:
+            aligned = outputs["predicted_aligned_error/logits"], outputs["predicted_aligned_error/breaks"]
+            errors = confidence.compute_predicted_aligned_error(*aligned)
+            found |= {name: errors[name] for name in ("predicted_aligned_error", "max_predicted_aligned_error")}
+            found["ptm"] = confidence.predicted_tm_score(*aligned)
+    return {f"confidence/{name}": np.asarray(value, np.float64) for name, value in found.items()}
+
+
+def _nothing_recycled(config: ml_collections.ConfigDict, residues: int) -> Arrays:
+    trunk = config.embeddings_and_evoformer
+    return {
+        "prev_pos": np.zeros((residues, 37, 3), np.float32),
+        "prev_msa_first_row": np.zeros((residues, trunk.msa_channel), np.float32),
+        "prev_pair": np.zeros((residues, residues, trunk.pair_channel), np.float32),
+    }
+
+
+def _bin_margin(
+    config: ml_collections.ConfigDict, aatype: np.ndarray, seq_mask: np.ndarray, recycle_inputs: Arrays
+) -> float | None:
+    """How far in Angstrom the nearest recycled distance is from a bin edge, where a rounding error would flip the bin."""
+    bins = config.embeddings_and_evoformer.prev_pos
+    edges = np.linspace(bins.min_bin, bins.max_bin, bins.num_bins)
+    margins = []
+    for name, positions in recycle_inputs.items():
+        if name.endswith("/prev_pos"):
+            beta = np.asarray(modules.pseudo_beta_fn(aatype, positions, None), np.float64)[seq_mask > 0]
+            distances = np.linalg.norm(beta[:, None] - beta[None], axis=-1)
+            margins.append(np.abs(distances[..., None] - edges).min())
+    return float(min(margins)) if margins else None
+
+
+@contextmanager
+def _float64() -> Iterator[None]:
+    """Let the program compute in float64: it asks one function for the trunk's dtype."""
+    jax.config.update("jax_enable_x64", True)
+    try:
+        with mock.patch.object(utils, "half_dtype", lambda _: jax.numpy.float64):
+            yield
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+def _widen(arrays: Mapping[str, np.ndarray]) -> Arrays:
+    return {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in arrays.items()}
+
+
+def _flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, np.ndarray]]:
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}/")
+        else:
+            yield prefix + name, np.asarray(value)
