@@ -1,8 +1,6 @@
 """The model's input: one draw of features as tensors with a leading batch dimension."""
 
 from dataclasses import dataclass, fields
-from typing import Self
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -37,7 +35,7 @@ class Batch:
     template_pseudo_beta_mask: Float[Tensor, "b t r"]
 
     @classmethod
-    def from_sample(cls, sample: Sample, device: torch.device | str = "cpu") -> Self:
+    def from_sample(cls, sample: Sample, device: torch.device | str = "cpu") -> "Batch":
         """The batch of size 1 that holds one sample."""
 
         def tensor(array: np.ndarray) -> Tensor:

@@ -74,6 +74,6 @@ def _expectation(logits: Float[Tensor, "b i j v"], values: Float[Tensor, "b v"])
     rows = max(1, _SLAB_ELEMENTS // max(1, logits[:, 0].numel()))
     means = [
         torch.einsum("b i j v, b v -> b i j", slab.softmax(-1, dtype=torch.float32), values)
-        for slab in logits.split(rows, dim=1)
+        for slab in torch.split(logits, rows, dim=1)
     ]
     return torch.cat(means, dim=1)

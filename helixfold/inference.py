@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
@@ -20,7 +21,6 @@ from helixfold.model.evoformer import outer_mask
 from helixfold.model.outputs import Outputs
 from helixfold.model.update import Executor
 from helixfold.presets import Preset
-from helixfold.stages import Stages
 from helixfold.write.results import Prediction
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -38,12 +38,12 @@ class FoldingOptions:
 
     def __post_init__(self) -> None:
         if self.num_recycles < 0 or self.num_ensemble < 1 or self.recycle_tolerance < 0 or self.seed < 0:
-            raise ValueError(
+            raise InputError(
                 "num_recycles, recycle_tolerance and seed must not be negative and num_ensemble at least 1, got "
                 f"{self.num_recycles}, {self.recycle_tolerance}, {self.seed} and {self.num_ensemble}"
             )
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+            raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +64,19 @@ def recycle(
 ) -> Folded:
     """Run the model `num_recycles + 1` times, each on a fresh draw and on what the pass before found.
 
-    `draw(k)` gives pass k its ensemble; `on_pass(k)` is called when pass k is done.
+    `draw(k)` gives pass k its ensemble; `on_pass(k)` is called when pass k is done. AlphaFold 2, Suppl. Alg. 30.
     """
     previous = None
     for cycle in range(options.num_recycles + 1):
         ensemble = draw(cycle)
         outputs = model(run, ensemble, previous, DTYPES[options.dtype])
         on_pass(cycle)
-        converged = previous is not None and options.recycle_tolerance > 0 and bool(
-            (distance_change(previous.positions, outputs.structure.positions, ensemble[0].seq_mask) < options.recycle_tolerance).all()
-        )
-        if converged:
-            break
+        if previous is not None and options.recycle_tolerance > 0:
+            change = distance_change(previous.positions, outputs.structure.positions, ensemble[0].seq_mask)
+            if bool((change < options.recycle_tolerance).all()):
+                return Folded(outputs=outputs, num_recycles=cycle, converged=True)
         previous = outputs.recycled()
-    return Folded(outputs=outputs, num_recycles=cycle, converged=converged)
+    return Folded(outputs=outputs, num_recycles=options.num_recycles, converged=False)
 
 
 def distance_change(
@@ -98,28 +97,54 @@ def fold(
     preset: Preset,
     options: FoldingOptions,
     *,
-    stages: Stages,
-    notes: Sequence[str] = (),
+    notes: tuple[str, ...] = (),
     on_pass: Callable[[int], None] = lambda _: None,
 ) -> Prediction:
-    """Predict one target. The result depends only on features, parameters, options and the device's arithmetic."""
+    """Predict one target with one model.
+
+    The result depends only on features, parameters, options and the device's arithmetic.
+    """
     device = next(model.parameters()).device
 
     def draw(cycle: int) -> list[Batch]:
-        with stages.stage("sampling"):
-            return [
-                Batch.from_sample(draw_sample(features, preset.sampling, _generator(features, preset, options, cycle, index)), device)
-                for index in range(options.num_ensemble)
-            ]
+        draws = range(options.num_ensemble)
+        return [_draw(features, preset, [options.seed, cycle, index], device) for index in draws]
 
-    folded = recycle(model, _TimedPasses(model, run, stages), draw, options, on_pass)
-    with stages.stage("confidence"):
-        return _prediction(folded, features, preset, notes)
+    return _prediction(recycle(model, run, draw, options, on_pass), features, preset, notes)
 
 
-def _generator(
-    features: Features, preset: Preset, options: FoldingOptions, cycle: int, index: int
-) -> np.random.Generator:
-    """The random stream of one draw: a pure function of what is drawn for, never of what ran before."""
+def _draw(features: Features, preset: Preset, position: Sequence[int], device: torch.device) -> Batch:
+    """One draw; its random stream is a function of what it is for, never of what ran before."""
     names = [zlib.crc32(name.encode()) for name in (features.domain_name, preset.name)]
-    return np.random.default_rng([options.seed, *names, cycle, index])
+    return Batch.from_sample(draw_sample(features, preset.sampling, np.random.default_rng([*names, *position])), device)
+
+
+def _prediction(folded: Folded, features: Features, preset: Preset, notes: tuple[str, ...]) -> Prediction:
+    logits, structure = folded.outputs.logits, folded.outputs.structure
+    mask = torch.ones_like(structure.mask[..., 0])
+    plddt = confidence.plddt(logits.lddt)
+    ptm, pae, max_pae = None, None, None
+    if logits.aligned_error is not None:
+        pae_tensor, max_pae = confidence.predicted_aligned_error(logits.aligned_error)
+        pae, ptm = pae_tensor[0].cpu().numpy(), float(confidence.predicted_tm_score(logits.aligned_error, mask)[0])
+    residue_plddt = plddt[0].cpu().numpy()
+    atom_mask = structure.mask[0].cpu().numpy()
+    return Prediction(
+        model=preset.name,
+        protein=Protein(
+            aatype=features.aatype,
+            atom_positions=structure.positions[0].cpu().numpy(),
+            atom_mask=atom_mask,
+            residue_index=features.residue_index + 1,
+            chain_index=np.zeros_like(features.residue_index),
+            b_factors=residue_plddt[:, None] * atom_mask,
+        ),
+        plddt=residue_plddt,
+        pae=pae,
+        max_pae=max_pae,
+        ptm=ptm,
+        ranking_confidence=float(confidence.ranking_confidence(plddt, mask)[0]),
+        num_recycles=folded.num_recycles,
+        converged=folded.converged,
+        notes=notes,
+    )

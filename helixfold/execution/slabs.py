@@ -7,19 +7,22 @@ from torch import Tensor
 
 from helixfold.model.update import Context, Source, Update, turned
 
-# Enough rows to keep the cores busy, few enough that temporaries stay small beside the streams.
-DEFAULT_BUDGET = 64 * 2**20
+# Temporaries may take this part of the stream: small beside it, and still enough rows to keep the cores busy.
+BUDGET_SHARE = 1 / 16
+LEAST_BUDGET = 4 * 2**20
 
 
 class Slabs:
     """Computes the context part by part, then adds the update to each slab of the stream in place; no gradients.
 
-    The size of a slab follows from `budget`, the bytes that its temporaries may take, unless `rows` fixes it.
+    The size of a slab follows from `budget`, the bytes that its temporaries may take (by default a share of the
+    stream), unless `rows` fixes it.
     """
 
-    def __init__(self, budget: int = DEFAULT_BUDGET, rows: int | None = None) -> None:
-        if budget < 1 or (rows is not None and rows < 1):
-            raise ValueError(f"slab budget and rows must be at least 1, got {budget} bytes and {rows} rows")
+    def __init__(self, budget: int | None = None, rows: int | None = None) -> None:
+        for name, value in (("budget", budget), ("rows", rows)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} of slabs must be at least 1, got {value}")
         self.budget, self.rows = budget, rows
 
     @torch.no_grad()
@@ -50,7 +53,8 @@ class Slabs:
     def _parts(self, update: Update, slabs: Tensor) -> Iterator[slice]:
         length = slabs.shape[1]
         row_bytes = update.workspace(slabs.shape[2], slabs.shape[3]) * slabs.shape[0] * slabs.element_size()
-        size = self.rows or max(1, self.budget // max(row_bytes, 1))
+        budget = self.budget or max(LEAST_BUDGET, int(slabs.nbytes * BUDGET_SHARE))
+        size = self.rows or max(1, budget // max(row_bytes, 1))
         for start in range(0, length, size):
             yield slice(start, min(start + size, length))
 

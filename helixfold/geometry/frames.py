@@ -1,8 +1,6 @@
 """Backbone frames as the structure module moves them: a quaternion and a translation per residue."""
 
 from dataclasses import dataclass
-from typing import Self
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -18,7 +16,7 @@ class BackboneFrames:
     translation: Float[Tensor, "b r 3"]
 
     @classmethod
-    def identity(cls, b: int, r: int, like: Tensor) -> Self:
+    def identity(cls, b: int, r: int, like: Tensor) -> "BackboneFrames":
         """All residues at the origin ("black hole" start, Alg. 20 line 4)."""
         quaternion = like.new_zeros(b, r, 4)
         quaternion[..., 0] = 1
@@ -27,7 +25,7 @@ class BackboneFrames:
     def rigid(self) -> Rigid:
         return Rigid(rotation=quaternion_to_rotation(self.quaternion), translation=self.translation)
 
-    def updated(self, update: Float[Tensor, "b r 6"]) -> Self:
+    def updated(self, update: Float[Tensor, "b r 6"]) -> "BackboneFrames":
         """Compose with a small motion given in the local frame: quaternion (1, u0, u1, u2), translation u3..u5.
 
         AlphaFold 2, Suppl. Alg. 23.
@@ -36,14 +34,14 @@ class BackboneFrames:
         # q * (1, u) = q + q * (0, u); written so, a zero update leaves q exactly as it was.
         quaternion = self.quaternion + quaternion_multiply(self.quaternion, torch.nn.functional.pad(rotation, (1, 0)))
         quaternion = quaternion / torch.linalg.vector_norm(quaternion, dim=-1, keepdim=True)
-        return type(self)(quaternion=quaternion, translation=self.rigid().apply(shift))
+        return BackboneFrames(quaternion=quaternion, translation=self.rigid().apply(shift))
 
-    def scaled(self, unit: float) -> Self:
-        return type(self)(quaternion=self.quaternion, translation=self.translation * unit)
+    def scaled(self, unit: float) -> "BackboneFrames":
+        return BackboneFrames(quaternion=self.quaternion, translation=self.translation * unit)
 
-    def without_rotation_gradient(self) -> Self:
+    def without_rotation_gradient(self) -> "BackboneFrames":
         """Gradients between iterations flow through translations only (Alg. 20 line 20)."""
-        return type(self)(quaternion=self.quaternion.detach(), translation=self.translation)
+        return BackboneFrames(quaternion=self.quaternion.detach(), translation=self.translation)
 
     def to_tensor(self) -> Float[Tensor, "b r 7"]:
         return torch.cat([self.quaternion, self.translation], -1)

@@ -1,8 +1,6 @@
 """Rigid motions: rotations and translations of local frames."""
 
 from dataclasses import dataclass
-from typing import Self
-
 import torch
 from einops import einsum
 from jaxtyping import Float
@@ -16,16 +14,16 @@ class Rigid:
     rotation: Float[Tensor, "*batch 3 3"]
     translation: Float[Tensor, "*batch 3"]
 
-    def __getitem__(self, index: tuple[object, ...]) -> Self:
+    def __getitem__(self, index: tuple[object, ...]) -> "Rigid":
         """Frames picked by their batch dims."""
-        return type(self)(
+        return Rigid(
             rotation=self.rotation[(*index, slice(None), slice(None))],
             translation=self.translation[(*index, slice(None))],
         )
 
-    def compose(self, other: Self) -> Self:
+    def compose(self, other: "Rigid") -> "Rigid":
         """First `other`, then `self`."""
-        return type(self)(
+        return Rigid(
             rotation=self.rotation @ other.rotation,
             translation=self.apply(other.translation),
         )

@@ -25,7 +25,11 @@ class Torsions:
 def torsions_from_atom37(
     aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"], mask: Float[Tensor, "*batch r 37"]
 ) -> Torsions:
-    """All seven torsions of every residue (AlphaFold 2, Suppl. Table 2); those of missing atoms have mask 0."""
+    """All seven torsions of every residue (AlphaFold 2, Suppl. Table 2); those of missing atoms have mask 0.
+
+    Where the mask is 0 the angles are whatever atoms at the origin give, as in AlphaFold, whose template features
+    show them to the network: the phi after a gap depends on where in space a template lies.
+    """
     # Templates mark gaps by residue type 21; a gap has no atoms, as an unknown residue.
     aatype = aatype.clamp(max=residues.RESTYPES_WITH_X.index("X"))
     previous_positions = torch.nn.functional.pad(positions, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]

@@ -1,6 +1,6 @@
 """How the MSA writes into the pair stream."""
 
-from einops import einsum, rearrange
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -18,6 +18,7 @@ class OuterProductMean(Update):
     """
 
     source_axis: Axis = "columns"
+    context_dim = 2
     reads_source = True
 
     def __init__(self, c_m: int, c_z: int, c_outer: int) -> None:
@@ -30,21 +31,24 @@ class OuterProductMean(Update):
 
     def context(
         self, columns: Float[Tensor, "b j s c_m"], mask: Float[Tensor, "b j s"]
-    ) -> tuple[Float[Tensor, "b j s c"], Float[Tensor, "b j s"]]:
-        return self.right(self.norm(columns)) * mask[..., None].to(columns.dtype), mask
+    ) -> tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]]:
+        right = self.right(self.norm(columns)) * mask[..., None].to(columns.dtype)
+        return rearrange(right, "b j s c -> b s j c"), rearrange(mask, "b j s -> b s j")
 
     def forward(
         self,
         pair: Float[Tensor, "b i j c_z"],
         pair_mask: Float[Tensor, "b i j"],
-        context: tuple[Float[Tensor, "b j s c"], Float[Tensor, "b j s"]],
+        context: tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]],
         columns: Float[Tensor, "b i s c_m"],
         mask: Float[Tensor, "b i s"],
     ) -> Float[Tensor, "b i j c_z"]:
         right, right_mask = context
         left = self.left(self.norm(columns)) * mask[..., None].to(columns.dtype)
-        outer = rearrange(einsum(left, right, "b i s c, b j s d -> b i j c d"), "b i j c d -> b i j (c d)")
-        count = einsum(mask.float(), right_mask.float(), "b i s, b j s -> b i j")
+        # One matrix product: rows (i c), columns (j d), summed over sequences.
+        outer = rearrange(left, "b i s c -> b (i c) s") @ rearrange(right, "b s j d -> b s (j d)")
+        outer = rearrange(outer, "b (i c) (j d) -> b i j (c d)", c=self.c_outer, d=self.c_outer)
+        count = mask.float() @ right_mask.float()
         return self.out(outer) / (count + COUNT_FLOOR)[..., None].to(pair.dtype)
 
     def workspace(self, rows: int, channels: int) -> int:

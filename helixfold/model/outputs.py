@@ -1,8 +1,6 @@
 """What the model hands out: typed results of the trunk, the structure module and the heads."""
 
 from dataclasses import dataclass
-from typing import Self
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,7 +15,7 @@ class Recycled:
     positions: Float[Tensor, "b r 37 3"]
 
     @classmethod
-    def nothing(cls, b: int, r: int, c_m: int, c_z: int, *, dtype: torch.dtype, device: torch.device) -> Self:
+    def nothing(cls, b: int, r: int, c_m: int, c_z: int, *, dtype: torch.dtype, device: torch.device) -> "Recycled":
         """The input of the first pass: zeros, as if all atoms stood in one place."""
         return cls(
             msa_first_row=torch.zeros(b, r, c_m, dtype=dtype, device=device),
@@ -57,9 +55,9 @@ class Logits:
 
     distogram: Float[Tensor, "b r r v"]
     masked_msa: Float[Tensor, "b s r 23"]
-    lddt: Float[Tensor, "b r v"]
+    lddt: Float[Tensor, "b r v_lddt"]
     experimentally_resolved: Float[Tensor, "b r 37"]
-    aligned_error: Float[Tensor, "b r r v"] | None
+    aligned_error: Float[Tensor, "b r r v_error"] | None
 
 
 @dataclass(frozen=True, kw_only=True)

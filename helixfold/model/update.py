@@ -4,7 +4,7 @@ An update is independent along one axis of its stream (rows or columns) once it 
 computed from the whole. Modules say what is computed; executors (`helixfold.execution`, `helixfold.parallel`) say how.
 """
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -51,6 +51,7 @@ class Update(nn.Module):
         return change * torch.nn.functional.dropout(shared, self.dropout_rate)
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Carries out updates. The stream is given away: use only what is returned."""
 

@@ -1,0 +1,42 @@
+"""The `helixfold` command: its subcommands, and the one place where errors become words and exit codes."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import helixfold
+from data_pipeline.errors import InputError
+
+WRONG_INPUT, INTERRUPTED = 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 done, 1 some targets failed, 2 the input is wrong, 130 interrupted."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except InputError as error:
+        print(f"helixfold: error: {error}", file=sys.stderr)
+        return WRONG_INPUT
+    except KeyboardInterrupt:
+        print("helixfold: interrupted; run the same command again to go on", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="helixfold", description="Predict protein structures with HelixFold/AlphaFold 2 in PyTorch."
+    )
+    parser.add_argument("--version", action="version", version=f"helixfold {helixfold.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    # Imported here, so that `helixfold --version` needs no torch.
+    from helixfold.cli import predict, weights  # noqa: PLC0415
+
+    predict.add_command(commands)
+    weights.add_command(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""`helixfold predict`: from sequences and alignments to structures, one directory per target."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
+from data_pipeline.parse.a3m import read_a3m
+from data_pipeline.parse.fasta import check_name, read_fasta
+from data_pipeline.pipeline import features_from_sequence
+from helixfold.device import pick_device
+from helixfold.execution.slabs import Slabs
+from helixfold.inference import DTYPES, FoldingOptions, fold
+from helixfold.presets import PRESETS
+from helixfold.stages import Stages
+from helixfold.weights.find import ReadyModel, find_models
+from helixfold.write.results import (
+    Prediction,
+    is_complete,
+    write_failures,
+    write_prediction,
+    write_ranking,
+    write_timings,
+)
+
+SOME_FAILED = 1
+FEATURES_FILE = "features.npz"
+A3M_SUFFIXES = (".a3m", ".a3m.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One protein to fold and the alignments that were given for it."""
+
+    name: str
+    sequence: str
+    alignments: tuple[Path, ...]
+
+    def features(self) -> Features:
+        return features_from_sequence(self.name, self.sequence, self.alignments)
+
+
+def predict(
+    inputs: Sequence[Path],
+    *,
+    output: Path,
+    msa: Sequence[Path] = (),
+    models: Sequence[str] = (),
+    weights: Path | None = None,
+    options: FoldingOptions | None = None,
+    device: str = "auto",
+    overwrite: bool = False,
+) -> int:
+    """Fold every target with every model, into `output/<target>/`; 0, or 1 if some target failed.
+
+    All input is read and checked before anything is written: wrong input is an `InputError`. Finished targets are
+    skipped unless `overwrite`; a target that fails is recorded in `failures.json` and never stops the others.
+    """
+    options = options or FoldingOptions()
+    targets = sorted(read_targets(inputs, msa), key=lambda target: len(target.sequence))
+    where = pick_device(device)
+    ready = find_models(models, weights, seed=options.seed)
+    _check_output(output, targets)
+    for model in ready:
+        model.network.to(where)
+        for note in model.notes:
+            print(f"helixfold: {note}", file=sys.stderr)
+
+    failures: dict[str, str] = {}
+    bar = tqdm(targets, desc="targets", unit="target", disable=None)
+    for target in bar:
+        bar.set_postfix_str(f"{target.name}, {len(target.sequence)} residues")
+        directory = output / target.name
+        if not overwrite and is_complete(directory, [model.preset.name for model in ready]):
+            tqdm.write(f"{target.name}: finished before, skipped (--overwrite folds it again)")
+            continue
+        try:
+            tqdm.write(_summary(directory, _fold_target(target, ready, options, directory, where)))
+        except (RuntimeError, MemoryError, OSError, ValueError) as error:
+            failures[target.name] = f"{type(error).__name__}: {error}"
+            tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
+    write_failures(output, failures)
+    if failures:
+        print(f"helixfold: {len(failures)} of {len(targets)} targets failed, see {output}", file=sys.stderr)
+    return SOME_FAILED if failures else 0
+
+
+def read_targets(inputs: Sequence[Path], msa: Sequence[Path]) -> list[Target]:
+    """All targets of FASTA files (each record) and a3m files (the first row, named after the file).
+
+    `msa` holds alignments for the only record there is, or a directory with <name>.a3m for each.
+    """
+    targets: list[Target] = []
+    for path in inputs:
+        if path.name.lower().endswith(A3M_SUFFIXES):
+            targets.append(_target_of_alignment(path))
+        else:
+            targets += [Target(name=each.name, sequence=each.sequence, alignments=()) for each in read_fasta(path)]
+    seen: set[str] = set()
+    for target in targets:
+        if target.name.casefold() in seen:
+            raise InputError(f"the name '{target.name}' comes twice in the inputs; give each target its own name")
+        seen.add(target.name.casefold())
+    if not msa:
+        return targets
+    return [_with_alignments(target, msa, only=len(targets) == 1) for target in targets]
+
+
+def _target_of_alignment(path: Path) -> Target:
+    name = path.name[: -len(next(suffix for suffix in A3M_SUFFIXES if path.name.lower().endswith(suffix)))]
+    problem = check_name(name)
+    if problem is not None:
+        raise InputError.at(path, f"the target is named after the file, and {problem}")
+    return Target(name=name, sequence=read_a3m(path).query, alignments=(path,))
+
+
+def _with_alignments(target: Target, msa: Sequence[Path], *, only: bool) -> Target:
+    """The target with its alignments; they are read here once, so that what is wrong with them is known at once."""
+    found: list[Path] = []
+    for path in msa:
+        if path.is_dir():
+            inside = [path / f"{target.name}{suffix}" for suffix in A3M_SUFFIXES if (path / f"{target.name}{suffix}").is_file()]
+            if not inside:
+                raise InputError(f"{path}: there is no {target.name}.a3m for target '{target.name}' in this directory")
+            found += inside
+        elif only:
+            found.append(path)
+        else:
+            raise InputError(
+                f"{path}: one alignment for several targets; give --msa a directory with <name>.a3m for each"
+            )
+    for path in found:
+        read_a3m(path, target.sequence)
+    return Target(name=target.name, sequence=target.sequence, alignments=(*target.alignments, *found))
+
+
+def _check_output(output: Path, targets: Sequence[Target]) -> None:
+    """Make the output directory, and refuse one that cannot be written or holds other proteins of these names."""
+    for target in targets:
+        earlier = output / target.name / FEATURES_FILE
+        if earlier.is_file() and Features.load(earlier).sequence != target.sequence:
+            raise InputError(
+                f"{earlier.parent} holds another protein of the name '{target.name}'; choose another --output directory"
+            )
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{output}: cannot be used as output directory: {error.strerror}") from error
+    if not os.access(output, os.W_OK):
+        raise InputError(f"{output}: cannot be written; choose another --output directory")
+
+
+def _fold_target(
+    target: Target, models: Sequence[ReadyModel], options: FoldingOptions, directory: Path, device: torch.device
+) -> list[Prediction]:
+    """Everything for one target: features, structures, confidences, and at the end the ranking that marks it done."""
+    stages = Stages(device)
+    with stages.stage("features"):
+        features = target.features()
+        directory.mkdir(exist_ok=True)
+        features.save(directory / FEATURES_FILE)
+    predictions = []
+    for model in tqdm(models, desc="models", unit="model", leave=False, disable=None):
+        name = model.preset.name
+        passes = tqdm(total=options.num_recycles + 1, desc=f"{name} passes", leave=False, disable=None)
+        with passes, stages.stage(f"fold {name}"):
+            predictions.append(
+                fold(
+                    model.network,
+                    Slabs(),
+                    features,
+                    model.preset,
+                    options,
+                    notes=model.notes,
+                    on_pass=lambda _, passes=passes: passes.update(),
+                )
+            )
+        with stages.stage(f"write {name}"):
+            write_prediction(directory, predictions[-1])
+    facts = {"residues": len(target.sequence), "msa_rows": len(features.msa), "device": str(device), "torch": torch.__version__}
+    with stages.stage("rank"):
+        write_ranking(directory, predictions)
+    write_timings(directory, {**facts, "stages": stages.table()}, notes=predictions[0].notes)
+    return predictions
+
+
+def _summary(directory: Path, predictions: Sequence[Prediction]) -> str:
+    best = max(predictions, key=lambda prediction: prediction.ranking_confidence)
+    ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
+    recycles = f"{best.num_recycles} recycles{' (settled)' if best.converged else ''}"
+    return f"{directory.name}: mean pLDDT {best.ranking_confidence:.1f}{ptm}, {best.model}, {recycles} -> {directory}"
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe `helixfold predict` to the command line."""
+    defaults = FoldingOptions()
+    parser = commands.add_parser(
+        "predict",
+        help="from FASTA or a3m to PDB, mmCIF and confidences",
+        description="Predict the structures of proteins. Every target gets a directory with PDB, mmCIF, confidences and plots.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.set_defaults(run=_run)
+    what = parser.add_argument_group("what to fold")
+    what.add_argument("inputs", nargs="+", type=Path, metavar="FILE", help="FASTA files (all records) or a3m alignments (.gz too)")
+    what.add_argument(
+        "--msa",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="a3m alignments of the one target, or a directory with <name>.a3m for each; without, the sequence alone is used",
+    )
+    what.add_argument("-o", "--output", type=Path, default=Path("predictions"), metavar="DIR", help="where to write")
+    what.add_argument("--overwrite", action="store_true", help="fold finished targets again")
+
+    model = parser.add_argument_group("with which model")
+    model.add_argument(
+        "--models", nargs="+", default=[], choices=list(PRESETS), metavar="MODEL", help=f"one or several of {', '.join(PRESETS)}"
+    )
+    model.add_argument(
+        "--weights",
+        type=Path,
+        metavar="PATH",
+        help="parameter file (.npz, .pt, .safetensors) or a directory with params_<model>.npz; "
+        "without it, downloaded ones are used, or else the small untrained model",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--num-recycles", type=int, default=defaults.num_recycles, metavar="N", help="passes after the first")
+    how.add_argument(
+        "--recycle-tolerance",
+        type=float,
+        default=defaults.recycle_tolerance,
+        metavar="ANGSTROM",
+        help="stop recycling when distances change by less; 0 never stops early",
+    )
+    how.add_argument("--num-ensemble", type=int, default=defaults.num_ensemble, metavar="N", help="draws of the alignment per pass")
+    how.add_argument("--seed", type=int, default=defaults.seed, metavar="N", help="of everything random")
+    how.add_argument("--dtype", choices=list(DTYPES), default=defaults.dtype, help="of the trunk's arithmetic")
+    how.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps")
+
+
+def _run(options: argparse.Namespace) -> int:
+    folding = FoldingOptions(
+        num_recycles=options.num_recycles,
+        recycle_tolerance=options.recycle_tolerance,
+        num_ensemble=options.num_ensemble,
+        seed=options.seed,
+        dtype=options.dtype,
+    )
+    return predict(
+        options.inputs,
+        output=options.output,
+        msa=options.msa,
+        models=options.models,
+        weights=options.weights,
+        options=folding,
+        device=options.device,
+        overwrite=options.overwrite,
+    )

@@ -1,0 +1,63 @@
+"""Small networks and inputs that tests share."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from helixfold.batch import Batch
+from helixfold.config import ModelConfig, OuterProductPosition, StackConfig
+from helixfold.model.alphafold import AlphaFold
+from helixfold.presets import tiny
+from helixfold.weights.untrained import untrained_model
+
+
+def tiny_model(outer_product: OuterProductPosition = "middle", seed: int = 0) -> AlphaFold:
+    return untrained_model(tiny_config(outer_product), seed)
+
+
+def tiny_config(outer_product: OuterProductPosition = "middle") -> ModelConfig:
+    config = tiny().model
+
+    def placed(stack: StackConfig) -> StackConfig:
+        return replace(stack, outer_product=outer_product)
+
+    return replace(config, evoformer=placed(config.evoformer), extra_msa=placed(config.extra_msa))
+
+
+def random_batch(*, residues: int = 13, rows: int = 5, extra: int = 7, templates: int = 2, seed: int = 0) -> Batch:
+    """One sample of plausible features: a compact random chain as every template, everything present."""
+    random = np.random.default_rng(seed)
+    target = random.integers(0, 20, residues)
+    chain = np.cumsum(random.normal(size=(templates, residues, 1, 3)) * 2, 1) + random.normal(size=(templates, residues, 37, 3))
+
+    def floats(array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array, dtype=torch.float32)[None]
+
+    def integers(array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array, dtype=torch.int64)[None]
+
+    return Batch(
+        aatype=integers(target),
+        residue_index=integers(np.arange(residues)),
+        seq_mask=floats(np.ones(residues)),
+        target_feat=floats(np.eye(22)[target + 1]),
+        msa_feat=floats(random.random((rows, residues, 49))),
+        msa_mask=floats(np.ones((rows, residues))),
+        extra_msa=integers(random.integers(0, 23, (extra, residues))),
+        extra_has_deletion=floats(random.integers(0, 2, (extra, residues))),
+        extra_deletion_value=floats(random.random((extra, residues))),
+        extra_msa_mask=floats(np.ones((extra, residues))),
+        template_aatype=integers(random.integers(0, 20, (templates, residues))),
+        template_all_atom_positions=floats(chain),
+        template_all_atom_masks=floats(np.ones((templates, residues, 37))),
+        template_mask=floats(np.ones(templates)),
+        template_pseudo_beta=floats(chain[:, :, 3]),
+        template_pseudo_beta_mask=floats(np.ones((templates, residues))),
+    )
+
+
+def relative_error(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """Largest deviation in units of the reference's largest value."""
+    value, reference = value.detach().double(), reference.detach().double()
+    return float((value - reference).abs().max() / reference.abs().max().clamp(min=1e-12))
