@@ -1,6 +1,7 @@
 """The model's input: one draw of features as tensors with a leading batch dimension."""
 
 from dataclasses import dataclass, fields
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int

@@ -39,10 +39,9 @@ class Config:
 
     def _require_divisible(self, channels: str, heads: str) -> None:
         self._require_positive(channels, heads)
-        if getattr(self, channels) % getattr(self, heads):
-            raise ConfigError(
-                f"{type(self).__name__}.{heads} ({getattr(self, heads)}) must divide {channels} ({getattr(self, channels)})"
-            )
+        c, h = getattr(self, channels), getattr(self, heads)
+        if c % h:
+            raise ConfigError(f"{type(self).__name__}.{heads} ({h}) must divide {channels} ({c})")
 
 
 def _restore(where: str, kind: Any, value: Any) -> Any:

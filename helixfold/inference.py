@@ -18,9 +18,10 @@ from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import outer_mask
-from helixfold.model.outputs import Outputs
+from helixfold.model.outputs import Outputs, Recycled
 from helixfold.model.update import Executor
 from helixfold.presets import Preset
+from helixfold.stages import Stages
 from helixfold.write.results import Prediction
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -56,21 +57,18 @@ class Folded:
 
 
 def recycle(
-    model: AlphaFold,
-    run: Executor,
+    step: Callable[[Sequence[Batch], Recycled | None], Outputs],
     draw: Callable[[int], Sequence[Batch]],
     options: FoldingOptions,
-    on_pass: Callable[[int], None] = lambda _: None,
 ) -> Folded:
-    """Run the model `num_recycles + 1` times, each on a fresh draw and on what the pass before found.
+    """Run `num_recycles + 1` passes, each on a fresh draw and on what the pass before found (Suppl. Alg. 30).
 
-    `draw(k)` gives pass k its ensemble; `on_pass(k)` is called when pass k is done. AlphaFold 2, Suppl. Alg. 30.
+    `draw(k)` gives pass k its ensemble, `step` runs the network on it.
     """
     previous = None
     for cycle in range(options.num_recycles + 1):
         ensemble = draw(cycle)
-        outputs = model(run, ensemble, previous, DTYPES[options.dtype])
-        on_pass(cycle)
+        outputs = step(ensemble, previous)
         if previous is not None and options.recycle_tolerance > 0:
             change = distance_change(previous.positions, outputs.structure.positions, ensemble[0].seq_mask)
             if bool((change < options.recycle_tolerance).all()):
@@ -97,20 +95,31 @@ def fold(
     preset: Preset,
     options: FoldingOptions,
     *,
+    stages: Stages,
     notes: tuple[str, ...] = (),
-    on_pass: Callable[[int], None] = lambda _: None,
+    on_pass: Callable[[], None] = lambda: None,
 ) -> Prediction:
     """Predict one target with one model.
 
-    The result depends only on features, parameters, options and the device's arithmetic.
+    The result depends only on features, parameters, options and the device's arithmetic. `on_pass` is called after
+    each pass of the network.
     """
     device = next(model.parameters()).device
 
     def draw(cycle: int) -> list[Batch]:
-        draws = range(options.num_ensemble)
-        return [_draw(features, preset, [options.seed, cycle, index], device) for index in draws]
+        with stages.stage(f"{preset.name}: sampling"):
+            draws = range(options.num_ensemble)
+            return [_draw(features, preset, [options.seed, cycle, index], device) for index in draws]
 
-    return _prediction(recycle(model, run, draw, options, on_pass), features, preset, notes)
+    def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Outputs:
+        with stages.stage(f"{preset.name}: network"):
+            outputs: Outputs = model(run, ensemble, previous, DTYPES[options.dtype])
+        on_pass()
+        return outputs
+
+    folded = recycle(step, draw, options)
+    with stages.stage(f"{preset.name}: confidence"):
+        return _prediction(folded, features, preset, notes)
 
 
 def _draw(features: Features, preset: Preset, position: Sequence[int], device: torch.device) -> Batch:

@@ -13,7 +13,12 @@ from helixfold.weights.untrained import untrained_model
 
 
 def tiny_model(outer_product: OuterProductPosition = "middle", seed: int = 0) -> AlphaFold:
-    return untrained_model(tiny_config(outer_product), seed)
+    """A tiny network whose every parameter is random, biases and norms too."""
+    model = untrained_model(tiny_config(outer_product), seed)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data.add_(0.1 * torch.randn(parameter.shape))
+    return model
 
 
 def tiny_config(outer_product: OuterProductPosition = "middle") -> ModelConfig:
@@ -29,7 +34,9 @@ def random_batch(*, residues: int = 13, rows: int = 5, extra: int = 7, templates
     """One sample of plausible features: a compact random chain as every template, everything present."""
     random = np.random.default_rng(seed)
     target = random.integers(0, 20, residues)
-    chain = np.cumsum(random.normal(size=(templates, residues, 1, 3)) * 2, 1) + random.normal(size=(templates, residues, 37, 3))
+    chain = np.cumsum(random.normal(size=(templates, residues, 1, 3)) * 2, 1) + random.normal(
+        size=(templates, residues, 37, 3)
+    )
 
     def floats(array: np.ndarray) -> torch.Tensor:
         return torch.tensor(array, dtype=torch.float32)[None]

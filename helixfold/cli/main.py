@@ -31,10 +31,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"helixfold {helixfold.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     # Imported here, so that `helixfold --version` needs no torch.
-    from helixfold.cli import predict, weights  # noqa: PLC0415
+    from helixfold.cli import benchmark, predict, weights  # noqa: PLC0415
 
-    predict.add_command(commands)
-    weights.add_command(commands)
+    for command in (predict, weights, benchmark):
+        command.add_command(commands)
     return parser
 
 

@@ -126,7 +126,11 @@ def _with_alignments(target: Target, msa: Sequence[Path], *, only: bool) -> Targ
     found: list[Path] = []
     for path in msa:
         if path.is_dir():
-            inside = [path / f"{target.name}{suffix}" for suffix in A3M_SUFFIXES if (path / f"{target.name}{suffix}").is_file()]
+            inside = [
+                path / f"{target.name}{suffix}"
+                for suffix in A3M_SUFFIXES
+                if (path / f"{target.name}{suffix}").is_file()
+            ]
             if not inside:
                 raise InputError(f"{path}: there is no {target.name}.a3m for target '{target.name}' in this directory")
             found += inside
@@ -169,25 +173,31 @@ def _fold_target(
     predictions = []
     for model in tqdm(models, desc="models", unit="model", leave=False, disable=None):
         name = model.preset.name
-        passes = tqdm(total=options.num_recycles + 1, desc=f"{name} passes", leave=False, disable=None)
-        with passes, stages.stage(f"fold {name}"):
-            predictions.append(
-                fold(
-                    model.network,
-                    Slabs(),
-                    features,
-                    model.preset,
-                    options,
-                    notes=model.notes,
-                    on_pass=lambda _, passes=passes: passes.update(),
-                )
+        with tqdm(total=options.num_recycles + 1, desc=f"{name} passes", leave=False, disable=None) as passes:
+            prediction = fold(
+                model.network,
+                Slabs(),
+                features,
+                model.preset,
+                options,
+                stages=stages,
+                notes=model.notes,
+                on_pass=passes.update,
             )
-        with stages.stage(f"write {name}"):
-            write_prediction(directory, predictions[-1])
-    facts = {"residues": len(target.sequence), "msa_rows": len(features.msa), "device": str(device), "torch": torch.__version__}
-    with stages.stage("rank"):
-        write_ranking(directory, predictions)
+        with stages.stage(f"{name}: writing"):
+            write_prediction(directory, prediction)
+        predictions.append(prediction)
+    facts = {
+        "residues": len(target.sequence),
+        "msa_rows": len(features.msa),
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "dtype": options.dtype,
+        "torch": torch.__version__,
+    }
+    # Timings come before the ranking, whose file marks the target as finished.
     write_timings(directory, {**facts, "stages": stages.table()}, notes=predictions[0].notes)
+    write_ranking(directory, predictions)
     return predictions
 
 
@@ -204,26 +214,33 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser = commands.add_parser(
         "predict",
         help="from FASTA or a3m to PDB, mmCIF and confidences",
-        description="Predict the structures of proteins. Every target gets a directory with PDB, mmCIF, confidences and plots.",
+        description="Predict protein structures; every target gets a directory with PDB, mmCIF, confidences and plots.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.set_defaults(run=_run)
     what = parser.add_argument_group("what to fold")
-    what.add_argument("inputs", nargs="+", type=Path, metavar="FILE", help="FASTA files (all records) or a3m alignments (.gz too)")
+    what.add_argument(
+        "inputs", nargs="+", type=Path, metavar="FILE", help="FASTA files (all records) or a3m alignments (.gz too)"
+    )
     what.add_argument(
         "--msa",
         nargs="+",
         type=Path,
         default=[],
         metavar="PATH",
-        help="a3m alignments of the one target, or a directory with <name>.a3m for each; without, the sequence alone is used",
+        help="a3m alignments of the one target, or a directory with <name>.a3m for each (default: sequence alone)",
     )
     what.add_argument("-o", "--output", type=Path, default=Path("predictions"), metavar="DIR", help="where to write")
     what.add_argument("--overwrite", action="store_true", help="fold finished targets again")
 
     model = parser.add_argument_group("with which model")
     model.add_argument(
-        "--models", nargs="+", default=[], choices=list(PRESETS), metavar="MODEL", help=f"one or several of {', '.join(PRESETS)}"
+        "--models",
+        nargs="+",
+        default=[],
+        choices=list(PRESETS),
+        metavar="MODEL",
+        help=f"one or several of {', '.join(PRESETS)}",
     )
     model.add_argument(
         "--weights",
@@ -233,7 +250,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "without it, downloaded ones are used, or else the small untrained model",
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--num-recycles", type=int, default=defaults.num_recycles, metavar="N", help="passes after the first")
+    how.add_argument(
+        "--num-recycles", type=int, default=defaults.num_recycles, metavar="N", help="passes after the first"
+    )
     how.add_argument(
         "--recycle-tolerance",
         type=float,
@@ -241,7 +260,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="ANGSTROM",
         help="stop recycling when distances change by less; 0 never stops early",
     )
-    how.add_argument("--num-ensemble", type=int, default=defaults.num_ensemble, metavar="N", help="draws of the alignment per pass")
+    how.add_argument(
+        "--num-ensemble", type=int, default=defaults.num_ensemble, metavar="N", help="draws of the alignment per pass"
+    )
     how.add_argument("--seed", type=int, default=defaults.seed, metavar="N", help="of everything random")
     how.add_argument("--dtype", choices=list(DTYPES), default=defaults.dtype, help="of the trunk's arithmetic")
     how.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps")

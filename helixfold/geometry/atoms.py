@@ -15,9 +15,7 @@ _CA, _CB = residues.ATOM_ORDER["CA"], residues.ATOM_ORDER["CB"]
 _GLYCINE = residues.RESTYPES.index("G")
 
 
-def rigid_groups_from_torsions(
-    aatype: Int[Tensor, "b r"], backbone: Rigid, sin_cos: Float[Tensor, "b r 7 2"]
-) -> Rigid:
+def rigid_groups_from_torsions(aatype: Int[Tensor, "b r"], backbone: Rigid, sin_cos: Float[Tensor, "b r 7 2"]) -> Rigid:
     """Global frames (b r 8) of backbone, pre-omega, phi, psi and chi1..4 groups (AlphaFold 2, Suppl. Alg. 24)."""
     default = per_residue("RIGID_GROUP_DEFAULT_FRAME", aatype, sin_cos.dtype)
     # The backbone group does not turn: sine 0, cosine 1.

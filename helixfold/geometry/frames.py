@@ -1,6 +1,7 @@
 """Backbone frames as the structure module moves them: a quaternion and a translation per residue."""
 
 from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -16,11 +17,10 @@ class BackboneFrames:
     translation: Float[Tensor, "b r 3"]
 
     @classmethod
-    def identity(cls, b: int, r: int, like: Tensor) -> "BackboneFrames":
-        """All residues at the origin ("black hole" start, Alg. 20 line 4)."""
-        quaternion = like.new_zeros(b, r, 4)
-        quaternion[..., 0] = 1
-        return cls(quaternion=quaternion, translation=like.new_zeros(b, r, 3))
+    def identity(cls, like: Float[Tensor, "b r c"]) -> "BackboneFrames":
+        """All residues at the origin ("black hole" start, Alg. 20 line 4), for as many residues as `like` has."""
+        quaternion = like.new_tensor([1.0, 0.0, 0.0, 0.0]).repeat(*like.shape[:2], 1)
+        return BackboneFrames(quaternion=quaternion, translation=like.new_zeros(*like.shape[:2], 3))
 
     def rigid(self) -> Rigid:
         return Rigid(rotation=quaternion_to_rotation(self.quaternion), translation=self.translation)

@@ -1,6 +1,8 @@
 """Rigid motions: rotations and translations of local frames."""
 
 from dataclasses import dataclass
+from types import EllipsisType
+
 import torch
 from einops import einsum
 from jaxtyping import Float
@@ -14,7 +16,7 @@ class Rigid:
     rotation: Float[Tensor, "*batch 3 3"]
     translation: Float[Tensor, "*batch 3"]
 
-    def __getitem__(self, index: tuple[object, ...]) -> "Rigid":
+    def __getitem__(self, index: tuple[int | slice | EllipsisType | None, ...]) -> "Rigid":
         """Frames picked by their batch dims."""
         return Rigid(
             rotation=self.rotation[(*index, slice(None), slice(None))],

@@ -15,7 +15,7 @@ _CA, _C, _N, _O = (residues.ATOM_ORDER[name] for name in ("CA", "C", "N", "O"))
 
 @dataclass(frozen=True, kw_only=True)
 class Torsions:
-    """Sine and cosine of pre-omega, phi, psi, chi1..chi4; `alternative` turns 180-degree symmetric chis by 180 degrees."""
+    """Sine and cosine of pre-omega, phi, psi, chi1..chi4; `alternative` half-turns the chis that look the same so."""
 
     sin_cos: Float[Tensor, "*batch r 7 2"]
     alternative_sin_cos: Float[Tensor, "*batch r 7 2"]
@@ -32,18 +32,18 @@ def torsions_from_atom37(
     """
     # Templates mark gaps by residue type 21; a gap has no atoms, as an unknown residue.
     aatype = aatype.clamp(max=residues.RESTYPES_WITH_X.index("X"))
-    previous_positions = torch.nn.functional.pad(positions, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]
-    previous_mask = torch.nn.functional.pad(mask, (0, 0, 1, 0))[..., :-1, :]
-
-    quadruples, masks = [], []
+    before = (
+        torch.nn.functional.pad(positions, (0, 0, 0, 0, 1, 0))[..., :-1, :, :],
+        torch.nn.functional.pad(mask, (0, 0, 1, 0))[..., :-1, :],
+    )
+    this = (positions, mask)
     backbone = (
-        ((previous_positions, previous_mask, _CA), (previous_positions, previous_mask, _C), (positions, mask, _N), (positions, mask, _CA)),
-        ((previous_positions, previous_mask, _C), (positions, mask, _N), (positions, mask, _CA), (positions, mask, _C)),
-        ((positions, mask, _N), (positions, mask, _CA), (positions, mask, _C), (positions, mask, _O)),
-    )  # fmt: skip
-    for atoms in backbone:
-        quadruples.append(torch.stack([where[..., index, :] for where, _, index in atoms], -2))
-        masks.append(torch.stack([present[..., index] for _, present, index in atoms], -1).prod(-1))
+        ((before, _CA), (before, _C), (this, _N), (this, _CA)),
+        ((before, _C), (this, _N), (this, _CA), (this, _C)),
+        ((this, _N), (this, _CA), (this, _C), (this, _O)),
+    )
+    quadruples = [torch.stack([where[..., index, :] for (where, _), index in atoms], -2) for atoms in backbone]
+    masks = [torch.stack([present[..., index] for (_, present), index in atoms], -1).prod(-1) for atoms in backbone]
 
     chi_atoms = per_residue("CHI_ATOM_INDICES", aatype).flatten(-2)
     chi_positions = positions.gather(-2, chi_atoms[..., None].expand(*chi_atoms.shape, 3)).unflatten(-2, (4, 4))

@@ -55,9 +55,7 @@ class AlphaFold(nn.Module):
             c_m, c_z = self.config.evoformer.c_m, self.config.c_z
             previous = Recycled.nothing(b, r, c_m, c_z, dtype=dtype, device=first.aatype.device)
         representations = _averaged([self.trunk(run, batch, previous, dtype) for batch in ensemble])
-        structure = self.structure_module(
-            representations.single, representations.pair, first.aatype, first.seq_mask
-        )
+        structure = self.structure_module(representations.single, representations.pair, first.aatype, first.seq_mask)
         return Outputs(
             representations=representations, structure=structure, logits=self.heads(representations, structure)
         )

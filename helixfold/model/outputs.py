@@ -1,6 +1,7 @@
 """What the model hands out: typed results of the trunk, the structure module and the heads."""
 
 from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor

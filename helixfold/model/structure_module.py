@@ -56,7 +56,9 @@ class InvariantPointAttention(nn.Module):
         # The three terms are weighted so that each has unit variance at the start (Suppl. Alg. 22 line 7).
         scalar_weight = (3 * self.c_scalar) ** -0.5
         point_weight = nn.functional.softplus(self.point_weights) * (3 * self.query_point_count * 4.5) ** -0.5
-        difference = rearrange(query_points, "b i h p x -> b h i 1 p x") - rearrange(key_points, "b j h p x -> b h 1 j p x")
+        difference = rearrange(query_points, "b i h p x -> b h i 1 p x") - rearrange(
+            key_points, "b j h p x -> b h 1 j p x"
+        )
         logits = (
             scalar_weight * einsum(query, key, "b h i d, b h j d -> b h i j")
             - 0.5 * rearrange(point_weight, "h -> h 1 1") * difference.square().sum((-1, -2))
@@ -155,7 +157,7 @@ class StructureModule(nn.Module):
         initial = self.norm_single(single.float())
         pair = self.norm_pair(pair.float())
         state = self.initial(initial)
-        frames = BackboneFrames.identity(*aatype.shape, like=state)
+        frames = BackboneFrames.identity(state)
         steps = []
         for _ in range(self.layers):
             state = self.norm_attention(self.dropout(state + self.attention(state, pair, mask, frames.rigid())))

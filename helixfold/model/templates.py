@@ -87,7 +87,8 @@ class TemplatePointwiseAttention(nn.Module):
     ) -> Float[Tensor, "b i j c_z"]:
         query = rearrange(self.query(pair), "b i j (h d) -> b (i j) h 1 d", h=self.heads)
         key, value = (
-            rearrange(each(templates), "b i j t (h d) -> b (i j) h t d", h=self.heads) for each in (self.key, self.value)
+            rearrange(each(templates), "b i j t (h d) -> b (i j) h t d", h=self.heads)
+            for each in (self.key, self.value)
         )
         key_mask = rearrange(mask, "b t -> b 1 t").expand(-1, query.shape[1], -1)
         gathered = attention(query, key, value, key_mask)
@@ -127,9 +128,7 @@ class TemplateEmbedder(nn.Module):
         any_template = (batch.template_mask.sum(-1) > 0).to(pair.dtype)
         return update * rearrange(any_template, "b -> b 1 1 1")
 
-    def msa_rows(
-        self, batch: Batch, dtype: torch.dtype
-    ) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
+    def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
         """Rows to append to the MSA, and their mask."""
         torsions = torsions_from_atom37(
             batch.template_aatype, batch.template_all_atom_positions, batch.template_all_atom_masks

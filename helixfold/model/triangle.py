@@ -34,7 +34,9 @@ class TriangleMultiplication(Update):
         self.gate = Linear(c_z, c_z, init="gate")
         self.dropout_rate = dropout
 
-    def context(self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]) -> tuple[Float[Tensor, "b c j k"]]:
+    def context(
+        self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]
+    ) -> tuple[Float[Tensor, "b c j k"]]:
         return (self._operand(self.norm_in(pair), mask, self.right, self.right_gate),)
 
     def forward(
@@ -77,7 +79,9 @@ class TriangleAttention(Update):
         self.attention = SelfAttention(c_z, heads)
         self.dropout_rate = dropout
 
-    def context(self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]) -> tuple[Float[Tensor, "b h j k"]]:
+    def context(
+        self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]
+    ) -> tuple[Float[Tensor, "b h j k"]]:
         return (rearrange(self.pair_bias(self.norm(pair)), "b j k h -> b h j k").contiguous(),)
 
     def forward(

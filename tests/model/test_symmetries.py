@@ -19,7 +19,14 @@ from helixfold.model.update import Executor
 from tests.networks import random_batch, relative_error, tiny_config, tiny_model
 
 RESIDUES, PADDING = 13, 4
-RESIDUE_DIMS = {"msa_feat": 2, "msa_mask": 2, "extra_msa": 2, "extra_has_deletion": 2, "extra_deletion_value": 2, "extra_msa_mask": 2}
+RESIDUE_DIMS = {
+    "msa_feat": 2,
+    "msa_mask": 2,
+    "extra_msa": 2,
+    "extra_has_deletion": 2,
+    "extra_deletion_value": 2,
+    "extra_msa_mask": 2,
+}
 
 
 def padded_residues(batch: Batch) -> Batch:
@@ -78,7 +85,10 @@ def test_order_of_the_other_sequences_does_not_matter() -> None:
     shuffled = replace(
         batch,
         msa_feat=batch.msa_feat[:, order],
-        **{name: getattr(batch, name)[:, extra_order] for name in ("extra_msa", "extra_has_deletion", "extra_deletion_value")},
+        **{
+            name: getattr(batch, name)[:, extra_order]
+            for name in ("extra_msa", "extra_has_deletion", "extra_deletion_value")
+        },
     )
     with torch.no_grad():
         plain, other = model(Whole(), [batch]), model(Whole(), [shuffled])
@@ -89,7 +99,9 @@ def test_order_of_the_other_sequences_does_not_matter() -> None:
 
 def random_motion() -> Rigid:
     rotation = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
-    return Rigid(rotation=(rotation * torch.linalg.det(rotation)).float(), translation=torch.tensor([30.0, -20.0, 10.0]))
+    return Rigid(
+        rotation=(rotation * torch.linalg.det(rotation)).float(), translation=torch.tensor([30.0, -20.0, 10.0])
+    )
 
 
 def test_moving_recycled_atoms_in_space_changes_nothing() -> None:
@@ -128,7 +140,11 @@ def test_turning_templates_changes_nothing() -> None:
 def test_moving_templates_changes_no_pair_feature_and_no_defined_torsion() -> None:
     batch, motion = random_batch(), random_motion()
     present = (torch.rand(batch.template_all_atom_masks.shape) > 0.1).float()
-    batch = replace(batch, template_all_atom_masks=present, template_all_atom_positions=batch.template_all_atom_positions * present[..., None])
+    batch = replace(
+        batch,
+        template_all_atom_masks=present,
+        template_all_atom_positions=batch.template_all_atom_positions * present[..., None],
+    )
     moved = replace(
         batch,
         template_all_atom_positions=motion.apply(batch.template_all_atom_positions) * present[..., None],
@@ -150,7 +166,10 @@ def test_moving_all_frames_moves_the_structure_along() -> None:
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     single, pair, motion = torch.randn(1, 9, 64), torch.randn(1, 9, 9, 32), random_motion()
-    frames = Rigid(rotation=quaternion_to_rotation(torch.nn.functional.normalize(torch.randn(1, 9, 4), dim=-1)), translation=torch.randn(1, 9, 3))
+    frames = Rigid(
+        rotation=quaternion_to_rotation(torch.nn.functional.normalize(torch.randn(1, 9, 4), dim=-1)),
+        translation=torch.randn(1, 9, 3),
+    )
     update = attention(single, pair, torch.ones(1, 9), frames)
     assert relative_error(attention(single, pair, torch.ones(1, 9), motion.compose(frames)), update) < 1e-4
     aatype, torsions = torch.arange(9)[None], torch.nn.functional.normalize(torch.randn(1, 9, 7, 2), dim=-1)

@@ -11,6 +11,7 @@ import torch
 from helixfold.batch import Batch
 from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Outputs, Recycled, Structure
 from helixfold.weights.load import load_weights
 from tests.parity import parameters
 
@@ -20,12 +21,13 @@ SMALL_CASES = sorted(path.parent.name for path in DATA.glob("*/outputs.npz"))
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One run of DeepMind's program."""
+    """One run of DeepMind's program: a draw for every pass, what passes after the first got, what the last gave."""
 
     name: str
     folder: Path
     meta: dict[str, Any]
     batches: list[Batch]
+    recycled: list[Recycled]
     outputs: dict[str, np.ndarray]
 
     @property
@@ -37,8 +39,7 @@ class Case:
         path = scratch / f"params_{self.name}.npz"
         np.savez(path, **parameters.from_manifest(self.folder / "params_manifest.json"))
         model = AlphaFold(self.config).eval()
-        expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-        model.load_state_dict(load_weights(path, expected))
+        model.load_state_dict(load_weights(path, self.config))
         return model
 
     def tolerance(self, name: str) -> float:
@@ -49,13 +50,70 @@ class Case:
 
 def read_case(folder: Path) -> Case:
     features = dict(np.load(folder / "features.npz"))
+    draws = range(len(features["aatype"]))
     return Case(
         name=folder.name,
         folder=folder,
         meta=json.loads((folder / "meta.json").read_text()),
-        batches=[batch_from_deepmind({k: v[draw] for k, v in features.items()}) for draw in range(len(features["aatype"]))],
+        batches=[batch_from_deepmind({name: value[draw] for name, value in features.items()}) for draw in draws],
+        recycled=_recycled(folder / "recycle_inputs.npz"),
         outputs=dict(np.load(folder / "outputs.npz")),
     )
+
+
+def _recycled(path: Path) -> list[Recycled]:
+    arrays = {name: torch.from_numpy(value)[None] for name, value in np.load(path).items()} if path.exists() else {}
+    return [
+        Recycled(
+            msa_first_row=arrays[f"recycle{number}/prev_msa_first_row"],
+            pair=arrays[f"recycle{number}/prev_pair"],
+            positions=arrays[f"recycle{number}/prev_pos"],
+        )
+        for number in range(1, len(arrays) // 3 + 1)
+    ]
+
+
+def outputs_as_deepmind(outputs: Outputs) -> dict[str, np.ndarray]:
+    """Our outputs of one target under the names and in the layout of a case's `outputs.npz`."""
+    logits = {
+        "distogram": outputs.logits.distogram,
+        "experimentally_resolved": outputs.logits.experimentally_resolved,
+        "masked_msa": outputs.logits.masked_msa,
+        "predicted_aligned_error": outputs.logits.aligned_error,
+        "predicted_lddt": outputs.logits.lddt,
+    }
+    structure = structure_as_deepmind(outputs.structure)
+    named = {f"{name}/logits": value[0].detach().numpy() for name, value in logits.items() if value is not None}
+    for name in ("msa", "msa_first_row", "pair", "single"):
+        named[f"representations/{name}"] = getattr(outputs.representations, name)[0].detach().numpy()
+    named["representations/structure_module"] = structure.pop("single")
+    return named | {f"structure_module/{name}": value for name, value in structure.items()}
+
+
+def structure_as_deepmind(structure: Structure) -> dict[str, np.ndarray]:
+    """The structure module's results of one target under DeepMind's names; its state is `single`."""
+    groups = structure.rigid_groups
+    named = {
+        "single": structure.single[0],
+        "final_affines": structure.frames[-1, 0],
+        "final_atom14_mask": structure.atom14_mask[0],
+        "final_atom14_positions": structure.atom14[-1, 0],
+        "final_atom_mask": structure.mask[0],
+        "final_atom_positions": structure.positions[0],
+        "sidechains/angles_sin_cos": structure.torsions[:, 0],
+        "sidechains/atom_pos": structure.atom14[:, 0],
+        "sidechains/frames": torch.cat([groups[..., :3].flatten(-2), groups[..., 3]], -1)[:, 0],
+        "sidechains/unnormalized_angles_sin_cos": structure.unnormalized_torsions[:, 0],
+        "traj": structure.frames[:, 0],
+    }
+    return {name: value.detach().numpy() for name, value in named.items()}
+
+
+def deviation(value: np.ndarray, expected: np.ndarray) -> float:
+    """Largest deviation in units of the largest expected value; not a number if anything is not."""
+    if value.shape != expected.shape:
+        raise ValueError(f"cannot compare an array of shape {value.shape} with one of {expected.shape}")
+    return float(np.abs(value - expected).max() / max(np.abs(expected).max(), 1e-12))
 
 
 def batch_from_deepmind(features: dict[str, np.ndarray]) -> Batch:

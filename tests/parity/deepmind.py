@@ -26,6 +26,7 @@ Arrays = dict[str, np.ndarray]
 
 PACKAGES = ("alphafold-colabfold", "jax", "jaxlib", "dm-haiku", "numpy")
 
+TEMPLATE_STACK = "embeddings_and_evoformer.template.template_pair_stack"
 # Small enough for a test, with every width different from its neighbours so that a swapped axis shows.
 TINY_CHANNELS = {
     "embeddings_and_evoformer.msa_channel": 32,
@@ -37,12 +38,12 @@ TINY_CHANNELS = {
     "embeddings_and_evoformer.evoformer.triangle_multiplication_incoming.num_intermediate_channel": 16,
     "embeddings_and_evoformer.template.attention.key_dim": 16,
     "embeddings_and_evoformer.template.attention.value_dim": 16,
-    "embeddings_and_evoformer.template.template_pair_stack.triangle_attention_starting_node.key_dim": 16,
-    "embeddings_and_evoformer.template.template_pair_stack.triangle_attention_starting_node.value_dim": 16,
-    "embeddings_and_evoformer.template.template_pair_stack.triangle_attention_ending_node.key_dim": 16,
-    "embeddings_and_evoformer.template.template_pair_stack.triangle_attention_ending_node.value_dim": 16,
-    "embeddings_and_evoformer.template.template_pair_stack.triangle_multiplication_outgoing.num_intermediate_channel": 12,
-    "embeddings_and_evoformer.template.template_pair_stack.triangle_multiplication_incoming.num_intermediate_channel": 12,
+    f"{TEMPLATE_STACK}.triangle_attention_starting_node.key_dim": 16,
+    f"{TEMPLATE_STACK}.triangle_attention_starting_node.value_dim": 16,
+    f"{TEMPLATE_STACK}.triangle_attention_ending_node.key_dim": 16,
+    f"{TEMPLATE_STACK}.triangle_attention_ending_node.value_dim": 16,
+    f"{TEMPLATE_STACK}.triangle_multiplication_outgoing.num_intermediate_channel": 12,
+    f"{TEMPLATE_STACK}.triangle_multiplication_incoming.num_intermediate_channel": 12,
     "heads.structure_module.num_channel": 40,
     "heads.structure_module.sidechain.num_channel": 24,
     "heads.predicted_lddt.num_channels": 20,
@@ -51,38 +52,50 @@ TINY_CHANNELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything one run gives: flat outputs of the last pass, what entered each later pass, and float32's noise."""
+    """What one run gives: flat outputs of the last pass, and `recycleK/prev_*` that entered each later pass K."""
 
     shapes: dict[str, tuple[int, ...]]
     config: dict[str, Any]
     outputs: Arrays
     recycle_inputs: Arrays
-    float32_noise: dict[str, dict[str, float]]
-    recycle_bin_margin: float | None
-    versions: dict[str, str]
 
 
 def run(spec: Spec, features: Mapping[str, np.ndarray]) -> Run:
-    """Run every recycling pass in float32, and once more in float64 to learn how noisy float32 is."""
+    """Run every recycling pass of a case in float32."""
     config = _config(spec)
     shapes = _parameter_shapes(config, spec, features)
-    parameters = draw_parameters(shapes, spec.seed)
-    outputs, recycle_inputs = _passes(config, spec, parameters, features)
+    outputs, recycle_inputs = _passes(config, spec, draw_parameters(shapes, spec.seed), features)
+    return Run(shapes=shapes, config=config.to_dict(), outputs=outputs, recycle_inputs=recycle_inputs)
+
+
+def float32_noise(spec: Spec, features: Mapping[str, np.ndarray], result: Run) -> dict[str, dict[str, float]]:
+    """Run the case again in float64: largest deviation and largest value of every output."""
+    parameters = draw_parameters(result.shapes, spec.seed)
     with _float64():
-        exact, _ = _passes(config, spec, _widen(parameters), _widen(features))
-    noise = {
-        name: {"max_abs": float(np.abs(outputs[name] - value).max()), "max": float(np.abs(value).max())}
+        exact, _ = _passes(_config(spec), spec, _widen(parameters), _widen(features))
+    return {
+        name: {"max_abs": float(np.abs(result.outputs[name] - value).max()), "max": float(np.abs(value).max())}
         for name, value in exact.items()
     }
-    return Run(
-        shapes=shapes,
-        config=config.to_dict(),
-        outputs=outputs,
-        recycle_inputs=recycle_inputs,
-        float32_noise=noise,
-        recycle_bin_margin=_bin_margin(config, features["aatype"][0], features["seq_mask"][0], recycle_inputs),
-        versions={package: version(package) for package in PACKAGES},
-    )
+
+
+def recycle_bin_margin(features: Mapping[str, np.ndarray], result: Run) -> float | None:
+    """How far in Angstrom the nearest recycled distance is from a bin edge, where rounding would flip the bin."""
+    bins = result.config["embeddings_and_evoformer"]["prev_pos"]
+    edges = np.linspace(bins["min_bin"], bins["max_bin"], bins["num_bins"])
+    real = features["seq_mask"][0] > 0
+    margins = []
+    for name, positions in result.recycle_inputs.items():
+        if name.endswith("/prev_pos"):
+            beta = np.asarray(modules.pseudo_beta_fn(features["aatype"][0], positions, None), np.float64)[real]
+            distances = np.linalg.norm(beta[:, None] - beta[None], axis=-1)
+            margins.append(float(np.abs(distances[..., None] - edges).min()))
+    return min(margins, default=None)
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages that decide the numbers."""
+    return {package: version(package) for package in PACKAGES}
 
 
 def _config(spec: Spec) -> ml_collections.ConfigDict:
@@ -129,7 +142,8 @@ def _parameter_shapes(
 ) -> dict[str, tuple[int, ...]]:
     samples = {name: value[: spec.ensemble] for name, value in features.items()}
     init = _network(config, spec).init
-    nested = jax.eval_shape(init, jax.random.PRNGKey(0), samples, _nothing_recycled(config, features["aatype"].shape[1]))
+    previous = _nothing_recycled(config, features["aatype"].shape[1])
+    nested = jax.eval_shape(init, jax.random.PRNGKey(0), samples, previous)
     return {f"{scope}//{leaf}": array.shape for scope, leaves in nested.items() for leaf, array in leaves.items()}
 
 
@@ -146,9 +160,7 @@ def _passes(
     previous = _nothing_recycled(config, features["aatype"].shape[1])
     recycle_inputs: Arrays = {}
     for index in range(spec.recycle + 1):
-        samples = {
-            name: value[index * spec.ensemble : (index + 1) * spec.ensemble] for name, value in features.items()
-        }
+        samples = {name: value[index * spec.ensemble : (index + 1) * spec.ensemble] for name, value in features.items()}
         outputs = dict(_flatten(jax.device_get(apply(nested, key, samples, previous))))
         if index < spec.recycle:
             previous = {
@@ -183,27 +195,12 @@ def _nothing_recycled(config: ml_collections.ConfigDict, residues: int) -> Array
     }
 
 
-def _bin_margin(
-    config: ml_collections.ConfigDict, aatype: np.ndarray, seq_mask: np.ndarray, recycle_inputs: Arrays
-) -> float | None:
-    """How far in Angstrom the nearest recycled distance is from a bin edge, where a rounding error would flip the bin."""
-    bins = config.embeddings_and_evoformer.prev_pos
-    edges = np.linspace(bins.min_bin, bins.max_bin, bins.num_bins)
-    margins = []
-    for name, positions in recycle_inputs.items():
-        if name.endswith("/prev_pos"):
-            beta = np.asarray(modules.pseudo_beta_fn(aatype, positions, None), np.float64)[seq_mask > 0]
-            distances = np.linalg.norm(beta[:, None] - beta[None], axis=-1)
-            margins.append(np.abs(distances[..., None] - edges).min())
-    return float(min(margins)) if margins else None
-
-
 @contextmanager
 def _float64() -> Iterator[None]:
     """Let the program compute in float64: it asks one function for the trunk's dtype."""
     jax.config.update("jax_enable_x64", True)
     try:
-        with mock.patch.object(utils, "half_dtype", lambda _: jax.numpy.float64):
+        with mock.patch.object(utils, "half_dtype", return_value=jax.numpy.float64):
             yield
     finally:
         jax.config.update("jax_enable_x64", False)

@@ -19,11 +19,19 @@ from data_pipeline.errors import InputError
 
 # Scopes whose arrays carry one leading axis, the block of the stack.
 STACKS = ("/evoformer/evoformer_iteration/", "/evoformer/extra_msa_stack/", "/__layer_stack_no_state/")
-GATES = ("left_gate", "right_gate", "gating_linear")
+GATES = ("left_gate", "right_gate", "gate", "gating_linear")  # "gate" is left and right in one
+# Mean and standard deviation where the last part of the name alone decides.
+BY_LEAF = {
+    "scale": (1.0, 0.15),
+    "offset": (0.0, 0.15),
+    "trainable_point_weights": (0.5413, 0.2),  # AlphaFold starts them at softplus^-1(1)
+    "gating_b": (1.0, 0.3),
+    "output_b": (0.0, 0.1),
+}
 RESIDUAL_OUTPUTS = ("output_projection", "transition2", "resblock2")
 
 
-def read_parameters(manifest: Path) -> dict[str, np.ndarray]:
+def from_manifest(manifest: Path) -> dict[str, np.ndarray]:
     """Rebuild the parameters of a case from its `params_manifest.json` and verify their checksum."""
     content = json.loads(manifest.read_text())
     parameters = draw_parameters(content["shapes"], content["seed"])
@@ -36,8 +44,18 @@ def read_parameters(manifest: Path) -> dict[str, np.ndarray]:
     return parameters
 
 
+def read_module(path: Path) -> dict[str, np.ndarray]:
+    """Read a module's `in:`, `param:` and `out:` arrays; where a manifest lies beside the file, it gives `param:`."""
+    with np.load(path) as stored:
+        arrays = dict(stored)
+    manifest = path.with_suffix(".json")
+    if manifest.exists():
+        arrays |= {f"param:{name}": value for name, value in from_manifest(manifest).items()}
+    return arrays
+
+
 def write_manifest(path: Path, shapes: Mapping[str, Sequence[int]], seed: int) -> None:
-    """Write what `read_parameters` needs to rebuild the parameters of these names and shapes."""
+    """Write what `from_manifest` needs to rebuild the parameters of these names and shapes."""
     ordered = {name: list(shapes[name]) for name in sorted(shapes)}
     content = {"seed": seed, "sha256": checksum(draw_parameters(ordered, seed)), "shapes": ordered}
     path.write_text(json.dumps(content, separators=(",", ":")) + "\n")
@@ -65,21 +83,13 @@ def checksum(parameters: Mapping[str, np.ndarray]) -> str:
 
 
 def _moments(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Mean and standard deviation of an array."""
     scope, leaf = name.split("//")
     module = scope.rsplit("/", 1)[-1]
-    match leaf:
-        case "scale":
-            return 1.0, 0.15
-        case "offset":
-            return 0.0, 0.15
-        case "trainable_point_weights":
-            return 0.5413, 0.2  # AlphaFold starts them at softplus^-1(1)
-        case "gating_b":
-            return 1.0, 0.3
-        case "bias" if module in GATES:
-            return 1.0, 0.3
-        case "bias" | "output_b":
-            return 0.0, 0.05 if module == "affine_update" else 0.1
+    if leaf in BY_LEAF:
+        return BY_LEAF[leaf]
+    if leaf == "bias":
+        return BY_LEAF["gating_b"] if module in GATES else (0.0, 0.05 if module == "affine_update" else 0.1)
     return 0.0, _gain(scope, module, leaf) / math.sqrt(_fan_in(scope, leaf, shape))
 
 

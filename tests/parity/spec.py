@@ -49,13 +49,16 @@ class Spec:
         if self.res - self.pad < 8:
             raise InputError(f"at least 8 residues must remain, got {self.res} with {self.pad} of them padding")
         if self.pad_seq >= self.seq:
-            raise InputError(f"the query row cannot be padding: got {self.seq} rows with {self.pad_seq} of them padding")
+            raise InputError(
+                f"the query row cannot be padding, got {self.seq} rows with {self.pad_seq} of them padding"
+            )
         if self.pad_extra_seq > self.extra_seq:
             raise InputError(f"{self.pad_extra_seq} of {self.extra_seq} extra rows cannot be padding")
         if self.real_templ > self.templ:
             raise InputError(f"{self.real_templ} templates do not fit into {self.templ} slots")
         if (self.templ > 0) != (self.model in WITH_TEMPLATES):
-            raise InputError(f"{self.model} has {'a' if self.templ == 0 else 'no'} template branch, got {self.templ} slots")
+            branch = "a" if self.model in WITH_TEMPLATES else "no"
+            raise InputError(f"{self.model} has {branch} template branch, got {self.templ} template slots")
 
     @property
     def passes(self) -> int:

@@ -9,11 +9,16 @@ import numpy as np
 from data_pipeline import residues
 from tests.parity.spec import Spec
 
-UNKNOWN, GAP, MASKED = 20, 21, 22
 GLYCINE = residues.RESTYPES.index("G")
-N, CA, C, O, CB = (residues.ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB"))
+NITROGEN, ALPHA, CARBON, OXYGEN, BETA = (residues.ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB"))
 # Ideal backbone in Angstrom, CA at the origin, C on the x axis, N in the xy plane.
-LOCAL_BACKBONE = {N: (-0.525, 1.363, 0.0), C: (1.526, 0.0, 0.0), O: (2.153, -1.062, 0.0), CB: (-0.529, -0.774, -1.205)}
+LOCAL_BACKBONE = {
+    NITROGEN: (-0.525, 1.363, 0.0),
+    ALPHA: (0.0, 0.0, 0.0),
+    CARBON: (1.526, 0.0, 0.0),
+    OXYGEN: (2.153, -1.062, 0.0),
+    BETA: (-0.529, -0.774, -1.205),
+}
 
 Arrays = dict[str, np.ndarray]
 
@@ -23,7 +28,7 @@ def make_features(spec: Spec) -> Arrays:
     rng = np.random.default_rng(spec.seed)
     sequence = rng.integers(20, size=spec.res - spec.pad)
     if spec.with_x:
-        sequence[len(sequence) // 2] = UNKNOWN
+        sequence[len(sequence) // 2] = residues.UNKNOWN
     constant = _sequence_features(sequence, spec)
     if spec.templ:
         constant |= _template_features(sequence, spec, rng)
@@ -46,8 +51,8 @@ def _sequence_features(sequence: np.ndarray, spec: Spec) -> Arrays:
         "atom37_atom_exists": residues.ATOM37_MASK[sequence].astype(np.float32),
     }
     return {name: _pad(value, spec.res) for name, value in per_residue.items()} | {
-        "seq_length": np.int32(len(sequence)),
-        "is_distillation": np.float32(0),
+        "seq_length": np.array(len(sequence), np.int32),
+        "is_distillation": np.array(0, np.float32),
     }
 
 
@@ -55,7 +60,7 @@ def _family(sequence: np.ndarray, rows: int, rng: np.random.Generator) -> tuple[
     """Letters and deletion counts of an alignment of relatives; row 0 is the query."""
     shape = (rows, len(sequence))
     family = np.where(rng.random(shape) < 0.3, rng.integers(20, size=shape), sequence)
-    family = np.where(rng.random(shape) < 0.1, GAP, family)
+    family = np.where(rng.random(shape) < 0.1, residues.GAP, family)
     deletions = np.where(rng.random(shape) < 0.1, rng.geometric(0.3, size=shape), 0)
     family[0], deletions[0] = sequence, 0
     return family, deletions
@@ -69,7 +74,7 @@ def _msa_features(family: np.ndarray, deletions: np.ndarray, spec: Spec, rng: np
     clusters, extra = letters[:rows], letters[rows:]
 
     hidden = rng.random(clusters.shape) < 0.15
-    replacement = np.where(rng.random(clusters.shape) < 0.7, MASKED, rng.integers(20, size=clusters.shape))
+    replacement = np.where(rng.random(clusters.shape) < 0.7, residues.MASKED, rng.integers(20, size=clusters.shape))
     shown = np.where(hidden, replacement, clusters)
 
     owner = np.concatenate([np.arange(rows), rng.integers(rows, size=extra_rows)])
@@ -108,65 +113,80 @@ def _msa_features(family: np.ndarray, deletions: np.ndarray, spec: Spec, rng: np
 
 
 def _template_features(sequence: np.ndarray, spec: Spec, rng: np.random.Generator) -> Arrays:
-    slots = spec.real_templ
-    shape = (slots, len(sequence))
+    shape = (spec.real_templ, len(sequence))
     aatype = np.where(rng.random(shape) < 0.5, rng.integers(20, size=shape), sequence)
-    aatype = np.where(aatype == UNKNOWN, 0, aatype)
+    aatype = np.where(aatype == residues.UNKNOWN, 0, aatype)
     aligned = np.ones(shape, bool)
-    for slot in range(slots):
-        start = rng.integers(1, len(sequence) - 4)
+    for slot, start in enumerate(rng.integers(1, len(sequence) - 4, size=spec.real_templ)):
         aligned[slot, start : start + 3] = False
         aligned[slot, : slot % 3] = False
+
     masks = residues.ATOM37_MASK[aatype] * aligned[..., None]
-    masks[..., CB:] *= np.where((np.arange(37) == O)[CB:], 1, rng.random((*shape, 1)) > 0.1)  # lost side chains
-    masks[..., N] *= rng.random(shape) > 0.05
-    positions = np.stack([_chain(aligned[slot], rng) for slot in range(slots)]) if slots else np.zeros((0, len(sequence), 37, 3))
+    masks[..., NITROGEN] *= (rng.random(shape) > 0.05) | _segment_starts(aligned)
+    side_chain = ~np.isin(np.arange(37), (NITROGEN, ALPHA, CARBON, OXYGEN))
+    masks *= ~(side_chain & (rng.random((*shape, 1)) < 0.1))
+    positions = np.stack([_chain(row, rng) for row in aligned]) if len(aligned) else np.zeros((*shape, 37, 3))
     positions = positions * masks[..., None]
-    aatype = np.where(aligned, aatype, GAP)
-    beta = np.where(aatype == GLYCINE, CA, CB)[..., None]
-    padded = {
+
+    aatype = np.where(aligned, aatype, residues.GAP)
+    beta = np.where(aatype == GLYCINE, ALPHA, BETA)[..., None]
+    per_residue = {
         "template_aatype": aatype.astype(np.int32),
         "template_all_atom_positions": positions.astype(np.float32),
         "template_all_atom_masks": masks.astype(np.float32),
         "template_pseudo_beta": np.take_along_axis(positions, beta[..., None], axis=2)[:, :, 0].astype(np.float32),
         "template_pseudo_beta_mask": np.take_along_axis(masks, beta, axis=2)[:, :, 0].astype(np.float32),
     }
-    return {name: _pad(value, spec.templ, spec.res) for name, value in padded.items()} | {
-        "template_mask": _pad(np.ones(slots, np.float32), spec.templ),
-        "template_sum_probs": _pad(np.full((slots, 1), 0.9, np.float32), spec.templ),
+    return {name: _pad(value, spec.templ, spec.res) for name, value in per_residue.items()} | {
+        "template_mask": _pad(np.ones(spec.real_templ, np.float32), spec.templ),
+        "template_sum_probs": _pad(np.full((spec.real_templ, 1), 0.9, np.float32), spec.templ),
     }
 
 
 def _chain(aligned: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """All-atom coordinates (r, 37, 3) of a random walk of residues, in Angstrom.
+    """All-atom coordinates (r, 37, 3) in Angstrom of a random walk of residues, posed segment by segment.
 
-    The first nitrogen of every aligned segment lies at the origin. AlphaFold does not mask the omega angle there, which
-    it takes from a preceding residue of all zeros: at any other place that angle is the direction of rounding errors,
-    and no two programs agree on it. At the origin it is exactly zero.
+    AlphaFold does not mask the omega angle of a segment's first residue, but computes it from a preceding residue of
+    all zeros: in general the direction of rounding errors, on which no two programs agree. It is exactly zero where
+    that residue's N lies on the x axis and its CA straight above, and so they are posed.
     """
     length = len(aligned)
     steps = rng.standard_normal((length, 3))
-    alpha = np.cumsum(3.8 * steps / np.linalg.norm(steps, axis=-1, keepdims=True), axis=0)
+    walk = np.cumsum(3.8 * steps / np.linalg.norm(steps, axis=-1, keepdims=True), axis=0)
     rotations, _ = np.linalg.qr(rng.standard_normal((length, 3, 3)))
     rotations *= np.sign(np.linalg.det(rotations))[:, None, None]
-    local = np.zeros((length, 37, 3))
-    local[:] = LOCAL_BACKBONE[CB] + 1.5 * rng.standard_normal((length, 37, 3))
-    local[:, CA] = 0
+    local = LOCAL_BACKBONE[BETA] + 1.5 * rng.standard_normal((length, 37, 3))
     for atom, position in LOCAL_BACKBONE.items():
         local[:, atom] = position
-    positions = np.einsum("r x y, r a y -> r a x", rotations, local) + alpha[:, None]
-    starts = np.flatnonzero(aligned & ~np.concatenate([[False], aligned[:-1]]))
+    positions: np.ndarray = np.einsum("r x y, r a y -> r a x", rotations, local) + walk[:, None]
+
+    starts = np.flatnonzero(_segment_starts(aligned))
     for start, end in zip(starts, [*starts[1:], length], strict=True):
-        positions[start:end] -= positions[start, N]
+        nitrogen, alpha, carbon = positions[start, [NITROGEN, ALPHA, CARBON]]
+        up = (alpha - nitrogen) / np.linalg.norm(alpha - nitrogen)
+        across = np.cross(up, carbon - alpha)
+        across /= np.linalg.norm(across)
+        positions[start:end] = (positions[start:end] - nitrogen) @ np.stack([across, up, np.cross(across, up)]).T
+        positions[start:end, :, 0] += 4
     return positions
 
 
+def _segment_starts(aligned: np.ndarray) -> np.ndarray:
+    """Where a residue is aligned and the one before is not."""
+    before = np.roll(aligned, 1, axis=-1)
+    before[..., 0] = False
+    starts: np.ndarray = aligned & ~before
+    return starts
+
+
 def _one_hot(index: np.ndarray, size: int) -> np.ndarray:
-    return np.eye(size, dtype=np.float32)[index]
+    rows: np.ndarray = np.eye(size, dtype=np.float32)[index]
+    return rows
 
 
 def _squash(count: np.ndarray) -> np.ndarray:
-    return np.arctan(count / 3) * (2 / np.pi)
+    squashed: np.ndarray = np.arctan(count / 3) * (2 / np.pi)  # AlphaFold 2, Suppl. Table 1
+    return squashed
 
 
 def _pad(value: np.ndarray, *sizes: int) -> np.ndarray:

@@ -1,0 +1,91 @@
+"""From the names of models and a place for weights to networks that are ready to fold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from data_pipeline.errors import InputError
+from helixfold.model.alphafold import AlphaFold
+from helixfold.presets import PRESETS, Preset, preset
+from helixfold.weights.download import parameters_directory
+from helixfold.weights.load import load_weights
+from helixfold.weights.untrained import untrained_model
+
+DEFAULT, UNTRAINED_PRESET = "model_1_ptm", "tiny"
+SUFFIXES = (".npz", ".safetensors", ".pt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyModel:
+    """A network with its parameters, and what every reader of its results must be told."""
+
+    preset: Preset
+    network: AlphaFold
+    notes: tuple[str, ...] = ()
+
+
+def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> list[ReadyModel]:
+    """Load the models of those names from `weights`, a parameter file or a directory of them.
+
+    Without names, the file's name says which model it holds, and a directory gives all it has. Without `weights`,
+    models come from where `helixfold weights download` puts them; if nothing is there and no name is given, the result
+    is the small preset with untrained parameters. Raises `InputError` where something is missing or does not fit.
+    """
+    for name in names:
+        preset(name)
+    if len(set(names)) < len(names):
+        raise InputError(f"each model can be named once, got {', '.join(names)}")
+    if weights is None and not names and _in_directory(parameters_directory(), DEFAULT):
+        names = [DEFAULT]
+    if weights is None and set(names) <= {UNTRAINED_PRESET}:
+        return [_untrained(preset(UNTRAINED_PRESET), seed)]
+    return [_load(preset(name), path) for name, path in _files(names, weights).items()]
+
+
+def _untrained(chosen: Preset, seed: int) -> ReadyModel:
+    note = (
+        f"UNTRAINED: made by the '{chosen.name}' preset with random parameters (seed {seed}) to show that the program "
+        "works; this is not a prediction of the protein's structure"
+    )
+    return ReadyModel(preset=chosen, network=untrained_model(chosen.model, seed), notes=(note,))
+
+
+def _load(chosen: Preset, path: Path) -> ReadyModel:
+    with torch.device("meta"):
+        network = AlphaFold(chosen.model)
+    network.load_state_dict(load_weights(path, chosen.model), assign=True)
+    return ReadyModel(preset=chosen, network=network.eval())
+
+
+def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
+    """The parameter file of each model."""
+    if weights is not None and not weights.exists():
+        raise InputError(f"{weights}: there is no such file or directory of weights")
+    if weights is not None and not weights.is_dir():
+        if len(names) > 1:
+            raise InputError(f"{weights} is one file, but {len(names)} models are named; give a directory of weights")
+        return {names[0] if names else _name_of(weights): weights}
+    directory = weights or parameters_directory()
+    there = {name: path for name in PRESETS if (path := _in_directory(directory, name)) is not None}
+    if not names and not there:
+        raise InputError(f"{directory}: there are no parameter files params_<model>.npz in this directory")
+    missing = [name for name in names if name not in there]
+    if missing:
+        hint = "give --weights, or run 'helixfold weights download'" if weights is None else "give another --weights"
+        raise InputError(f"{directory}: there are no parameters of {', '.join(missing)}; {hint}")
+    return {name: there[name] for name in names or there}
+
+
+def _in_directory(directory: Path, name: str) -> Path | None:
+    candidates = (directory / f"{stem}{suffix}" for stem in (f"params_{name}", name) for suffix in SUFFIXES)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _name_of(path: Path) -> str:
+    name = path.name.removesuffix(path.suffix).removeprefix("params_")
+    if name not in PRESETS:
+        options = ", ".join(PRESETS)
+        raise InputError(f"{path}: its name does not say which model it is; add --models with one of {options}")
+    return name

@@ -1,0 +1,201 @@
+"""Write a predicted structure as mmCIF with the ModelCIF extension, which has a place for confidence and provenance."""
+
+import io
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import ihm
+import modelcif
+import modelcif.data
+import modelcif.dumper
+import modelcif.model
+import modelcif.protocol
+import modelcif.qa_metric
+import numpy as np
+from jaxtyping import Float
+
+from data_pipeline import residues
+from data_pipeline.protein import Protein
+from helixfold import __version__
+from helixfold.write.pdb import Chain, plain_text, split_chains
+
+_SOFTWARE = modelcif.Software(
+    name="helixfold",
+    classification="model building",
+    description="Structure prediction with the AlphaFold 2 network in PyTorch",
+    location=None,
+    version=__version__,
+)
+# Text that a CIF file may hold unquoted or between simple quotes; the words excluded are CIF's own.
+_SIMPLE_TEXT = re.compile(r"(?!data_|save_|loop_|stop_|global_)[a-z0-9][a-z0-9 ._:,()/+-]{0,70}", re.IGNORECASE)
+
+
+class _Protein(modelcif.Entity):  # type: ignore[misc]
+    """A sequence that is a polymer even if it is one residue long, which modelcif would take for a ligand."""
+
+    def is_polymeric(self) -> bool:
+        return True
+
+
+class _GlobalPLDDT(modelcif.qa_metric.Global, modelcif.qa_metric.PLDDT):  # type: ignore[misc]
+    """Mean of the predicted lDDT-CA over all residues, 0 to 100"""
+
+    name = "pLDDT"
+    software = _SOFTWARE
+
+
+class _LocalPLDDT(modelcif.qa_metric.Local, modelcif.qa_metric.PLDDT):  # type: ignore[misc]
+    """Predicted lDDT-CA of the residue, 0 to 100"""
+
+    name = "pLDDT"
+    software = _SOFTWARE
+
+
+class _PairwisePAE(modelcif.qa_metric.LocalPairwise, modelcif.qa_metric.PAE):  # type: ignore[misc]
+    """Predicted error in Angstrom of the second residue when aligned on the first"""
+
+    name = "PAE"
+    software = _SOFTWARE
+
+
+class _Model(modelcif.model.AbInitioModel):  # type: ignore[misc]
+    """The model whose atoms are read from the arrays when they are written."""
+
+    def __init__(
+        self, name: str, protein: Protein, chains: Sequence[Chain], units: Sequence[modelcif.AsymUnit]
+    ) -> None:
+        present = protein.atom_mask > 0.5
+        with_atoms = [
+            unit for chain, unit in zip(chains, units, strict=True) if present[chain.start : chain.stop].any()
+        ]
+        super().__init__(assembly=modelcif.Assembly(with_atoms), name=name)
+        self._protein, self._chains, self._units = protein, chains, units
+
+    def get_atoms(self) -> Iterator[modelcif.model.Atom]:
+        protein = self._protein
+        for chain, unit in zip(self._chains, self._units, strict=True):
+            mask = protein.atom_mask[chain.start : chain.stop] > 0.5
+            for residue, atom in np.argwhere(mask).tolist():
+                atom_name = residues.ATOM_TYPES[atom]
+                x, y, z = (f"{value:.3f}" for value in protein.atom_positions[chain.start + residue, atom])
+                yield modelcif.model.Atom(
+                    asym_unit=unit,
+                    seq_id=residue + 1,
+                    atom_id=atom_name,
+                    type_symbol=atom_name[0],
+                    x=x,
+                    y=y,
+                    z=z,
+                    biso=_two_decimals(protein.b_factors[chain.start + residue, atom]),
+                    occupancy="1.00",
+                )
+
+
+def to_mmcif(
+    protein: Protein,
+    *,
+    name: str,
+    model: str,
+    notes: Sequence[str] = (),
+    plddt: Float[np.ndarray, "r"] | None = None,
+    pae: Float[np.ndarray, "r r"] | None = None,
+) -> str:
+    """The text of a ModelCIF file of target `name` as predicted by `model`; the B-factors are pLDDT.
+
+    Holds the whole sequence, the atoms with mask above 0.5, the software, how the model came about, pLDDT per residue
+    and on average, and the notes. Residues are numbered from 1 in `label_seq_id` and as in `protein.residue_index` in
+    `auth_seq_id`. `plddt` is that of every residue; without it the residues that have atoms get their mean B-factor.
+    `pae` adds one row of text per pair of residues, which suits short chains only.
+    """
+    chains = split_chains(protein)
+    alphabet = ihm.LPeptideAlphabet()
+    entities: dict[tuple[str, ...], _Protein] = {}
+    units = []
+    for chain in chains:
+        codes = tuple(_one_letter(aatype) for aatype in protein.aatype[chain.start : chain.stop].tolist())
+        entity = entities.setdefault(codes, _Protein([alphabet[code] for code in codes], description=_text(name)))
+        numbers = protein.residue_index[chain.start : chain.stop].tolist()
+        units.append(modelcif.AsymUnit(entity, id=chain.name, auth_seq_id_map=dict(enumerate(numbers, 1))))
+
+    system = modelcif.System(
+        title=_text(name),
+        id=_identifier(name),
+        model_details=_text(*notes) if notes else None,
+    )
+    system.entities.extend(entities.values())
+    system.asym_units.extend(units)
+    predicted = _Model(_text(model), protein, chains, units)
+    _add_confidence(predicted, protein, units, plddt, pae)
+    system.model_groups.append(modelcif.model.ModelGroup([predicted], name="prediction"))
+
+    protocol = modelcif.protocol.Protocol()
+    protocol.steps.append(
+        modelcif.protocol.ModelingStep(
+            input_data=modelcif.data.DataGroup(entities.values()),
+            output_data=predicted,
+            name="prediction",
+            details=_text(f"Predicted from sequence by {model}.", *notes),
+            software=_SOFTWARE,
+        )
+    )
+    system.protocols.append(protocol)
+
+    text = io.StringIO()
+    modelcif.dumper.write(text, [system])
+    return text.getvalue()
+
+
+def _add_confidence(
+    predicted: _Model,
+    protein: Protein,
+    units: Sequence[modelcif.AsymUnit],
+    plddt: Float[np.ndarray, "r"] | None,
+    pae: Float[np.ndarray, "r r"] | None,
+) -> None:
+    mask = protein.atom_mask > 0.5
+    modelled = np.asarray(mask.any(-1))
+    if plddt is None:
+        plddt = np.where(mask, protein.b_factors, 0.0).sum(-1) / np.maximum(mask.sum(-1), 1)
+        scored = modelled
+    else:
+        scored = np.ones_like(modelled)
+    places = [unit.residue(seq_id) for unit in units for seq_id in range(1, len(unit.entity.sequence) + 1)]
+
+    predicted.qa_metrics.append(_GlobalPLDDT(_two_decimals(plddt[scored].mean())))
+    for index in np.flatnonzero(scored).tolist():
+        predicted.qa_metrics.append(_LocalPLDDT(places[index], _two_decimals(plddt[index])))
+    if pae is not None:
+        for (i, j), error in np.ndenumerate(pae):
+            predicted.qa_metrics.append(_PairwisePAE(places[i], places[j], _two_decimals(error)))
+    for index in np.flatnonzero(~modelled).tolist():
+        place = places[index]
+        predicted.not_modeled_residue_ranges.append(
+            modelcif.model.NotModeledResidueRange(place.asym, place.seq_id, place.seq_id)
+        )
+
+
+def _one_letter(aatype: int) -> str:
+    return "UNK" if aatype == residues.UNKNOWN else residues.RESTYPES[aatype]
+
+
+def _two_decimals(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _identifier(name: str) -> str:
+    """The name as one word, which data blocks need."""
+    word = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:60]
+    return word if _SIMPLE_TEXT.fullmatch(word) else f"target_{word}"
+
+
+def _text(*lines: str) -> str:
+    """Text as the CIF writer takes it safely: simple words as they are, anything else as a text field of its own.
+
+    The writer's own quoting does not hold for every mix of quotes, reserved words and comment signs.
+    """
+    plain = [plain_text(line) for line in lines]
+    if len(plain) == 1 and _SIMPLE_TEXT.fullmatch(plain[0]):
+        return plain[0]
+    # A line that starts with a semicolon would end the field.
+    return "\n".join(textwrap.fill(line, 78) for line in plain).replace("\n;", "\n ;") + "\n"

@@ -1,0 +1,140 @@
+"""Write a structure as a PDB file, and what every coordinate file needs: its chains, checked, and plain text."""
+
+import itertools
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_pipeline import residues
+from data_pipeline.protein import Protein
+
+_CHAIN_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SEQRES_PER_LINE = 13
+# Remarks 6 to 99 are free text in the PDB format; their text stands in columns 12 to 79.
+_REMARK, _REMARK_WIDTH = "REMARK   6", 68
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """One chain: its name in coordinate files and where its residues start and stop in the protein's arrays."""
+
+    name: str
+    start: int
+    stop: int
+
+
+def to_pdb(protein: Protein, remarks: Sequence[str] = ()) -> str:
+    """The text of a PDB file: remarks, the full sequence (SEQRES), one model; atoms are those with mask above 0.5.
+
+    Serial numbers above 99,999 and residue numbers above 9,999 are written in hybrid-36 (A0000, A000, ...), so that a
+    long chain is not lost: below these numbers it is the plain format, above them gemmi, cctbx/Phenix, Coot and
+    ChimeraX read it back exactly. Bio.PDB does not; for it there is the mmCIF file.
+
+    Raises ValueError for what the format cannot hold: over 62 chains, coordinates of eight columns or more before the
+    third decimal, residue numbers that do not increase within a chain (there are no insertion codes).
+    """
+    chains = split_chains(protein)
+    _check_columns(protein)
+    lines = [_REMARK] if remarks else []
+    for remark in remarks:
+        lines += [f"{_REMARK} {part}" for part in textwrap.wrap(plain_text(remark), _REMARK_WIDTH)]
+    for chain in chains:
+        lines += _seqres(protein, chain)
+    lines.append("MODEL        1")
+    serial = 1
+    for chain in chains:
+        atoms = list(_atom_lines(protein, chain, serial))
+        lines += atoms
+        serial += len(atoms)
+        if atoms:
+            # Columns 18 to 26 name the residue: its type, chain and number are those of the chain's last atom.
+            lines.append(f"TER   {hybrid36(serial, 5)}      {atoms[-1][17:26]}")
+            serial += 1
+    lines += ["ENDMDL", "END"]
+    return "".join(f"{line:<80}\n" for line in lines)
+
+
+def split_chains(protein: Protein) -> list[Chain]:
+    """The protein's chains in order; ValueError for a structure that no coordinate file should be made of."""
+    present = protein.atom_mask > 0.5
+    if not present.any():
+        raise ValueError(f"a structure needs at least one atom, got none in {len(protein.aatype)} residues")
+    for what, values in (("coordinates", protein.atom_positions[present]), ("B-factors", protein.b_factors[present])):
+        if not np.isfinite(values).all():
+            raise ValueError(f"{what} must be finite, got {np.sum(~np.isfinite(values))} NaN or infinite values")
+
+    index = protein.chain_index
+    edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
+    chains = []
+    for start, stop in itertools.pairwise(edges):
+        if not 0 <= index[start] < len(_CHAIN_NAMES):
+            raise ValueError(f"chain_index must be 0 to {len(_CHAIN_NAMES) - 1} (one-letter names), got {index[start]}")
+        steps = np.flatnonzero(np.diff(protein.residue_index[start:stop]) < 1)
+        if steps.size:
+            first, second = protein.residue_index[start + steps[0] :][:2]
+            raise ValueError(f"residue numbers must increase along a chain, got {second} after {first}")
+        chains.append(Chain(name=_CHAIN_NAMES[index[start]], start=start, stop=stop))
+    names = [chain.name for chain in chains]
+    if len(set(names)) < len(names):
+        raise ValueError(f"the residues of a chain must stand together, got chains in the order {' '.join(names)}")
+    return chains
+
+
+def plain_text(text: str) -> str:
+    """One line of printable ASCII, so that no name or note can break a file; other letters become escapes."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return line.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def hybrid36(number: int, width: int) -> str:
+    """A number in `width` columns: decimal, then A000... and a000... in base 36 (cctbx's hybrid-36 convention)."""
+    if -(10 ** (width - 1)) < number < 10**width:
+        return f"{number:>{width}}"
+    first, letters = 10 * 36 ** (width - 1), 26 * 36 ** (width - 1)
+    rest = number - 10**width
+    if not 0 <= rest < 2 * letters:
+        raise ValueError(f"{number} does not fit {width} columns of a PDB file; write mmCIF instead")
+    value, text = first + rest % letters, ""
+    for _ in range(width):
+        value, digit = divmod(value, 36)
+        text = _DIGITS[digit] + text
+    return text if rest < letters else text.lower()
+
+
+def _check_columns(protein: Protein) -> None:
+    present = protein.atom_mask > 0.5
+    for what, values, least, most in (
+        ("coordinates", protein.atom_positions[present], -999.9994, 9999.9994),
+        ("B-factors", protein.b_factors[present], -99.994, 999.994),
+    ):
+        if values.size and not (least < values.min() and values.max() < most):
+            raise ValueError(
+                f"{what} in a PDB file must lie between {least:.0f} and {most:.0f}, got {values.min():.0f} to "
+                f"{values.max():.0f}; write mmCIF instead"
+            )
+
+
+def _seqres(protein: Protein, chain: Chain) -> Iterator[str]:
+    names = [residues.THREE_LETTER[aatype] for aatype in protein.aatype[chain.start : chain.stop]]
+    count = hybrid36(len(names), 4)
+    for line, start in enumerate(range(0, len(names), _SEQRES_PER_LINE), 1):
+        part = " ".join(names[start : start + _SEQRES_PER_LINE])
+        yield f"SEQRES {hybrid36(line, 3)} {chain.name} {count}  {part}"
+
+
+def _atom_lines(protein: Protein, chain: Chain, serial: int) -> Iterator[str]:
+    for residue in range(chain.start, chain.stop):
+        where = f"{residues.THREE_LETTER[protein.aatype[residue]]} {chain.name}"
+        where += hybrid36(int(protein.residue_index[residue]), 4)
+        for atom in np.flatnonzero(protein.atom_mask[residue] > 0.5):
+            name = residues.ATOM_TYPES[atom]
+            x, y, z = protein.atom_positions[residue, atom]
+            # One-letter elements, which all of these are, start in the name's second column.
+            yield (
+                f"ATOM  {hybrid36(serial, 5)}  {name:<3} {where}    {x:8.3f}{y:8.3f}{z:8.3f}  1.00"
+                f"{protein.b_factors[residue, atom]:6.2f}          {name[0]:>2}  "
+            )
+            serial += 1

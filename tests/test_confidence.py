@@ -1,0 +1,131 @@
+"""Confidences equal DeepMind's, whatever the precision, the padding and the size of the slabs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helixfold import confidence
+
+
+def float64_scores(logits: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    probabilities = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return probabilities @ centers / probabilities.sum(-1)
+
+
+class LargestResult(TorchDispatchMode):
+    """Remembers the largest tensor that any operation returned."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.elements = max(self.elements, result.numel())
+        return result
+
+
+@pytest.mark.parity
+def test_scores_equal_those_of_deepminds_functions(reference: Path) -> None:
+    arrays = np.load(reference / "modules" / "functions.npz")
+
+    def given(name: str) -> Tensor:
+        return torch.from_numpy(arrays[name])[None]
+
+    pae, max_pae = confidence.predicted_aligned_error(given("confidence_pae|in:logits"))
+    np.testing.assert_allclose(pae[0], arrays["confidence_pae|out:predicted_aligned_error"], rtol=1e-5)
+    assert max_pae == arrays["confidence_pae|out:max_predicted_aligned_error"] == 31.75
+    np.testing.assert_array_equal(confidence.aligned_error_breaks(64), arrays["confidence_pae|in:breaks"])
+
+    everyone = torch.ones(1, 20)
+    ptm = confidence.predicted_tm_score(given("confidence_ptm|in:logits"), everyone)
+    np.testing.assert_allclose(ptm[0], arrays["confidence_ptm|out:result"], rtol=1e-5)
+    iptm = confidence.predicted_tm_score(
+        given("confidence_iptm|in:logits"), everyone, asym_id=given("confidence_iptm|in:asym_id")
+    )
+    np.testing.assert_allclose(iptm[0], arrays["confidence_iptm|out:result"], rtol=1e-5)
+    plddt = confidence.plddt(given("confidence_plddt|in:logits"))
+    np.testing.assert_allclose(plddt[0], arrays["confidence_plddt|out:result"], rtol=1e-5)
+
+
+@pytest.mark.parity
+def test_scores_equal_those_of_deepminds_whole_runs(reference: Path) -> None:
+    runs = [dict(np.load(path)) for path in sorted(reference.glob("cases/*/outputs.npz"))]
+    assert sum("confidence/ptm" in run for run in runs) >= 3
+    for run in runs:
+        plddt = confidence.plddt(torch.from_numpy(run["predicted_lddt/logits"])[None])
+        np.testing.assert_allclose(plddt[0], run["confidence/plddt"], rtol=1e-5)
+        everyone = torch.ones_like(plddt)
+        if "confidence/ranking_confidence" in run:
+            mean = confidence.ranking_confidence(plddt, everyone)
+            np.testing.assert_allclose(mean[0], run["confidence/ranking_confidence"], rtol=1e-5)
+        if "confidence/ptm" in run:
+            logits = torch.from_numpy(run["predicted_aligned_error/logits"])[None]
+            pae, max_pae = confidence.predicted_aligned_error(logits)
+            np.testing.assert_allclose(pae[0], run["confidence/predicted_aligned_error"], rtol=1e-5)
+            assert max_pae == run["confidence/max_predicted_aligned_error"]
+            ptm = confidence.predicted_tm_score(logits, everyone)
+            np.testing.assert_allclose(ptm[0], run["confidence/ptm"], rtol=1e-5)
+
+
+def test_scores_are_means_over_the_bins() -> None:
+    logits = 4 * torch.randn(2, 5, 5, 64)
+    pae, max_pae = confidence.predicted_aligned_error(logits)
+    np.testing.assert_allclose(pae, float64_scores(logits.numpy(), np.arange(64) * 0.5 + 0.25), rtol=1e-5)
+    assert max_pae == 31.75
+    plddt = confidence.plddt(logits[:, 0, :, :50])
+    np.testing.assert_allclose(plddt, float64_scores(logits[:, 0, :, :50].numpy(), np.arange(1, 100, 2)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("residues", [5, 40])
+def test_predicted_tm_score_is_that_of_the_best_alignment(residues: int) -> None:
+    logits = 4 * torch.randn(1, residues, residues, 64)
+    scale = 1.24 * (max(residues, 19) - 15) ** (1 / 3) - 1.8
+    terms = float64_scores(logits[0].numpy(), 1 / (1 + ((np.arange(64) * 0.5 + 0.25) / scale) ** 2))
+    ptm = confidence.predicted_tm_score(logits, torch.ones(1, residues))
+    np.testing.assert_allclose(ptm[0], terms.mean(1).max(), rtol=1e-5)
+
+
+def test_padding_and_the_rest_of_the_batch_change_nothing() -> None:
+    logits = 4 * torch.randn(2, 30, 30, 64)
+    plddt = 100 * torch.rand(2, 30)
+    mask = torch.ones(2, 30)
+    mask[0, 22:] = 0
+    ptm = confidence.predicted_tm_score(logits, mask)
+    torch.testing.assert_close(ptm[:1], confidence.predicted_tm_score(logits[:1, :22, :22], torch.ones(1, 22)))
+    torch.testing.assert_close(ptm[1:], confidence.predicted_tm_score(logits[1:], torch.ones(1, 30)))
+    ranking = confidence.ranking_confidence(plddt, mask)
+    torch.testing.assert_close(ranking, torch.stack([plddt[0, :22].mean(), plddt[1].mean()]))
+
+
+def test_interface_score_counts_pairs_of_different_chains_only() -> None:
+    logits = 4 * torch.randn(1, 21, 21, 64)
+    mask, asym_id = torch.ones(1, 21), torch.arange(21)[None] // 11
+    iptm = confidence.predicted_tm_score(logits, mask, asym_id=asym_id)
+    logits[:, :11, :11], logits[:, 11:, 11:] = 0, 0
+    torch.testing.assert_close(confidence.predicted_tm_score(logits, mask, asym_id=asym_id), iptm)
+    assert confidence.predicted_tm_score(logits, mask, asym_id=torch.zeros_like(asym_id)) == 0
+
+
+def test_small_slabs_change_nothing_and_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, mask = torch.randn(2, 17, 17, 64), torch.ones(2, 17)
+    pae, _ = confidence.predicted_aligned_error(logits)
+    ptm = confidence.predicted_tm_score(logits, mask)
+    rows = 3
+    monkeypatch.setattr(confidence, "_SLAB_ELEMENTS", rows * logits[:, 0].numel())
+    with LargestResult() as largest:
+        torch.testing.assert_close(confidence.predicted_aligned_error(logits)[0], pae)
+        torch.testing.assert_close(confidence.predicted_tm_score(logits, mask), ptm)
+    assert largest.elements == rows * logits[:, 0].numel()
+
+
+def test_bfloat16_logits_are_scored_in_float32() -> None:
+    logits = torch.randn(1, 6, 6, 64).bfloat16()
+    pae, _ = confidence.predicted_aligned_error(logits)
+    assert pae.dtype == torch.float32
+    torch.testing.assert_close(pae, confidence.predicted_aligned_error(logits.float())[0])
+    torch.testing.assert_close(confidence.plddt(logits[0]), confidence.plddt(logits[0].float()))

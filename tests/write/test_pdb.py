@@ -1,0 +1,200 @@
+"""PDB files keep to the format, and gemmi and Biopython read back what was written."""
+
+import dataclasses
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import gemmi
+import numpy as np
+import pytest
+from Bio import SeqIO
+from Bio.PDB import PDBParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipeline import residues
+from data_pipeline.protein import Protein
+from helixfold.write.pdb import hybrid36, plain_text, split_chains, to_pdb
+from tests.write.proteins import (
+    assert_same_atoms,
+    atoms_by_biopython,
+    atoms_by_gemmi,
+    expected_atoms,
+    expected_sequences,
+    proteins,
+    random_protein,
+    real_protein,
+)
+
+
+def changed(protein: Protein, **values: Any) -> Protein:
+    return dataclasses.replace(protein, **values)
+
+
+@settings(max_examples=40, deadline=None)
+@given(proteins())
+def test_any_structure_is_read_back(protein: Protein) -> None:
+    text = to_pdb(protein, ["a remark"])
+    structure = gemmi.read_pdb_string(text)
+    assert_same_atoms(atoms_by_gemmi(structure), expected_atoms(protein))
+    assert_same_atoms(atoms_by_biopython(PDBParser(PERMISSIVE=False), text), expected_atoms(protein))
+
+
+@settings(max_examples=20, deadline=None)
+@given(proteins())
+def test_the_whole_sequence_is_read_back_even_of_residues_without_atoms(protein: Protein) -> None:
+    expected = {
+        name: "".join(residues.RESTYPES_WITH_X[residues.THREE_LETTER.index(residue)] for residue in sequence)
+        for name, sequence in expected_sequences(protein).items()
+    }
+    text = to_pdb(protein)
+    records = SeqIO.parse(io.StringIO(text), "pdb-seqres")
+    assert {record.annotations["chain"]: str(record.seq) for record in records} == expected
+
+
+def test_gemmi_reads_the_sequence_of_every_chain() -> None:
+    protein = random_protein(40, chains=2, unknown=(3, 39))
+    structure = gemmi.read_pdb_string(to_pdb(protein))
+    assert {entity.name: entity.full_sequence for entity in structure.entities} == expected_sequences(protein)
+
+
+def test_a_real_structure_is_read_back(real_data: Path) -> None:
+    protein = real_protein(real_data / "core" / "1crn.cif.gz")
+    assert len(protein.aatype) == 46
+    text = to_pdb(protein)
+    assert_same_atoms(atoms_by_gemmi(gemmi.read_pdb_string(text)), expected_atoms(protein))
+    assert_same_atoms(atoms_by_biopython(PDBParser(PERMISSIVE=False), text), expected_atoms(protein))
+
+
+def test_every_line_has_80_columns_and_records_stand_in_the_formats_order() -> None:
+    lines = to_pdb(random_protein(30, chains=2), ["a remark"]).splitlines()
+    assert {len(line) for line in lines} == {80}
+    records = re.sub(
+        r"(.)\1+", r"\1", "".join({"ATOM": "A", "TER": "T"}.get(line[:6].strip(), line[0]) for line in lines)
+    )
+    assert records == "RSMATATE"
+    assert [line.rstrip() for line in lines[-2:]] == ["ENDMDL", "END"]
+    serials = [int(line[6:11]) for line in lines if line.startswith(("ATOM", "TER"))]
+    assert serials == list(range(1, len(serials) + 1))
+
+
+def test_columns_are_those_of_the_format() -> None:
+    protein = random_protein(1)
+    positions = np.zeros_like(protein.atom_positions)
+    positions[0, 1] = [-999.999, 9999.999, 0.0005]
+    b_factors = np.full_like(protein.b_factors, 87.654)
+    lines = to_pdb(
+        changed(
+            protein,
+            aatype=np.array([residues.RESTYPES.index("W")]),
+            atom_positions=positions.astype(np.float64),
+            atom_mask=np.array(residues.ATOM37_MASK)[[residues.RESTYPES.index("W")]],
+            b_factors=b_factors,
+            chain_index=np.array([1]),
+            residue_index=np.array([42]),
+        )
+    ).splitlines()
+    assert lines[0].rstrip() == "SEQRES   1 B    1  TRP"
+    assert lines[1].rstrip() == "MODEL        1"
+    assert lines[3] == "ATOM      2  CA  TRP B  42    -999.9999999.999   0.001  1.00 87.65           C  "
+    assert lines[-3].rstrip() == "TER      15      TRP B  42"
+
+
+def test_remarks_are_wrapped_and_cannot_add_records() -> None:
+    note = "untrained demonstration parameters: " * 5 + "\nATOM      1 \x00\x1b é"
+    text = to_pdb(random_protein(2), [note, "", "x" * 200])
+    remarks = [line for line in text.splitlines() if line.startswith("REMARK")]
+    assert text.isascii()
+    assert text.splitlines()[: len(remarks)] == remarks
+    assert all(len(line) == 80 and line.startswith("REMARK   6") for line in remarks)
+    assert " ".join(line[11:].strip() for line in remarks[1:-3]) == plain_text(note)
+    assert "".join(line[11:].strip() for line in remarks[-3:]) == "x" * 200
+    assert "\n".join(remarks).count("ATOM") == 1
+    assert gemmi.read_pdb_string(text).raw_remarks == remarks
+
+
+def test_a_structure_without_remarks_has_no_remark_lines() -> None:
+    assert "REMARK" not in to_pdb(random_protein(2))
+
+
+@pytest.mark.parametrize(
+    ("number", "width", "text"),
+    [
+        (1, 5, "    1"),
+        (99_999, 5, "99999"),
+        (100_000, 5, "A0000"),
+        (100_035, 5, "A000Z"),
+        (43_770_015, 5, "ZZZZZ"),
+        (43_770_016, 5, "a0000"),
+        (87_440_031, 5, "zzzzz"),
+        (9_999, 4, "9999"),
+        (10_000, 4, "A000"),
+        (-999, 4, "-999"),
+    ],
+)
+def test_numbers_beyond_the_columns_become_hybrid36(number: int, width: int, text: str) -> None:
+    assert hybrid36(number, width) == text
+
+
+@pytest.mark.parametrize(("number", "width"), [(87_440_032, 5), (-1_000, 4), (-10_000, 5)])
+def test_numbers_beyond_hybrid36_are_refused(number: int, width: int) -> None:
+    with pytest.raises(ValueError, match=f"{number} does not fit {width} columns"):
+        hybrid36(number, width)
+
+
+def test_a_chain_beyond_9999_residues_and_99999_atoms_is_read_back_by_gemmi() -> None:
+    protein = random_protein(13_000)
+    text = to_pdb(protein)
+    assert {len(line) for line in text.splitlines()} == {80}
+    structure = gemmi.read_pdb_string(text)
+    chain = structure[0]["A"]
+    assert [residue.seqid.num for residue in chain] == list(range(1, 13_001))
+    assert (
+        [residue.name for residue in chain] == structure.entities[0].full_sequence == expected_sequences(protein)["A"]
+    )
+    count = int(protein.atom_mask.sum())
+    assert count > 100_000
+    assert chain[-1][-1].serial == count
+    assert chain[-1][-1].pos.tolist() == pytest.approx(expected_atoms(protein).popitem()[1][:3], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"atom_positions": np.full((3, 37, 3), np.nan)}, "coordinates must be finite"),
+        ({"b_factors": np.full((3, 37), np.inf)}, "B-factors must be finite"),
+        ({"atom_positions": np.full((3, 37, 3), -1000.0)}, "coordinates in a PDB file must lie between"),
+        ({"atom_positions": np.full((3, 37, 3), 9999.9996)}, "write mmCIF instead"),
+        ({"b_factors": np.full((3, 37), 1000.0)}, "B-factors in a PDB file must lie between"),
+        ({"residue_index": np.array([1, 2, 2])}, "residue numbers must increase along a chain, got 2 after 2"),
+        ({"chain_index": np.array([0, 0, 62])}, r"chain_index must be 0 to 61 \(one-letter names\), got 62"),
+        ({"chain_index": np.array([-1, 0, 0])}, "got -1"),
+        ({"chain_index": np.array([0, 1, 0])}, "must stand together, got chains in the order A B A"),
+    ],
+)
+def test_what_the_format_cannot_hold_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        to_pdb(changed(random_protein(3), **change))
+
+
+def test_bad_values_of_absent_atoms_do_not_matter() -> None:
+    protein = random_protein(3)
+    positions = np.where(protein.atom_mask[..., None] > 0.5, protein.atom_positions, np.nan)
+    assert to_pdb(changed(protein, atom_positions=positions)) == to_pdb(protein)
+
+
+def test_a_structure_without_atoms_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one atom, got none in 2 residues"):
+        split_chains(random_protein(2, unknown=(0, 1)))
+    with pytest.raises(ValueError, match="got none in 0 residues"):
+        split_chains(random_protein(0))
+
+
+@given(st.text())
+def test_plain_text_is_one_line_of_printable_ascii(text: str) -> None:
+    plain = plain_text(text)
+    assert plain.isascii()
+    assert plain.isprintable()
+    assert plain == plain_text(plain)

@@ -1,0 +1,332 @@
+"""A target's directory holds the files people expect, whole, valid, the same every time, and marked when finished."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import gemmi
+import numpy as np
+import pytest
+from Bio.PDB import MMCIFParser, PDBParser
+
+from helixfold.write import results
+from helixfold.write.results import Prediction, is_complete, write_prediction, write_ranking, write_timings
+from tests.write.proteins import (
+    assert_same_atoms,
+    atoms_by_biopython,
+    atoms_by_gemmi,
+    expected_atoms,
+    random_protein,
+)
+
+NOTE = "untrained demonstration parameters (seed 0)"
+REPOSITORY = Path(__file__).parents[2]
+
+
+def prediction(model: str = "model_1_ptm", *, confidence: float = 60.0, seed: int = 0, **values: Any) -> Prediction:
+    protein = random_protein(12, unknown=(4,), seed=seed)
+    random = np.random.default_rng(seed)
+    plddt = random.uniform(0, 100, 12).astype(np.float32)
+    given = {
+        "model": model,
+        "protein": dataclasses.replace(protein, b_factors=plddt[:, None] * protein.atom_mask),
+        "plddt": plddt,
+        "pae": random.uniform(0, 31.75, (12, 12)).astype(np.float32),
+        "max_pae": 31.75,
+        "ptm": 0.43216,
+        "ranking_confidence": confidence,
+        "num_recycles": 3,
+        "converged": False,
+        "notes": (NOTE,),
+    }
+    return Prediction(**{**given, **values})
+
+
+def finished(directory: Path, *predictions: Prediction) -> Path:
+    for one in predictions:
+        write_prediction(directory, one)
+    write_ranking(directory, predictions)
+    return directory
+
+
+def read_json(path: Path) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(path.read_text(encoding="ascii"), parse_constant=refuse)
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_a_finished_target_has_these_files_and_no_others(tmp_path: Path) -> None:
+    target = finished(tmp_path / "T1", prediction("model_1_ptm"), prediction("model_2_ptm"))
+    write_timings(target, {"features": 1.5})
+    of_models = {
+        name
+        for model in ("model_1_ptm", "model_2_ptm")
+        for name in (
+            f"unrelaxed_{model}.pdb",
+            f"unrelaxed_{model}.cif",
+            f"confidence_{model}.json",
+            f"pae_{model}.json",
+        )
+    }
+    ranked = {"ranked_0.pdb", "ranked_0.cif", "ranked_1.pdb", "ranked_1.cif"}
+    assert names(target) == of_models | ranked | {"plddt.png", "pae.png", "ranking_debug.json", "timings.json"}
+
+
+def test_structures_are_read_back_with_plddt_as_b_factors(tmp_path: Path) -> None:
+    one = prediction()
+    target = finished(tmp_path / "T1", one)
+    for name in ("unrelaxed_model_1_ptm", "ranked_0"):
+        pdb, cif = target / f"{name}.pdb", target / f"{name}.cif"
+        assert_same_atoms(atoms_by_gemmi(gemmi.read_structure(str(pdb))), expected_atoms(one.protein))
+        assert_same_atoms(atoms_by_gemmi(gemmi.read_structure(str(cif))), expected_atoms(one.protein))
+        assert_same_atoms(atoms_by_biopython(PDBParser(), pdb.read_text()), expected_atoms(one.protein))
+        assert_same_atoms(atoms_by_biopython(MMCIFParser(), cif.read_text()), expected_atoms(one.protein))
+    assert "_struct.title T1\n" in (target / "ranked_0.cif").read_text()
+    remarks = " ".join(line[11:].strip() for line in (target / "ranked_0.pdb").read_text().splitlines())
+    assert "model_1_ptm. The B-factor column holds pLDDT" in remarks
+
+
+def test_confidence_has_alphafold_dbs_fields_and_ours(tmp_path: Path) -> None:
+    plddt = np.array([100, 90, 89.99, 70, 69.996, 50, 49.994, 0, 33.333, 95, 96, 97.126], np.float32)
+    one = prediction(plddt=plddt, ptm=None)
+    write_prediction(tmp_path, one)
+    content = read_json(tmp_path / "confidence_model_1_ptm.json")
+    assert content["residueNumber"] == list(range(1, 13))
+    assert content["confidenceScore"] == content["plddt"] == [round(float(value), 2) for value in plddt]
+    assert "".join(content["confidenceCategory"]) == "HHMMLLDDDHHH"
+    fractions = {"very_high": 0.4167, "confident": 0.1667, "low": 0.1667, "very_low": 0.25}
+    assert content["fraction_plddt"] == fractions
+    assert content["mean_plddt"] == round(float(plddt.mean()), 2)
+    assert content["ptm"] is None
+    assert (content["model"], content["num_recycles"], content["converged"]) == ("model_1_ptm", 3, False)
+    assert content["notes"] == [NOTE]
+
+
+def test_pae_has_alphafold_dbs_form(tmp_path: Path) -> None:
+    one = prediction()
+    write_prediction(tmp_path, one)
+    (content,) = read_json(tmp_path / "pae_model_1_ptm.json")
+    assert list(content) == ["predicted_aligned_error", "max_predicted_aligned_error", "notes"]
+    assert content["max_predicted_aligned_error"] == 31.75
+    assert content["notes"] == [NOTE]
+    assert one.pae is not None
+    np.testing.assert_allclose(content["predicted_aligned_error"], one.pae, atol=0.0501)
+    assert content["predicted_aligned_error"] == np.round(one.pae.astype(np.float64), 1).tolist()
+
+
+def test_pae_is_written_row_by_row() -> None:
+    protein = random_protein(300)
+    pae = np.random.default_rng(0).uniform(0, 31.75, (300, 300)).astype(np.float32)
+    pieces = list(results._pae_json(prediction(protein=protein, plddt=np.ones(300), pae=pae)))
+    assert max(map(len, pieces)) < 300 * len("[31.75,")
+
+
+def test_a_model_without_pae_leaves_out_its_files(tmp_path: Path) -> None:
+    target = finished(tmp_path, prediction("model_1", pae=None, max_pae=None, ptm=None))
+    assert not [name for name in names(target) if name.startswith("pae")]
+    assert is_complete(target, ["model_1"])
+
+
+def test_models_are_ranked_by_confidence_and_equal_ones_stay_in_order(tmp_path: Path) -> None:
+    confidences = {"model_1_ptm": 60.0, "model_2_ptm": 70.0, "model_3_ptm": 60.0}
+    predictions = [prediction(name, confidence=value, seed=len(name)) for name, value in confidences.items()]
+    target = finished(tmp_path, *predictions)
+    content = read_json(target / "ranking_debug.json")
+    assert content["plddts"] == confidences
+    assert content["order"] == ["model_2_ptm", "model_1_ptm", "model_3_ptm"]
+    assert content["notes"] == [NOTE]
+    for rank, model in enumerate(content["order"]):
+        for kind in ("pdb", "cif"):
+            ranked, unrelaxed = target / f"ranked_{rank}.{kind}", target / f"unrelaxed_{model}.{kind}"
+            assert ranked.read_bytes() == unrelaxed.read_bytes()
+
+
+def test_ranks_of_an_earlier_run_with_more_models_are_removed(tmp_path: Path) -> None:
+    target = finished(tmp_path, prediction("model_1_ptm"), prediction("model_2_ptm"), prediction("model_3_ptm"))
+    (target / "ranked_1_mine.pdb").touch()
+    finished(target, prediction("model_1_ptm"))
+    assert {name for name in names(target) if name.startswith("ranked")} == {
+        "ranked_0.pdb",
+        "ranked_0.cif",
+        "ranked_1_mine.pdb",
+    }
+
+
+@pytest.mark.parametrize("models", [[], ["model_1_ptm", "model_1_ptm"]])
+def test_nothing_or_the_same_model_twice_cannot_be_ranked(tmp_path: Path, models: list[str]) -> None:
+    with pytest.raises(ValueError, match="one or more predictions of different models"):
+        write_ranking(tmp_path, [prediction(model) for model in models])
+
+
+def test_notes_stand_in_every_file(tmp_path: Path) -> None:
+    target = finished(tmp_path, prediction())
+    write_timings(target, {"features": 1.5}, [NOTE])
+    for path in target.iterdir():
+        if path.suffix != ".png":
+            assert "untrained demonstration parameters" in " ".join(path.read_text().split()), path.name
+
+
+def test_timings_keep_their_order_and_have_notes_only_if_given(tmp_path: Path) -> None:
+    write_timings(tmp_path / "new", {"search": 2.0, "features": 1.5, "peak_memory_bytes": {"model": 7}})
+    content = read_json(tmp_path / "new" / "timings.json")
+    assert list(content.items()) == [("search", 2.0), ("features", 1.5), ("peak_memory_bytes", {"model": 7})]
+
+
+def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_timings(tmp_path, {"search": float("nan")})
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "unrelaxed_model_1_ptm.pdb",
+        "unrelaxed_model_1_ptm.cif",
+        "confidence_model_1_ptm.json",
+        "ranked_0.pdb",
+        "ranked_0.cif",
+        "ranking_debug.json",
+    ],
+)
+def test_a_target_is_complete_only_with_all_its_files(tmp_path: Path, missing: str) -> None:
+    target = finished(tmp_path, prediction())
+    assert is_complete(target, ["model_1_ptm"])
+    assert not is_complete(target, ["model_1_ptm", "model_2_ptm"])
+    (target / missing).unlink()
+    assert not is_complete(target, ["model_1_ptm"])
+
+
+def test_a_target_that_was_never_started_is_not_complete(tmp_path: Path) -> None:
+    assert not is_complete(tmp_path / "absent", ["model_1_ptm"])
+
+
+def test_a_new_prediction_makes_a_finished_target_incomplete_until_it_is_ranked(tmp_path: Path) -> None:
+    target = finished(tmp_path, prediction())
+    write_prediction(target, prediction())
+    assert not is_complete(target, ["model_1_ptm"])
+    write_ranking(target, [prediction()])
+    assert is_complete(target, ["model_1_ptm"])
+
+
+def test_the_ranking_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    replace = os.replace
+
+    def recording(old: Path, new: Path) -> None:
+        written.append(new.name)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", recording)
+    finished(tmp_path, prediction())
+    assert written[-1] == "ranking_debug.json"
+    assert set(written) == names(tmp_path)
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    def failing() -> Iterator[bytes]:
+        yield b"half"
+        raise OSError("no space left on device")
+
+    path = tmp_path / "pae.json"
+    path.write_text("before")
+    with pytest.raises(OSError, match="no space left"), results._whole_or_nothing(path) as stream:
+        stream.writelines(failing())
+    assert names(tmp_path) == {"pae.json"}
+    assert path.read_text() == "before"
+
+
+@pytest.mark.parametrize(
+    "name", sorted(["unrelaxed_model_1_ptm.cif", "pae_model_1_ptm.json", "unrelaxed_model_1_ptm.pdb"])
+)
+def test_a_run_that_dies_in_any_file_leaves_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    replace = os.replace
+
+    def failing(old: Path, new: Path) -> None:
+        if new.name == name:
+            raise KeyboardInterrupt
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(KeyboardInterrupt):
+        write_prediction(tmp_path, prediction())
+    assert name not in names(tmp_path)
+    assert not [left for left in names(tmp_path) if left.startswith(".")]
+
+
+def test_readers_never_see_a_file_in_the_making(tmp_path: Path) -> None:
+    def stream_of(path: Path) -> Iterator[BinaryIO]:
+        with results._whole_or_nothing(path) as stream:
+            yield stream
+
+    for stream in stream_of(tmp_path / "pae.json"):
+        stream.write(b"half")
+        assert "pae.json" not in names(tmp_path)
+    assert names(tmp_path) == {"pae.json"}
+
+
+def test_a_structure_too_large_for_pdb_is_an_error_that_leaves_the_rest(tmp_path: Path) -> None:
+    one = prediction()
+    far = dataclasses.replace(one.protein, atom_positions=one.protein.atom_positions + 20_000)
+    with pytest.raises(ValueError, match="write mmCIF instead"):
+        write_prediction(tmp_path, prediction(protein=far))
+    assert names(tmp_path) == {"unrelaxed_model_1_ptm.cif", "confidence_model_1_ptm.json", "pae_model_1_ptm.json"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": "../model_1"}, "model is part of file names"),
+        ({"model": ""}, "model is part of file names"),
+        ({"model": ".hidden"}, "model is part of file names"),
+        ({"model": "m\x00"}, "model is part of file names"),
+        ({"model": "m\n"}, "model is part of file names"),
+        ({"plddt": np.ones(11)}, "one value for each of 12 residues"),
+        ({"plddt": np.full(12, np.nan)}, "plddt must be 0 to 100"),
+        ({"plddt": np.full(12, 100.1)}, "plddt must be 0 to 100"),
+        ({"pae": None}, "pae and max_pae go together"),
+        ({"max_pae": None}, "pae and max_pae go together"),
+        ({"pae": np.ones((12, 11))}, r"pae must have shape \(12, 12\)"),
+        ({"pae": np.full((12, 12), np.nan)}, "pae must be finite"),
+        ({"pae": np.full((12, 12), np.inf)}, "pae must be finite"),
+        ({"pae": np.full((12, 12), -0.1)}, "pae must be finite and at least 0"),
+        ({"ptm": float("nan")}, "ptm must be finite"),
+        ({"max_pae": float("inf")}, "max_pae must be finite"),
+        ({"ranking_confidence": float("nan")}, "ranking_confidence must be finite"),
+    ],
+)
+def test_a_prediction_that_makes_no_sense_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        prediction(**values)
+
+
+def test_every_byte_is_the_same_in_another_process(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from tests.write.test_results import finished, prediction;"
+        "finished(pathlib.Path(sys.argv[1]), prediction('model_1_ptm'), prediction('model_2_ptm', confidence=80.0))"
+    )
+
+    def digests(folder: str, hash_seed: str) -> dict[str, str]:
+        target = tmp_path / folder / "T1"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        subprocess.run(
+            [sys.executable, "-c", code, str(target)], check=True, cwd=REPOSITORY, env=environment, timeout=60
+        )
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in target.iterdir()}
+
+    first = digests("one", "1")
+    assert len(first) == 15
+    assert digests("two", "2") == first
