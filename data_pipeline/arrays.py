@@ -1,6 +1,7 @@
-"""Reading `.npz` archives that may be truncated, hostile or simply something else, without pickle and within a bound."""
+"""Reading `.npz` archives that may be truncated, hostile or something else: no pickle, bounded memory, clear errors."""
 
 import math
+import struct
 import tokenize
 import zipfile
 import zlib
@@ -21,6 +22,8 @@ _DAMAGE = (
     MemoryError,
     RuntimeError,
     NotImplementedError,
+    OverflowError,
+    struct.error,
     zipfile.BadZipFile,
     zlib.error,
     tokenize.TokenError,
@@ -49,7 +52,8 @@ def read_npz(path: str | PathLike[str], max_bytes: int = MAX_NPZ_BYTES) -> dict[
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise InputError.at(path, f"cannot be read: {error.strerror}") from error
     except _DAMAGE as error:
-        raise InputError.at(path, f"not a complete .npz file ({printable(str(error))}); make or fetch it again") from error
+        problem = f"not a complete .npz file ({printable(str(error))}); make or fetch it again"
+        raise InputError.at(path, problem) from error
     return arrays
 
 

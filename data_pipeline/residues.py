@@ -44,11 +44,6 @@ ATOM14_NAMES: Final[tuple[tuple[str, ...], ...]] = tuple(
 )
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
-    array.flags.writeable = False
-    return array
-
-
 def _atom_layouts() -> tuple[np.ndarray, ...]:
     atom37_mask, atom14_mask = np.zeros((21, 37), np.float32), np.zeros((21, 14), np.float32)
     to_atom37, to_atom14 = np.zeros((21, 14), np.int64), np.zeros((21, 37), np.int64)
@@ -59,7 +54,7 @@ def _atom_layouts() -> tuple[np.ndarray, ...]:
             atom37_mask[restype, atom] = atom14_mask[restype, slot] = 1
             to_atom37[restype, slot], to_atom14[restype, atom] = atom, slot
             group[restype, slot], positions[restype, slot] = atom_group, position
-    return tuple(map(_frozen, (atom37_mask, atom14_mask, to_atom37, to_atom14, group, positions)))
+    return atom37_mask, atom14_mask, to_atom37, to_atom14, group, positions
 
 
 def _chi_angles() -> tuple[np.ndarray, ...]:
@@ -72,7 +67,7 @@ def _chi_angles() -> tuple[np.ndarray, ...]:
             atoms[restype, chi] = chain[chi : chi + 4]
         if residue in PI_PERIODIC_CHI:
             periodic[restype, PI_PERIODIC_CHI[residue] - 1] = 1
-    return tuple(map(_frozen, (mask, periodic, atoms)))
+    return mask, periodic, atoms
 
 
 def _frame(x_axis: np.ndarray, xy_plane: np.ndarray, origin: np.ndarray) -> np.ndarray:
@@ -99,7 +94,7 @@ def _default_frames() -> np.ndarray:
         # From chi2 on, the bond's far atom is given in the group before, whose origin is the bond's near atom.
         for further, bond_end in enumerate(chain[3:-1], start=1):
             frames[restype, CHI1_GROUP + further] = _frame(bond_end, np.array([-1.0, 0.0, 0.0]), bond_end)
-    return _frozen(frames)
+    return frames
 
 
 ATOM37_MASK: Float[np.ndarray, "21 37"]
@@ -126,6 +121,9 @@ CHI_ANGLES_MASK, CHI_PI_PERIODIC, CHI_ATOM_INDICES = _chi_angles()
 RIGID_GROUP_DEFAULT_FRAME: Float[np.ndarray, "21 8 4 4"] = _default_frames()
 
 # HHblits numbers residues alphabetically by letter, then X and gap.
-HHBLITS_TO_OUR_AATYPE: Int[np.ndarray, "22"] = _frozen(
-    np.array([RESTYPES_WITH_X_AND_GAP.index(letter) for letter in "ACDEFGHIKLMNPQRSTVWYX-"], np.int64)
+HHBLITS_TO_OUR_AATYPE: Int[np.ndarray, "22"] = np.array(
+    [RESTYPES_WITH_X_AND_GAP.index(letter) for letter in "ACDEFGHIKLMNPQRSTVWYX-"], np.int64
 )
+
+for _table in [value for value in globals().values() if isinstance(value, np.ndarray)]:
+    _table.flags.writeable = False

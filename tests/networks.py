@@ -15,9 +15,10 @@ from helixfold.weights.untrained import untrained_model
 def tiny_model(outer_product: OuterProductPosition = "middle", seed: int = 0) -> AlphaFold:
     """A tiny network whose every parameter is random, biases and norms too."""
     model = untrained_model(tiny_config(outer_product), seed)
+    generator = torch.Generator().manual_seed(seed + 1)
     for parameter in model.parameters():
         if parameter.ndim == 1:
-            parameter.data.add_(0.1 * torch.randn(parameter.shape))
+            parameter.data.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return model
 
 

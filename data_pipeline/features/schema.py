@@ -3,7 +3,6 @@
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -32,60 +31,61 @@ class Features:
     template_all_atom_masks: Float[np.ndarray, "t r 37"]
     template_sum_probs: Float[np.ndarray, "t 1"]
 
-    def __post_init__(self) -> None:
-        r, n, t = len(self.sequence), len(self.msa), len(self.template_domain_names)
-        if r < 1 or n < 1:
-            raise ValueError(f"features of {self.domain_name}: need a residue and an MSA row, got {r} and {n}")
-        for name, kind, shape in (
-            ("aatype", "i", (r,)),
-            ("residue_index", "i", (r,)),
-            ("msa", "i", (n, r)),
-            ("deletion_matrix", "i", (n, r)),
-            ("template_aatype", "i", (t, r)),
-            ("template_all_atom_positions", "f", (t, r, 37, 3)),
-            ("template_all_atom_masks", "f", (t, r, 37)),
-            ("template_sum_probs", "f", (t, 1)),
-        ):
-            array: np.ndarray = getattr(self, name)
-            if array.shape != shape or array.dtype.kind != kind:
-                wanted = "integers" if kind == "i" else "floats"
-                raise ValueError(
-                    f"features of {self.domain_name}: {name} must be {wanted} of shape {shape}, "
-                    f"got {array.dtype} {array.shape}"
-                )
-        for name, highest in (("aatype", UNKNOWN), ("msa", GAP), ("template_aatype", GAP)):
-            array = getattr(self, name)
-            if array.size and (array.min() < 0 or array.max() > highest):
-                raise ValueError(f"features of {self.domain_name}: {name} must be within 0..{highest}")
-
     def save(self, path: str | PathLike[str]) -> None:
         """Write a compressed `.npz`, strings as unicode arrays; the same features give the same bytes."""
         arrays = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
         arrays["template_domain_names"] = np.asarray(self.template_domain_names, dtype=np.str_)
         with Path(path).open("wb") as file:
-            np.savez_compressed(file, **arrays)
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub takes them for the option
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
+    def load(cls, path: str | PathLike[str]) -> "Features":
         """Read what `save` wrote; `InputError` says what is wrong with any other file."""
         arrays = read_npz(path)
         names = [field.name for field in fields(cls)]
         missing = [name for name in names if name not in arrays]
         if missing:
-            raise InputError.at(path, f"features {', '.join(missing)} are missing; make the features again")
-        texts = {name: arrays[name] for name in ("domain_name", "sequence", "template_domain_names")}
-        for name, text in texts.items():
-            if text.dtype.kind != "U" or text.ndim != (name == "template_domain_names"):
-                raise InputError.at(path, f"{name} must be text, got {text.dtype} {text.shape}")
-        try:
-            return cls(
-                domain_name=str(texts["domain_name"]),
-                sequence=str(texts["sequence"]),
-                template_domain_names=tuple(map(str, texts["template_domain_names"])),
-                **{name: arrays[name] for name in names if name not in texts},
-            )
-        except ValueError as error:
-            raise InputError.at(path, str(error)) from error
+            raise InputError.at(path, f"{', '.join(missing)} missing; make the features again")
+        problem = _problem(arrays)
+        if problem is not None:
+            raise InputError.at(path, f"{problem}; make the features again")
+        return cls(
+            domain_name=str(arrays["domain_name"]),
+            sequence=str(arrays["sequence"]),
+            template_domain_names=tuple(map(str, arrays["template_domain_names"])),
+            **{name: arrays[name] for name in names if arrays[name].dtype.kind != "U"},
+        )
+
+
+def _problem(arrays: dict[str, np.ndarray]) -> str | None:
+    """What makes stored arrays no features, or None."""
+    for name, ndim in (("domain_name", 0), ("sequence", 0), ("template_domain_names", 1), ("msa", 2)):
+        array = arrays[name]
+        if array.ndim != ndim or (array.dtype.kind == "U") == (name == "msa"):
+            return f"{name} is {array.dtype} {array.shape}"
+    r, n, t = len(str(arrays["sequence"])), len(arrays["msa"]), len(arrays["template_domain_names"])
+    if r < 1 or n < 1:
+        return f"there are {r} residues and {n} MSA rows, and each must be at least 1"
+    for name, kind, shape in (
+        ("aatype", "i", (r,)),
+        ("residue_index", "i", (r,)),
+        ("msa", "i", (n, r)),
+        ("deletion_matrix", "i", (n, r)),
+        ("template_aatype", "i", (t, r)),
+        ("template_all_atom_positions", "f", (t, r, 37, 3)),
+        ("template_all_atom_masks", "f", (t, r, 37)),
+        ("template_sum_probs", "f", (t, 1)),
+    ):
+        array = arrays[name]
+        if array.shape != shape or array.dtype.kind != kind:
+            return f"{name} is {array.dtype} {array.shape} and should be {'int' if kind == 'i' else 'float'} {shape}"
+    for name, highest in (("aatype", UNKNOWN), ("msa", GAP), ("template_aatype", GAP)):
+        array = arrays[name]
+        if array.size and (array.min() < 0 or array.max() > highest):
+            return f"{name} has values outside 0..{highest}"
+    if arrays["deletion_matrix"].min() < 0:
+        return "deletion_matrix has negative values"
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +113,14 @@ class Sample:
     template_mask: Float[np.ndarray, "t"]
     template_pseudo_beta: Float[np.ndarray, "t r 3"]  # C-beta, C-alpha of glycine
     template_pseudo_beta_mask: Float[np.ndarray, "t r"]
+
+
+# The leading axes of each field of a sample: r residues, s MSA rows, e extra rows, t templates.
+SAMPLE_AXES: dict[str, str] = {
+    **dict.fromkeys(("aatype", "residue_index", "seq_mask", "target_feat"), "r"),
+    **dict.fromkeys(("msa_feat", "msa_mask", "true_msa", "bert_mask"), "sr"),
+    **dict.fromkeys(("extra_msa", "extra_has_deletion", "extra_deletion_value", "extra_msa_mask"), "er"),
+    **dict.fromkeys(("template_aatype", "template_all_atom_positions", "template_all_atom_masks"), "tr"),
+    **dict.fromkeys(("template_pseudo_beta", "template_pseudo_beta_mask"), "tr"),
+    "template_mask": "t",
+}

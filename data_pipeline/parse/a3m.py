@@ -16,6 +16,7 @@ MAX_A3M_BYTES = 2**30
 _COLUMN_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS + "-").encode()
 _INSERT_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
 _PADDING = b"."  # fills other rows' insertions in some writers' files; means nothing
+_COMMENTS = (b"#", b";")
 _AMBIGUOUS_TO_X = bytes.maketrans(AMBIGUOUS_LETTERS.encode(), b"X" * len(AMBIGUOUS_LETTERS))
 
 
@@ -29,7 +30,7 @@ class Alignment:
 
     @property
     def query(self) -> str:
-        return self.letters[0].tobytes().decode()
+        return str(self.letters[0].tobytes(), "ascii")
 
 
 def read_a3m(path: str | PathLike[str], query: str | None = None) -> Alignment:
@@ -41,8 +42,9 @@ def parse_a3m(content: bytes, query: str | None = None, *, path: str | PathLike[
     """The alignment in the text of an a3m file with `\\n` line ends.
 
     The first row must be the target: `query` if given (letters for unknown residues match each other), else any row
-    without gaps. Insertions count as deletions before the next column; those after the last column are dropped, as
-    in AlphaFold. Lines that begin with '#' are comments. Errors are `InputError`s that name `path`, line and record.
+    without gaps and insertions. Insertions count as deletions before the next column; those after the last column
+    are dropped, as in AlphaFold. Lines that begin with '#' or ';' are comments. Errors are `InputError`s that name
+    `path`, line and record.
     """
     names: list[str] = []
     rows: list[bytes] = []
@@ -54,7 +56,10 @@ def parse_a3m(content: bytes, query: str | None = None, *, path: str | PathLike[
         if row.translate(None, _COLUMN_LETTERS):
             raise _illegal_letter(path, line, name, content)
         if not rows:
-            _check_query(path, line, name, row, query)
+            problem = _query_problem(row, query, inserted=len(text) != len(row))
+            if problem is not None:
+                raise InputError.at(path, f"the first row {problem}", line=line, record=name)
+            row = row if query is None else query.encode()  # the target's own letters for unknown residues
         elif len(row) != len(rows[0]):
             problem = f"the row has {len(row)} columns (upper case and '-'), the first row {len(rows[0])}"
             raise InputError.at(path, f"{problem}; was the file cut or edited?", line=line, record=name)
@@ -97,7 +102,7 @@ def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
         end = len(content) if end < 0 else end
         # MMseqs2 servers separate the results of several databases by NUL bytes.
         line = content[start:end].strip(b" \t\0")
-        if line and not line.startswith(b"#"):
+        if line and not line.startswith(_COMMENTS):
             yield number, line
         start, number = end + 1, number + 1
 
@@ -120,25 +125,23 @@ def _illegal_letter(path: str | PathLike[str], header_line: int, name: str, cont
     raise AssertionError(f"no illegal letter after line {header_line}")
 
 
-def _check_query(path: str | PathLike[str], line: int, name: str, row: bytes, query: str | None) -> None:
+def _query_problem(row: bytes, query: str | None, *, inserted: bool) -> str | None:
+    """Why the first row cannot stand for the target, or None if it can."""
     if not row:
-        raise InputError.at(path, "the first row has no residues; it must be the target", line=line, record=name)
+        return "has no residues; it must be the target"
     if query is None:
+        if inserted:
+            return "has lower-case letters; it must be the target, in upper case"
         gap = row.find(b"-")
-        if gap >= 0:
-            problem = f"the first row has a gap at column {gap + 1}; it must be the target, without gaps"
-            raise InputError.at(path, problem, line=line, record=name)
-        return
-    given, wanted = row.translate(_AMBIGUOUS_TO_X), query.upper().encode().translate(_AMBIGUOUS_TO_X)
+        return None if gap < 0 else f"has a gap at column {gap + 1}; it must be the target, without gaps"
+    given, wanted = row.translate(_AMBIGUOUS_TO_X), query.encode().translate(_AMBIGUOUS_TO_X)
     if given == wanted:
-        return
+        return None
     differences = (index for index, pair in enumerate(zip(given, wanted, strict=False)) if pair[0] != pair[1])
     index = next(differences, None)
-    if index is None:
-        difference = f"it has {len(row)} columns, the target {len(query)} residues"
-    else:
-        difference = f"at residue {index + 1} it has '{chr(row[index])}', the target '{query[index]}'"
-        if len(row) != len(query):
-            difference += f" (and {len(row)} columns for {len(query)} residues)"
-    problem = f"the first row is not the target: {difference}; use the alignment made for this sequence"
-    raise InputError.at(path, problem, line=line, record=name)
+    found = [] if index is None else [f"at residue {index + 1} it has '{chr(row[index])}', the target '{query[index]}'"]
+    if len(row) != len(query):
+        found.append(f"it has {len(row)} columns, the target {len(query)} residues")
+    if inserted:
+        found.append("its lower-case letters are insertions, no columns")
+    return f"is not the target: {'; '.join(found)}; use the alignment that was made for this sequence"

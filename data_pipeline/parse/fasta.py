@@ -30,24 +30,28 @@ class FastaRecord:
 
 
 def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
-    """All records of a plain or gzip FASTA file, in order.
+    """All records of a plain or gzip FASTA file of at most `MAX_FASTA_BYTES` (unpacked); see `parse_fasta`."""
+    return parse_fasta(read_text_bytes(path, MAX_FASTA_BYTES), path=path)
 
-    Lower case is accepted, spaces within a sequence and one `*` at its end are dropped. B, J, O, U, X and Z are kept
-    as letters (they are unknown residues to the model). Anything else is an `InputError` with file, line, column and
-    record, among it names that are not safe as a directory or that only differ in case.
+
+def parse_fasta(content: bytes, *, path: str | PathLike[str] = "FASTA") -> list[FastaRecord]:
+    """All records of the text of a FASTA file with `\\n` line ends, in order.
+
+    Lower case is accepted; spaces within a sequence and one `*` at its end are dropped. B, J, O, U, X and Z are kept
+    as letters (they are unknown residues to the model). Anything else is an `InputError` with `path`, line, column
+    and record; so are names that are not safe as a directory or that differ only in case.
     """
-    lines = read_text_bytes(path, MAX_FASTA_BYTES).split(b"\n")
     records: list[FastaRecord] = []
     first_use: dict[str, FastaRecord] = {}
-    for line, header, sequence_lines in _split(path, lines):
+    for line, header, sequence_lines in _split(path, content.split(b"\n")):
         name, description = _header(path, line, header)
         sequence = _sequence(path, line, name, sequence_lines)
         record = FastaRecord(name=name, description=description, sequence=sequence, line=line)
         earlier = first_use.setdefault(_file_key(name), record)
         if earlier is not record:
-            same = "the same name as" if earlier.name == name else f"a name that some file systems take for '{earlier.name}'"
-            where = f"that of line {earlier.line}"
-            raise InputError.at(path, f"{same} {where}; give each record its own name", line=line, record=name)
+            spelling = "" if earlier.name == name else f" ('{earlier.name}') on some file systems"
+            problem = f"the same name as in line {earlier.line}{spelling}; give each record its own"
+            raise InputError.at(path, problem, line=line, record=name)
         records.append(record)
     if not records:
         raise InputError.at(path, "the file is empty; a FASTA record is a line '>name' and lines of residues")
@@ -56,22 +60,21 @@ def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
 
 def check_name(name: str) -> str | None:
     """Why a target cannot be called so (its name becomes a directory on any system), or None if it can."""
-    if not name:
-        return "the name is empty; write one after '>'"
-    if not name.isprintable():
-        return "the name has control or invisible characters; use letters, digits, '_' and '-'"
-    if "\ufffd" in name:
-        return "the name is not valid UTF-8 text; use letters, digits, '_' and '-'"
-    for forbidden in ("/", "\\", ".."):
-        if forbidden in name:
-            return f"the name has '{forbidden}', which is not allowed because it names the output directory"
-    if name[0] in ".-" or name[-1] == ".":
-        return "the name must not begin with '.' or '-' nor end with '.', because it names the output directory"
-    if _WINDOWS_DEVICE.match(name) or _WINDOWS_DRIVE.match(name):
-        return "the name is reserved on Windows; choose another"
-    if len(name.encode()) > MAX_NAME_BYTES:
-        return f"the name has {len(name.encode())} bytes, and at most {MAX_NAME_BYTES} fit in a file name"
-    return None
+    step = next((step for step in ("/", "\\", "..") if step in name), None)
+    rules = (
+        (not name, "is empty; write one after '>'"),
+        (not name.isprintable(), "has control or invisible characters; use letters, digits, '_' and '-'"),
+        ("\ufffd" in name, "is not valid UTF-8 text; use letters, digits, '_' and '-'"),
+        (step, f"has '{step}', which could lead to another directory"),
+        (name.startswith((".", "-")), "begins with '.' or '-', which no output directory should"),
+        (name.endswith("."), "ends with '.', which Windows drops"),
+        (_WINDOWS_DEVICE.match(name) or _WINDOWS_DRIVE.match(name), "is reserved on Windows; choose another"),
+        (
+            len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES,
+            f"is longer than {MAX_NAME_BYTES} bytes, what a file name can hold",
+        ),
+    )
+    return next((f"the name {problem}" for broken, problem in rules if broken), None)
 
 
 def check_letters(sequence: str) -> tuple[int, str] | None:

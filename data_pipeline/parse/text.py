@@ -2,9 +2,9 @@
 
 import gzip
 import zlib
+from io import BufferedIOBase
 from os import PathLike
 from pathlib import Path
-from typing import IO
 
 from data_pipeline.errors import InputError
 
@@ -27,6 +27,8 @@ def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
             else:
                 with gzip.GzipFile(fileobj=file) as unpacked:
                     content = _read_bounded(path, unpacked, max_bytes)
+    except InputError:
+        raise
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError.at(path, "the gzip file is truncated or damaged; copy or fetch it again") from error
     except OSError as error:
@@ -40,7 +42,7 @@ def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
     return content.removeprefix(_UTF8_MARK)
 
 
-def _read_bounded(path: str | PathLike[str], stream: IO[bytes], max_bytes: int) -> bytes:
+def _read_bounded(path: str | PathLike[str], stream: BufferedIOBase, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while chunk := stream.read(_CHUNK):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.features.schema import Features, Sample
+from data_pipeline.transforms import msa, templates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,64 @@ class SamplingConfig:
         for name in ("masked_msa_fraction", "uniform_prob", "profile_prob", "same_prob", "unknown_fraction"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)}")
-        if self.uniform_prob + self.profile_prob + self.same_prob > 1:
+        if self.uniform_prob + self.profile_prob + self.same_prob > 1 + 1e-9:
             raise ValueError("uniform_prob, profile_prob and same_prob must not exceed 1 together")
 
 
 def draw_sample(features: Features, config: SamplingConfig, rng: np.random.Generator) -> Sample:
-    raise NotImplementedError
+    """What one recycling pass reads of a target: a new choice of rows and a new masking on every call.
+
+    Rows, columns and templates are as many as there are, up to the config's sizes; `pad_sample` makes sizes fixed.
+    There is always an extra row, fully masked if the MSA is too shallow, so that no axis the model reads is empty.
+    """
+    full_msa, aatype, r = features.msa, features.aatype, len(features.aatype)
+    if config.unknown_fraction > 0:
+        full_msa, aatype = msa.replace_with_unknown(full_msa, aatype, config.unknown_fraction, rng)
+
+    chosen, rest = msa.sample_rows(len(full_msa), config.max_msa_clusters, rng)
+    centres, centre_deletions = full_msa[chosen], features.deletion_matrix[chosen]
+    rows, row_deletions = full_msa[rest], features.deletion_matrix[rest]
+
+    masked, hidden = msa.mask_msa(
+        centres,
+        msa.msa_profile(full_msa),
+        fraction=config.masked_msa_fraction,
+        uniform_prob=config.uniform_prob,
+        profile_prob=config.profile_prob,
+        same_prob=config.same_prob,
+        rng=rng,
+    )
+    assignment = msa.nearest_clusters(masked, rows)
+    profile, deletion_mean = msa.summarize_clusters(masked, centre_deletions, rows, row_deletions, assignment)
+
+    kept = msa.crop_extra_rows(len(rows), config.max_extra_msa, rng)
+    extra, extra_deletions = rows[kept], row_deletions[kept]
+    extra_mask = np.ones(extra.shape, np.float32)
+    if not len(extra):
+        extra, extra_deletions = np.zeros((1, r), np.int8), np.zeros((1, r), np.int32)
+        extra_mask = np.zeros((1, r), np.float32)
+
+    slots = slice(config.max_templates)
+    template_aatype = features.template_aatype[slots]
+    positions, masks = features.template_all_atom_positions[slots], features.template_all_atom_masks[slots]
+    pseudo_beta, pseudo_beta_mask = templates.pseudo_beta(template_aatype, positions, masks)
+    return Sample(
+        aatype=aatype.astype(np.int32),
+        residue_index=features.residue_index.astype(np.int32),
+        seq_mask=np.ones(r, np.float32),
+        target_feat=msa.target_feature(aatype),
+        msa_feat=msa.msa_feature(masked, centre_deletions, profile, deletion_mean),
+        msa_mask=np.ones(centres.shape, np.float32),
+        true_msa=centres.astype(np.int32),
+        bert_mask=hidden.astype(np.float32),
+        extra_msa=extra.astype(np.int32),
+        extra_has_deletion=msa.has_deletion(extra_deletions),
+        extra_deletion_value=msa.deletion_value(extra_deletions),
+        extra_msa_mask=extra_mask,
+        template_aatype=template_aatype.astype(np.int32),
+        template_all_atom_positions=positions.astype(np.float32),
+        template_all_atom_masks=masks.astype(np.float32),
+        template_mask=np.ones(len(template_aatype), np.float32),
+        template_pseudo_beta=pseudo_beta,
+        template_pseudo_beta_mask=pseudo_beta_mask,
+    )

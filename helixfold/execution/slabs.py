@@ -28,7 +28,7 @@ class Slabs:
     @torch.no_grad()
     def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
         if update.training and update.dropout_rate > 0:
-            raise ValueError("slabs are for inference: call eval() on the model, or train with the Whole executor")
+            raise ValueError("slabs are for inference: set the model to evaluation, or train with the Whole executor")
         turned_source = tuple(turned(each, update.source_axis) for each in source or (stream, mask))
         context = self._context(update, *turned_source)
         slabs, slab_mask = turned(stream, update.axis), turned(mask, update.axis)

@@ -1,0 +1,174 @@
+"""From an MSA of any depth to what the model reads: masked cluster centres with profiles, and extra rows.
+
+AlphaFold 2, Suppl. Sec. 1.2.6 and 1.2.7. Randomness is separate from the rest: row choice and masking take a
+generator, everything after them is a function of what was drawn.
+"""
+
+import numpy as np
+from jaxtyping import Bool, Float, Float32, Int, Int8, Int32
+
+from data_pipeline.residues import GAP, MASKED, RESTYPES, UNKNOWN
+
+CLASSES = MASKED + 1  # 20 residues, unknown, gap, masked
+_PROFILE_CLASSES = GAP + 1
+_CHUNK = 2**17  # entries of the working arrays: they stay in the processor's cache
+
+
+def replace_with_unknown(
+    msa: Int8[np.ndarray, "n r"], aatype: Int[np.ndarray, "r"], fraction: float, rng: np.random.Generator
+) -> tuple[Int8[np.ndarray, "n r"], Int[np.ndarray, "r"]]:
+    """Turn this fraction of all residues (not gaps) into unknown ones, in the MSA and, separately, in the target."""
+    hidden = (rng.random(msa.shape, np.float32) < fraction) & (msa != GAP)
+    return (
+        np.where(hidden, msa.dtype.type(UNKNOWN), msa),
+        np.where(rng.random(aatype.shape) < fraction, aatype.dtype.type(UNKNOWN), aatype),
+    )
+
+
+def msa_profile(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "r 22"]:
+    """How often each residue type, unknown and gap occurs in each column of the whole MSA."""
+    counts = _counts(msa, np.zeros(len(msa), np.int32), 1)[0, :, :_PROFILE_CLASSES]
+    profile: np.ndarray = counts / np.float32(len(msa))
+    return profile.astype(np.float32)
+
+
+def sample_rows(
+    n: int, max_clusters: int, rng: np.random.Generator
+) -> tuple[Int[np.ndarray, "s"], Int[np.ndarray, "e"]]:
+    """Row indices of the cluster centres, the target first, and of all other rows, both in random order."""
+    order = np.concatenate([[0], 1 + rng.permutation(n - 1)])
+    return order[:max_clusters], order[max_clusters:]
+
+
+def crop_extra_rows(e: int, max_extra: int, rng: np.random.Generator) -> Int[np.ndarray, "rows"]:
+    """Which of the rows that are no cluster centres the extra-MSA stack reads."""
+    return rng.permutation(e)[:max_extra]
+
+
+def replacement_probabilities(
+    residues: Int[np.ndarray, "m"],
+    profile: Float[np.ndarray, "m 22"],
+    *,
+    uniform_prob: float,
+    profile_prob: float,
+    same_prob: float,
+) -> Float[np.ndarray, "m 23"]:
+    """What hidden positions become: any residue, one of their column's profile, themselves, or (the rest) the mask."""
+    probabilities = np.zeros((len(residues), CLASSES))
+    probabilities[:, : len(RESTYPES)] = uniform_prob / len(RESTYPES)
+    probabilities[:, :_PROFILE_CLASSES] += profile_prob * profile
+    probabilities[np.arange(len(residues)), residues] += same_prob
+    probabilities[:, MASKED] = max(0.0, 1 - uniform_prob - profile_prob - same_prob)
+    return probabilities
+
+
+def mask_msa(
+    msa: Int8[np.ndarray, "s r"],
+    profile: Float[np.ndarray, "r 22"],
+    *,
+    fraction: float,
+    uniform_prob: float,
+    profile_prob: float,
+    same_prob: float,
+    rng: np.random.Generator,
+) -> tuple[Int8[np.ndarray, "s r"], Bool[np.ndarray, "s r"]]:
+    """BERT masking: the MSA with this fraction of its positions replaced, and which positions those are."""
+    hidden = rng.random(msa.shape) < fraction
+    probabilities = replacement_probabilities(
+        msa[hidden],
+        profile[np.nonzero(hidden)[1]],
+        uniform_prob=uniform_prob,
+        profile_prob=profile_prob,
+        same_prob=same_prob,
+    )
+    cumulative = probabilities.cumsum(axis=1)
+    draws = rng.random((len(probabilities), 1)) * cumulative[:, -1:]
+    masked = msa.copy()
+    masked[hidden] = (draws >= cumulative[:, :-1]).sum(axis=1)
+    return masked, hidden
+
+
+def nearest_clusters(centres: Int8[np.ndarray, "s r"], rows: Int8[np.ndarray, "e r"]) -> Int32[np.ndarray, "e"]:
+    """For each row the cluster centre it agrees with in most columns, the first of equals.
+
+    Only residues and unknowns agree; gaps and masked positions do not count.
+    """
+    # Comparing bytes column by column and adding up in bytes beats a matrix product over one-hot vectors about
+    # fourfold and is exact; a byte holds the agreement of 255 columns.
+    s, r = centres.shape
+    centre_columns = np.where(centres > UNKNOWN, np.int8(-1), centres).T.copy()
+    row_columns = np.ascontiguousarray(rows.T)
+    nearest = np.empty(len(rows), np.int32)
+    step = max(1, _CHUNK // s)
+    for start in range(0, len(rows), step):
+        columns = row_columns[:, start : start + step, None]
+        agreement = np.zeros((columns.shape[1], s), np.int32)
+        equal = np.empty(agreement.shape, np.bool_)
+        for block in range(0, r, 255):
+            count = np.zeros(agreement.shape, np.uint8)
+            for column in range(block, min(block + 255, r)):
+                np.equal(columns[column], centre_columns[column], out=equal)
+                count += equal.view(np.uint8)
+            agreement += count
+        nearest[start : start + step] = agreement.argmax(axis=1)
+    return nearest
+
+
+def summarize_clusters(
+    centres: Int8[np.ndarray, "s r"],
+    centre_deletions: Int[np.ndarray, "s r"],
+    rows: Int8[np.ndarray, "e r"],
+    row_deletions: Int[np.ndarray, "e r"],
+    assignment: Int[np.ndarray, "e"],
+) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
+    """Each cluster's residue profile and mean deletions, over its centre (masked as it is) and the rows assigned."""
+    s, r = centres.shape
+    counts = _counts(centres, np.arange(s), s) + _counts(rows, assignment, s)
+    row, column = np.nonzero(row_deletions)
+    deletions = np.bincount(
+        assignment[row].astype(np.int64) * r + column, weights=row_deletions[row, column], minlength=s * r
+    ).reshape(s, r)
+    members = 1e-6 + 1 + np.bincount(assignment, minlength=s)[:, None]  # AlphaFold's guard against empty clusters
+    profile = (counts / members[:, :, None]).astype(np.float32)
+    return profile, ((deletions + centre_deletions) / members).astype(np.float32)
+
+
+def has_deletion(deletions: Int[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
+    return (deletions > 0).astype(np.float32)
+
+
+def deletion_value(deletions: Int[np.ndarray, "n r"] | Float[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
+    """Deletion counts squeezed into 0..1 (Suppl. Table 1)."""
+    return (np.arctan(deletions / np.float32(3)) * (2 / np.pi)).astype(np.float32)
+
+
+def msa_feature(
+    masked_msa: Int8[np.ndarray, "s r"],
+    deletions: Int[np.ndarray, "s r"],
+    cluster_profile: Float[np.ndarray, "s r 23"],
+    cluster_deletion_mean: Float[np.ndarray, "s r"],
+) -> Float32[np.ndarray, "s r 49"]:
+    """The cluster rows as the model embeds them: residue, has deletion, deletion value, profile, mean deletion."""
+    feature = np.zeros((*masked_msa.shape, 2 * CLASSES + 3), np.float32)
+    np.put_along_axis(feature, masked_msa[..., None].astype(np.int64), 1, axis=-1)
+    feature[..., CLASSES] = has_deletion(deletions)
+    feature[..., CLASSES + 1] = deletion_value(deletions)
+    feature[..., CLASSES + 2 : -1] = cluster_profile
+    feature[..., -1] = deletion_value(cluster_deletion_mean)
+    return feature
+
+
+def target_feature(aatype: Int[np.ndarray, "r"]) -> Float32[np.ndarray, "r 22"]:
+    """The target as the model embeds it: 0 (no break between segments before this residue) and the residue type."""
+    return np.concatenate([np.zeros((len(aatype), 1)), np.eye(UNKNOWN + 1)[aatype]], axis=1, dtype=np.float32)
+
+
+def _counts(msa: Int8[np.ndarray, "n r"], group: Int[np.ndarray, "n"], groups: int) -> Int[np.ndarray, "groups r 23"]:
+    """How many rows of each group have each class in each column."""
+    r = msa.shape[1]
+    counts = np.zeros(groups * r * CLASSES, np.int64)
+    step = max(1, 2**24 // r)
+    for start in range(0, len(msa), step):
+        cell = group[start : start + step, None].astype(np.int64) * r + np.arange(r)
+        counts += np.bincount((cell * CLASSES + msa[start : start + step]).ravel(), minlength=len(counts))
+    return counts.reshape(groups, r, CLASSES)

@@ -1,0 +1,24 @@
+"""Template features as the model reads them."""
+
+import numpy as np
+from jaxtyping import Float, Float32, Int, Int32
+
+from data_pipeline.residues import ATOM_ORDER, HHBLITS_TO_OUR_AATYPE, RESTYPES
+
+
+def aatype_from_hhblits_one_hot(one_hot: Float[np.ndarray, "t r 22"]) -> Int32[np.ndarray, "t r"]:
+    """Residue types in our order from the one-hot vectors in HHblits' order that AlphaFold stores for templates."""
+    aatype: np.ndarray = HHBLITS_TO_OUR_AATYPE[one_hot.argmax(axis=-1)].astype(np.int32)
+    return aatype
+
+
+def pseudo_beta(
+    aatype: Int[np.ndarray, "t r"],
+    positions: Float[np.ndarray, "t r 37 3"],
+    masks: Float[np.ndarray, "t r 37"],
+) -> tuple[Float32[np.ndarray, "t r 3"], Float32[np.ndarray, "t r"]]:
+    """Position and mask of each residue's C-beta, or C-alpha of glycine."""
+    atom = np.where(aatype == RESTYPES.index("G"), ATOM_ORDER["CA"], ATOM_ORDER["CB"])
+    mask = np.take_along_axis(masks, atom[..., None], axis=-1)[..., 0]
+    position = np.take_along_axis(positions, atom[..., None, None], axis=-2)[..., 0, :]
+    return position.astype(np.float32), mask.astype(np.float32)

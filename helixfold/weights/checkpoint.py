@@ -1,0 +1,93 @@
+"""Our own parameter files: safetensors, with the model's settings and a checksum inside."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from data_pipeline.errors import InputError, printable
+from helixfold.weights.archive import require_file
+from helixfold.weights.atomic import replacing
+
+FORMAT_VERSION = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a file says about itself: settings of the model (`to_dict()`) and shapes of its tensors."""
+
+    config: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+    sha256: str
+
+
+def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write a model's state dict and its settings, whole or not at all."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    metadata = {
+        "format": "helixfold",
+        "version": FORMAT_VERSION,
+        "config": json.dumps(config, allow_nan=False),
+        "sha256": _digest(tensors),
+    }
+    with replacing(Path(path)) as temporary:
+        save_file(tensors, temporary, metadata=metadata)
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """State dict and settings of a file that `save_checkpoint` wrote; `InputError` if a single bit has changed."""
+    path = Path(path)
+    header = read_header(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in header.shapes}
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path, error) from error
+    if _digest(tensors) != header.sha256:
+        raise InputError.at(path, "its numbers do not have the checksum that it was written with; fetch it again")
+    return tensors, header.config
+
+
+def read_header(path: str | os.PathLike[str]) -> Header:
+    """Settings, names and shapes, without reading a single number."""
+    path = Path(path)
+    require_file(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path, error) from error
+    if metadata.get("format") != "helixfold":
+        raise InputError.at(path, "does not say which model it is for, so helixfold did not write it")
+    if metadata.get("version") != FORMAT_VERSION:
+        version = printable(metadata.get("version", "none"))
+        raise InputError.at(path, f"has format version {version}, this helixfold reads {FORMAT_VERSION}; update it")
+    try:
+        config = json.loads(metadata.get("config", ""))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, error) from error
+    if not isinstance(config, dict):
+        raise InputError.at(path, "its settings are not a table of names and values")
+    return Header(config=config, shapes=shapes, sha256=metadata.get("sha256", ""))
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError.at(path, f"is no complete safetensors file ({printable(str(error))}); fetch or make it again")

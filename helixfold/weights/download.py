@@ -1,0 +1,191 @@
+"""DeepMind's published parameters: from the official archive into a cache directory, only the models asked for.
+
+The archive (5.3 GB) is a tar file; of a server that can send parts of it, only the wanted members (373 MB each) are
+fetched. What was fetched of an interrupted member is kept and continued. Parameters: (c) DeepMind, CC BY 4.0.
+"""
+
+import json
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import platformdirs
+import pooch
+from tqdm import tqdm
+
+from data_pipeline.errors import InputError, printable
+from helixfold.presets import preset
+from helixfold.weights.atomic import replacing
+from helixfold.weights.fit import require_fit
+from helixfold.weights.npz import NpzArrays
+from helixfold.weights.remote import DownloadError, Patience, RemoteFile
+
+ARCHIVE_URL = "https://storage.googleapis.com/alphafold/alphafold_params_2022-12-06.tar"
+
+# DeepMind publishes no checksums. These were each found in at least two independent places that hold DeepMind's files:
+# model_1: Hugging Face space simonduerr/ProteinMPNN, and a run log of EvoBind2;
+# model_1_ptm: Hugging Face ProteinDesignLab/caliby-weights, and several repositories that pin the archive's member;
+# model_2_ptm: Hugging Face ProteinDesignLab/caliby-weights, and a downloader for AF2Rank.
+# For the others the first download decides: it is checked array by array, and its checksum holds from then on.
+PUBLISHED_SHA256: Mapping[str, str] = {
+    "params_model_1.npz": "f95e453e6a290ddf317ba1c9698d53fa110cf007ea979b0eae43e6ad38b4e364",
+    "params_model_1_ptm.npz": "5e564f79af5bcd54ccef6e2a6bb0ff01015d01650ebc41d4575e35f0de9ecc84",
+    "params_model_2_ptm.npz": "23645d9a82c4af2ed54cd48a7b3c1c2575dc6aa9fe931adb4d7203ca5f0dc398",
+}
+# The archive has 16 members of at most 374 MB.
+MAX_MEMBERS = 1000
+MAX_MEMBER_BYTES = 2**31
+# What a download that breaks off loses at most.
+_CHUNK = 2**16
+USUAL_PATIENCE = Patience()
+
+
+def parameters_directory() -> Path:
+    """Where downloaded parameters are kept, one `params_<preset>.npz` per model."""
+    return Path(platformdirs.user_cache_dir("helixfold")) / "params"
+
+
+def download_parameters(
+    presets: Sequence[str],
+    *,
+    directory: Path | None = None,
+    url: str = ARCHIVE_URL,
+    sha256: Mapping[str, str] = PUBLISHED_SHA256,
+    patience: Patience = USUAL_PATIENCE,
+    progress: bool = True,
+) -> list[Path]:
+    """Make sure that the parameters of these presets are in the cache directory, and say where.
+
+    Each file is checked: against its checksum in `sha256` (by file name) or the one noted at its first download, and
+    array by array against the preset. Raises `DownloadError`.
+    """
+    pooch.get_logger().setLevel("WARNING")
+    directory = directory or parameters_directory()
+    notes = Checksums(directory / "sha256.json")
+    paths = []
+    for name in presets:
+        member = ArchiveMember(name, patience=patience, progress=progress)
+        path = directory / member.file_name
+        known = sha256.get(path.name) or notes.get(path.name)
+        try:
+            pooch.retrieve(url, known_hash=known, fname=path.name, path=directory, downloader=member)
+        except InputError:
+            raise
+        except ValueError as error:  # pooch's word for another checksum
+            raise DownloadError(
+                f"{printable(url)}: {path.name} does not have the checksum {known}, so it was not kept; "
+                "try again, and ask where the file comes from if it stays so"
+            ) from error
+        except OSError as error:
+            raise DownloadError(f"{directory}: {error.strerror or error}") from error
+        notes.note(path)
+        paths.append(path)
+    return paths
+
+
+@dataclass(frozen=True)
+class Checksums:
+    """SHA-256 of files as they were when they were first downloaded, in a JSON file beside them."""
+
+    path: Path
+
+    def get(self, name: str) -> str | None:
+        return self._read().get(name)
+
+    def note(self, file: Path) -> None:
+        """Remember a file's checksum, unless there is one already."""
+        known = self._read()
+        if file.name not in known:
+            known[file.name] = pooch.file_hash(str(file))
+            with replacing(self.path) as temporary:
+                temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+    def _read(self) -> dict[str, str]:
+        if not self.path.exists():
+            return {}
+        try:
+            known = json.loads(self.path.read_text())
+        except ValueError as error:
+            raise InputError.at(self.path, f"is not JSON ({error}); delete it to trust the next download") from error
+        if not isinstance(known, dict) or not all(
+            isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) for value in known.values()
+        ):
+            raise InputError.at(self.path, "is not a table of checksums; delete it to trust the next download")
+        return known
+
+
+class ArchiveMember:
+    """A pooch downloader: the parameters of one preset, out of a tar archive on a server."""
+
+    def __init__(self, name: str, *, patience: Patience, progress: bool) -> None:
+        self.config = preset(name).model
+        self.file_name = f"params_{name}.npz"
+        self.patience, self.progress = patience, progress
+
+    def __call__(self, url: str, output_file: str, _pooch: object) -> None:
+        target = Path(output_file)
+        part = target.with_name(f"{self.file_name}.part")
+        remote = RemoteFile(url, self.patience)
+        try:
+            start, size = self._find(remote)
+            self._fetch(remote, start, size, part)
+        finally:
+            remote.close()
+        try:
+            self._check(part)
+        except InputError:
+            part.unlink()
+            raise
+        os.replace(part, target)
+
+    def _find(self, remote: RemoteFile) -> tuple[int, int]:
+        """Where the member's bytes start in the archive, and how many there are."""
+        try:
+            with tarfile.open(fileobj=remote, mode="r:") as archive:  # type: ignore[call-overload]
+                for _ in range(MAX_MEMBERS):
+                    member = archive.next()
+                    if member is None:
+                        break
+                    # Only a name is taken from the archive, never a path to write to.
+                    if member.isreg() and PurePosixPath(member.name).name == self.file_name:
+                        if not 0 < member.size <= MAX_MEMBER_BYTES:
+                            raise DownloadError(f"{remote.url}: {self.file_name} would have {member.size:,} bytes")
+                        return member.offset_data, member.size
+        except InputError:
+            raise
+        except (tarfile.TarError, ValueError, OverflowError) as error:
+            raise DownloadError(f"{remote.url}: is not a tar archive ({printable(str(error))})") from error
+        raise DownloadError(f"{remote.url}: has no file {self.file_name}")
+
+    def _fetch(self, remote: RemoteFile, start: int, size: int, part: Path) -> None:
+        with (
+            part.open("ab") as file,
+            tqdm(total=size, desc=self.file_name, unit="B", unit_scale=True, disable=not self.progress) as bar,
+        ):
+            done = file.tell()
+            if done > size:
+                file.truncate(0)
+                done = 0
+            free = shutil.disk_usage(part.parent).free
+            if free < size - done:
+                raise DownloadError(f"{part.parent}: {size - done:,} bytes are needed and {free:,} are free")
+            bar.update(done)
+            remote.seek(start + done)
+            while done < size:
+                piece = remote.read(min(_CHUNK, size - done))
+                if not piece:
+                    raise DownloadError(f"{remote.url}: the archive ends within {self.file_name}")
+                file.write(piece)
+                done += len(piece)
+                bar.update(len(piece))
+
+    def _check(self, part: Path) -> None:
+        """Names and shapes are the preset's, every array is whole (zip checksums) and finite."""
+        with NpzArrays(part) as arrays:
+            require_fit(part, arrays.shapes, self.config, "npz")
+            for name in arrays:
+                arrays[name]

@@ -1,0 +1,107 @@
+"""Parameters from whatever file the user has: DeepMind's, OpenFold's or ours."""
+
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data_pipeline.errors import InputError, printable
+from helixfold.config import ConfigError, ModelConfig
+from helixfold.weights import alphafold, openfold
+from helixfold.weights.archive import damage_named, require_file
+from helixfold.weights.checkpoint import load_checkpoint, read_header
+from helixfold.weights.conversion import Shapes, shapes_of
+from helixfold.weights.fit import Format, require_fit
+from helixfold.weights.npz import NpzArrays
+from helixfold.weights.openfold import read_pt
+
+_SUFFIXES: dict[str, Format] = {
+    ".npz": "npz",
+    ".pt": "pt",
+    ".pth": "pt",
+    ".ckpt": "pt",
+    ".safetensors": "safetensors",
+}
+# Settings that change how a model is trained or fed, and not what its parameters mean.
+_FREE_SETTINGS = ("dropout", "msa_dropout", "pair_dropout", "max_templates")
+
+
+def load_weights(path: str | os.PathLike[str], config: ModelConfig) -> dict[str, Tensor]:
+    """The state dict, in float32, of a model with these settings.
+
+    Raises one `InputError` if the file is not sound or not for such a model; it says what the file is for.
+    """
+    path = Path(path)
+    form = file_format(path)
+    if form == "npz":
+        with NpzArrays(path) as arrays:
+            require_fit(path, arrays.shapes, config, form)
+            return alphafold.to_state_dict(arrays, config)
+    if form == "pt":
+        tensors = read_pt(path)
+        require_fit(path, shapes_of(tensors), config, form)
+        state = openfold.to_state_dict(tensors, config)
+    else:
+        header = read_header(path)
+        require_fit(path, header.shapes, config, form)
+        _require_settings(path, header.config, config)
+        state, _ = load_checkpoint(path)
+    state = {name: tensor.float() for name, tensor in state.items()}
+    for name, tensor in state.items():
+        if not torch.isfinite(tensor).all():
+            raise InputError.at(path, f"parameter '{printable(name)}' has values that are not finite float32 numbers")
+    return state
+
+
+def read_shapes(path: str | os.PathLike[str]) -> tuple[Format, Shapes]:
+    """Format of a file, and its names and shapes as that format calls them (OpenFold's by today's names)."""
+    path = Path(path)
+    form = file_format(path)
+    if form == "npz":
+        with NpzArrays(path) as arrays:
+            return form, arrays.shapes
+    return form, shapes_of(read_pt(path)) if form == "pt" else read_header(path).shapes
+
+
+def file_format(path: Path) -> Format:
+    """By suffix; a file with another suffix is recognised by what it holds."""
+    require_file(path)
+    known = _SUFFIXES.get(path.suffix.lower())
+    if known is not None:
+        return known
+    with damage_named(path), path.open("rb") as file:
+        start = file.read(9)
+        if start[8:] == b"{":
+            return "safetensors"
+        if start[:4] == b"PK\x03\x04":
+            with zipfile.ZipFile(file) as archive:
+                return "npz" if all(name.endswith(".npy") for name in archive.namelist()) else "pt"
+    raise InputError.at(path, f"is no parameter file; these are read: {', '.join(_SUFFIXES)}")
+
+
+def _require_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig) -> None:
+    """Two models can have the same shapes and still compute different things: heads, block order, iterations."""
+    try:
+        theirs = dict(_flat(ModelConfig.from_dict(stored).to_dict()))
+    except ConfigError as error:
+        raise InputError.at(path, f"its settings are not those of a model: {printable(str(error))}") from error
+    ours = dict(_flat(config.to_dict()))
+    changed = [
+        f"{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
+        for name in sorted(theirs.keys() | ours.keys())
+        if theirs.get(name) != ours.get(name) and name.rsplit(".", 1)[-1] not in _FREE_SETTINGS
+    ]
+    if changed:
+        raise InputError.at(path, f"was written by another model: {'; '.join(changed)}")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

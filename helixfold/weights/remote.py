@@ -1,0 +1,154 @@
+"""A file on a web server, read like a local one: any part of it, and on after every cut of the connection."""
+
+import io
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+
+from data_pipeline.errors import InputError, printable
+
+# What a broken or stalled connection raises, from either layer.
+_CUTS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+_BUSY = (408, 429, 500, 502, 503, 504)
+
+
+class DownloadError(InputError):
+    """A file could not be fetched, or is not what it should be; the text is one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long to wait for a server: seconds without a byte, and attempts in a row that bring none."""
+
+    timeout: float = 60.0
+    attempts: int = 6
+    pause: float = 1.0  # seconds after the first failure, doubled after each further one
+
+
+class RemoteFile:
+    """A file behind http or https, as tarfile and copying need it: `read`, `seek`, `tell`.
+
+    A cut or stalled connection is opened again where it stopped. If the server cannot send parts of a file, the
+    beginning is read again and thrown away. Raises `DownloadError`, also when the file changes under way.
+    """
+
+    # Nearer parts are reached by reading on, further ones by a new request.
+    NEAR = 2**18
+    LARGEST_READ = 2**24
+
+    def __init__(self, url: str, patience: Patience) -> None:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise DownloadError(f"{printable(url)}: only http and https addresses can be downloaded from")
+        self.url, self.patience = url, patience
+        self.position = 0
+        self.size: int | None = None
+        self._version: str | None = None
+        self._parts = True  # until the server ignores a request for a part
+        self._session = requests.Session()
+        self._response: requests.Response | None = None
+        self._at = 0  # where the open response stands
+
+    def close(self) -> None:
+        self._drop()
+        self._session.close()
+
+    def tell(self) -> int:
+        return self.position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Absolute positions are enough for those who use this."""
+        if whence != io.SEEK_SET:
+            raise io.UnsupportedOperation("only absolute positions")
+        self.position = offset
+        return offset
+
+    def read(self, count: int) -> bytes:
+        """Exactly `count` bytes, or fewer at the end of the file."""
+        if not 0 <= count <= self.LARGEST_READ:
+            raise DownloadError(f"{self.url}: the archive is damaged or hostile, a header claims {count:,} bytes")
+        pieces: list[bytes] = []
+        failures = 0
+        while count > 0 and (self.size is None or self.position < self.size):
+            try:
+                piece = self._next(count)
+            except _CUTS as error:
+                if isinstance(error, DownloadError):
+                    raise
+                self._drop()
+                failures += 1
+                if failures >= self.patience.attempts:
+                    raise DownloadError(
+                        f"{self.url}: no more bytes after {self.position:,} ({printable(str(error))}); "
+                        "run the command again to go on from there"
+                    ) from error
+                time.sleep(self.patience.pause * 2 ** (failures - 1))
+                continue
+            failures = 0
+            pieces.append(piece)
+            count -= len(piece)
+            self.position += len(piece)
+        return b"".join(pieces)
+
+    def _next(self, count: int) -> bytes:
+        """Some bytes at the current position, at least one."""
+        gap = self.position - self._at
+        if self._response is None or gap < 0 or (gap > self.NEAR and self._parts):
+            self._open()
+        while self._at < self.position:
+            self._at += len(self._raw(min(self.position - self._at, 2**20)))
+        piece = self._raw(count)
+        self._at += len(piece)
+        return piece
+
+    def _raw(self, count: int) -> bytes:
+        assert self._response is not None
+        piece: bytes = self._response.raw.read(count)
+        if not piece:
+            raise urllib3.exceptions.ProtocolError("the connection was closed early")
+        return piece
+
+    def _open(self) -> None:
+        self._drop()
+        start = self.position if self._parts else 0
+        response = self._session.get(
+            self.url,
+            stream=True,
+            timeout=self.patience.timeout,
+            headers={"Range": f"bytes={start}-", "Accept-Encoding": "identity"},
+        )
+        self._response = response
+        if response.status_code in _BUSY:
+            raise urllib3.exceptions.HTTPError(f"the server answers {response.status_code} {response.reason}")
+        if response.status_code not in (200, 206):
+            raise DownloadError(f"{self.url}: the server answers {response.status_code} {printable(response.reason)}")
+        self._parts = response.status_code == 206
+        self._at, size = (start, _total(response)) if self._parts else (0, _length(response))
+        if self._parts and _start(response) != start:
+            raise DownloadError(f"{self.url}: the server sent another part of the file than was asked for")
+        version = response.headers.get("ETag") or response.headers.get("Last-Modified")
+        if self.size is not None and (size, version) != (self.size, self._version):
+            raise DownloadError(f"{self.url}: the file changed on the server during the download; start again")
+        self.size, self._version = size, version
+
+    def _drop(self) -> None:
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+
+
+def _length(response: requests.Response) -> int | None:
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() else None
+
+
+def _start(response: requests.Response) -> int | None:
+    start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    return int(start) if start.isdecimal() else None
+
+
+def _total(response: requests.Response) -> int | None:
+    total = response.headers.get("Content-Range", "").rpartition("/")[2]
+    return int(total) if total.isdecimal() else None

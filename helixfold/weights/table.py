@@ -1,0 +1,320 @@
+"""Every parameter under its three names: ours, DeepMind's and OpenFold's. This is the only place where they meet.
+
+DeepMind's names leave out the common scope `alphafold/alphafold_iteration`; a leaf follows `//`. In stacks, `*` stands
+for the block's number; DeepMind has one array for the whole stack, with a leading axis for the block.
+OpenFold's tensors are laid out as ours, but for query, key and value, which we keep in one.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from helixfold.config import ModelConfig, StackConfig, TemplateConfig
+from helixfold.weights.conversion import KEEP, TRANSPOSE, Axes, heads_bias, heads_in, heads_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One tensor of ours, or one of each of `blocks` blocks; `axes` relates it to DeepMind's array."""
+
+    ours: str
+    alphafold: tuple[str, ...]
+    openfold: tuple[str, ...]
+    axes: Axes = KEEP
+    blocks: int | None = None
+
+
+class Module(NamedTuple):
+    """Where a module stands in each of the three trees."""
+
+    ours: str
+    alphafold: str
+    openfold: str
+
+    def child(self, ours: str, alphafold: str, openfold: str) -> "Module":
+        """A module within; an empty name is the module itself."""
+        return Module(
+            ".".join(filter(None, (self.ours, ours))),
+            "/".join(filter(None, (self.alphafold, alphafold))),
+            ".".join(filter(None, (self.openfold, openfold))),
+        )
+
+    def parameter(self, ours: str, leaf: str, openfold: str, axes: Axes = KEEP) -> Parameter:
+        """A parameter of this module."""
+        return self.joined(ours, [(leaf, openfold)], axes)
+
+    def joined(self, ours: str, parts: Iterable[tuple[str, str]], axes: Axes) -> Parameter:
+        """A parameter of ours that the others keep in several, `(DeepMind's leaf, OpenFold's name)` each."""
+        leaves, names = zip(*parts, strict=True)
+        return Parameter(
+            ours=f"{self.ours}.{ours}",
+            alphafold=tuple(f"{self.alphafold}//{leaf}" for leaf in leaves),
+            openfold=tuple(f"{self.openfold}.{name}" for name in names),
+            axes=axes,
+        )
+
+
+def table(config: ModelConfig) -> tuple[Parameter, ...]:
+    """All parameters of a model with these settings."""
+    root = Module("", "", "")
+    rows = [*_embedders(root), *_structure_module(root, config.structure.angle_blocks), *_heads(root, config)]
+    if config.template:
+        rows += _templates(root, config.template)
+    for name, alphafold, stack, global_columns in (
+        ("extra_msa_stack", "extra_msa_stack", config.extra_msa, True),
+        ("evoformer", "evoformer_iteration", config.evoformer, False),
+    ):
+        block = root.child(f"{name}.blocks.*", f"evoformer/{alphafold}", f"{name}.blocks.*")
+        rows += _stacked(_evoformer_block(block, stack, global_columns=global_columns), stack.blocks)
+    return tuple(rows)
+
+
+def _stacked(rows: Iterable[Parameter], blocks: int) -> Iterator[Parameter]:
+    return (replace(row, blocks=blocks) for row in rows)
+
+
+def _linear(module: Module) -> list[Parameter]:
+    return [
+        module.parameter("weight", "weights", "weight", TRANSPOSE),
+        module.parameter("bias", "bias", "bias"),
+    ]
+
+
+def _norm(module: Module) -> list[Parameter]:
+    return [module.parameter("weight", "scale", "weight"), module.parameter("bias", "offset", "bias")]
+
+
+def _linears(module: Module, *names: tuple[str, str, str]) -> list[Parameter]:
+    return [row for name in names for row in _linear(module.child(*name))]
+
+
+def _norms(module: Module, *names: tuple[str, str, str]) -> list[Parameter]:
+    return [row for name in names for row in _norm(module.child(*name))]
+
+
+def _gate_and_output(module: Module, heads: int) -> list[Parameter]:
+    return [
+        module.parameter("gate.weight", "gating_w", "linear_g.weight", heads_out(heads)),
+        module.parameter("gate.bias", "gating_b", "linear_g.bias", heads_bias(heads)),
+        *_attention_output(module, heads),
+    ]
+
+
+def _attention_output(module: Module, heads: int) -> list[Parameter]:
+    return [
+        module.parameter("out.weight", "output_w", "linear_o.weight", heads_in(heads)),
+        module.parameter("out.bias", "output_b", "linear_o.bias"),
+    ]
+
+
+def _self_attention(module: Module, heads: int) -> list[Parameter]:
+    parts = [(f"{part}_w", f"linear_{part[0]}.weight") for part in ("query", "key", "value")]
+    return [module.joined("qkv.weight", parts, heads_out(heads)), *_gate_and_output(module, heads)]
+
+
+def _global_attention(module: Module, heads: int) -> list[Parameter]:
+    return [
+        module.parameter("query.weight", "query_w", "linear_q.weight", heads_out(heads)),
+        module.parameter("key.weight", "key_w", "linear_k.weight", TRANSPOSE),
+        module.parameter("value.weight", "value_w", "linear_v.weight", TRANSPOSE),
+        *_gate_and_output(module, heads),
+    ]
+
+
+def _transition(module: Module) -> list[Parameter]:
+    return [
+        *_norm(module.child("norm", "input_layer_norm", "layer_norm")),
+        *_linears(module, ("linear_1", "transition1", "linear_1"), ("linear_2", "transition2", "linear_2")),
+    ]
+
+
+def _triangle_multiplication(module: Module, left: str, right: str) -> list[Parameter]:
+    return [
+        *_norms(
+            module,
+            ("norm_in", "layer_norm_input", "layer_norm_in"),
+            ("norm_out", "center_layer_norm", "layer_norm_out"),
+        ),
+        *_linears(
+            module,
+            ("left", "left_projection", f"linear_{left}_p"),
+            ("left_gate", "left_gate", f"linear_{left}_g"),
+            ("right", "right_projection", f"linear_{right}_p"),
+            ("right_gate", "right_gate", f"linear_{right}_g"),
+            ("out", "output_projection", "linear_z"),
+            ("gate", "gating_linear", "linear_g"),
+        ),
+    ]
+
+
+def _triangle_attention(module: Module, heads: int) -> list[Parameter]:
+    return [
+        *_norm(module.child("norm", "query_norm", "layer_norm")),
+        module.parameter("pair_bias.weight", "feat_2d_weights", "linear.weight", TRANSPOSE),
+        *_self_attention(module.child("attention", "attention", "mha"), heads),
+    ]
+
+
+def _pair_updates(block: Module, openfold: str, heads: int) -> list[Parameter]:
+    """What Evoformer and template blocks do to the pair stream; `openfold` is where OpenFold keeps it in the block."""
+    multiplication, attention = "triangle_multiplication", "triangle_attention"
+    pair = block.child("", "", openfold)
+    return [
+        # DeepMind's incoming edges swap the roles that the paper gives to a and b; OpenFold kept the paper's.
+        *_triangle_multiplication(
+            pair.child("triangle_outgoing", f"{multiplication}_outgoing", "tri_mul_out"), "a", "b"
+        ),
+        *_triangle_multiplication(
+            pair.child("triangle_incoming", f"{multiplication}_incoming", "tri_mul_in"), "b", "a"
+        ),
+        *_triangle_attention(pair.child("triangle_starting", f"{attention}_starting_node", "tri_att_start"), heads),
+        *_triangle_attention(pair.child("triangle_ending", f"{attention}_ending_node", "tri_att_end"), heads),
+        *_transition(pair.child("pair_transition", "pair_transition", "pair_transition")),
+    ]
+
+
+def _evoformer_block(block: Module, stack: StackConfig, *, global_columns: bool) -> list[Parameter]:
+    heads = stack.msa_heads
+    row = block.child("row_attention", "msa_row_attention_with_pair_bias", "msa_att_row")
+    outer = block.child("outer_product_mean", "outer_product_mean", "outer_product_mean")
+    if global_columns:
+        column = block.child("column_attention", "msa_column_global_attention", "msa_att_col")
+        gather = _global_attention(column.child("", "attention", "global_attention"), heads)
+    else:
+        column = block.child("column_attention", "msa_column_attention", "msa_att_col._msa_att")
+        gather = _self_attention(column.child("attention", "attention", "mha"), heads)
+    return [
+        *_norms(row, ("norm", "query_norm", "layer_norm_m"), ("pair_norm", "feat_2d_norm", "layer_norm_z")),
+        row.parameter("pair_bias.weight", "feat_2d_weights", "linear_z.weight", TRANSPOSE),
+        *_self_attention(row.child("attention", "attention", "mha"), heads),
+        *_norm(column.child("norm", "query_norm", "layer_norm_m")),
+        *gather,
+        *_transition(block.child("msa_transition", "msa_transition", "msa_transition")),
+        *_norm(outer.child("norm", "layer_norm_input", "layer_norm")),
+        *_linears(outer, ("left", "left_projection", "linear_1"), ("right", "right_projection", "linear_2")),
+        outer.parameter("out.weight", "output_w", "linear_out.weight", heads_in(stack.c_outer)),
+        outer.parameter("out.bias", "output_b", "linear_out.bias"),
+        *_pair_updates(block, "pair_stack", stack.pair_heads),
+    ]
+
+
+def _embedders(root: Module) -> list[Parameter]:
+    start = root.child("input_embedder", "evoformer", "input_embedder")
+    recycled = root.child("recycling_embedder", "evoformer", "recycling_embedder")
+    return [
+        *_linears(
+            start,
+            ("msa", "preprocess_msa", "linear_msa_m"),
+            ("target", "preprocess_1d", "linear_tf_m"),
+            ("left", "left_single", "linear_tf_z_i"),
+            ("right", "right_single", "linear_tf_z_j"),
+            ("relative_position", "pair_activiations", "linear_relpos"),
+        ),
+        *_norms(
+            recycled,
+            ("norm_msa", "prev_msa_first_row_norm", "layer_norm_m"),
+            ("norm_pair", "prev_pair_norm", "layer_norm_z"),
+        ),
+        *_linear(recycled.child("distances", "prev_pos_linear", "linear")),
+        *_linears(
+            root,
+            ("extra_msa_embedder.linear", "evoformer/extra_msa_activations", "extra_msa_embedder.linear"),
+            ("single", "evoformer/single_activations", "evoformer.linear"),
+        ),
+    ]
+
+
+def _templates(root: Module, config: TemplateConfig) -> list[Parameter]:
+    templates = root.child("template_embedder", "evoformer", "template_embedder")
+    one = templates.child("pair", "template_embedding/single_template_embedding", "")
+    block = one.child("blocks.*", "template_pair_stack/__layer_stack_no_state", "template_pair_stack.blocks.*")
+    attention = templates.child("attention", "template_embedding/attention", "template_pointwise_att.mha")
+    into_heads = heads_out(config.attention_heads)
+    return [
+        *_linears(
+            templates,
+            ("angles.linear_1", "template_single_embedding", "template_single_embedder.linear_1"),
+            ("angles.linear_2", "template_projection", "template_single_embedder.linear_2"),
+        ),
+        *_linear(one.child("linear", "embedding2d", "template_pair_embedder.linear")),
+        *_norm(one.child("norm", "output_layer_norm", "template_pair_stack.layer_norm")),
+        *_stacked(_pair_updates(block, "", config.pair_heads), config.blocks),
+        attention.parameter("query.weight", "query_w", "linear_q.weight", into_heads),
+        attention.parameter("key.weight", "key_w", "linear_k.weight", into_heads),
+        attention.parameter("value.weight", "value_w", "linear_v.weight", into_heads),
+        *_attention_output(attention, config.attention_heads),
+    ]
+
+
+def _structure_module(root: Module, angle_blocks: int) -> list[Parameter]:
+    structure = root.child("structure_module", "structure_module", "structure_module")
+    fold = structure.child("", "fold_iteration", "")
+    attention = fold.child("attention", "invariant_point_attention", "ipa")
+    angles = fold.child("angles", "rigid_sidechain", "angle_resnet")
+    # haiku numbers modules of one name from the second on: resblock1, resblock1_1, ...
+    blocks = [(block, f"_{block}" if block else "") for block in range(angle_blocks)]
+    return [
+        *_norms(
+            structure,
+            ("norm_single", "single_layer_norm", "layer_norm_s"),
+            ("norm_pair", "pair_layer_norm", "layer_norm_z"),
+        ),
+        *_linear(structure.child("initial", "initial_projection", "linear_in")),
+        *_linears(
+            attention,
+            ("query", "q_scalar", "linear_q"),
+            ("key_value", "kv_scalar", "linear_kv"),
+            ("query_points", "q_point_local", "linear_q_points.linear"),
+            ("key_value_points", "kv_point_local", "linear_kv_points.linear"),
+            ("pair_bias", "attention_2d", "linear_b"),
+            ("out", "output_projection", "linear_out"),
+        ),
+        attention.parameter("point_weights", "trainable_point_weights", "head_weights"),
+        *_norms(
+            fold,
+            ("norm_attention", "attention_layer_norm", "layer_norm_ipa"),
+            ("norm_transition", "transition_layer_norm", "transition.layer_norm"),
+        ),
+        *_linears(
+            fold,
+            ("transition.linear_1", "transition", "transition.layers.0.linear_1"),
+            ("transition.linear_2", "transition_1", "transition.layers.0.linear_2"),
+            ("transition.linear_3", "transition_2", "transition.layers.0.linear_3"),
+            ("backbone_update", "affine_update", "bb_update.linear"),
+        ),
+        *_linears(
+            angles,
+            ("current", "input_projection", "linear_in"),
+            ("initial", "input_projection_1", "linear_initial"),
+            *(
+                (f"blocks.{block}.linear_{layer}", f"resblock{layer}{suffix}", f"layers.{block}.linear_{layer}")
+                for block, suffix in blocks
+                for layer in (1, 2)
+            ),
+            ("out", "unnormalized_angles", "linear_out"),
+        ),
+    ]
+
+
+def _heads(root: Module, config: ModelConfig) -> list[Parameter]:
+    heads = root.child("heads", "", "aux_heads")
+    lddt = heads.child("lddt", "predicted_lddt_head", "plddt")
+    rows = [
+        *_linears(
+            heads,
+            ("distogram.linear", "distogram_head/half_logits", "distogram.linear"),
+            ("masked_msa.linear", "masked_msa_head/logits", "masked_msa.linear"),
+            (
+                "experimentally_resolved.linear",
+                "experimentally_resolved_head/logits",
+                "experimentally_resolved.linear",
+            ),
+        ),
+        *_norm(lddt.child("norm", "input_layer_norm", "layer_norm")),
+        *_linears(
+            lddt, ("linear_1", "act_0", "linear_1"), ("linear_2", "act_1", "linear_2"), ("out", "logits", "linear_3")
+        ),
+    ]
+    if config.heads.aligned_error:
+        rows += _linear(heads.child("aligned_error.linear", "predicted_aligned_error_head/logits", "tm.linear"))
+    return rows

@@ -1,0 +1,247 @@
+"""`helixfold predict`, as a person would use it: files in, files out, and clear words when something is wrong."""
+
+import gzip
+import json
+from pathlib import Path
+
+import gemmi
+import numpy as np
+import pytest
+import torch
+from Bio.PDB import MMCIFParser, PDBParser
+
+from data_pipeline.features.schema import Features
+from helixfold.cli import predict as command
+from helixfold.cli.main import main
+
+SEQUENCE = "MKTAYIAKQR"
+FILES = [
+    "confidence_tiny.json",
+    "features.npz",
+    "pae.png",
+    "pae_tiny.json",
+    "plddt.png",
+    "ranked_0.cif",
+    "ranked_0.pdb",
+    "ranking_debug.json",
+    "timings.json",
+    "unrelaxed_tiny.cif",
+    "unrelaxed_tiny.pdb",
+]
+
+
+@pytest.fixture(autouse=True)
+def no_downloaded_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
+
+
+@pytest.fixture
+def fasta(tmp_path: Path) -> Path:
+    return written(tmp_path / "one.fasta", f">one\n{SEQUENCE}\n")
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def run(*arguments: object, output: Path) -> int:
+    return main(["predict", *map(str, arguments), "--output", str(output), "--num-recycles", "1"])
+
+
+def structure_of(path: Path) -> gemmi.Structure:
+    structure = gemmi.read_structure(str(path))
+    structure.setup_entities()
+    return structure
+
+
+def test_every_file_appears_and_is_read_back(fasta: Path, tmp_path: Path) -> None:
+    assert run(fasta, output=tmp_path / "out") == 0
+    target = tmp_path / "out" / "one"
+    assert sorted(path.name for path in target.iterdir()) == FILES
+    confidence = json.loads((target / "confidence_tiny.json").read_text())
+    for name in ("ranked_0.pdb", "ranked_0.cif"):
+        chain = structure_of(target / name)[0]["A"]
+        assert gemmi.one_letter_code([residue.name for residue in chain]) == SEQUENCE
+        assert [residue["CA"][0].b_iso for residue in chain] == pytest.approx(confidence["plddt"], abs=0.011)
+    pdb = PDBParser(QUIET=True).get_structure("one", str(target / "ranked_0.pdb"))
+    cif = MMCIFParser(QUIET=True).get_structure("one", str(target / "ranked_0.cif"))
+    names = [[atom.get_id() for atom in each.get_atoms()] for each in (pdb, cif)]
+    assert names[0] == names[1]
+    assert {"N", "CA", "C", "O"} < set(names[0])
+
+
+def test_untrained_parameters_are_named_so_in_every_file_and_on_the_screen(
+    fasta: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(fasta, output=tmp_path / "out")
+    assert "UNTRAINED" in capsys.readouterr().err
+    texts = [path for path in (tmp_path / "out" / "one").iterdir() if path.suffix in (".json", ".pdb", ".cif")]
+    assert len(texts) == 8
+    for path in texts:
+        assert "UNTRAINED" in path.read_text(), path.name
+
+
+def test_the_same_command_gives_the_same_files(fasta: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(fasta, output=tmp_path / name)
+    for path in (tmp_path / "a" / "one").iterdir():
+        if path.name != "timings.json":
+            assert path.read_bytes() == (tmp_path / "b" / "one" / path.name).read_bytes(), path.name
+
+
+def test_alignments_come_from_a_file_a_directory_or_are_the_input(fasta: Path, tmp_path: Path) -> None:
+    rows = f">one\n{SEQUENCE}\n>two\nMKTAYIaaAKQ-\n>three\n-KTAYIAKQR\n"
+    folder = tmp_path / "msas"
+    folder.mkdir()
+    with gzip.open(folder / "one.a3m.gz", "wt") as file:
+        file.write(rows)
+    a3m = written(tmp_path / "one.a3m", rows)
+    for name, arguments in (("file", (fasta, "--msa", a3m)), ("folder", (fasta, "--msa", folder)), ("input", (a3m,))):
+        assert run(*arguments, output=tmp_path / name) == 0
+        assert len(Features.load(tmp_path / name / "one" / "features.npz").msa) == 3
+    structures = [(tmp_path / name / "one" / "ranked_0.pdb").read_bytes() for name in ("file", "folder", "input")]
+    assert structures[0] == structures[1] == structures[2]
+
+
+def test_finished_targets_are_skipped_until_told_otherwise(
+    fasta: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    run(fasta, output=output)
+    before = (output / "one" / "ranked_0.pdb").stat().st_mtime_ns
+    capsys.readouterr()
+    assert run(fasta, output=output) == 0
+    assert "skipped" in capsys.readouterr().out
+    assert (output / "one" / "ranked_0.pdb").stat().st_mtime_ns == before
+    run(fasta, "--overwrite", output=output)
+    assert (output / "one" / "ranked_0.pdb").stat().st_mtime_ns > before
+
+
+def test_a_target_that_fails_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fasta = written(tmp_path / "two.fasta", f">bad\n{SEQUENCE}\n>good\n{SEQUENCE}A\n")
+    fold, output = command.fold, tmp_path / "out"
+
+    def fails_once(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
+        if features.domain_name == "bad":
+            raise torch.OutOfMemoryError("no memory left")
+        return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(command, "fold", fails_once)
+    assert run(fasta, output=output) == 1
+    assert json.loads((output / "failures.json").read_text()) == {"bad": "OutOfMemoryError: no memory left"}
+    assert (output / "good" / "ranked_0.pdb").exists()
+    monkeypatch.setattr(command, "fold", fold)
+    assert run(fasta, output=output) == 0
+    assert not (output / "failures.json").exists()
+    assert "good: finished before" in capsys.readouterr().out
+
+
+def test_recycling_stops_when_the_structure_has_settled(fasta: Path, tmp_path: Path) -> None:
+    run(fasta, "--recycle-tolerance", "1000", "--num-recycles", "5", output=tmp_path / "out")
+    main(["predict", str(fasta), "--recycle-tolerance", "1000", "--num-recycles", "5", "--output", str(tmp_path / "b")])
+    confidence = json.loads((tmp_path / "b" / "one" / "confidence_tiny.json").read_text())
+    assert (confidence["num_recycles"], confidence["converged"]) == (1, True)
+
+
+def test_unknown_residues_are_kept_in_the_sequence(tmp_path: Path) -> None:
+    fasta = written(tmp_path / "x.fasta", ">x\nMKXTB\n")
+    assert run(fasta, output=tmp_path / "out") == 0
+    confidence = json.loads((tmp_path / "out" / "x" / "confidence_tiny.json").read_text())
+    assert len(confidence["plddt"]) == 5
+    cif = structure_of(tmp_path / "out" / "x" / "ranked_0.cif")
+    assert cif.entities[0].full_sequence == ["MET", "LYS", "UNK", "THR", "UNK"]
+
+
+def bomb(path: Path) -> Path:
+    np.savez_compressed(path, **{"alphafold/alphafold_iteration/x//weights": np.zeros(300_000_000, np.float32)})
+    return path
+
+
+BAD_INPUTS: dict[str, tuple[dict[str, bytes], list[str], str]] = {
+    "missing file": ({}, ["no.fasta"], "no.fasta: cannot be read: No such file"),
+    "empty FASTA": ({"a.fasta": b""}, ["a.fasta"], "a.fasta: the file is empty"),
+    "empty record": ({"a.fasta": b">x\n>y\nMK\n"}, ["a.fasta"], "line 1, record 'x': the record has no sequence"),
+    "duplicate names": ({"a.fasta": b">x\nMK\n>x\nMA\n"}, ["a.fasta"], "line 3, record 'x': "),
+    "duplicate names across files": (
+        {"a.fasta": b">x\nMK\n", "b.fasta": b">X\nMA\n"},
+        ["a.fasta", "b.fasta"],
+        "'X' comes twice",
+    ),
+    "illegal letter": ({"a.fasta": b">x\nMK\nAC1D\n"}, ["a.fasta"], "line 3, column 3, record 'x': '1' is not"),
+    "slash in a name": ({"a.fasta": b">a/b\nMK\n"}, ["a.fasta"], "'/'"),
+    "dots in a name": ({"a.fasta": b">..\nMK\n"}, ["a.fasta"], "'..'"),
+    "NUL in a name": ({"a.fasta": b">a\0b\nMK\n"}, ["a.fasta"], "control"),
+    "another query": (
+        {"a.fasta": b">x\nMKV\n", "a.a3m": b">x\nMKA\n"},
+        ["a.fasta", "--msa", "a.a3m"],
+        "at residue 3 it has 'A', the target 'V'",
+    ),
+    "rows of two lengths": (
+        {"a.fasta": b">x\nMKV\n", "a.a3m": b">x\nMKV\n>y\nMK\n"},
+        ["a.fasta", "--msa", "a.a3m"],
+        "line 3, record 'y': the row has 2 columns",
+    ),
+    "one alignment for two": (
+        {"a.fasta": b">x\nMKV\n>y\nMKA\n", "a.a3m": b">x\nMKV\n"},
+        ["a.fasta", "--msa", "a.a3m"],
+        "give --msa a directory",
+    ),
+    "weights for another preset": (
+        {"a.fasta": b">x\nMKV\n"},
+        ["a.fasta", "--weights", "params_model_1.npz"],
+        "params_model_1.npz",
+    ),
+    "truncated npz": (
+        {"a.fasta": b">x\nMKV\n", "params_model_1.npz": b"PK\x03\x04 cut"},
+        ["a.fasta", "--weights", "params_model_1.npz"],
+        "params_model_1.npz: ",
+    ),
+    "no weights": ({"a.fasta": b">x\nMKV\n"}, ["a.fasta", "--models", "model_1"], "helixfold weights download"),
+    "negative recycles": ({"a.fasta": b">x\nMKV\n"}, ["a.fasta", "--num-recycles", "-1"], "must not be negative"),
+    "no such device": ({"a.fasta": b">x\nMKV\n"}, ["a.fasta", "--device", "abacus"], "no device 'abacus'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUTS)
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, arguments, message = BAD_INPUTS[case]
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    if "another preset" in case:
+        np.savez("params_model_1.npz", **{"alphafold/alphafold_iteration/x//bias": np.zeros(3, np.float32)})
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["predict", *arguments, "--output", "out"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("helixfold: error: ")
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_npz_bomb_is_refused(tmp_path: Path, fasta: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = bomb(tmp_path / "params_model_1.npz")
+    assert weights.stat().st_size < 2_000_000
+    assert run(fasta, "--weights", weights, output=tmp_path / "out") == 2
+    assert "params_model_1.npz" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_protein_of_the_same_name_is_not_overwritten(
+    fasta: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(fasta, output=tmp_path / "out")
+    other = written(tmp_path / "other.fasta", ">one\nMKV\n")
+    assert run(other, "--overwrite", output=tmp_path / "out") == 2
+    assert "another protein of the name 'one'" in capsys.readouterr().err
+
+
+def test_an_output_that_is_a_file_is_refused(fasta: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(fasta, output=written(tmp_path / "out", "x")) == 2
+    assert "cannot be used as output directory" in capsys.readouterr().err

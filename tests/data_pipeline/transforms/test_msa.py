@@ -1,0 +1,166 @@
+"""From MSA to model input: deterministic steps equal AlphaFold's, random ones have its probabilities."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.residues import GAP, MASKED, UNKNOWN
+from data_pipeline.transforms import msa as steps
+
+STORED = Path(__file__).parents[2] / "parity" / "data" / "pipeline_transforms.npz"
+ALPHAFOLD = {"uniform_prob": 0.1, "profile_prob": 0.1, "same_prob": 0.1}
+
+
+@pytest.fixture(scope="module")
+def alphafold() -> dict[str, np.ndarray]:
+    with np.load(STORED) as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parity
+def test_profile_equals_alphafolds(alphafold: dict[str, np.ndarray]) -> None:
+    np.testing.assert_allclose(steps.msa_profile(alphafold["msa"]), alphafold["profile"], atol=1e-6)
+
+
+@pytest.mark.parity
+def test_cluster_assignment_equals_alphafolds(alphafold: dict[str, np.ndarray]) -> None:
+    assignment = steps.nearest_clusters(alphafold["masked_msa"], alphafold["sampled_extra_msa"])
+    np.testing.assert_array_equal(assignment, alphafold["assignment"])
+
+
+@pytest.mark.parity
+def test_cluster_summaries_equal_alphafolds(alphafold: dict[str, np.ndarray]) -> None:
+    profile, deletion_mean = steps.summarize_clusters(
+        alphafold["masked_msa"],
+        alphafold["sampled_deletion_matrix"],
+        alphafold["sampled_extra_msa"],
+        alphafold["sampled_extra_deletion_matrix"],
+        alphafold["assignment"],
+    )
+    np.testing.assert_allclose(profile, alphafold["cluster_profile"], atol=1e-6)
+    np.testing.assert_allclose(deletion_mean, alphafold["cluster_deletion_mean"], rtol=1e-6)
+
+
+@pytest.mark.parity
+def test_model_features_equal_alphafolds(alphafold: dict[str, np.ndarray]) -> None:
+    feature = steps.msa_feature(
+        alphafold["masked_msa"],
+        alphafold["sampled_deletion_matrix"],
+        alphafold["cluster_profile"],
+        alphafold["cluster_deletion_mean"],
+    )
+    np.testing.assert_allclose(feature, alphafold["msa_feat"], atol=1e-6)
+    deletions = alphafold["cropped_extra_deletion_matrix"]
+    np.testing.assert_array_equal(steps.has_deletion(deletions), alphafold["extra_has_deletion"])
+    np.testing.assert_allclose(steps.deletion_value(deletions), alphafold["extra_deletion_value"], atol=1e-6)
+    np.testing.assert_array_equal(steps.target_feature(alphafold["aatype"]), alphafold["target_feat"])
+
+
+@pytest.mark.parity
+def test_msa_feature_equals_alphafold_2_3(reference: Path) -> None:
+    with np.load(reference / "modules" / "functions.npz") as functions:
+        clusters = "mm_nearest_neighbor_clusters"
+        feature = steps.msa_feature(
+            functions[f"{clusters}|in:msa"].astype(np.int8),
+            functions[f"{clusters}|in:deletion_matrix"].astype(np.int32),
+            functions[f"{clusters}|out:cluster_profile"],
+            functions[f"{clusters}|out:cluster_deletion_mean"],
+        )
+        np.testing.assert_allclose(feature, functions["mm_create_msa_feat|out:result"], atol=1e-6)
+
+
+@pytest.mark.parametrize(("s", "e", "r"), [(1, 1, 1), (7, 50, 30), (40, 333, 600)])
+def test_nearest_cluster_is_the_argmax_of_agreeing_one_hots(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, s: int, e: int, r: int
+) -> None:
+    monkeypatch.setattr(steps, "_CHUNK", 1000)
+    # Few residue types, so that there are ties; gaps and masks are frequent.
+    kinds = np.array([0, 1, UNKNOWN, GAP, MASKED], np.int8)
+    centres, rows = kinds[rng.integers(0, 5, (s, r))], kinds[rng.integers(0, 4, (e, r))]
+    weights = np.eye(23)[:, : UNKNOWN + 1]
+    agreement = np.einsum("s r c, e r c -> e s", weights[centres], weights[rows])
+    np.testing.assert_array_equal(steps.nearest_clusters(centres, rows), agreement.argmax(axis=1))
+
+
+def test_cluster_summaries_without_extra_rows_are_the_centres() -> None:
+    centres = np.array([[0, GAP, MASKED]], np.int8)
+    none = np.zeros((0, 3), np.int8)
+    profile, deletion_mean = steps.summarize_clusters(
+        centres, np.array([[2, 0, 1]]), none, none.astype(np.int32), np.zeros(0, np.int32)
+    )
+    np.testing.assert_allclose(profile, np.eye(23)[centres], atol=2e-6)
+    np.testing.assert_allclose(deletion_mean, [[2, 0, 1]], rtol=2e-6)
+
+
+def test_rows_are_split_into_centres_led_by_the_target_and_the_rest(rng: np.random.Generator) -> None:
+    chosen, rest = steps.sample_rows(10, 4, rng)
+    assert chosen[0] == 0
+    assert len(chosen) == 4
+    assert sorted([*chosen, *rest]) == list(range(10))
+    chosen, rest = steps.sample_rows(1, 4, rng)
+    assert (chosen.tolist(), rest.tolist()) == ([0], [])
+
+
+def test_every_row_but_the_target_is_a_centre_equally_often(rng: np.random.Generator) -> None:
+    counts = np.zeros(9)
+    for _ in range(4000):
+        counts += np.bincount(steps.sample_rows(9, 5, rng)[0], minlength=9)
+    assert counts[0] == 4000
+    # Each other row is chosen with probability 1/2: standard deviation 32.
+    np.testing.assert_allclose(counts[1:], 2000, atol=160)
+
+
+def test_extra_rows_are_cropped_without_repetition_and_in_random_order(rng: np.random.Generator) -> None:
+    kept = np.stack([steps.crop_extra_rows(6, 4, rng) for _ in range(3000)])
+    assert kept.shape == (3000, 4)
+    assert all(len(set(rows)) == 4 for rows in kept.tolist())
+    np.testing.assert_allclose(np.bincount(kept[:, 0], minlength=6), 500, atol=110)
+    assert sorted(steps.crop_extra_rows(3, 10, rng)) == [0, 1, 2]
+
+
+def test_replacement_probabilities_sum_to_one_and_follow_the_published_shares() -> None:
+    profile = np.zeros((2, 22))
+    profile[:, 3] = 1
+    probabilities = steps.replacement_probabilities(np.array([3, GAP], np.int8), profile, **ALPHAFOLD)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_allclose(probabilities[:, MASKED], 0.7)
+    np.testing.assert_allclose(probabilities[:, 3], [0.205, 0.105])
+    np.testing.assert_allclose(probabilities[:, [0, UNKNOWN, GAP]], [[0.005, 0, 0], [0.005, 0, 0.1]], atol=1e-12)
+
+
+def test_masking_hides_the_fraction_and_replaces_with_the_probabilities(rng: np.random.Generator) -> None:
+    msa = rng.integers(0, 22, (500, 300), np.int8)
+    msa[:, 0] = 5
+    profile = steps.msa_profile(msa)
+    masked, hidden = steps.mask_msa(msa, profile, fraction=0.15, **ALPHAFOLD, rng=rng)
+    np.testing.assert_array_equal(masked[~hidden], msa[~hidden])
+    assert hidden.mean() == pytest.approx(0.15, abs=5 * np.sqrt(0.15 * 0.85 / hidden.size))
+    expected = steps.replacement_probabilities(msa[hidden], profile[np.nonzero(hidden)[1]], **ALPHAFOLD)
+    counts = np.bincount(masked[hidden], minlength=23)
+    deviation = np.sqrt((expected * (1 - expected)).sum(axis=0))
+    assert (np.abs(counts - expected.sum(axis=0)) <= 5 * deviation + 1e-9).all()
+    assert np.mean(masked[hidden] == msa[hidden]) == pytest.approx(0.1 + 0.1 / 22 + 0.1 / 22, abs=0.012)
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 0.0), (1.0, 1.0)])
+def test_masking_nothing_or_everything(rng: np.random.Generator, fraction: float, expected: float) -> None:
+    msa = rng.integers(0, 22, (5, 6), np.int8)
+    nothing_else = {"uniform_prob": 0.0, "profile_prob": 0.0, "same_prob": 0.0}
+    masked, hidden = steps.mask_msa(msa, steps.msa_profile(msa), fraction=fraction, **nothing_else, rng=rng)
+    assert hidden.mean() == expected
+    assert np.mean(masked == MASKED) == expected
+
+
+def test_residues_become_unknown_but_gaps_stay(rng: np.random.Generator) -> None:
+    msa = np.where(rng.random((200, 100)) < 0.3, np.int8(GAP), np.int8(4))
+    replaced, aatype = steps.replace_with_unknown(msa, np.full(100, 4, np.int32), 0.25, rng)
+    np.testing.assert_array_equal(replaced == GAP, msa == GAP)
+    assert np.mean(replaced[msa == 4] == UNKNOWN) == pytest.approx(0.25, abs=0.02)
+    assert set(aatype.tolist()) == {4, UNKNOWN}
+    assert replaced.dtype == np.int8

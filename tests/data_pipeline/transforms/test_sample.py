@@ -1,0 +1,111 @@
+"""A draw has the sizes, types and freshness that the model expects, at every depth of the MSA."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.features.schema import SAMPLE_AXES
+from data_pipeline.residues import MASKED, UNKNOWN
+from data_pipeline.transforms.sample import SamplingConfig, draw_sample
+from tests.data_pipeline.transforms.samples import random_features
+
+CONFIG = SamplingConfig(max_msa_clusters=6, max_extra_msa=5, max_templates=2)
+
+
+@pytest.mark.parametrize(
+    ("n", "t", "sizes"),
+    [
+        (30, 4, {"s": 6, "e": 5, "t": 2}),
+        (8, 1, {"s": 6, "e": 2, "t": 1}),
+        (6, 0, {"s": 6, "e": 1, "t": 0}),
+        (1, 0, {"s": 1, "e": 1, "t": 0}),
+    ],
+)
+def test_sizes_are_what_there_is_up_to_the_config(n: int, t: int, sizes: dict[str, int]) -> None:
+    sample = draw_sample(random_features(n, 9, t), CONFIG, np.random.default_rng(0))
+    for name, axes in SAMPLE_AXES.items():
+        array = getattr(sample, name)
+        assert array.shape[: len(axes)] == tuple((sizes | {"r": 9})[axis] for axis in axes), name
+        assert array.dtype in (np.int32, np.float32), name
+    assert sample.extra_msa_mask.all() == (n > 6)
+    assert sample.extra_msa_mask.any() == (n > 6)
+
+
+def test_no_templates_are_used_when_the_config_wants_none() -> None:
+    sample = draw_sample(random_features(3, 9, 4), SamplingConfig(max_templates=0), np.random.default_rng(0))
+    assert sample.template_all_atom_positions.shape == (0, 9, 37, 3)
+    assert sample.template_mask.shape == (0,)
+
+
+def test_the_target_comes_first_and_only_hidden_positions_change() -> None:
+    features = random_features(40, 50)
+    sample = draw_sample(features, CONFIG, np.random.default_rng(0))
+    np.testing.assert_array_equal(sample.true_msa[0], features.aatype)
+    shown = sample.msa_feat[..., : MASKED + 1].argmax(axis=-1)
+    hidden = sample.bert_mask > 0
+    np.testing.assert_array_equal(shown[~hidden], sample.true_msa[~hidden])
+    assert (shown[hidden] == MASKED).mean() > 0.5
+    # Every extra row counts in exactly one cluster, whether the extra-MSA stack reads it or not.
+    members = sample.msa_feat[..., MASKED + 3 : -1]
+    np.testing.assert_allclose(members.sum(axis=-1), 1, atol=1e-5)
+
+
+def test_extra_rows_join_the_cluster_they_resemble() -> None:
+    alone = random_features(10, 12)
+    msa = np.where(np.arange(10)[:, None] == np.arange(12), 2, 1).astype(np.int8)  # rows 1..9 differ in one column
+    msa[0] = 0
+    features = replace(alone, msa=msa, deletion_matrix=np.repeat(np.arange(10), 12).reshape(10, 12))
+    config = SamplingConfig(max_msa_clusters=2, masked_msa_fraction=0.0)
+    sample = draw_sample(features, config, np.random.default_rng(0))
+    profile = sample.msa_feat[..., MASKED + 3 : -1]
+    np.testing.assert_allclose(profile[0, :, 0], 1, atol=2e-6)
+    np.testing.assert_allclose(profile[1, :, 1], [1, *([8 / 9] * 9), 1, 1], atol=2e-6)
+    # The target's cluster has no deletions; those of the nine other rows, 1..9, are 5 on average.
+    np.testing.assert_allclose(sample.msa_feat[:, 0, -1], [0, np.arctan(5 / 3) * 2 / np.pi], atol=1e-6)
+
+
+def test_every_cluster_and_extra_row_is_a_row_of_the_msa_once() -> None:
+    features = random_features(11, 20)
+    sample = draw_sample(features, CONFIG, np.random.default_rng(0))
+    drawn = np.concatenate([sample.true_msa, sample.extra_msa])
+    assert sorted(map(bytes, drawn.astype(np.int8))) == sorted(map(bytes, features.msa))
+    counts = {bytes(row): count for row, count in zip(features.msa, features.deletion_matrix, strict=True)}
+    for row, has_deletion in zip(sample.extra_msa, sample.extra_has_deletion, strict=True):
+        np.testing.assert_array_equal(has_deletion, counts[bytes(row.astype(np.int8))] > 0)
+
+
+def test_equal_generators_draw_equal_samples_and_each_draw_is_fresh() -> None:
+    features = random_features(40, 20)
+    rng = np.random.default_rng(3)
+    first, second = draw_sample(features, CONFIG, rng), draw_sample(features, CONFIG, rng)
+    again = draw_sample(features, CONFIG, np.random.default_rng(3))
+    for field in fields(first):
+        np.testing.assert_array_equal(getattr(again, field.name), getattr(first, field.name))
+    assert not np.array_equal(first.true_msa, second.true_msa)
+    assert not np.array_equal(first.bert_mask, second.bert_mask)
+
+
+def test_drawing_leaves_the_features_alone() -> None:
+    features = random_features(20, 9, 1)
+    before = {field.name: np.copy(getattr(features, field.name)) for field in fields(features)}
+    sample = draw_sample(features, SamplingConfig(max_msa_clusters=3, unknown_fraction=0.5), np.random.default_rng(0))
+    for name, value in before.items():
+        np.testing.assert_array_equal(getattr(features, name), value)
+    assert (sample.aatype == UNKNOWN).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_msa_clusters": 0}, "max_msa_clusters must be at least 1, got 0"),
+        ({"max_extra_msa": 0}, "max_extra_msa must be at least 1"),
+        ({"max_templates": -1}, "max_templates must be at least 0"),
+        ({"masked_msa_fraction": 1.5}, r"masked_msa_fraction must be within 0\.\.1, got 1\.5"),
+        ({"uniform_prob": 0.5, "profile_prob": 0.5}, "must not exceed 1 together"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SamplingConfig(**settings)

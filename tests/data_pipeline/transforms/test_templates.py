@@ -1,0 +1,34 @@
+"""Template features equal AlphaFold's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.residues import ATOM_ORDER, RESTYPES
+from data_pipeline.transforms.templates import aatype_from_hhblits_one_hot, pseudo_beta
+
+STORED = Path(__file__).parents[2] / "parity" / "data" / "pipeline_transforms.npz"
+
+
+@pytest.mark.parity
+def test_template_features_equal_alphafolds() -> None:
+    with np.load(STORED) as alphafold:
+        aatype = aatype_from_hhblits_one_hot(alphafold["raw_template_aatype"].astype(np.float32))
+        np.testing.assert_array_equal(aatype, alphafold["template_aatype"])
+        position, mask = pseudo_beta(
+            aatype[:4], alphafold["raw_template_all_atom_positions"], alphafold["raw_template_all_atom_masks"]
+        )
+        r = aatype.shape[1]
+        np.testing.assert_array_equal(position, alphafold["final_template_pseudo_beta"][:, :r])
+        np.testing.assert_array_equal(mask, alphafold["final_template_pseudo_beta_mask"][:, :r])
+
+
+def test_pseudo_beta_of_glycine_is_its_alpha_carbon() -> None:
+    positions = np.arange(2 * 37 * 3, dtype=np.float32).reshape(1, 2, 37, 3)
+    masks = np.zeros((1, 2, 37), np.float32)
+    masks[..., ATOM_ORDER["CA"]] = 1
+    position, mask = pseudo_beta(np.array([[RESTYPES.index("G"), RESTYPES.index("A")]]), positions, masks)
+    np.testing.assert_array_equal(position[0, 0], positions[0, 0, ATOM_ORDER["CA"]])
+    np.testing.assert_array_equal(position[0, 1], positions[0, 1, ATOM_ORDER["CB"]])
+    assert mask.tolist() == [[1, 0]]

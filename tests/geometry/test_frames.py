@@ -1,0 +1,68 @@
+"""Backbone frames move by small motions given in their own coordinates."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from helixfold.geometry.frames import BackboneFrames
+from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
+
+few = settings(max_examples=25, deadline=None, derandomize=True)
+seeds = st.integers(0, 2**31)
+
+
+def random_frames(generator: torch.Generator) -> BackboneFrames:
+    return BackboneFrames(
+        quaternion=normalize(torch.randn(2, 5, 4, generator=generator), dim=-1),
+        translation=10 * torch.randn(2, 5, 3, generator=generator),
+    )
+
+
+def largest(difference: Tensor) -> float:
+    return float(difference.abs().max())
+
+
+@few
+@given(seeds, st.floats(0, 3))
+def test_an_update_composes_with_a_motion_in_the_local_frame(seed: int, size: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    frames, update = random_frames(generator), size * torch.randn(2, 5, 6, generator=generator)
+    turn = torch.cat([torch.ones(2, 5, 1), update[..., :3]], -1)
+    motion = Rigid(rotation=quaternion_to_rotation(normalize(turn, dim=-1)), translation=update[..., 3:])
+    found, expected = frames.updated(update), frames.rigid().compose(motion)
+    assert largest(found.quaternion.norm(dim=-1) - 1) < 1e-5
+    assert largest(found.rigid().rotation - expected.rotation) < 1e-5
+    assert largest(found.translation - expected.translation) < 1e-4
+
+
+def test_a_zero_update_changes_nothing_at_all() -> None:
+    frames = BackboneFrames.identity(torch.zeros(1, 4, 8))
+    updated = frames.updated(torch.zeros(1, 4, 6))
+    assert (updated.to_tensor() == frames.to_tensor()).all()
+
+
+def test_all_residues_start_at_the_origin_unturned() -> None:
+    frames = BackboneFrames.identity(torch.zeros(2, 3, 8, dtype=torch.float64))
+    assert frames.quaternion.dtype == torch.float64
+    assert (frames.rigid().rotation == torch.eye(3, dtype=torch.float64)).all()
+    assert (frames.translation == 0).all()
+
+
+def test_gradients_pass_through_translations_only() -> None:
+    frames = random_frames(torch.Generator().manual_seed(0))
+    frames.quaternion.requires_grad_()
+    frames.translation.requires_grad_()
+    stopped = frames.without_rotation_gradient()
+    (stopped.quaternion.sum() + stopped.translation.sum()).backward()
+    assert frames.quaternion.grad is None
+    assert (frames.translation.grad == 1).all()
+
+
+def test_scaling_changes_lengths_and_no_directions() -> None:
+    frames = random_frames(torch.Generator().manual_seed(0))
+    scaled = frames.scaled(10.0)
+    assert (scaled.quaternion == frames.quaternion).all()
+    assert (scaled.translation == 10 * frames.translation).all()
+    assert (scaled.to_tensor() == torch.cat([scaled.quaternion, scaled.translation], -1)).all()

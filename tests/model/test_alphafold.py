@@ -1,0 +1,200 @@
+"""The whole network: its size, its gradients, its precision."""
+
+import json
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.config import OuterProductPosition
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.model import attention, msa, templates
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Outputs
+from helixfold.ops.attention import attention_reference
+from helixfold.presets import PRESETS, preset
+from tests.networks import random_batch, tiny_config, tiny_model
+
+DEEPMIND = [name for name in PRESETS if name.startswith("model_")]
+
+
+def on_meta(name: str) -> AlphaFold:
+    """The network of a preset, without memory for its numbers."""
+    with torch.device("meta"):
+        return AlphaFold(preset(name).model)
+
+
+def floats(outputs: Outputs) -> dict[str, Tensor]:
+    """All results of a pass that are computed with parameters."""
+    parts = (outputs.representations, outputs.structure, outputs.logits)
+    values = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
+    return {name: value for name, value in values.items() if value is not None and "mask" not in name}
+
+
+def root_mean_square(difference: Tensor) -> float:
+    return float(difference.double().square().mean().sqrt())
+
+
+def test_model_1_ptm_has_the_published_size() -> None:
+    parameters = list(on_meta("model_1_ptm").parameters())
+    assert len(parameters) == 4630
+    assert sum(each.numel() for each in parameters) == 93_237_338
+
+
+@pytest.mark.parametrize("name", DEEPMIND)
+def test_every_preset_has_as_many_parameters_as_deepminds_file(name: str, reference: Path) -> None:
+    settings = preset(name).model
+    manifest = f"model_{1 if settings.template else 3}{'_ptm' if settings.heads.aligned_error else ''}.json"
+    shapes = json.loads((reference / "manifests" / manifest).read_text())
+    found = sum(each.numel() for each in on_meta(name).parameters())
+    assert found == sum(math.prod(shape) for shape in shapes.values())
+    assert (
+        found
+        == {
+            "model_1.json": 93_229_082,
+            "model_1_ptm.json": 93_237_338,
+            "model_3.json": 92_899_674,
+            "model_3_ptm.json": 92_907_930,
+        }[manifest]
+    )
+
+
+def gradients(outer_product: OuterProductPosition) -> dict[str, float | None]:
+    """Largest gradient of every parameter for a loss that reads all outputs of a second pass, dropout included."""
+    model, batch = tiny_model(outer_product), random_batch()
+    with torch.no_grad():
+        previous = model(Whole(), [batch]).recycled()
+    outputs = model.train()(Whole(), [batch], previous)
+    sum((value * torch.randn_like(value)).sum() for value in floats(outputs).values()).backward()
+    return {
+        name: None if each.grad is None else float(each.grad.abs().max()) for name, each in model.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("outer_product", ["middle", "first", "end"])
+def test_gradients_reach_every_parameter(outer_product: OuterProductPosition) -> None:
+    found = gradients(outer_product)
+    # With the outer product first nothing reads what the last extra-MSA block makes of its MSA.
+    unread = [f"extra_msa_stack.blocks.0.{part}." for part in ("row_attention", "column_attention", "msa_transition")]
+    expected = {name for name in found if outer_product == "first" and name.startswith(tuple(unread))}
+    assert {name for name, size in found.items() if size is None} == expected
+    # These shift all logits of a softmax alike, which changes nothing: their gradients are rounding noise.
+    cancelled = ("row_attention.pair_norm.bias", "structure_module.attention.pair_bias.bias")
+    for name, size in found.items():
+        if size is not None:
+            assert (size < 1e-3) == name.endswith(cancelled), f"{name}: {size}"
+
+
+def test_without_recycling_the_scales_of_its_norms_get_no_gradient() -> None:
+    model = tiny_model().train()
+    outputs = model(Whole(), [random_batch()])
+    sum(value.sum() for value in floats(outputs).values()).backward()
+    still = {name for name, each in model.named_parameters() if each.grad is not None and (each.grad == 0).all()}
+    # Nothing is nearer than the first bin, and a norm of zeros is zero.
+    assert still == {
+        "recycling_embedder.norm_msa.weight",
+        "recycling_embedder.norm_pair.weight",
+        "recycling_embedder.distances.weight",
+    }
+
+
+def test_dropout_makes_training_passes_differ_and_evaluation_passes_equal() -> None:
+    model, batch = tiny_model(), random_batch()
+    with torch.no_grad():
+        first, second = (model.eval()(Whole(), [batch]).representations.pair for _ in range(2))
+        third, fourth = (model.train()(Whole(), [batch]).representations.pair for _ in range(2))
+    assert (first == second).all()
+    assert root_mean_square(third - fourth) > 0.1 * root_mean_square(third)
+
+
+def test_absent_templates_are_as_masked_ones() -> None:
+    model, batch = tiny_model(), random_batch(templates=2)
+    names = [name for name in batch.__dataclass_fields__ if name.startswith("template_")]
+    absent = replace(batch, **{name: getattr(batch, name)[:, :0] for name in names})
+    masks = [name for name in names if "mask" in name]
+    masked = replace(batch, **{name: torch.zeros_like(getattr(batch, name)) for name in masks})
+    with torch.no_grad():
+        present, without, hidden = (floats(model(Whole(), [each])) for each in (batch, absent, masked))
+    for name, value in without.items():
+        torch.testing.assert_close(hidden[name], value, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(present["pair"], without["pair"], atol=1e-2)
+
+
+def test_a_sample_without_templates_is_alone_even_beside_one_that_has_some() -> None:
+    model, one, other = tiny_model(), random_batch(seed=0), random_batch(seed=1)
+    hidden = {
+        name: torch.zeros_like(getattr(other, name))
+        for name in other.__dataclass_fields__
+        if "template" in name and "mask" in name
+    }
+    other = replace(other, **hidden)
+    both = type(one)(
+        **{each.name: torch.cat([getattr(one, each.name), getattr(other, each.name)]) for each in fields(one)}
+    )
+    with torch.no_grad():
+        together, apart = model(Whole(), [both]), [model(Whole(), [each]) for each in (one, other)]
+    for index, alone in enumerate(apart):
+        for part in ("msa", "pair", "single"):
+            found = getattr(together.representations, part)[index]
+            torch.testing.assert_close(found, getattr(alone.representations, part)[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            together.structure.positions[index], alone.structure.positions[0], rtol=1e-3, atol=1e-3
+        )
+
+
+def test_the_msa_that_is_returned_has_no_template_rows() -> None:
+    model, batch = tiny_model(), random_batch(rows=5, templates=2)
+    with torch.no_grad():
+        outputs = model(Whole(), [batch])
+    assert outputs.representations.msa.shape[1] == 5
+    assert (outputs.representations.msa[:, 0] == outputs.representations.msa_first_row).all()
+    assert outputs.logits.masked_msa.shape == (1, 5, 13, 23)
+
+
+def test_the_trunk_computes_in_the_dtype_asked_for_and_the_rest_in_float32() -> None:
+    with torch.no_grad():
+        outputs = tiny_model()(Whole(), [random_batch()], None, torch.bfloat16)
+    for name, value in floats(outputs).items():
+        trunk = name in ("msa", "msa_first_row", "pair") or value is outputs.representations.single
+        assert value.dtype == (torch.bfloat16 if trunk else torch.float32), name
+
+
+@pytest.mark.parametrize("run", [Whole(), Slabs(rows=7)], ids=["whole", "slabs"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_bfloat16_is_at_most_twice_as_far_off_as_plain_torch(run: Whole | Slabs, seed: int) -> None:
+    model, batch = tiny_model(seed=seed), random_batch(residues=40, rows=12, extra=20, seed=seed)
+    with torch.no_grad():
+        exact, found = floats(model(Whole(), [batch])), floats(model(run, [batch], None, torch.bfloat16))
+        with (
+            mock.patch.object(attention, "attention", attention_reference),
+            mock.patch.object(msa, "attention", attention_reference),
+            mock.patch.object(templates, "attention", attention_reference),
+        ):
+            plain = floats(model(Whole(), [batch], None, torch.bfloat16))
+    for name in ("msa", "pair", "single", "lddt", "distogram", "masked_msa", "aligned_error"):
+        ours, theirs = (root_mean_square(each[name] - exact[name]) for each in (found, plain))
+        assert 0 < ours <= 2 * theirs, name
+        assert ours < 0.03 * root_mean_square(exact[name]), name
+
+
+def test_nothing_is_nan_at_512_residues_in_bfloat16() -> None:
+    config = tiny_config()
+    config = replace(config, evoformer=replace(config.evoformer, blocks=1))
+    torch.manual_seed(0)
+    model = AlphaFold(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+    batch = random_batch(residues=512, rows=2, extra=2, templates=1)
+    batch.seq_mask[:, 500:] = 0
+    batch.msa_mask[:, :, 500:] = 0
+    with torch.no_grad():
+        outputs = model(Slabs(), [batch], None, torch.bfloat16)
+    for name, value in floats(outputs).items():
+        assert torch.isfinite(value).all(), name
+        assert value.float().std() > 0, name

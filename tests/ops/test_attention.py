@@ -1,0 +1,157 @@
+"""Fused attention equals its plain meaning, in value, gradient and precision, at awkward sizes."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.ops.attention import attention, attention_reference
+from tests.networks import relative_error
+
+SIZES = [(1, 1), (7, 7), (63, 65), (65, 7), (1, 65), (65, 1)]
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+
+
+def inputs(queries: int, keys: int, *, b: int = 2, bias: bool = True, masked: str = "some") -> Inputs:
+    """Query, key, value, mask and bias of three rows with four heads; `masked` keys: none, some, or a row's all."""
+    n, h = 3, 4
+    mask = torch.ones(b, n, keys)
+    if masked != "none":
+        mask = (torch.rand(b, n, keys) > 0.3).float()
+        mask[..., 0] = 1
+    if masked == "row":
+        mask[:, 1] = 0
+    return (
+        torch.randn(b, n, h, queries, 8),
+        torch.randn(b, n, h, keys, 8),
+        torch.randn(b, n, h, keys, 8),
+        mask,
+        2 * torch.randn(b, h, queries, keys) if bias else None,
+    )
+
+
+def cast(given: Inputs, dtype: torch.dtype) -> Inputs:
+    query, key, value, mask, bias = given
+    return query.to(dtype), key.to(dtype), value.to(dtype), mask, None if bias is None else bias.to(dtype)
+
+
+def plain(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
+    """The same in the precision of its inputs throughout."""
+    logits = query @ key.mT * query.shape[-1] ** -0.5
+    if bias is not None:
+        logits = logits + bias[:, None]
+    logits = logits.masked_fill(mask[:, :, None, None] == 0, -1e9)
+    return logits.softmax(-1) @ value
+
+
+def root_mean_square(difference: Tensor) -> float:
+    return float(difference.double().square().mean().sqrt())
+
+
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("masked", ["none", "some", "row"])
+@pytest.mark.parametrize("b", [1, 2])
+def test_the_fused_path_equals_the_reference(queries: int, keys: int, bias: bool, masked: str, b: int) -> None:
+    given = inputs(queries, keys, b=b, bias=bias, masked=masked)
+    with torch.no_grad():
+        found, expected = attention(*given), attention_reference(*given)
+    assert torch.isfinite(found).all()
+    assert relative_error(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_the_reference_and_its_gradients_equal_float64(queries: int, keys: int, bias: bool) -> None:
+    single = cast(inputs(queries, keys, bias=bias), torch.float32)
+    double = cast(single, torch.float64)
+    weight = torch.randn(2, 3, 4, queries, 8)
+    results = []
+    for given, function in ((single, attention), (double, plain)):
+        differentiable = [each.requires_grad_() for each in (*given[:3], given[4]) if each is not None]
+        output = function(*given)
+        results.append((output, *torch.autograd.grad((output * weight).sum(), differentiable)))
+    for ours, exact in zip(*results, strict=True):
+        assert relative_error(ours, exact) < 1e-5 or exact.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("masked", ["some", "row"])
+def test_masked_keys_get_no_weight(masked: str) -> None:
+    query, key, value, mask, bias = inputs(7, 9, masked=masked)
+    counted = mask.sum(-1) > 0
+    other = torch.where(mask[:, :, None, :, None] == 1, value, 1e3 * torch.randn_like(value))
+    with torch.no_grad():
+        found, expected = attention(query, key, other, mask, bias), attention(query, key, value, mask, bias)
+    assert (found[counted] == expected[counted]).all()
+    assert torch.isfinite(expected).all()
+    if masked == "row":
+        assert not counted.all()
+        # Nothing counts, so everything counts alike.
+        mean = value.mean(-2, keepdim=True).expand_as(expected)
+        torch.testing.assert_close(expected[~counted], mean[~counted])
+
+
+def test_masked_rows_have_finite_gradients() -> None:
+    given = inputs(7, 7, masked="row")
+    differentiable = [each.requires_grad_() for each in (*given[:3], given[4])]
+    for gradient in torch.autograd.grad(attention(*given).sum(), differentiable):
+        assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+@pytest.mark.parametrize("masked", ["none", "some", "row"])
+def test_bfloat16_is_at_most_twice_as_far_off_as_plain_torch(queries: int, keys: int, masked: str) -> None:
+    given = cast(inputs(queries, keys, masked=masked), torch.bfloat16)
+    with torch.no_grad():
+        exact = attention_reference(*cast(given, torch.float32))
+        fused, reference = attention(*given), attention_reference(*given)
+        allowed = 2 * root_mean_square(plain(*given) - exact)
+    assert fused.dtype == reference.dtype == torch.bfloat16
+    assert torch.isfinite(fused).all()
+    assert root_mean_square(fused - exact) <= allowed
+    assert root_mean_square(reference - exact) <= allowed
+
+
+def test_bfloat16_gradients_are_at_most_twice_as_far_off_as_plain_torch() -> None:
+    rounded = cast(inputs(63, 65), torch.bfloat16)
+    weight = torch.randn(2, 3, 4, 63, 8)
+
+    def gradients(function: Callable[..., Tensor], given: Inputs) -> tuple[Tensor, ...]:
+        differentiable = [each.detach().requires_grad_() for each in (*given[:3], given[4])]
+        query, key, value, bias = differentiable
+        return torch.autograd.grad((function(query, key, value, given[3], bias) * weight).sum(), differentiable)
+
+    exact = gradients(attention_reference, cast(rounded, torch.float32))
+    ours, plains = gradients(attention, rounded), gradients(plain, rounded)
+    for found, simple, right in zip(ours, plains, exact, strict=True):
+        assert found.dtype == torch.bfloat16
+        assert root_mean_square(found - right) <= 2 * root_mean_square(simple - right)
+
+
+def test_values_may_be_wider_than_keys() -> None:
+    query, key, _, mask, bias = inputs(7, 9)
+    value = torch.randn(2, 3, 4, 9, 5)
+    with torch.no_grad():
+        found = attention(query, key, value, mask, bias)
+    assert found.shape == (2, 3, 4, 7, 5)
+    assert relative_error(found, plain(query, key, value, mask, bias)) < 1e-5
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_no_rows_are_no_result(gradients: bool) -> None:
+    query, key, value, mask, bias = inputs(7, 7)
+    with torch.set_grad_enabled(gradients):
+        assert attention(query[:, :0], key[:, :0], value[:, :0], mask[:, :0], bias).shape == (2, 0, 4, 7, 8)
+        nobody = attention(query[:0], key[:0], value[:0], mask[:0], None)
+    assert nobody.shape == (0, 3, 4, 7, 8)
+
+
+def test_the_bias_of_a_sample_reaches_all_its_rows_and_no_other_sample() -> None:
+    query, key, value, mask, bias = inputs(7, 7, masked="none")
+    changed = bias.clone()
+    changed[1] += torch.randn_like(changed[1])
+    with torch.no_grad():
+        before, after = attention(query, key, value, mask, bias), attention(query, key, value, mask, changed)
+    different = (before != after).any(-1).any(-1).any(-1)
+    assert different.tolist() == [[False] * 3, [True] * 3]

@@ -1,0 +1,125 @@
+"""Whole runs equal DeepMind's program: every output, what is recycled, confidences."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold import confidence
+from helixfold.batch import Batch
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.inference import FoldingOptions, recycle
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Outputs, Recycled
+from helixfold.model.update import Executor
+from tests.parity.cases import DATA, SMALL_CASES, Case, deviation, outputs_as_deepmind, read_case
+
+pytestmark = pytest.mark.parity
+
+LARGER_CASES = ["monomer_ptm_full", "monomer_ptm_loss"]
+RECYCLED_CASES = ["monomer_ptm_recycle2", "monomer_ptm_padded", "monomer_ptm_full"]
+# Angstrom; asked of everything that holds atom positions or frames.
+COORDINATE_TOLERANCE = 1e-3
+# Not from the network: constants, scores made from logits (with a test of their own), and what needs labels.
+NOT_COMPUTED = re.compile("bin_edges|breaks|^confidence/|loss|metrics|violations|renamed|alt_naming|true_dist|fape")
+
+
+@pytest.fixture(scope="module", params=SMALL_CASES + LARGER_CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    if request.param in SMALL_CASES:
+        return read_case(DATA / request.param)
+    return read_case(request.getfixturevalue("reference") / "cases" / request.param)
+
+
+@pytest.fixture(scope="module")
+def model(case: Case, tmp_path_factory: pytest.TempPathFactory) -> AlphaFold:
+    return case.model(tmp_path_factory.mktemp(case.name))
+
+
+def expected_outputs(case: Case) -> dict[str, np.ndarray]:
+    """What the network itself gives."""
+    return {name: value for name, value in case.outputs.items() if not NOT_COMPUTED.search(name)}
+
+
+def require_equal(outputs: Outputs, case: Case) -> None:
+    """Fail with a list of all outputs that deviate, worst first."""
+    found, expected = outputs_as_deepmind(outputs), expected_outputs(case)
+    assert found.keys() == expected.keys()
+    failures = {}
+    for name, value in expected.items():
+        error = deviation(found[name], value)
+        moved = name.startswith("structure_module/") and np.abs(found[name] - value).max() > COORDINATE_TOLERANCE
+        if moved or not error <= case.tolerance(name):
+            failures[name] = error
+    lines = [f"  {name}: {failures[name]:.1e}" for name in sorted(failures, key=failures.__getitem__, reverse=True)]
+    assert not failures, "\n".join([f"{case.name}: {len(failures)} of {len(expected)} outputs deviate", *lines])
+
+
+def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Outputs:
+    def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Outputs:
+        return model(run, ensemble, previous)
+
+    options = FoldingOptions(num_recycles=len(case.batches) - 1)
+    return recycle(step, lambda cycle: [case.batches[cycle]], options).outputs
+
+
+def test_all_small_cases_are_in_the_repository() -> None:
+    assert SMALL_CASES == ["monomer_notempl_tiny", "monomer_ptm_padded", "monomer_ptm_recycle2", "monomer_ptm_tiny"]
+
+
+@pytest.mark.parametrize(
+    ("run", "gradients"),
+    [(Whole(), True), (Whole(), False), (Slabs(rows=5), False)],
+    ids=["training", "whole", "slabs"],
+)
+def test_every_output_equals_deepminds(case: Case, model: AlphaFold, run: Executor, gradients: bool) -> None:
+    with torch.set_grad_enabled(gradients):
+        outputs = run_all_passes(model, run, case)
+    assert outputs.representations.pair.requires_grad == gradients
+    require_equal(outputs, case)
+
+
+@pytest.mark.parametrize("case", RECYCLED_CASES, indirect=True)
+@pytest.mark.parametrize("run", [Whole(), Slabs(rows=5)], ids=["whole", "slabs"])
+def test_every_pass_recycles_what_deepminds_does(case: Case, model: AlphaFold, run: Executor) -> None:
+    previous = None
+    for number, (batch, expected) in enumerate(zip(case.batches[:-1], case.recycled, strict=True)):
+        with torch.no_grad():
+            previous = model(run, [batch], previous).recycled()
+        for name in ("msa_first_row", "pair", "positions"):
+            error = deviation(getattr(previous, name).numpy(), getattr(expected, name).numpy())
+            assert error < 1e-4, f"{name} after pass {number} deviates by {error:.1e}"
+        assert (previous.positions - expected.positions).abs().max() < COORDINATE_TOLERANCE
+
+
+@pytest.mark.parametrize("case", RECYCLED_CASES, indirect=True)
+@pytest.mark.parametrize("run", [Whole(), Slabs(rows=5)], ids=["whole", "slabs"])
+def test_the_last_pass_alone_equals_deepminds(case: Case, model: AlphaFold, run: Executor) -> None:
+    with torch.no_grad():
+        require_equal(model(run, [case.batches[-1]], case.recycled[-1]), case)
+
+
+def test_confidences_equal_deepminds(case: Case, model: AlphaFold) -> None:
+    with torch.no_grad():
+        logits = run_all_passes(model, Slabs(rows=5), case).logits
+    plddt = confidence.plddt(logits.lddt)
+    scores: dict[str, Tensor] = {"plddt": plddt[0]}
+    everyone = torch.ones_like(plddt)
+    # DeepMind's scores over all residues count padding, so the padded case has none of them.
+    if case.batches[-1].seq_mask.all():
+        scores["ranking_confidence"] = confidence.ranking_confidence(plddt, everyone)[0]
+        if logits.aligned_error is not None:
+            pae, max_pae = confidence.predicted_aligned_error(logits.aligned_error)
+            scores["predicted_aligned_error"] = pae[0]
+            scores["max_predicted_aligned_error"] = torch.tensor(max_pae)
+            scores["ptm"] = confidence.predicted_tm_score(logits.aligned_error, everyone)[0]
+            breaks = case.outputs["predicted_aligned_error/breaks"]
+            assert deviation(confidence.aligned_error_breaks(len(breaks) + 1).numpy(), breaks) < 1e-6
+    expected = {name.split("/")[1]: value for name, value in case.outputs.items() if name.startswith("confidence/")}
+    assert scores.keys() == expected.keys()
+    for name, value in scores.items():
+        assert deviation(value.numpy(), expected[name]) < case.tolerance(f"confidence/{name}"), name

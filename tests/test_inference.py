@@ -1,0 +1,75 @@
+"""Recycling: fresh draws, early stop, and a result that depends on the seed alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from data_pipeline.pipeline import features_from_sequence
+from helixfold.batch import Batch
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.inference import FoldingOptions, distance_change, fold, recycle
+from helixfold.model.outputs import Outputs, Recycled
+from helixfold.presets import tiny
+from helixfold.stages import Stages
+from helixfold.write.results import Prediction
+from tests.networks import random_batch, tiny_model
+
+
+def folded(seed: int = 0, name: str = "target", **options: object) -> Prediction:
+    features = features_from_sequence(name, "MKTAYIAKQRQISFVKSHFS")
+    return fold(
+        tiny_model(), Slabs(), features, tiny(), FoldingOptions(seed=seed, num_recycles=1, **options), stages=Stages()
+    )
+
+
+def test_the_seed_decides_everything() -> None:
+    assert (folded(1).protein.atom_positions == folded(1).protein.atom_positions).all()
+    assert (folded(1).protein.atom_positions != folded(2).protein.atom_positions).any()
+
+
+def test_an_ensemble_of_draws_is_not_one_draw() -> None:
+    assert (folded(num_ensemble=2).plddt != folded().plddt).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_results_are_finite_and_in_range(dtype: str) -> None:
+    prediction = folded(dtype=dtype)
+    assert np.isfinite(prediction.protein.atom_positions).all()
+    assert ((prediction.plddt > 0) & (prediction.plddt < 100)).all()
+    assert 0 <= prediction.ptm <= 1
+    assert prediction.protein.residue_index[0] == 1
+
+
+def test_every_pass_gets_its_own_draw_and_the_result_before() -> None:
+    model, seen = tiny_model(), []
+
+    def step(draws: Sequence[Batch], previous: Recycled | None) -> Outputs:
+        seen.append((draws, previous))
+        return model(Whole(), draws, previous)
+
+    draws = [[random_batch(seed=seed)] for seed in range(3)]
+    with torch.no_grad():
+        result = recycle(step, lambda cycle: draws[cycle], FoldingOptions(num_recycles=2))
+    assert [given for given, _ in seen] == draws
+    assert seen[0][1] is None
+    assert seen[2][1].pair.shape == (1, 13, 13, 32)
+    assert (result.num_recycles, result.converged) == (2, False)
+
+
+def test_distance_change_does_not_see_motion_or_padding() -> None:
+    positions, mask = torch.randn(1, 6, 37, 3), torch.tensor([[1.0, 1, 1, 1, 1, 0]])
+    turned = positions.flip(-1) * torch.tensor([1.0, 1.0, -1.0]) + 5
+    turned[:, 5] += 100
+    assert distance_change(positions, turned, mask) < 1e-3
+    assert distance_change(positions, 2 * positions, mask) > 0.1
+
+
+@pytest.mark.parametrize("wrong", [{"num_recycles": -1}, {"num_ensemble": 0}, {"dtype": "int8"}, {"seed": -1}])
+def test_impossible_options_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="must"):
+        replace(FoldingOptions(), **wrong)

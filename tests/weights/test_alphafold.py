@@ -1,0 +1,96 @@
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from helixfold.presets import preset
+from helixfold.weights import alphafold
+from helixfold.weights.fit import model_shapes
+from helixfold.weights.load import load_weights
+from helixfold.weights.npz import NpzArrays, read_npz, write_npz
+from helixfold.weights.untrained import untrained_model
+from tests.parity import parameters
+from tests.parity.cases import DATA, config_from_deepmind
+
+CASES = sorted(path.parent for path in DATA.glob("*/params_manifest.json"))
+TINY = preset("tiny").model
+
+
+def assert_round_trip(folder: Path) -> None:
+    """Import and export give back every array of a case: names, types, shapes and bits."""
+    arrays = parameters.from_manifest(folder / "params_manifest.json")
+    config = config_from_deepmind(json.loads((folder / "meta.json").read_text())["config"])
+    state = alphafold.to_state_dict(arrays, config)
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == model_shapes(config)
+    assert all(tensor.is_contiguous() for tensor in state.values())
+    back = alphafold.from_state_dict(state, config)
+    assert back.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert back[name].dtype == array.dtype == np.float32
+        assert back[name].shape == array.shape
+        assert back[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
+def test_export_of_import_is_bit_equal(folder: Path) -> None:
+    assert_round_trip(folder)
+
+
+@pytest.mark.parametrize("name", ["monomer_ptm_full", "monomer_ptm_loss"])
+def test_export_of_import_is_bit_equal_for_the_larger_cases(name: str, reference: Path) -> None:
+    assert_round_trip(reference / "cases" / name)
+
+
+def test_a_file_of_deepmind_is_written_again_byte_by_byte(reference: Path, tmp_path: Path) -> None:
+    folder = reference / "cases" / "monomer_ptm_tiny"
+    config = config_from_deepmind(json.loads((folder / "meta.json").read_text())["config"])
+    source, target = tmp_path / "source.npz", tmp_path / "target.npz"
+    np.savez(source, **parameters.from_manifest(folder / "params_manifest.json"))
+    write_npz(target, alphafold.from_state_dict(load_weights(source, config), config))
+    assert target.read_bytes() == source.read_bytes()
+
+
+def test_import_of_export_is_bit_equal() -> None:
+    state = untrained_model(TINY, seed=1).state_dict()
+    back = alphafold.to_state_dict(alphafold.from_state_dict(state, TINY), TINY)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_exported_arrays_share_no_memory_with_the_model() -> None:
+    state = untrained_model(TINY, seed=1).state_dict()
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    for array in alphafold.from_state_dict(state, TINY).values():
+        array += 1
+    assert all(torch.equal(state[name], before[name]) for name in state)
+
+
+def test_a_missing_array_is_refused() -> None:
+    arrays = alphafold.from_state_dict(untrained_model(TINY, seed=1).state_dict(), TINY)
+    del arrays[f"{alphafold.SCOPE}/evoformer/single_activations//bias"]
+    with pytest.raises(InputError, match=r"1 array \(.*single_activations//bias\) is missing"):
+        alphafold.to_state_dict(arrays, TINY)
+
+
+@pytest.mark.slow
+def test_a_full_size_file_keeps_every_bit(reference: Path, tmp_path: Path) -> None:
+    config = preset("model_1_ptm").model
+    source, target = tmp_path / "source.npz", tmp_path / "target.npz"
+    shapes = json.loads((reference / "manifests" / "model_1_ptm.json").read_text())
+    np.savez(source, **parameters.draw_parameters(shapes, 7))
+    # DeepMind's own file has exactly this size.
+    assert source.stat().st_size == 373_103_340
+    with NpzArrays(source) as arrays:
+        state = alphafold.to_state_dict(arrays, config)
+    write_npz(target, alphafold.from_state_dict(state, config))
+    assert _sha256(target) == _sha256(source)
+    assert read_npz(target).keys() == shapes.keys()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,95 @@
+import argparse
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from helixfold.cli import weights
+from helixfold.cli.weights import convert, download, inspect
+from helixfold.presets import preset
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.load import load_weights
+from helixfold.weights.untrained import untrained_model
+from tests.weights.server import Behaviour, serving
+from tests.weights.test_download import ARCHIVE, FILE
+
+TINY = preset("tiny").model
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, untrained_model(TINY, seed=2).state_dict(), TINY.to_dict())
+    return path
+
+
+def test_a_file_goes_through_all_formats_and_back(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [checkpoint, *(checkpoint.with_name(f"next{suffix}") for suffix in (".npz", ".pt", ".safetensors"))]
+    for source, target in zip(files, files[1:], strict=False):
+        convert(source, target, "tiny")
+    first, last = load_weights(files[0], TINY), load_weights(files[-1], TINY)
+    assert first.keys() == last.keys()
+    assert all(torch.equal(first[name], last[name]) for name in first)
+    assert "405 tensors, 385,962 parameters" in capsys.readouterr().out
+
+
+def test_an_existing_file_is_not_overwritten(checkpoint: Path) -> None:
+    target = checkpoint.with_name("x.npz")
+    target.write_text("precious")
+    with pytest.raises(InputError, match="exists already"):
+        convert(checkpoint, target, "tiny")
+    assert target.read_text() == "precious"
+    convert(checkpoint, target, "tiny", overwrite=True)
+    assert target.stat().st_size > 1_000_000
+
+
+def test_an_unknown_format_is_not_written(checkpoint: Path) -> None:
+    with pytest.raises(InputError, match=r"ends in \.npz, \.pt, \.safetensors"):
+        convert(checkpoint, checkpoint.with_name("x.h5"), "tiny")
+
+
+def test_the_wrong_preset_writes_nothing(checkpoint: Path) -> None:
+    with pytest.raises(InputError, match="it fits tiny"):
+        convert(checkpoint, checkpoint.with_name("x.npz"), "model_1")
+    assert list(checkpoint.parent.iterdir()) == [checkpoint]
+
+
+def test_a_place_that_cannot_be_written_is_named(checkpoint: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        convert(checkpoint, checkpoint / "x.npz", "tiny")
+
+
+def test_inspect_tells_what_a_file_is_for(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(checkpoint)
+    lines = capsys.readouterr().out.splitlines()
+    assert "evoformer.blocks.*.msa_transition.linear_1.weight [128, 64] x 2" in lines
+    assert lines[-3:] == [
+        "format: helixfold's .safetensors",
+        "arrays: 405, parameters: 385,962",
+        "fits presets: tiny",
+    ]
+
+
+def test_download_says_where_and_under_which_licence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Behaviour(content=ARCHIVE)) as url:
+        download(["tiny"], directory=tmp_path, url=url)
+    assert (tmp_path / "params_tiny.npz").read_bytes() == FILE
+    out = capsys.readouterr().out
+    assert str(tmp_path / "params_tiny.npz") in out
+    assert "CC BY 4.0" in out
+
+
+def test_the_command_line_reaches_the_functions(checkpoint: Path) -> None:
+    parser = argparse.ArgumentParser()
+    weights.add_command(parser.add_subparsers())
+    target = checkpoint.with_name("x.npz")
+    options = parser.parse_args(["weights", "convert", str(checkpoint), str(target), "--preset", "tiny"])
+    assert options.run(options) == 0
+    assert target.exists()
+    options = parser.parse_args(["weights", "inspect", str(target)])
+    assert options.run(options) == 0
+    options = parser.parse_args(["weights", "download"])
+    assert options.models == ["model_1_ptm"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["weights", "download", "--models", "model_9"])

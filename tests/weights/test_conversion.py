@@ -1,0 +1,78 @@
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from helixfold.weights.conversion import (
+    KEEP,
+    TRANSPOSE,
+    Axes,
+    Row,
+    differences,
+    heads_bias,
+    heads_in,
+    heads_out,
+    to_ours,
+    to_theirs,
+)
+
+
+@pytest.mark.parametrize(
+    ("axes", "theirs", "ours"),
+    [
+        (KEEP, (5,), (5,)),
+        (TRANSPOSE, (5, 7), (7, 5)),
+        (heads_out(3), (5, 3, 2), (6, 5)),
+        (heads_in(3), (3, 2, 5), (5, 6)),
+        (heads_bias(3), (3, 2), (6,)),
+    ],
+)
+def test_axes_are_moved_and_moved_back(axes: Axes, theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
+    array = torch.randn(theirs)
+    moved = axes.to_ours(array)
+    assert moved.shape == ours
+    assert torch.equal(axes.to_theirs(moved), array)
+
+
+def test_heads_are_the_slow_axis() -> None:
+    array = torch.arange(12).reshape(1, 3, 4)
+    assert heads_out(3).to_ours(array)[:, 0].tolist() == list(range(12))
+
+
+def test_query_key_and_value_of_every_block_become_one_tensor() -> None:
+    row = Row(ours=("a.0", "a.1"), theirs=("q", "k", "v"), axes=heads_out(2), stacked=True)
+    arrays = {name: torch.randn(2, 5, 2, 3) for name in ("q", "k", "v")}
+    state = to_ours([row], arrays)
+    assert [state[name].shape for name in ("a.0", "a.1")] == [(18, 5)] * 2
+    for part, name in enumerate(("q", "k", "v")):
+        assert torch.equal(state["a.1"][6 * part : 6 * part + 6].T.reshape(5, 2, 3), arrays[name][1])
+    back = to_theirs([row], state)
+    assert all(torch.equal(back[name], arrays[name]) for name in arrays)
+    assert row.their_shape((18, 5)) == (2, 5, 2, 3)
+
+
+def test_converted_tensors_share_no_memory_with_their_source() -> None:
+    row = Row(ours=("a",), theirs=("b",), axes=KEEP, stacked=False)
+    source = torch.zeros(3)
+    to_ours([row], {"b": source})["a"].add_(1)
+    to_theirs([row], {"a": source})["b"].add_(1)
+    assert source.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("names", "word"), [(("a",), "1 array (b) is missing"), (("a", "b", "c", "d"), "2 arrays (c, d) are unknown")]
+)
+def test_names_that_do_not_fit_are_refused(names: tuple[str, ...], word: str) -> None:
+    rows = [Row(ours=(name.upper(),), theirs=(name,), axes=KEEP, stacked=False) for name in ("a", "b")]
+    with pytest.raises(InputError) as refused:
+        to_ours(rows, dict.fromkeys(names, torch.zeros(1)))
+    assert word in str(refused.value)
+
+
+def test_differences_list_everything_and_count_the_rest() -> None:
+    expected = {**{f"m{number}": (1,) for number in range(9)}, "s": (2, 3), "same": (4,)}
+    text = differences(expected, {"s": (3, 2), "same": (4,), "new": (1,)})
+    assert text == (
+        "9 arrays (m0, m1, m2, m3, m4 and 4 more) are missing; 1 array (new) is unknown; "
+        "1 array (s [3, 2] instead of [2, 3]) is of another shape"
+    )
+    assert differences(expected, expected) == ""

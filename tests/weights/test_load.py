@@ -1,0 +1,158 @@
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from data_pipeline.errors import InputError
+from helixfold.config import ModelConfig, StackConfig
+from helixfold.presets import preset
+from helixfold.weights import alphafold, openfold
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.fit import file_shapes, fitting_presets
+from helixfold.weights.load import file_format, load_weights, read_shapes
+from helixfold.weights.npz import write_npz
+from helixfold.weights.openfold import write_pt
+from helixfold.weights.untrained import untrained_model
+
+TINY = preset("tiny").model
+SUFFIXES = (".npz", ".pt", ".safetensors")
+
+
+@pytest.fixture(scope="module")
+def state() -> dict[str, Tensor]:
+    return untrained_model(TINY, seed=5).state_dict()
+
+
+def write(path: Path, state: dict[str, Tensor], config: ModelConfig) -> Path:
+    if path.suffix == ".npz":
+        write_npz(path, alphafold.from_state_dict(state, config))
+    elif path.suffix == ".pt":
+        write_pt(path, openfold.from_state_dict(state, config))
+    else:
+        save_checkpoint(path, state, config.to_dict())
+    return path
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_format_gives_the_same_state(suffix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
+    loaded = load_weights(write(tmp_path / f"x{suffix}", state, TINY), TINY)
+    assert loaded.keys() == state.keys()
+    assert all(torch.equal(loaded[name], state[name]) for name in state)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_format_is_recognised_without_its_suffix(suffix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
+    shutil.copy(write(tmp_path / f"x{suffix}", state, TINY), tmp_path / "model.bin")
+    assert file_format(tmp_path / "model.bin") == suffix[1:]
+    assert load_weights(tmp_path / "model.bin", TINY).keys() == state.keys()
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"something else entirely")
+    with pytest.raises(InputError, match=r"no parameter file; these are read: \.npz"):
+        load_weights(tmp_path / "model.bin", TINY)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_shapes_are_read_without_numbers(suffix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
+    form, shapes = read_shapes(write(tmp_path / f"x{suffix}", state, TINY))
+    assert shapes == file_shapes(TINY, form)
+    assert fitting_presets(shapes, form) == ("tiny",)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_missing_unknown_and_misshapen_arrays_are_one_error(suffix: str, tmp_path: Path) -> None:
+    heads = replace(TINY.heads, lddt_bins=7, aligned_error=False)
+    other = replace(TINY, heads=heads, structure=replace(TINY.structure, angle_blocks=3))
+    path = write(tmp_path / f"x{suffix}", untrained_model(other, seed=0).state_dict(), other)
+    with pytest.raises(InputError) as refused:
+        load_weights(path, TINY)
+    text = str(refused.value)
+    assert text.startswith(f"{path}: does not fit this model: 2 arrays (")
+    missing, unknown, misshapen, advice = text.split("; ")
+    assert missing.endswith(" are missing")
+    assert re.search(r"aligned_error|aux_heads\.tm", missing)
+    assert re.match(r"4 arrays \(.*(resblock1_2|blocks\.2|layers\.2).* are unknown", unknown)
+    assert re.match(r"2 arrays \(.*\[7\] instead of \[50\].* are of another shape", misshapen)
+    assert advice == "it fits no preset"
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "advice"),
+    [
+        ("model_1", "model_3", "it fits model_3 and model_4 and model_5: choose that"),
+        ("model_3", "model_1", "it fits model_1 and model_2: choose that"),
+        ("model_1", "model_1_ptm", "it fits model_1_ptm and model_2_ptm: choose that"),
+        ("model_1_ptm", "tiny", "it fits tiny: choose that"),
+    ],
+)
+def test_the_preset_that_does_fit_is_named(model: str, name: str, advice: str, tmp_path: Path) -> None:
+    config = preset(name).model
+    # Numbers take a moment at full size: names and shapes are all that matters, so the file holds the same zeros.
+    arrays = {key: np.broadcast_to(np.float16(0), shape) for key, shape in file_shapes(config, "npz").items()}
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(InputError) as refused:
+        load_weights(tmp_path / "x.npz", preset(model).model)
+    assert advice in str(refused.value)
+
+
+def test_multimer_parameters_are_recognised(tmp_path: Path) -> None:
+    name = f"{alphafold.SCOPE}/evoformer/~_relative_encoding/position_activations//bias"
+    np.savez(tmp_path / "x.npz", **{name: np.zeros(3, np.float32)})
+    with pytest.raises(InputError, match="AlphaFold-Multimer, which helixfold does not read"):
+        load_weights(tmp_path / "x.npz", TINY)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_numbers_that_are_not_finite_are_refused_by_name(suffix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
+    broken = {name: tensor.clone() for name, tensor in state.items()}
+    broken["single.bias"][3] = float("nan")
+    path = write(tmp_path / f"x{suffix}", broken, TINY)
+    with pytest.raises(
+        InputError, match=r"'(.*/single_activations//bias|single\.bias)' has values that are not finite"
+    ):
+        load_weights(path, TINY)
+
+
+def test_heads_that_the_model_counts_otherwise_are_refused(state: dict[str, Tensor], tmp_path: Path) -> None:
+    """The same number of channels in more heads would load and compute something else."""
+    assert TINY.template is not None
+    other = replace(TINY, template=replace(TINY.template, attention_heads=8))
+    for suffix in (".npz", ".safetensors"):
+        path = write(tmp_path / f"x{suffix}", state, TINY)
+        with pytest.raises(InputError, match="instead of|attention_heads is 4 there and 8 here"):
+            load_weights(path, other)
+
+
+def test_block_order_does_not_matter_to_deepminds_format(state: dict[str, Tensor], tmp_path: Path) -> None:
+    def placed(stack: StackConfig) -> StackConfig:
+        return replace(stack, outer_product="end")
+
+    other = replace(TINY, evoformer=placed(TINY.evoformer), extra_msa=placed(TINY.extra_msa))
+    assert load_weights(write(tmp_path / "x.npz", state, TINY), other).keys() == state.keys()
+
+
+@pytest.mark.slow
+def test_a_full_size_file_needs_little_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
+    config = preset("model_1_ptm").model
+    random = np.random.default_rng(0)
+    arrays = {name: random.random(shape, np.float32) for name, shape in file_shapes(config, "npz").items()}
+    write_npz(tmp_path / "params.npz", arrays)
+    del arrays
+    program = (
+        "import resource, sys; from helixfold.presets import preset; from helixfold.weights import load, fit;"
+        "config = preset('model_1_ptm').model; fit.file_shapes(config, 'npz');"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; load.load_weights(sys.argv[1], config);"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "params.npz")], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 1.3 * (tmp_path / "params.npz").stat().st_size

@@ -1,0 +1,119 @@
+from collections.abc import Iterator
+
+import pytest
+
+from helixfold.weights.remote import DownloadError, Patience, RemoteFile
+from tests.weights.server import Behaviour, serving
+
+CONTENT = bytes(range(256)) * 8192  # 2 MiB
+HASTY = Patience(timeout=0.3, attempts=3, pause=0.01)
+
+
+@pytest.fixture
+def behaviour() -> Behaviour:
+    return Behaviour(content=CONTENT)
+
+
+@pytest.fixture
+def remote(behaviour: Behaviour) -> Iterator[RemoteFile]:
+    with serving(behaviour) as url:
+        file = RemoteFile(url, HASTY)
+        yield file
+        file.close()
+
+
+def test_a_file_is_read_to_its_end(remote: RemoteFile) -> None:
+    assert remote.read(1000) == CONTENT[:1000]
+    assert remote.read(len(CONTENT)) == CONTENT[1000:]
+    assert remote.read(10) == b""
+    assert remote.size == len(CONTENT)
+
+
+def test_a_far_part_costs_only_itself(remote: RemoteFile, behaviour: Behaviour) -> None:
+    remote.read(10)
+    remote.seek(2_000_000)
+    assert remote.read(100) == CONTENT[2_000_000:2_000_100]
+    assert behaviour.ranges == ["bytes=0-", "bytes=2000000-"]
+    remote.seek(5)
+    assert remote.read(5) == CONTENT[5:10]
+
+
+def test_reading_goes_on_where_the_connection_was_cut(remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.cuts = [700_000, 10]
+    assert remote.read(len(CONTENT)) == CONTENT
+    assert behaviour.ranges == ["bytes=0-", "bytes=700000-", "bytes=700010-"]
+
+
+def test_a_server_without_parts_is_read_from_the_beginning_again(remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.parts, behaviour.cuts = False, [700_000]
+    assert remote.read(len(CONTENT)) == CONTENT
+    assert len(behaviour.ranges) == 2
+    remote.seek(1_000_000)
+    assert remote.read(10) == CONTENT[1_000_000:1_000_010]
+
+
+def test_a_server_without_parts_is_read_through_to_a_far_part(remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.parts = False
+    remote.read(10)
+    remote.seek(1_500_000)
+    assert remote.read(10) == CONTENT[1_500_000:1_500_010]
+    assert len(behaviour.ranges) == 1
+
+
+def test_a_stalled_server_is_asked_again(remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.stalls = [1.0]
+    assert remote.read(100) == CONTENT[:100]
+    assert len(behaviour.ranges) == 2
+
+
+def test_a_busy_server_is_asked_again(remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.statuses = [503, 429]
+    assert remote.read(100) == CONTENT[:100]
+
+
+def test_patience_ends(remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.cuts = [500, 0, 0, 0]
+    with pytest.raises(DownloadError, match="no more bytes after 500 .*; run the command again"):
+        remote.read(len(CONTENT))
+    assert len(behaviour.ranges) == 3
+
+
+@pytest.mark.parametrize("status", [403, 404, 410])
+def test_a_refusal_is_final(status: int, remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.statuses = [status]
+    with pytest.raises(DownloadError, match=f"the server answers {status}"):
+        remote.read(1)
+    assert len(behaviour.ranges) == 1
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with serving(Behaviour(content=b"")) as url:
+        pass
+    file = RemoteFile(url, HASTY)
+    with pytest.raises(DownloadError, match="no more bytes after 0"):
+        file.read(1)
+    file.close()
+
+
+def test_a_file_that_changes_under_way_is_refused(remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.versions, behaviour.cuts = ['"1"', '"2"'], [1000]
+    with pytest.raises(DownloadError, match="changed on the server"):
+        remote.read(len(CONTENT))
+
+
+def test_a_wrong_part_is_refused(remote: RemoteFile, behaviour: Behaviour) -> None:
+    behaviour.shift = 7
+    with pytest.raises(DownloadError, match="another part"):
+        remote.read(10)
+
+
+def test_a_huge_piece_is_refused(remote: RemoteFile, behaviour: Behaviour) -> None:
+    with pytest.raises(DownloadError, match="hostile"):
+        remote.read(2**40)
+    assert behaviour.ranges == []
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "params.tar"])
+def test_other_addresses_are_refused(url: str) -> None:
+    with pytest.raises(DownloadError, match="only http and https"):
+        RemoteFile(url, HASTY)

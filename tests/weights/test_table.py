@@ -1,0 +1,77 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from helixfold.config import ModelConfig, StackConfig, StructureConfig
+from helixfold.presets import PRESETS, preset
+from helixfold.weights import alphafold, openfold
+from helixfold.weights.conversion import Row, differences
+from helixfold.weights.fit import file_shapes, model_shapes
+
+DISTINCT = ("model_1", "model_1_ptm", "model_3", "model_3_ptm")
+SAME_AS = {"model_2": "model_1", "model_4": "model_3", "model_5": "model_3"}
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "tiny"])
+def test_names_and_shapes_equal_deepminds_manifest(name: str, reference: Path) -> None:
+    like = SAME_AS.get(name.removesuffix("_ptm"), name.removesuffix("_ptm")) + ("_ptm" if name.endswith("_ptm") else "")
+    manifest = json.loads((reference / "manifests" / f"{like}.json").read_text())
+    expected = {key: tuple(shape) for key, shape in manifest.items()}
+    assert differences(expected, file_shapes(preset(name).model, "npz")) == ""
+
+
+def test_model_1_ptm_has_the_published_size() -> None:
+    shapes = model_shapes(preset("model_1_ptm").model)
+    assert len(shapes) == 4630
+    assert sum(_size(shape) for shape in shapes.values()) == 93_237_338
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_all_formats_hold_the_same_number_of_parameters(name: str) -> None:
+    config = preset(name).model
+    sizes = {
+        sum(_size(shape) for shape in shapes.values())
+        for shapes in (model_shapes(config), file_shapes(config, "npz"), file_shapes(config, "pt"))
+    }
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("name", [*DISTINCT, "tiny"])
+@pytest.mark.parametrize("rows", [alphafold.rows, openfold.rows])
+def test_every_name_stands_in_exactly_one_row(name: str, rows: object) -> None:
+    config = preset(name).model
+    table: tuple[Row, ...] = rows(config)
+    ours = [each for row in table for each in row.ours]
+    theirs = [each for row in table for each in row.theirs]
+    assert sorted(ours) == sorted(model_shapes(config))
+    assert len(theirs) == len(set(theirs))
+
+
+def test_depth_comes_from_the_config() -> None:
+    config = ModelConfig(
+        evoformer=StackConfig(blocks=3),
+        extra_msa=StackConfig(blocks=1, c_m=64),
+        structure=StructureConfig(angle_blocks=3),
+    )
+    shapes = file_shapes(config, "npz")
+    assert shapes[f"{alphafold.SCOPE}/evoformer/evoformer_iteration/msa_transition/transition1//bias"] == (3, 1024)
+    assert shapes[f"{alphafold.SCOPE}/evoformer/extra_msa_stack/msa_transition/transition1//bias"] == (1, 256)
+    assert f"{alphafold.SCOPE}/structure_module/fold_iteration/rigid_sidechain/resblock2_2//bias" in shapes
+
+
+def test_heads_come_from_the_config() -> None:
+    config = preset("model_1").model
+    assert config.template is not None
+    other = replace(config, template=replace(config.template, attention_heads=8))
+    name = f"{alphafold.SCOPE}/evoformer/template_embedding/attention//query_w"
+    assert file_shapes(config, "npz")[name] == (128, 4, 16)
+    assert file_shapes(other, "npz")[name] == (128, 8, 8)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
