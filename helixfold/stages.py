@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,9 @@ class Stage:
 class Stages:
     """Records stages as they end; stages of one name are added up when asked for as a table."""
 
-    def __init__(self, device: torch.device | str = "cpu") -> None:
+    def __init__(self, device: torch.device | str = "cpu", earlier: Iterable[Stage] = ()) -> None:
         self.device = torch.device(device)
-        self.finished: list[Stage] = []
+        self.finished = list(earlier)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 
 from data_pipeline.arrays import read_npz
 from data_pipeline.errors import InputError
+from data_pipeline.files import replacing
 from data_pipeline.residues import GAP, UNKNOWN
 
 
@@ -35,7 +36,7 @@ class Features:
         """Write a compressed `.npz`, strings as unicode arrays; the same features give the same bytes."""
         arrays = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
         arrays["template_domain_names"] = np.asarray(self.template_domain_names, dtype=np.str_)
-        with Path(path).open("wb") as file:
+        with replacing(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub takes them for the option
 
     @classmethod

@@ -22,6 +22,7 @@ from helixfold.presets import PRESETS
 from helixfold.stages import Stages
 from helixfold.weights.find import ReadyModel, find_models
 from helixfold.write.results import (
+    FAILURES_FILE,
     Prediction,
     is_complete,
     write_failures,
@@ -66,10 +67,13 @@ def predict(
     options = options or FoldingOptions()
     targets = sorted(read_targets(inputs, msa), key=lambda target: len(target.sequence))
     where = pick_device(device)
-    ready = find_models(models, weights, seed=options.seed)
+    loading = Stages(where)
+    with loading.stage("load parameters"):
+        ready = find_models(models, weights, seed=options.seed)
+        for model in ready:
+            model.network.to(where)
     _check_output(output, targets)
     for model in ready:
-        model.network.to(where)
         for note in model.notes:
             print(f"helixfold: {note}", file=sys.stderr)
 
@@ -82,7 +86,9 @@ def predict(
             tqdm.write(f"{target.name}: finished before, skipped (--overwrite folds it again)")
             continue
         try:
-            tqdm.write(_summary(directory, _fold_target(target, ready, options, directory, where)))
+            tqdm.write(
+                _summary(directory, _fold_target(target, ready, options, directory, Stages(where, loading.finished)))
+            )
         except (RuntimeError, MemoryError, OSError, ValueError) as error:
             failures[target.name] = f"{type(error).__name__}: {error}"
             tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
@@ -105,6 +111,8 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path]) -> list[Target]:
             targets += [Target(name=each.name, sequence=each.sequence, alignments=()) for each in read_fasta(path)]
     seen: set[str] = set()
     for target in targets:
+        if target.name == FAILURES_FILE:
+            raise InputError(f"the name '{target.name}' is taken by a file of the output directory; choose another")
         if target.name.casefold() in seen:
             raise InputError(f"the name '{target.name}' comes twice in the inputs; give each target its own name")
         seen.add(target.name.casefold())
@@ -162,10 +170,9 @@ def _check_output(output: Path, targets: Sequence[Target]) -> None:
 
 
 def _fold_target(
-    target: Target, models: Sequence[ReadyModel], options: FoldingOptions, directory: Path, device: torch.device
+    target: Target, models: Sequence[ReadyModel], options: FoldingOptions, directory: Path, stages: Stages
 ) -> list[Prediction]:
     """Everything for one target: features, structures, confidences, and at the end the ranking that marks it done."""
-    stages = Stages(device)
     with stages.stage("features"):
         features = target.features()
         directory.mkdir(exist_ok=True)
@@ -190,7 +197,7 @@ def _fold_target(
     facts = {
         "residues": len(target.sequence),
         "msa_rows": len(features.msa),
-        "device": str(device),
+        "device": str(stages.device),
         "threads": torch.get_num_threads(),
         "dtype": options.dtype,
         "torch": torch.__version__,

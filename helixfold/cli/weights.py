@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_pipeline.errors import InputError
-from helixfold.presets import PRESETS, preset
+from helixfold import presets
+from helixfold.presets import PRESETS
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.download import ARCHIVE_URL, download_parameters, parameters_directory
+from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters, parameters_directory
 from helixfold.weights.fit import fitting_presets
 from helixfold.weights.load import load_weights, read_shapes
 from helixfold.weights.npz import write_npz
@@ -18,6 +19,8 @@ from helixfold.weights.openfold import write_pt
 
 PUBLISHED = tuple(name for name in PRESETS if re.fullmatch(r"model_[1-5](_ptm)?", name))
 WRITTEN = (".npz", ".pt", ".safetensors")
+# What stands in for a published checksum.
+UNPUBLISHED = "no checksum known: every array was checked, and the file is remembered in sha256.json"
 _FORMATS = {"npz": "DeepMind's .npz", "pt": "OpenFold's .pt", "safetensors": "helixfold's .safetensors"}
 _BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 
@@ -37,14 +40,14 @@ def inspect(path: Path) -> None:
     print(f"fits presets: {', '.join(fitting) if fitting else 'none'}")
 
 
-def convert(source: Path, target: Path, preset_name: str, *, overwrite: bool = False) -> None:
+def convert(source: Path, target: Path, preset: str, *, overwrite: bool = False) -> None:
     """Rewrite a parameter file for another program; the suffix of `target` says which: .npz, .pt or .safetensors."""
     form = target.suffix.lower()
     if form not in WRITTEN:
         raise InputError(f"{target}: give the file to write a name that ends in {', '.join(WRITTEN)}")
     if target.exists() and not overwrite:
         raise InputError(f"{target}: exists already; choose another name, or add --overwrite")
-    config = preset(preset_name).model
+    config = presets.preset(preset).model
     state = load_weights(source, config)
     try:
         if form == ".npz":
@@ -58,10 +61,11 @@ def convert(source: Path, target: Path, preset_name: str, *, overwrite: bool = F
     print(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
 
 
-def download(presets: Sequence[str], *, directory: Path | None = None, url: str = ARCHIVE_URL) -> None:
-    """Fetch DeepMind's published parameters of these presets, or find that they are there already."""
-    for path in download_parameters(presets, directory=directory, url=url):
-        print(path)
+def download(models: Sequence[str], *, directory: Path | None = None, url: str = ARCHIVE_URL) -> None:
+    """Fetch DeepMind's published parameters of these models, or find that they are there already."""
+    for path in download_parameters(models, directory=directory, url=url):
+        known = "checksum as others found it" if path.name in PUBLISHED_SHA256 else UNPUBLISHED
+        print(f"{path} ({known})")
     print("AlphaFold parameters (c) DeepMind Technologies Limited, licensed under CC BY 4.0; please cite AlphaFold 2.")
 
 

@@ -1,7 +1,8 @@
 """DeepMind's published parameters: from the official archive into a cache directory, only the models asked for.
 
-The archive (5.3 GB) is a tar file; of a server that can send parts of it, only the wanted members (373 MB each) are
-fetched. What was fetched of an interrupted member is kept and continued. Parameters: (c) DeepMind, CC BY 4.0.
+The archive (5.3 GB; its monomer models are those of the first release, July 2021) is a tar file. From a server that
+can send parts, as DeepMind's can, only the wanted members (373 MB each) are fetched. What was fetched of an interrupted
+member is kept and continued. Parameters: (c) DeepMind, CC BY 4.0.
 """
 
 import json

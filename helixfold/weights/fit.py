@@ -47,7 +47,9 @@ def require_fit(path: Path, found: Shapes, config: ModelConfig, form: Format) ->
         return
     presets = fitting_presets(found, form)
     if presets:
-        advice = f"it fits {' and '.join(presets)}: choose that"
+        advice = (
+            f"it fits {', '.join(presets)}: choose {'this preset' if len(presets) == 1 else 'one of these presets'}"
+        )
     elif any(part in name for name in found for part in _MULTIMER):
         advice = "these are parameters of AlphaFold-Multimer, which helixfold does not read: take a monomer model's"
     else:

@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import struct
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -80,7 +81,9 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     with open_archive(path, LIMITS):
         pass
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what matters about an odd file is said in the error
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except _DAMAGE as error:
         reason = printable(str(error).split("\n", 1)[0])
         raise InputError.at(

@@ -4,19 +4,17 @@ Every file appears whole or not at all, and none holds a time or a date. `rankin
 target that has it is finished.
 """
 
-import contextlib
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import numpy as np
 from jaxtyping import Float
 
+from data_pipeline.files import replacing
 from data_pipeline.protein import Protein
 from helixfold import __version__
 from helixfold.write.mmcif import to_mmcif
@@ -83,7 +81,7 @@ def write_prediction(directory: Path, prediction: Prediction) -> None:
     _write(directory / f"unrelaxed_{model}.cif", cif)
     _write(directory / f"confidence_{model}.json", _confidence_json(prediction))
     if prediction.pae is not None:
-        with _whole_or_nothing(directory / f"pae_{model}.json") as stream:
+        with replacing(directory / f"pae_{model}.json") as temporary, temporary.open("wb") as stream:
             stream.writelines(_pae_json(prediction))
     # Last, because a structure that the PDB format cannot hold is an error, and the mmCIF file then remains.
     origin = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
@@ -189,19 +187,5 @@ def _remove_ranks_from(directory: Path, first: int) -> None:
 
 
 def _write(path: Path, content: str | bytes) -> None:
-    with _whole_or_nothing(path) as stream:
-        stream.write(content.encode() if isinstance(content, str) else content)
-
-
-@contextlib.contextmanager
-def _whole_or_nothing(path: Path) -> Iterator[BinaryIO]:
-    """A stream whose content becomes `path` when all of it is written; after an error `path` is as it was."""
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}")
-    try:
-        with open(temporary, "xb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)

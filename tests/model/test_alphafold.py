@@ -30,10 +30,13 @@ def on_meta(name: str) -> AlphaFold:
 
 
 def floats(outputs: Outputs) -> dict[str, Tensor]:
-    """All results of a pass that are computed with parameters."""
-    parts = (outputs.representations, outputs.structure, outputs.logits)
-    values = {field.name: getattr(part, field.name) for part in parts for field in fields(part)}
-    return {name: value for name, value in values.items() if value is not None and "mask" not in name}
+    """All results of a pass that are computed with parameters, as `representations.pair` or `logits.lddt`."""
+    values = {
+        f"{part.name}.{field.name}": getattr(getattr(outputs, part.name), field.name)
+        for part in fields(outputs)
+        for field in fields(getattr(outputs, part.name))
+    }
+    return {name: value for name, value in values.items() if not name.endswith("mask")}
 
 
 def root_mean_square(difference: Tensor) -> float:
@@ -122,29 +125,20 @@ def test_absent_templates_are_as_masked_ones() -> None:
         present, without, hidden = (floats(model(Whole(), [each])) for each in (batch, absent, masked))
     for name, value in without.items():
         torch.testing.assert_close(hidden[name], value, rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(present["pair"], without["pair"], atol=1e-2)
+    assert not torch.allclose(present["logits.distogram"], without["logits.distogram"], atol=1e-2)
 
 
-def test_a_sample_without_templates_is_alone_even_beside_one_that_has_some() -> None:
+def test_a_sample_without_templates_is_alone_beside_one_that_has_some() -> None:
     model, one, other = tiny_model(), random_batch(seed=0), random_batch(seed=1)
-    hidden = {
-        name: torch.zeros_like(getattr(other, name))
-        for name in other.__dataclass_fields__
-        if "template" in name and "mask" in name
-    }
-    other = replace(other, **hidden)
-    both = type(one)(
-        **{each.name: torch.cat([getattr(one, each.name), getattr(other, each.name)]) for each in fields(one)}
-    )
+    masks = [name for name in other.__dataclass_fields__ if name.startswith("template_") and "mask" in name]
+    other = replace(other, **{name: torch.zeros_like(getattr(other, name)) for name in masks})
+    joined = {each.name: torch.cat([getattr(one, each.name), getattr(other, each.name)]) for each in fields(one)}
     with torch.no_grad():
-        together, apart = model(Whole(), [both]), [model(Whole(), [each]) for each in (one, other)]
+        together = floats(model(Whole(), [replace(one, **joined)]))
+        apart = [floats(model(Whole(), [each])) for each in (one, other)]
     for index, alone in enumerate(apart):
-        for part in ("msa", "pair", "single"):
-            found = getattr(together.representations, part)[index]
-            torch.testing.assert_close(found, getattr(alone.representations, part)[0], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(
-            together.structure.positions[index], alone.structure.positions[0], rtol=1e-3, atol=1e-3
-        )
+        for name in ("representations.msa", "representations.pair", "logits.lddt", "logits.aligned_error"):
+            torch.testing.assert_close(together[name][index], alone[name][0], rtol=1e-4, atol=1e-4)
 
 
 def test_the_msa_that_is_returned_has_no_template_rows() -> None:
@@ -160,8 +154,7 @@ def test_the_trunk_computes_in_the_dtype_asked_for_and_the_rest_in_float32() -> 
     with torch.no_grad():
         outputs = tiny_model()(Whole(), [random_batch()], None, torch.bfloat16)
     for name, value in floats(outputs).items():
-        trunk = name in ("msa", "msa_first_row", "pair") or value is outputs.representations.single
-        assert value.dtype == (torch.bfloat16 if trunk else torch.float32), name
+        assert value.dtype == (torch.bfloat16 if name.startswith("representations") else torch.float32), name
 
 
 @pytest.mark.parametrize("run", [Whole(), Slabs(rows=7)], ids=["whole", "slabs"])
@@ -176,7 +169,7 @@ def test_bfloat16_is_at_most_twice_as_far_off_as_plain_torch(run: Whole | Slabs,
             mock.patch.object(templates, "attention", attention_reference),
         ):
             plain = floats(model(Whole(), [batch], None, torch.bfloat16))
-    for name in ("msa", "pair", "single", "lddt", "distogram", "masked_msa", "aligned_error"):
+    for name in (each for each in exact if not each.startswith("structure")):
         ours, theirs = (root_mean_square(each[name] - exact[name]) for each in (found, plain))
         assert 0 < ours <= 2 * theirs, name
         assert ours < 0.03 * root_mean_square(exact[name]), name

@@ -50,8 +50,8 @@ def test_a_failed_save_leaves_the_old_file_alone(saved: Path) -> None:
     before = saved.read_bytes()
     with pytest.raises(ValueError, match="JSON compliant"):
         save_checkpoint(saved, small_state(), {"rate": float("nan")})
+    shared = torch.zeros(4)
     with pytest.raises(RuntimeError, match="share memory"):
-        shared = torch.zeros(4)
         save_checkpoint(saved, {"a": shared, "b": shared}, CONFIG)
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
@@ -110,10 +110,12 @@ def test_a_mangled_file_is_refused_or_read(data: st.DataObject, saved: Path) -> 
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     mangled = saved.with_name("mangled.safetensors")
     mangled.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    said = ""
     try:
         load_checkpoint(mangled)
     except InputError as error:
-        assert "\n" not in str(error)
+        said = str(error)
+    assert said.isprintable()
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
 
     other = replace(config, evoformer=placed(config.evoformer), extra_msa=placed(config.extra_msa))
     save_checkpoint(path, untrained_model(config, seed=0).state_dict(), other.to_dict())
-    with pytest.raises(InputError, match="evoformer.outer_product is 'end' there and 'middle' here"):
+    with pytest.raises(InputError, match=r"evoformer\.outer_product is 'end' there and 'middle' here"):
         load_weights(path, config)
 
 

@@ -21,6 +21,7 @@ from helixfold.weights.conversion import (
     [
         (KEEP, (5,), (5,)),
         (TRANSPOSE, (5, 7), (7, 5)),
+        (TRANSPOSE, (1, 7), (7, 1)),
         (heads_out(3), (5, 3, 2), (6, 5)),
         (heads_in(3), (3, 2, 5), (5, 6)),
         (heads_bias(3), (3, 2), (6,)),
@@ -31,11 +32,17 @@ def test_axes_are_moved_and_moved_back(axes: Axes, theirs: tuple[int, ...], ours
     moved = axes.to_ours(array)
     assert moved.shape == ours
     assert torch.equal(axes.to_theirs(moved), array)
+    row = Row(ours=("a",), theirs=("b",), axes=axes, stacked=False)
+    assert torch.equal(row.to_ours([array])[0], moved)
+    assert torch.equal(row.to_theirs([moved])[0], array)
+    assert row.their_shape(ours) == theirs
 
 
 def test_heads_are_the_slow_axis() -> None:
-    array = torch.arange(12).reshape(1, 3, 4)
-    assert heads_out(3).to_ours(array)[:, 0].tolist() == list(range(12))
+    numbers = torch.arange(12)
+    assert heads_out(3).to_ours(numbers.reshape(1, 3, 4))[:, 0].tolist() == list(range(12))
+    assert heads_in(3).to_ours(numbers.reshape(3, 4, 1))[0].tolist() == list(range(12))
+    assert heads_bias(3).to_ours(numbers.reshape(3, 4)).tolist() == list(range(12))
 
 
 def test_query_key_and_value_of_every_block_become_one_tensor() -> None:

@@ -87,10 +87,10 @@ def test_missing_unknown_and_misshapen_arrays_are_one_error(suffix: str, tmp_pat
 @pytest.mark.parametrize(
     ("model", "name", "advice"),
     [
-        ("model_1", "model_3", "it fits model_3 and model_4 and model_5: choose that"),
-        ("model_3", "model_1", "it fits model_1 and model_2: choose that"),
-        ("model_1", "model_1_ptm", "it fits model_1_ptm and model_2_ptm: choose that"),
-        ("model_1_ptm", "tiny", "it fits tiny: choose that"),
+        ("model_1", "model_3", "it fits model_3, model_4, model_5: choose one of these presets"),
+        ("model_3", "model_1", "it fits model_1, model_2: choose one of these presets"),
+        ("model_1", "model_1_ptm", "it fits model_1_ptm, model_2_ptm: choose one of these presets"),
+        ("model_1_ptm", "tiny", "it fits tiny: choose this preset"),
     ],
 )
 def test_the_preset_that_does_fit_is_named(model: str, name: str, advice: str, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_heads_that_the_model_counts_otherwise_are_refused(state: dict[str, Tens
     other = replace(TINY, template=replace(TINY.template, attention_heads=8))
     for suffix in (".npz", ".safetensors"):
         path = write(tmp_path / f"x{suffix}", state, TINY)
-        with pytest.raises(InputError, match="instead of|attention_heads is 4 there and 8 here"):
+        with pytest.raises(InputError, match=r"instead of|attention_heads is 4 there and 8 here"):
             load_weights(path, other)
 
 

@@ -1,10 +1,13 @@
 import pickle
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from data_pipeline.errors import InputError
@@ -29,8 +32,8 @@ def tensors(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def assert_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
     assert left.keys() == right.keys()
-    for name in left:
-        assert torch.equal(left[name], right[name]), name
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
 
 
 def test_import_of_export_is_bit_equal(state: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
@@ -156,6 +159,27 @@ def test_a_truncated_checkpoint_is_refused(tensors: dict[str, Tensor], tmp_path:
     path.write_bytes(path.read_bytes()[:-5000])
     with pytest.raises(InputError, match="damaged"):
         read_pt(path)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_mangled_pickle_is_refused_or_read(data: st.DataObject, tmp_path: Path) -> None:
+    torch.save({"a.weight": torch.ones(3, 5), "a.bias": torch.ones(4)}, tmp_path / "x.pt")
+    with zipfile.ZipFile(tmp_path / "x.pt") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = next(name for name in members if name.endswith("data.pkl"))
+    content = bytearray(members[name])
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    with zipfile.ZipFile(tmp_path / "mangled.pt", "w") as archive:
+        for each, old in members.items():
+            archive.writestr(each, bytes(content) if each == name else old)
+    said = ""
+    try:
+        read_pt(tmp_path / "mangled.pt")
+    except InputError as error:
+        said = str(error)
+    assert said.isprintable()
 
 
 def _old_name(name: str) -> str:

@@ -73,7 +73,7 @@ def test_a_busy_server_is_asked_again(remote: RemoteFile, behaviour: Behaviour) 
 
 def test_patience_ends(remote: RemoteFile, behaviour: Behaviour) -> None:
     behaviour.cuts = [500, 0, 0, 0]
-    with pytest.raises(DownloadError, match="no more bytes after 500 .*; run the command again"):
+    with pytest.raises(DownloadError, match=r"no more bytes after 500 .*; run the command again"):
         remote.read(len(CONTENT))
     assert len(behaviour.ranges) == 3
 

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,15 @@ def test_every_name_stands_in_exactly_one_row(name: str, rows: object) -> None:
     theirs = [each for row in table for each in row.theirs]
     assert sorted(ours) == sorted(model_shapes(config))
     assert len(theirs) == len(set(theirs))
+
+
+def test_fused_tensors_hold_query_then_key_then_value() -> None:
+    config = preset("tiny").model
+    fused = [row for row in (*alphafold.rows(config), *openfold.rows(config)) if len(row.theirs) > 1]
+    assert {row.ours[0].rsplit(".", 2)[-2] for row in fused} == {"qkv"}
+    for row in fused:
+        order = [re.search(r"(?:linear_|//)([qkv])", name) for name in row.theirs]
+        assert [letter and letter[1] for letter in order] == ["q", "k", "v"]
 
 
 def test_depth_comes_from_the_config() -> None:

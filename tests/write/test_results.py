@@ -6,9 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import gemmi
 import numpy as np
@@ -234,19 +233,6 @@ def test_the_ranking_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert set(written) == names(tmp_path)
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    def failing() -> Iterator[bytes]:
-        yield b"half"
-        raise OSError("no space left on device")
-
-    path = tmp_path / "pae.json"
-    path.write_text("before")
-    with pytest.raises(OSError, match="no space left"), results._whole_or_nothing(path) as stream:
-        stream.writelines(failing())
-    assert names(tmp_path) == {"pae.json"}
-    assert path.read_text() == "before"
-
-
 @pytest.mark.parametrize(
     "name", sorted(["unrelaxed_model_1_ptm.cif", "pae_model_1_ptm.json", "unrelaxed_model_1_ptm.pdb"])
 )
@@ -265,17 +251,6 @@ def test_a_run_that_dies_in_any_file_leaves_no_part_of_it(
         write_prediction(tmp_path, prediction())
     assert name not in names(tmp_path)
     assert not [left for left in names(tmp_path) if left.startswith(".")]
-
-
-def test_readers_never_see_a_file_in_the_making(tmp_path: Path) -> None:
-    def stream_of(path: Path) -> Iterator[BinaryIO]:
-        with results._whole_or_nothing(path) as stream:
-            yield stream
-
-    for stream in stream_of(tmp_path / "pae.json"):
-        stream.write(b"half")
-        assert "pae.json" not in names(tmp_path)
-    assert names(tmp_path) == {"pae.json"}
 
 
 def test_a_structure_too_large_for_pdb_is_an_error_that_leaves_the_rest(tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Blocks carry out the right updates in the right order."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.config import OuterProductPosition, StackConfig
+from helixfold.execution.whole import Whole
+from helixfold.model.evoformer import EvoformerBlock, EvoformerStack, outer_mask
+from helixfold.model.update import Source, Update
+from tests.networks import relative_error, tiny_config
+
+MSA_UPDATES = ["row_attention", "column_attention", "msa_transition"]
+PAIR_UPDATES = ["triangle_outgoing", "triangle_incoming", "triangle_starting", "triangle_ending", "pair_transition"]
+
+
+def streams() -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(1, 5, 9, 64), torch.randn(1, 9, 9, 32), torch.ones(1, 5, 9), torch.ones(1, 9, 9)]
+
+
+def random_block(outer_product: OuterProductPosition) -> EvoformerBlock:
+    config = tiny_config(outer_product)
+    block = EvoformerBlock(config.evoformer, config.c_z, global_columns=False).eval()
+    torch.manual_seed(1)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return block
+
+
+@pytest.mark.parametrize(
+    ("outer_product", "expected"),
+    [
+        ("middle", [*MSA_UPDATES, "outer_product_mean", *PAIR_UPDATES]),
+        ("first", ["outer_product_mean", *MSA_UPDATES, *PAIR_UPDATES]),
+        ("end", [*MSA_UPDATES, *PAIR_UPDATES, "outer_product_mean"]),
+    ],
+)
+def test_updates_are_carried_out_in_the_papers_order(outer_product: OuterProductPosition, expected: list[str]) -> None:
+    block, done = random_block(outer_product), []
+    names = {update: name for name, update in block.named_children()}
+
+    def record(update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
+        done.append(names[update])
+        return Whole()(update, stream, mask, source)
+
+    block(record, *streams())
+    assert done == expected
+
+
+def test_the_three_places_of_the_outer_product_differ() -> None:
+    results = {}
+    with torch.no_grad():
+        for place in ("middle", "first", "end"):
+            results[place] = random_block(place)(Whole(), *streams())
+    for one, other in (("middle", "first"), ("middle", "end"), ("first", "end")):
+        assert relative_error(results[one][1], results[other][1]) > 0.05
+    # Only where the outer product comes first do the MSA's own updates see it.
+    assert (results["middle"][0] == results["end"][0]).all()
+    assert relative_error(results["first"][0], results["middle"][0]) > 1e-3
+
+
+def test_at_the_end_the_two_streams_of_a_block_do_not_wait_for_each_other() -> None:
+    """HelixFold's parallel block: pair updates read the pair stream alone, but for the last."""
+    msa, pair, msa_mask, pair_mask = streams()
+    found = []
+    for rows in (msa, torch.randn_like(msa)):
+        block = random_block("end")
+        block.outer_product_mean.out.weight.data.zero_()
+        found.append(block(Whole(), rows, pair, msa_mask, pair_mask)[1])
+    assert (found[0] == found[1]).all()
+
+
+def test_a_stack_is_its_blocks_one_after_the_other() -> None:
+    stack = EvoformerStack(StackConfig(blocks=3, c_m=64, c_triangle=16), 32).eval()
+    for parameter in stack.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    msa, pair, *masks = streams()
+    assert len(stack.blocks) == 3
+    with torch.no_grad():
+        expected = (msa, pair)
+        for block in stack.blocks:
+            expected = block(Whole(), *expected, *masks)
+        found = stack(Whole(), msa, pair, *masks)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours == theirs).all()
+
+
+def test_a_pair_is_real_where_both_residues_are() -> None:
+    mask = torch.tensor([[1.0, 0.0, 1.0]])
+    assert outer_mask(mask)[0].tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 1]]

@@ -1,0 +1,144 @@
+"""The structure module turns representations into atoms, in float32, and padding stays out of it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from helixfold.config import StructureConfig
+from helixfold.geometry.frames import BackboneFrames
+from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
+from helixfold.model.structure_module import Angles, InvariantPointAttention, StructureModule
+
+CONFIG = StructureConfig(layers=3, c=16, heads=2, c_scalar=4, query_points=2, value_points=3, c_angles=8)
+C_S, C_Z, R = 12, 6, 7
+
+
+def randomised(module: torch.nn.Module) -> torch.nn.Module:
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return module.eval()
+
+
+def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    aatype = torch.randint(0, 20, (1, R))
+    return torch.randn(1, R, C_S), torch.randn(1, R, R, C_Z), aatype, torch.ones(1, R)
+
+
+def random_frames() -> Rigid:
+    rotation = quaternion_to_rotation(normalize(torch.randn(1, R, 4), dim=-1))
+    return Rigid(rotation=rotation, translation=2 * torch.randn(1, R, 3))
+
+
+def test_every_iteration_is_kept_and_the_last_is_the_result() -> None:
+    module = randomised(StructureModule(CONFIG, C_S, C_Z))
+    single, pair, aatype, mask = inputs()
+    found = module(single, pair, aatype, mask)
+    for trajectory in (found.frames, found.rigid_groups, found.atom14, found.torsions, found.unnormalized_torsions):
+        assert trajectory.shape[:3] == (CONFIG.layers, 1, R)
+    assert not torch.allclose(found.frames[0], found.frames[1])
+    # In Angstrom all: the backbone group is the frame, and C-alpha stands at its origin.
+    torch.testing.assert_close(found.rigid_groups[-1, :, :, 0, :, 3], found.frames[-1, ..., 4:])
+    torch.testing.assert_close(found.positions[:, :, 1], found.frames[-1, ..., 4:])
+    torch.testing.assert_close(found.torsions.norm(dim=-1), torch.ones(CONFIG.layers, 1, R, 7))
+    torch.testing.assert_close(normalize(found.unnormalized_torsions, dim=-1), found.torsions)
+
+
+def test_a_fresh_module_leaves_everyone_at_the_origin() -> None:
+    module = StructureModule(CONFIG, C_S, C_Z).eval()
+    found = module(*inputs())
+    expected = BackboneFrames.identity(torch.zeros(1, R, 1)).to_tensor()
+    assert (found.frames == expected).all()
+
+
+def test_it_computes_in_float32_whatever_it_is_given() -> None:
+    module = randomised(StructureModule(CONFIG, C_S, C_Z))
+    single, pair, aatype, mask = inputs()
+    found = module(single.bfloat16(), pair.bfloat16(), aatype, mask)
+    expected = module(single.bfloat16().float(), pair.bfloat16().float(), aatype, mask)
+    assert found.positions.dtype == torch.float32
+    assert (found.positions == expected.positions).all()
+
+
+def test_padding_residues_are_seen_by_no_other() -> None:
+    module = randomised(StructureModule(CONFIG, C_S, C_Z))
+    single, pair, aatype, mask = inputs()
+    mask[0, 5:] = 0
+    other_single, other_pair, real = single.clone(), pair.clone(), slice(5)
+    other_single[:, 5:] = torch.randn(1, 2, C_S)
+    other_pair[:, 5:], other_pair[:, :, 5:] = 10, 10
+    found, other = module(single, pair, aatype, mask), module(other_single, other_pair, aatype, mask)
+    torch.testing.assert_close(other.atom14[:, :, real], found.atom14[:, :, real])
+    assert found.mask[:, 5:].sum() == 0
+    assert (found.positions[:, 5:] == 0).all()
+
+
+def test_gradients_do_not_pass_through_rotations_between_iterations() -> None:
+    """With the last update blocked, earlier ones reach the result through translations only (Suppl. Alg. 20)."""
+    module, (single, pair, aatype, mask) = randomised(StructureModule(replace(CONFIG, layers=2), C_S, C_Z)), inputs()
+    updates: list[Tensor] = []
+
+    def keep(_module: object, _inputs: object, output: Tensor) -> None:
+        output.retain_grad()
+        updates.append(output)
+
+    module.backbone_update.register_forward_hook(keep)
+    quaternion = module(single, pair, aatype, mask).frames[-1, ..., :4]
+    quaternion.square()[..., 0].sum().backward()
+    first, last = (update.grad for update in updates)
+    assert last[..., :3].abs().max() > 0
+    # The first rotation reaches the last through attention's frames alone, which are cut too; its shift is not.
+    assert (first[..., :3] == 0).all()
+    assert first[..., 3:].abs().max() > 0
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_is_active_in_training_only(training: bool) -> None:
+    module, given = randomised(StructureModule(CONFIG, C_S, C_Z)).train(training), inputs()
+    assert (module(*given).single == module(*given).single).all() == (not training)
+
+
+def test_heads_start_with_point_weight_one_and_prefer_near_points() -> None:
+    attention = InvariantPointAttention(CONFIG, C_Z)
+    torch.testing.assert_close(torch.nn.functional.softplus(attention.point_weights), torch.ones(CONFIG.heads))
+    # With nothing but points, all at their residue's origin, weights follow distances.
+    for parameter in attention.parameters():
+        parameter.data.zero_()
+    attention.point_weights.data.fill_(0.541324854612918)
+    channel = CONFIG.heads * CONFIG.c_scalar  # the first x of the first head's value points
+    attention.out.weight.data[0, channel] = 1
+    frames = Rigid(rotation=torch.eye(3).expand(1, R, 3, 3), translation=torch.arange(R)[None, :, None] * torch.tensor([1.0, 0, 0]))
+    found = attention(torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z), torch.ones(1, R), frames)[0, :, 0]
+    place = torch.arange(R, dtype=torch.float32)
+    # Every one of P points adds its squared distance; the weight is (3 P 9/2)^-1/2 and half of that counts.
+    logits = -0.5 * CONFIG.query_points * (place[:, None] - place).square() * (3 * CONFIG.query_points * 4.5) ** -0.5
+    torch.testing.assert_close(found, logits.softmax(-1) @ place - place, rtol=1e-4, atol=1e-4)
+
+
+def test_attention_shifts_by_pair_and_by_scalars_with_a_third_of_the_variance_each() -> None:
+    attention = InvariantPointAttention(CONFIG, C_Z)
+    for parameter in attention.parameters():
+        parameter.data.zero_()
+    attention.point_weights.data.fill_(-100)
+    torch.nn.init.normal_(attention.pair_bias.weight)
+    torch.nn.init.normal_(attention.query.weight)
+    torch.nn.init.normal_(attention.key_value.weight)
+    attention.out.weight.data[: CONFIG.c_scalar, : CONFIG.c_scalar] = torch.eye(CONFIG.c_scalar)  # head 0's values
+    single, pair = torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z)
+    found = attention(single, pair, torch.ones(1, R), random_frames())[0, :, : CONFIG.c_scalar]
+    query = attention.query(single)[0, :, : CONFIG.c_scalar]
+    key, value = attention.key_value(single)[0, :, : 2 * CONFIG.c_scalar].chunk(2, -1)
+    logits = query @ key.T * CONFIG.c_scalar**-0.5 + attention.pair_bias(pair)[0, ..., 0]
+    torch.testing.assert_close(found, (logits / 3**0.5).softmax(-1) @ value, rtol=1e-4, atol=1e-4)
+
+
+def test_torsions_of_vanishing_vectors_stay_finite() -> None:
+    angles = Angles(CONFIG, C_S)
+    angles.out.weight.data.zero_()
+    torsions, raw = angles(torch.randn(1, R, CONFIG.c, requires_grad=True), torch.randn(1, R, C_S))
+    assert (raw == 0).all()
+    torsions.sum().backward()
+    assert torch.isfinite(torsions).all()
+    assert all(torch.isfinite(each.grad).all() for each in angles.parameters())

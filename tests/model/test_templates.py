@@ -1,0 +1,100 @@
+"""Templates speak where they have atoms, and nowhere else."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from data_pipeline.residues import ATOM_ORDER
+from helixfold.batch import Batch
+from helixfold.config import TemplateConfig
+from helixfold.execution.whole import Whole
+from helixfold.model.templates import TemplateEmbedder, TemplatePointwiseAttention, template_pair_features
+from tests.networks import random_batch
+
+CONFIG = TemplateConfig(blocks=1, c_t=16, c_triangle=8, attention_channels=16)
+C_M, C_Z, R, T = 12, 8, 9, 3
+# Where each feature stands among the 88 channels.
+DISTANCES, BETA_MASK, TYPE_J, TYPE_I, UNIT_VECTOR, BACKBONE = (
+    slice(0, 39),
+    39,
+    slice(40, 62),
+    slice(62, 84),
+    slice(84, 87),
+    87,
+)
+
+
+def random_embedder() -> TemplateEmbedder:
+    embedder = TemplateEmbedder(CONFIG, C_M, C_Z)
+    for parameter in embedder.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return embedder.eval()
+
+
+def without_atom(batch: Batch, name: str, residue: int) -> Batch:
+    masks = batch.template_all_atom_masks.clone()
+    masks[:, :, residue, ATOM_ORDER[name]] = 0
+    return replace(batch, template_all_atom_masks=masks)
+
+
+def test_pair_features_are_laid_out_as_deepminds() -> None:
+    batch = random_batch(residues=R, templates=T)
+    found = template_pair_features(batch, 1)[0]
+    types = batch.template_aatype[0, 1]
+    assert found.shape == (R, R, 88)
+    assert found[2, 5, DISTANCES].sum() <= 1
+    assert (found[..., BETA_MASK] == 1).all()
+    assert found[2, 5, TYPE_J].argmax() == types[5]
+    assert found[2, 5, TYPE_I].argmax() == types[2]
+    assert (found[..., UNIT_VECTOR] == 0).all()
+    assert (found[..., BACKBONE] == 1).all()
+    distance = (batch.template_pseudo_beta[0, 1, 2] - batch.template_pseudo_beta[0, 1, 5]).norm()
+    expected = int((distance - 3.25) / 1.25) if distance > 3.25 else None
+    assert found[2, 5, DISTANCES].nonzero().flatten().tolist() == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize("atom", ["N", "CA", "C"])
+def test_a_residue_without_backbone_says_nothing(atom: str) -> None:
+    found = template_pair_features(without_atom(random_batch(residues=R), atom, 4), 0)[0]
+    said = (found != 0).any(-1)
+    assert not said[4].any()
+    assert not said[:, 4].any()
+    assert said.sum() == (R - 1) ** 2
+
+
+def test_other_missing_atoms_hide_nothing() -> None:
+    batch = random_batch(residues=R)
+    assert (template_pair_features(without_atom(batch, "CG", 4), 0) == template_pair_features(batch, 0)).all()
+
+
+def test_a_row_of_the_msa_counts_where_psi_is_defined() -> None:
+    batch = without_atom(random_batch(residues=R, templates=T), "O", 4)
+    rows, mask = random_embedder().msa_rows(batch, torch.float32)
+    assert rows.shape == (1, T, R, C_M)
+    assert mask[0].tolist() == [[0.0 if residue == 4 else 1.0 for residue in range(R)]] * T
+
+
+def test_edges_attend_over_real_templates_only() -> None:
+    attention = TemplatePointwiseAttention(CONFIG, C_Z)
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    pair, templates = torch.randn(1, R, R, C_Z), torch.randn(1, R, R, T, CONFIG.c_t)
+    mask, other = torch.tensor([[1.0, 0.0, 1.0]]), templates.clone()
+    other[..., 1, :] = torch.randn(R, R, CONFIG.c_t)
+    with torch.no_grad():
+        found = attention(pair, templates, mask)
+        assert (attention(pair, other, mask) == found).all()
+        order = torch.tensor([2, 1, 0])
+        torch.testing.assert_close(attention(pair, templates[..., order, :], mask[:, order]), found)
+        alone = attention(pair, templates[..., :1, :], mask[:, :1])
+    torch.testing.assert_close(alone, attention.out(attention.value(templates[..., 0, :])))
+
+
+def test_without_any_template_nothing_is_added() -> None:
+    embedder, batch = random_embedder(), random_batch(residues=R, templates=T)
+    pair, pair_mask = torch.randn(1, R, R, C_Z), torch.ones(1, R, R)
+    hidden = replace(batch, template_mask=torch.zeros(1, T))
+    with torch.no_grad():
+        assert (embedder.pair_update(Whole(), hidden, pair, pair_mask) == 0).all()
+        assert (embedder.pair_update(Whole(), batch, pair, pair_mask) != 0).any()
