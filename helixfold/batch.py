@@ -41,6 +41,6 @@ class Batch:
 
         def tensor(array: np.ndarray) -> Tensor:
             kind = torch.int64 if np.issubdtype(array.dtype, np.integer) else torch.float32
-            return torch.from_numpy(np.ascontiguousarray(array)).to(device, kind)[None]
+            return torch.tensor(np.ascontiguousarray(array), dtype=kind, device=device)[None]
 
         return cls(**{field.name: tensor(getattr(sample, field.name)) for field in fields(cls)})

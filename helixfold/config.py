@@ -37,6 +37,12 @@ class Config:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{type(self).__name__}.{name} must be at least 1, got {getattr(self, name)}")
 
+    def _require_fraction(self, *names: str) -> None:
+        for name in names:
+            if not 0 <= getattr(self, name) < 1:
+                given = getattr(self, name)
+                raise ConfigError(f"{type(self).__name__}.{name} must be at least 0 and below 1, got {given}")
+
     def _require_divisible(self, channels: str, heads: str) -> None:
         self._require_positive(channels, heads)
         c, h = getattr(self, channels), getattr(self, heads)
@@ -85,6 +91,10 @@ class StackConfig(Config):
     def __post_init__(self) -> None:
         self._require_positive("blocks", "c_outer", "c_triangle", "transition_factor", "pair_heads")
         self._require_divisible("c_m", "msa_heads")
+        self._require_fraction("msa_dropout", "pair_dropout")
+        positions = typing.get_args(OuterProductPosition)
+        if self.outer_product not in positions:
+            raise ConfigError(f"StackConfig.outer_product must be one of {positions}, got {self.outer_product!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +115,7 @@ class TemplateConfig(Config):
         self._require_positive("blocks", "c_triangle", "transition_factor", "max_templates")
         self._require_divisible("c_t", "pair_heads")
         self._require_divisible("attention_channels", "attention_heads")
+        self._require_fraction("pair_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +134,8 @@ class StructureConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_positive("layers", "c", "heads", "c_scalar", "query_points", "value_points", "c_angles")
+        self._require_positive("angle_blocks")
+        self._require_fraction("dropout")
 
 
 @dataclass(frozen=True, kw_only=True)

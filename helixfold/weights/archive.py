@@ -30,7 +30,6 @@ _DAMAGE = (
 CHUNK_BYTES = 2**20
 # An entry of the directory takes 46 bytes, a name (DeepMind's longest has some 150) and a few fields.
 _ENTRY_BYTES = 512
-_ENCRYPTED = 0x1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +88,6 @@ def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: Limits
         if member.filename in seen:
             raise InputError.at(path, f"has '{name}' twice")
         seen.add(member.filename)
-        if member.flag_bits & _ENCRYPTED:
-            raise InputError.at(path, f"'{name}' is encrypted")
         stored = member.compress_type == zipfile.ZIP_STORED
         if not stored and not (limits.compressed and member.compress_type == zipfile.ZIP_DEFLATED):
             raise InputError.at(path, f"'{name}' is compressed in a way that such files never are")

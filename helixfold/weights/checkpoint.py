@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import replacing
 from helixfold.weights.archive import require_file
-from helixfold.weights.atomic import replacing
 
 FORMAT_VERSION = "1"
 

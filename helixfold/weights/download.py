@@ -19,8 +19,8 @@ import pooch
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import replacing
 from helixfold.presets import preset
-from helixfold.weights.atomic import replacing
 from helixfold.weights.fit import require_fit
 from helixfold.weights.npz import NpzArrays
 from helixfold.weights.remote import DownloadError, Patience, RemoteFile

@@ -109,9 +109,10 @@ def test_heads_start_with_point_weight_one_and_prefer_near_points() -> None:
     attention.point_weights.data.fill_(0.541324854612918)
     channel = CONFIG.heads * CONFIG.c_scalar  # the first x of the first head's value points
     attention.out.weight.data[0, channel] = 1
-    frames = Rigid(rotation=torch.eye(3).expand(1, R, 3, 3), translation=torch.arange(R)[None, :, None] * torch.tensor([1.0, 0, 0]))
-    found = attention(torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z), torch.ones(1, R), frames)[0, :, 0]
     place = torch.arange(R, dtype=torch.float32)
+    on_a_line = torch.stack([place, torch.zeros(R), torch.zeros(R)], -1)[None]
+    frames = Rigid(rotation=torch.eye(3).expand(1, R, 3, 3), translation=on_a_line)
+    found = attention(torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z), torch.ones(1, R), frames)[0, :, 0]
     # Every one of P points adds its squared distance; the weight is (3 P 9/2)^-1/2 and half of that counts.
     logits = -0.5 * CONFIG.query_points * (place[:, None] - place).square() * (3 * CONFIG.query_points * 4.5) ** -0.5
     torch.testing.assert_close(found, logits.softmax(-1) @ place - place, rtol=1e-4, atol=1e-4)

@@ -45,13 +45,13 @@ def test_attention_is_steered_by_the_third_edge(axis: Axis) -> None:
     gathered = torch.empty(R, R, HEADS, C_Z // HEADS)
     for i in range(R):
         for j in range(R):
-            seen, steering, real = (
-                (lambda each: each[i], bias[j], mask[0, i]) if axis == "rows" else (lambda each: each[:, j], bias[:, i], mask[0, :, j])
-            )
+            if axis == "rows":
+                keys, values, steering, real = key[i], value[i], bias[j], mask[0, i]
+            else:
+                keys, values, steering, real = key[:, j], value[:, j], bias[:, i], mask[0, :, j]
             for head in range(HEADS):
-                logits = seen(key)[:, head] @ query[i, j, head] / (C_Z // HEADS) ** 0.5 + steering[:, head]
-                weights = logits.masked_fill(real == 0, -torch.inf).softmax(0)
-                gathered[i, j, head] = weights @ seen(value)[:, head]
+                logits = keys[:, head] @ query[i, j, head] / (C_Z // HEADS) ** 0.5 + steering[:, head]
+                gathered[i, j, head] = logits.masked_fill(real == 0, -torch.inf).softmax(0) @ values[:, head]
     expected = update.attention.out(gathered.flatten(-2) * update.attention.gate(x).sigmoid())
     found = Whole()(update, pair, mask) - pair
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)

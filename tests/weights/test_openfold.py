@@ -33,6 +33,7 @@ def tensors(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def assert_equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
     assert left.keys() == right.keys()
     for name, tensor in left.items():
+        assert tensor.dtype == right[name].dtype
         assert torch.equal(tensor, right[name]), name
 
 
