@@ -83,9 +83,7 @@ def test_the_widths_are_the_papers() -> None:
             angle_blocks=2,
             dropout=0.1,
         ),
-        heads=HeadsConfig(
-            distogram_bins=64, lddt_bins=50, c_lddt=128, aligned_error=False, aligned_error_bins=64
-        ),
+        heads=HeadsConfig(distogram_bins=64, lddt_bins=50, c_lddt=128, aligned_error=False, aligned_error_bins=64),
     )
 
 

@@ -9,7 +9,7 @@ from helixfold.model.update import Context, Source, Update, turned
 
 # Temporaries may take this part of the stream: small beside it, and still enough rows to keep the cores busy.
 BUDGET_SHARE = 1 / 16
-LEAST_BUDGET = 4 * 2**20
+LEAST_BUDGET = 8 * 2**20
 
 
 class Slabs:

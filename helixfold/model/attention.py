@@ -33,5 +33,5 @@ class SelfAttention(nn.Module):
         return self.out(gathered * self.gate(x).sigmoid())
 
     def workspace(self, rows: int, channels: int) -> int:
-        """Elements of temporaries for one row of `rows` elements: projections, gate, results, masked bias."""
-        return rows * (9 * channels + self.heads * rows)
+        """Elements of temporaries for one row of `rows` elements: projections, gate, results; logits are not kept."""
+        return 10 * rows * channels

@@ -45,14 +45,18 @@ def attention_reference(
     return einsum(logits.softmax(-1).to(value.dtype), value, "b n h q k, b n h k c -> b n h q c")
 
 
-def _attention_without_gradient(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
-    """One sample by PyTorch's fused kernel, which takes one additive term and keeps no logits."""
-    n, h, q, _ = query.shape
-    k = key.shape[-2]
-    if bias is None:
-        term = rearrange(MASKED * (mask.float() - 1), "n k -> n 1 1 k").to(query.dtype)
-    elif bool((mask == 1).all()):
-        term = bias.to(query.dtype)
-    else:
-        term = bias.to(query.dtype) + rearrange(MASKED * (mask.float() - 1), "n k -> n 1 1 k").to(query.dtype)
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value, term.expand(n, h, q, k))
+def _attention_without_gradient(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None
+) -> Tensor:
+    """One sample by PyTorch's fused kernel, which keeps no logits."""
+    n, h, q, d = query.shape
+    term = None if bias is None else bias.to(query.dtype).expand(n, h, q, key.shape[-2])
+    scale = d**-0.5
+    if bool((mask == 1).all()):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, term, scale=scale)
+    # The kernel adds one term to the logits. A mask that differs from row to row would make that term as large as the
+    # logits, so it goes in as one more channel: 1 in the queries, the penalty in the keys.
+    penalty = rearrange(MASKED / scale * (mask.float() - 1), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
+    query = torch.nn.functional.pad(query, (0, 1), value=1.0)
+    key, value = torch.cat([key, penalty], -1), torch.nn.functional.pad(value, (0, 1))
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, term, scale=scale)[..., :d]

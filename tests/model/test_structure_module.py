@@ -94,6 +94,20 @@ def test_gradients_do_not_pass_through_rotations_between_iterations() -> None:
     assert first[..., 3:].abs().max() > 0
 
 
+def test_dropout_comes_before_both_norms_of_every_iteration() -> None:
+    """AlphaFold 2, Suppl. Alg. 20 lines 7 and 9."""
+    module, norms = randomised(StructureModule(CONFIG, C_S, C_Z)).train(), []
+    module.dropout.register_forward_hook(lambda _module, _given, output: norms.append(output))
+    for norm in (module.norm_attention, module.norm_transition):
+        norm.register_forward_pre_hook(lambda _module, given: norms.append(given[0]))
+    module(*inputs())
+    assert len(norms) == 4 * CONFIG.layers
+    for dropped, normed in zip(norms[::2], norms[1::2], strict=True):
+        assert dropped is normed
+    zeros = sum((each == 0).sum() for each in norms) / sum(each.numel() for each in norms)
+    assert abs(zeros - CONFIG.dropout) < 0.05
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_dropout_is_active_in_training_only(training: bool) -> None:
     module, given = randomised(StructureModule(CONFIG, C_S, C_Z)).train(training), inputs()

@@ -113,6 +113,18 @@ def test_bfloat16_is_at_most_twice_as_far_off_as_plain_torch(queries: int, keys:
     assert root_mean_square(reference - exact) <= allowed
 
 
+def test_the_softmax_is_taken_in_float32() -> None:
+    """100 and 100.25 are the same in bfloat16, a quarter on its own is not lost."""
+    query, key = torch.ones(1, 1, 1, 1, 4), torch.stack([torch.zeros(4), torch.full((4,), 0.125)])[None, None, None]
+    value, bias = torch.eye(2)[None, None, None], torch.full((1, 1, 1, 2), 100.0)
+    given = cast((query, key, torch.cat([value, value], -1), torch.ones(1, 1, 2), bias), torch.bfloat16)
+    expected = torch.tensor([0.0, 0.25]).softmax(-1)
+    for function in (attention, attention_reference):
+        with torch.no_grad():
+            found = function(*given)[0, 0, 0, 0, :2].float()
+        assert (found - expected).abs().max() < 4e-3
+
+
 def test_bfloat16_gradients_are_at_most_twice_as_far_off_as_plain_torch() -> None:
     rounded = cast(inputs(63, 65), torch.bfloat16)
     weight = torch.randn(2, 3, 4, 63, 8)
