@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+# Test tensors are small: threads that wait for each other would take most of the time.
+torch.set_num_threads(1)
+
 SHARED = Path(os.environ.get("HELIXFOLD_SHARED", Path(__file__).parents[2] / "shared"))
 
 
