@@ -150,7 +150,6 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "predict",
         help="from FASTA or a3m to PDB, mmCIF and confidences",
         description="Predict protein structures; every target gets a directory with PDB, mmCIF, confidences and plots.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.set_defaults(run=_run)
     what = parser.add_argument_group("what to fold")
@@ -163,9 +162,11 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         type=Path,
         default=[],
         metavar="PATH",
-        help="a3m alignments of the one target, or a directory with <name>.a3m for each (default: sequence alone)",
+        help="a3m alignments of the one target, or a directory with <name>.a3m for each (none: the sequence alone)",
     )
-    what.add_argument("-o", "--output", type=Path, default=Path("predictions"), metavar="DIR", help="where to write")
+    what.add_argument(
+        "-o", "--output", type=Path, default=Path("predictions"), metavar="DIR", help="where to write (%(default)s)"
+    )
     what.add_argument("--overwrite", action="store_true", help="fold finished targets again")
 
     model = parser.add_argument_group("with which model")
@@ -186,21 +187,31 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     how = parser.add_argument_group("how")
     how.add_argument(
-        "--num-recycles", type=int, default=defaults.num_recycles, metavar="N", help="passes after the first"
+        "--num-recycles",
+        type=int,
+        default=defaults.num_recycles,
+        metavar="N",
+        help="passes after the first (%(default)s)",
     )
     how.add_argument(
         "--recycle-tolerance",
         type=float,
         default=defaults.recycle_tolerance,
         metavar="ANGSTROM",
-        help="stop recycling when distances change by less; 0 never stops early",
+        help="stop recycling when distances change by less; 0 never stops early (%(default)s)",
     )
     how.add_argument(
-        "--num-ensemble", type=int, default=defaults.num_ensemble, metavar="N", help="draws of the alignment per pass"
+        "--num-ensemble",
+        type=int,
+        default=defaults.num_ensemble,
+        metavar="N",
+        help="draws of the alignment per pass (%(default)s)",
     )
-    how.add_argument("--seed", type=int, default=defaults.seed, metavar="N", help="of everything random")
-    how.add_argument("--dtype", choices=list(DTYPES), default=defaults.dtype, help="of the trunk's arithmetic")
-    how.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps")
+    how.add_argument("--seed", type=int, default=defaults.seed, metavar="N", help="of everything random (%(default)s)")
+    how.add_argument(
+        "--dtype", choices=list(DTYPES), default=defaults.dtype, help="of the trunk's arithmetic (%(default)s)"
+    )
+    how.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps (%(default)s)")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -45,9 +45,7 @@ def attention_reference(
     return einsum(logits.softmax(-1).to(value.dtype), value, "b n h q k, b n h k c -> b n h q c")
 
 
-def _attention_without_gradient(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None
-) -> Tensor:
+def _attention_without_gradient(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
     """One sample by PyTorch's fused kernel, which keeps no logits."""
     n, h, q, d = query.shape
     term = None if bias is None else bias.to(query.dtype).expand(n, h, q, key.shape[-2])
