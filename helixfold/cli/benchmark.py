@@ -92,8 +92,8 @@ def _stack(blocks: int) -> EvoformerStack:
 def _streams(residues: int, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """MSA, pair and their masks."""
     model = preset("model_1").model
-    msa = torch.randn(1, rows, residues, model.evoformer.c_m).to(dtype)
-    pair = torch.randn(1, residues, residues, model.c_z).to(dtype)
+    msa = torch.randn(1, rows, residues, model.evoformer.c_m, dtype=dtype)
+    pair = torch.randn(1, residues, residues, model.c_z, dtype=dtype)
     return msa, pair, torch.ones(1, rows, residues), torch.ones(1, residues, residues)
 
 
