@@ -97,12 +97,10 @@ def fold(
     *,
     stages: Stages,
     notes: tuple[str, ...] = (),
-    on_pass: Callable[[], None] = lambda: None,
 ) -> Prediction:
     """Predict one target with one model.
 
-    The result depends only on features, parameters, options and the device's arithmetic. `on_pass` is called after
-    each pass of the network.
+    The result depends only on features, parameters, options and the device's arithmetic.
     """
     device = next(model.parameters()).device
 
@@ -114,7 +112,6 @@ def fold(
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Outputs:
         with stages.stage(f"{preset.name}: network"):
             outputs: Outputs = model(run, ensemble, previous, DTYPES[options.dtype])
-        on_pass()
         return outputs
 
     folded = recycle(step, draw, options)

@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -108,17 +109,8 @@ def _fold_target(
     predictions = []
     for model in tqdm(models, desc="models", unit="model", leave=False, disable=None):
         name = model.preset.name
-        with tqdm(total=options.num_recycles + 1, desc=f"{name} passes", leave=False, disable=None) as passes:
-            prediction = fold(
-                model.network,
-                Slabs(),
-                features,
-                model.preset,
-                options,
-                stages=stages,
-                notes=model.notes,
-                on_pass=passes.update,
-            )
+        with _progress(model, options):
+            prediction = fold(model.network, Slabs(), features, model.preset, options, stages=stages, notes=model.notes)
         with stages.stage(f"{name}: writing"):
             write_prediction(directory, prediction)
         predictions.append(prediction)
@@ -134,6 +126,26 @@ def _fold_target(
     write_timings(directory, {**facts, "stages": stages.table()}, notes=predictions[0].notes)
     write_ranking(directory, predictions)
     return predictions
+
+
+@contextmanager
+def _progress(model: ReadyModel, options: FoldingOptions) -> Iterator[None]:
+    """A bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
+    blocks = [*model.network.extra_msa_stack.blocks, *model.network.evoformer.blocks]
+    share = 1 / (len(blocks) * options.num_ensemble)
+    layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
+    passes = options.num_recycles + 1
+    with ExitStack() as stack:
+        bar = stack.enter_context(
+            tqdm(total=passes, desc=f"{model.preset.name} passes", bar_format=layout, leave=False, disable=None)
+        )
+
+        def block_done(*_: object) -> None:
+            bar.update(share)
+
+        for block in blocks:
+            stack.enter_context(block.register_forward_hook(block_done))
+        yield
 
 
 def _summary(directory: Path, predictions: Sequence[Prediction]) -> str:

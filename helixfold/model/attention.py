@@ -19,6 +19,8 @@ class SelfAttention(nn.Module):
         self.heads = heads
         # Query, key and value in one map: one product instead of three, as HelixFold does.
         self.qkv = Linear(c, 3 * c, bias=False)
+        for part in self.qkv.weight.data.chunk(3):
+            nn.init.xavier_uniform_(part)  # each for itself: together they would start smaller
         self.gate = Linear(c, c, init="gate")
         self.out = Linear(c, c, init="zeros")
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from helixfold.model.update import Update
 
-Init = Literal["linear", "relu", "zeros", "gate"]
+Init = Literal["linear", "relu", "glorot", "zeros", "gate"]
 
 
 class Linear(nn.Linear):
@@ -20,6 +20,8 @@ class Linear(nn.Linear):
     def reset_parameters(self) -> None:
         if self.init in ("zeros", "gate"):
             nn.init.zeros_(self.weight)
+        elif self.init == "glorot":
+            nn.init.xavier_uniform_(self.weight)
         else:
             # 0.8796... is the standard deviation of a normal distribution cut at two of its own.
             std = ((2.0 if self.init == "relu" else 1.0) / self.in_features) ** 0.5 / 0.87962566103423978

@@ -71,9 +71,9 @@ class MSAGlobalColumnAttention(Update):
         super().__init__()
         self.heads = heads
         self.norm = LayerNorm(c_m)
-        self.query = Linear(c_m, c_m, bias=False)
-        self.key = Linear(c_m, c_m // heads, bias=False)
-        self.value = Linear(c_m, c_m // heads, bias=False)
+        self.query = Linear(c_m, c_m, bias=False, init="glorot")
+        self.key = Linear(c_m, c_m // heads, bias=False, init="glorot")
+        self.value = Linear(c_m, c_m // heads, bias=False, init="glorot")
         self.gate = Linear(c_m, c_m, init="gate")
         self.out = Linear(c_m, c_m, init="zeros")
 

@@ -74,9 +74,9 @@ class TemplatePointwiseAttention(nn.Module):
         super().__init__()
         c = config.attention_channels
         self.heads = config.attention_heads
-        self.query = Linear(c_z, c, bias=False)
-        self.key = Linear(config.c_t, c, bias=False)
-        self.value = Linear(config.c_t, c, bias=False)
+        self.query = Linear(c_z, c, bias=False, init="glorot")
+        self.key = Linear(config.c_t, c, bias=False, init="glorot")
+        self.value = Linear(config.c_t, c, bias=False, init="glorot")
         self.out = Linear(c, c_z, init="zeros")
 
     def forward(
