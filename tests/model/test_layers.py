@@ -46,6 +46,12 @@ PLACES = {
     "heads.experimentally_resolved.linear": "zeros",
     "heads.aligned_error.linear": "zeros",
     "gate": "gate",
+    # Queries, keys and values of attention, but not of invariant point attention; fused ones: see test_attention.
+    **{
+        f"{place}.{part}": "glorot"
+        for place in ("column_attention", "template_embedder.attention")
+        for part in ("query", "key", "value")
+    },
     "": "linear",
 }
 
@@ -54,7 +60,7 @@ def test_every_map_starts_as_its_place_demands() -> None:
     linears = {name: each for name, each in AlphaFold(tiny_config()).named_modules() if isinstance(each, Linear)}
     found = {name: linear.init for name, linear in linears.items()}
     assert found == {name: next(PLACES[end] for end in PLACES if name.endswith(end)) for name in linears}
-    assert set(found.values()) == {"linear", "relu", "zeros", "gate"}
+    assert set(found.values()) == {"linear", "relu", "glorot", "zeros", "gate"}
 
 
 def test_a_fresh_block_changes_no_stream() -> None:
