@@ -151,7 +151,8 @@ def _progress(model: ReadyModel, options: FoldingOptions) -> Iterator[None]:
 def _summary(directory: Path, predictions: Sequence[Prediction]) -> str:
     best = max(predictions, key=lambda prediction: prediction.ranking_confidence)
     ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
-    recycles = f"{best.num_recycles} recycles{' (settled)' if best.converged else ''}"
+    plural = "" if best.num_recycles == 1 else "s"
+    recycles = f"{best.num_recycles} recycle{plural}{' (settled)' if best.converged else ''}"
     return f"{directory.name}: mean pLDDT {best.ranking_confidence:.1f}{ptm}, {best.model}, {recycles} -> {directory}"
 
 
