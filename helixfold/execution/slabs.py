@@ -7,9 +7,10 @@ from torch import Tensor
 
 from helixfold.model.update import Context, Source, Update, turned
 
-# Temporaries may take this part of the stream: small beside it, and still enough rows to keep the cores busy.
+# Temporaries may take this part of the stream, or so many elements: small beside it, and still enough rows to keep the
+# cores busy.
 BUDGET_SHARE = 1 / 16
-LEAST_BUDGET = 8 * 2**20
+LEAST_ELEMENTS = 2 * 2**20
 
 
 class Slabs:
@@ -53,7 +54,7 @@ class Slabs:
     def _parts(self, update: Update, slabs: Tensor) -> Iterator[slice]:
         length = slabs.shape[1]
         row_bytes = update.workspace(slabs.shape[2], slabs.shape[3]) * slabs.shape[0] * slabs.element_size()
-        budget = self.budget or max(LEAST_BUDGET, int(slabs.nbytes * BUDGET_SHARE))
+        budget = self.budget or max(LEAST_ELEMENTS * slabs.element_size(), int(slabs.nbytes * BUDGET_SHARE))
         size = self.rows or max(1, budget // max(row_bytes, 1))
         for start in range(0, length, size):
             yield slice(start, min(start + size, length))
