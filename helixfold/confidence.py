@@ -1,10 +1,10 @@
-"""Turn the logits of the confidence heads into the numbers people read: pLDDT, PAE and (i)pTM.
+"""Turn the logits of the confidence heads into the numbers people read: pLDDT, PAE and pTM.
 
 AlphaFold 2, Suppl. Sec. 1.9.6 (pLDDT) and 1.9.7 (predicted aligned error, pTM).
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 # One slab of probabilities in float32 is at most 64 MiB (or one row of the pair logits).
@@ -38,12 +38,8 @@ def predicted_tm_score(
     logits: Float[Tensor, "b i j v"],
     seq_mask: Float[Tensor, "b i"],
     max_bin: float = 31.0,
-    asym_id: Int[Tensor, "b i"] | None = None,
 ) -> Float[Tensor, "b"]:
-    """pTM: the expected TM-score of each sample, 0 to 1, under its best alignment; `seq_mask` is 1 for real residues.
-
-    With `asym_id` (which chain a residue belongs to) only pairs from different chains count: ipTM.
-    """
+    """pTM: the expected TM-score of each sample, 0 to 1, under its best alignment (mask: 1 for real residues)."""
     residues = seq_mask.sum(-1, dtype=torch.float32)
     # The TM-score's scale (Zhang & Skolnick 2004, Eq. 5) is not defined for short chains; AlphaFold takes 19 as least.
     scale = 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8
@@ -51,8 +47,6 @@ def predicted_tm_score(
     term = _expectation(logits, tm_of_bin)
 
     weight = seq_mask.float()[:, :, None] * seq_mask.float()[:, None, :]
-    if asym_id is not None:
-        weight = weight * (asym_id[:, :, None] != asym_id[:, None, :])
     per_alignment = (term * weight).sum(-1) / (weight.sum(-1) + 1e-8)
     return per_alignment.amax(-1)
 

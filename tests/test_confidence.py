@@ -44,10 +44,6 @@ def test_scores_equal_those_of_deepminds_functions(reference: Path) -> None:
     everyone = torch.ones(1, 20)
     ptm = confidence.predicted_tm_score(given("confidence_ptm|in:logits"), everyone)
     np.testing.assert_allclose(ptm[0], arrays["confidence_ptm|out:result"], rtol=1e-5)
-    iptm = confidence.predicted_tm_score(
-        given("confidence_iptm|in:logits"), everyone, asym_id=given("confidence_iptm|in:asym_id")
-    )
-    np.testing.assert_allclose(iptm[0], arrays["confidence_iptm|out:result"], rtol=1e-5)
     plddt = confidence.plddt(given("confidence_plddt|in:logits"))
     np.testing.assert_allclose(plddt[0], arrays["confidence_plddt|out:result"], rtol=1e-5)
 
@@ -100,15 +96,6 @@ def test_padding_and_the_rest_of_the_batch_change_nothing() -> None:
     torch.testing.assert_close(ptm[1:], confidence.predicted_tm_score(logits[1:], torch.ones(1, 30)))
     ranking = confidence.ranking_confidence(plddt, mask)
     torch.testing.assert_close(ranking, torch.stack([plddt[0, :22].mean(), plddt[1].mean()]))
-
-
-def test_interface_score_counts_pairs_of_different_chains_only() -> None:
-    logits = 4 * torch.randn(1, 21, 21, 64)
-    mask, asym_id = torch.ones(1, 21), torch.arange(21)[None] // 11
-    iptm = confidence.predicted_tm_score(logits, mask, asym_id=asym_id)
-    logits[:, :11, :11], logits[:, 11:, 11:] = 0, 0
-    torch.testing.assert_close(confidence.predicted_tm_score(logits, mask, asym_id=asym_id), iptm)
-    assert confidence.predicted_tm_score(logits, mask, asym_id=torch.zeros_like(asym_id)) == 0
 
 
 def test_small_slabs_change_nothing_and_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The one idea: a residual stream is changed by updates, and an executor decides how each of them is carried out.
 
 An update is independent along one axis of its stream (rows or columns) once it has been given a context that is
-computed from the whole. Modules say what is computed; executors (`helixfold.execution`, `helixfold.parallel`) say how.
+computed from the whole. Modules say what is computed; executors say how.
 """
 
 from typing import Literal, Protocol, runtime_checkable

@@ -52,13 +52,6 @@ class _LocalPLDDT(modelcif.qa_metric.Local, modelcif.qa_metric.PLDDT):  # type: 
     software = _SOFTWARE
 
 
-class _PairwisePAE(modelcif.qa_metric.LocalPairwise, modelcif.qa_metric.PAE):  # type: ignore[misc]
-    """Predicted error in Angstrom of the second residue when aligned on the first"""
-
-    name = "PAE"
-    software = _SOFTWARE
-
-
 class _Model(modelcif.model.AbInitioModel):  # type: ignore[misc]
     """The model whose atoms are read from the arrays when they are written."""
 
@@ -99,14 +92,12 @@ def to_mmcif(
     model: str,
     notes: Sequence[str] = (),
     plddt: Float[np.ndarray, "r"] | None = None,
-    pae: Float[np.ndarray, "r r"] | None = None,
 ) -> str:
     """The text of a ModelCIF file of target `name` as predicted by `model`; the B-factors are pLDDT.
 
     Holds the whole sequence, the atoms with mask above 0.5, the software, how the model came about, pLDDT per residue
     and on average, and the notes. Residues are numbered from 1 in `label_seq_id` and as in `protein.residue_index` in
     `auth_seq_id`. `plddt` is that of every residue; without it the residues that have atoms get their mean B-factor.
-    `pae` adds one row of text per pair of residues, which suits short chains only.
     """
     chains = split_chains(protein)
     alphabet = ihm.LPeptideAlphabet()
@@ -126,7 +117,7 @@ def to_mmcif(
     system.entities.extend(entities.values())
     system.asym_units.extend(units)
     predicted = _Model(_text(model), protein, chains, units)
-    _add_confidence(predicted, protein, units, plddt, pae)
+    _add_confidence(predicted, protein, units, plddt)
     system.model_groups.append(modelcif.model.ModelGroup([predicted], name="prediction"))
 
     protocol = modelcif.protocol.Protocol()
@@ -151,7 +142,6 @@ def _add_confidence(
     protein: Protein,
     units: Sequence[modelcif.AsymUnit],
     plddt: Float[np.ndarray, "r"] | None,
-    pae: Float[np.ndarray, "r r"] | None,
 ) -> None:
     mask = protein.atom_mask > 0.5
     modelled = np.asarray(mask.any(-1))
@@ -165,9 +155,6 @@ def _add_confidence(
     predicted.qa_metrics.append(_GlobalPLDDT(_two_decimals(plddt[scored].mean())))
     for index in np.flatnonzero(scored).tolist():
         predicted.qa_metrics.append(_LocalPLDDT(places[index], _two_decimals(plddt[index])))
-    if pae is not None:
-        for (i, j), error in np.ndenumerate(pae):
-            predicted.qa_metrics.append(_PairwisePAE(places[i], places[j], _two_decimals(error)))
     for index in np.flatnonzero(~modelled).tolist():
         place = places[index]
         predicted.not_modeled_residue_ranges.append(

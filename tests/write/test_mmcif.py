@@ -118,17 +118,6 @@ def test_confidence_comes_from_the_b_factors_of_residues_with_atoms_if_not_given
     assert mean.value == pytest.approx(np.mean(list(expected.values())), abs=0.005)
 
 
-def test_aligned_errors_are_written_from_the_aligned_to_the_scored_residue() -> None:
-    pae = np.arange(9, dtype=np.float32).reshape(3, 3)
-    text = write(random_protein(3), pae=pae)
-    found = {
-        (metric.residue1.seq_id - 1, metric.residue2.seq_id - 1): metric.value
-        for metric in read_metrics(text, modelcif.qa_metric.LocalPairwise)
-    }
-    assert found == dict(np.ndenumerate(pae))
-    assert "PAE" not in write(random_protein(3))
-
-
 def test_the_file_says_how_the_model_came_about() -> None:
     text = write(random_protein(3), name="T1034", notes=["untrained demonstration parameters"])
     table = MMCIF2Dict(io.StringIO(text))
