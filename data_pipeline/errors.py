@@ -28,6 +28,10 @@ class InputError(ValueError):
         return cls(f"{', '.join(place)}: {problem}")
 
 
+class SearchError(RuntimeError):
+    """A search tool failed on one target; the text names command, exit code and the end of what it printed."""
+
+
 def printable(text: str, limit: int = 200) -> str:
     """Text from a file, fit for one line of a terminal: control characters escaped, at most `limit` characters."""
     shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)

@@ -1,0 +1,1 @@
+"""Training sets: which chains there are, what is stored of each, and which one a training step draws."""

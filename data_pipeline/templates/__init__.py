@@ -1,0 +1,1 @@
+"""From template hits, or structures that the user gives, to template features."""
