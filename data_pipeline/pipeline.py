@@ -1,30 +1,97 @@
-"""From a target's sequence and its alignments to its features."""
+"""From a target, its own files and searches of databases to its features."""
 
-from collections.abc import Iterable
-from os import PathLike
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, SearchError
 from data_pipeline.features.msa import msa_features, single_sequence
 from data_pipeline.features.schema import Features
 from data_pipeline.features.sequence import aatype_from_sequence, residue_index
-from data_pipeline.features.templates import no_templates
-from data_pipeline.parse.a3m import read_a3m
+from data_pipeline.features.templates import TemplateFeatures, no_templates
+from data_pipeline.parse.a3m import Alignment, parse_a3m
+from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import check_letters
+from data_pipeline.parse.hhr import parse_hhr
+from data_pipeline.parse.hmmsearch import parse_hmmsearch
+from data_pipeline.parse.stockholm import (
+    a3m_to_stockholm,
+    deduplicated,
+    parse_stockholm,
+    stockholm_to_a3m,
+    truncated,
+    without_empty_columns,
+)
+from data_pipeline.search.plan import AlignmentStep, BatchSearch, SearchPlan, TemplateStep
+from data_pipeline.search.results import ResultFiles
+from data_pipeline.search.tool import FileFormat
+from data_pipeline.templates.find import find_templates
+from data_pipeline.templates.own import templates_from_directory
+from data_pipeline.templates.result import TemplateResult
+
+# Targets whose relatives are looked for in one reading of a database; each costs a profile and its hits.
+_TARGETS_AT_ONCE = 16
 
 
-def features_from_sequence(name: str, sequence: str, a3m_paths: Iterable[str | PathLike[str]] = ()) -> Features:
-    """Features of a monomer from its sequence and any number of a3m files, merged in the order given.
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One protein, and what the user brings for it."""
 
-    The target itself is always row 0 of the MSA; without files it is the only row. Each file's first row must be the
-    target. Wrong input raises `InputError`.
+    name: str
+    sequence: str
+    alignments: tuple[Path, ...] = ()  # a3m, Stockholm or another aligned format, the target first
+    templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedTarget:
+    """A target's features, and where they come from."""
+
+    features: Features
+    alignment_rows: dict[str, int]  # rows that each source gave, the target's own not counted, before merging
+    templates: TemplateResult | None  # None: none were looked for
+
+
+def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> PreparedTarget:
+    """Search, merge and featurise: everything that is known about a target before anything is sampled.
+
+    The MSA is the target itself, the user's alignments and then the searches', in the plan's order and without
+    duplicate rows. Templates are the user's if there are any, else what the template search finds (AlphaFold 2, Suppl.
+    Sec. 1.2.2 and 1.2.3). Result files are kept in the directory `results`, and a search whose result lies there is
+    not made again. Wrong input raises `InputError`, a failing tool `SearchError`.
     """
-    found = check_letters(sequence)
-    if found is not None:
-        raise InputError(f"sequence of '{name}', residue {found[0] + 1}: {found[1]}")
-    if not sequence:
-        raise InputError(f"sequence of '{name}' is empty; give at least one residue")
-    alignments = [single_sequence(sequence), *(read_a3m(path, sequence) for path in a3m_paths)]
-    msa, deletion_matrix = msa_features(alignments)
+    _check(target)
+    plan = plan or SearchPlan()
+    if results is None and (plan.alignments or plan.templates is not None):
+        raise ValueError("searches need a directory for their results")
+    rows: dict[str, Alignment] = {str(path): read_alignment(path, target.sequence) for path in target.alignments}
+    searched: list[tuple[AlignmentStep, bytes]] = []
+    if results is not None:
+        files = ResultFiles(directory=results)
+        for step in plan.alignments:
+            content = _result(files, step, target.sequence)
+            searched.append((step, content))
+            rows[step.result_file] = _alignment(step, content, target.sequence, files.directory / step.result_file)
+    templates: TemplateResult | None = None
+    if target.templates:
+        templates = templates_from_directory(target.sequence, target.templates, plan.own_templates)
+    elif plan.templates is not None and results is not None:
+        templates = _templates(target.sequence, plan.templates, searched, rows, ResultFiles(directory=results))
+    features = features_of(
+        target.name, target.sequence, rows.values(), None if templates is None else templates.features
+    )
+    return PreparedTarget(
+        features=features,
+        alignment_rows={source: len(alignment.names) - 1 for source, alignment in rows.items()},
+        templates=templates,
+    )
+
+
+def features_of(
+    name: str, sequence: str, alignments: Iterable[Alignment], templates: TemplateFeatures | None = None
+) -> Features:
+    """The features of a monomer: the target alone as row 0 of the MSA, then each alignment's rows that are new."""
+    msa, deletion_matrix = msa_features([single_sequence(sequence), *alignments])
     return Features(
         domain_name=name,
         sequence=sequence,
@@ -32,5 +99,96 @@ def features_from_sequence(name: str, sequence: str, a3m_paths: Iterable[str | P
         residue_index=residue_index(len(sequence)),
         msa=msa,
         deletion_matrix=deletion_matrix,
-        **no_templates(len(sequence)),
+        **(no_templates(len(sequence)) if templates is None else templates),
+    )
+
+
+def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[[Target], Path]) -> None:
+    """Make the searches that serve many targets at once, so that `prepare` finds their results in `results(target)`.
+
+    A database of 100 GB is then read once for sixteen targets and not for each. What fails here is left to `prepare`,
+    where it concerns one target only.
+    """
+    for step in plan.alignments:
+        if not isinstance(step.tool, BatchSearch):
+            continue
+        identity = step.tool.identity()
+        missing = [
+            target
+            for target in targets
+            if ResultFiles(directory=results(target)).find(step.result_file, identity, target.sequence.encode()) is None
+        ]
+        for start in range(0, len(missing), _TARGETS_AT_ONCE):
+            batch = missing[start : start + _TARGETS_AT_ONCE]
+            try:
+                contents = step.tool.search_many([target.sequence for target in batch])
+            except (InputError, SearchError):
+                continue
+            for target, content in zip(batch, contents, strict=True):
+                files = ResultFiles(directory=results(target))
+                files.keep(step.result_file, identity, target.sequence.encode(), content)
+
+
+def _check(target: Target) -> None:
+    found = check_letters(target.sequence)
+    if found is not None:
+        raise InputError(f"sequence of '{target.name}', residue {found[0] + 1}: {found[1]}")
+    if not target.sequence:
+        raise InputError(f"sequence of '{target.name}' is empty; give at least one residue")
+
+
+def _result(files: ResultFiles, step: AlignmentStep, sequence: str) -> bytes:
+    identity, query = step.tool.identity(), sequence.encode()
+    content = files.find(step.result_file, identity, query)
+    if content is None:
+        content = step.tool.search(sequence)
+        files.keep(step.result_file, identity, query, content)
+    return content
+
+
+def _alignment(step: AlignmentStep, content: bytes, sequence: str, path: Path) -> Alignment:
+    if step.tool.file_format == "sto":
+        return parse_stockholm(content, sequence, path=path, max_rows=step.max_rows)
+    return parse_a3m(content, sequence, path=path, max_rows=step.max_rows)
+
+
+def _templates(
+    sequence: str,
+    step: TemplateStep,
+    searched: Sequence[tuple[AlignmentStep, bytes]],
+    rows: dict[str, Alignment],
+    files: ResultFiles,
+) -> TemplateResult:
+    """Templates by the first alignment that there is: UniRef90's in AlphaFold's plan."""
+    if searched:
+        first, content = searched[0]
+        query = _template_query(content, first.tool.file_format, step.tool.input_format, first.max_rows)
+    else:
+        alignment = next(iter(rows.values()), single_sequence(sequence))
+        query = _template_query(_as_a3m(alignment), "a3m", step.tool.input_format, None)
+    identity = step.tool.identity()
+    hits = files.find(step.result_file, identity, query)
+    if hits is None:
+        hits = step.tool.search(query)
+        files.keep(step.result_file, identity, query, hits)
+    path = files.directory / step.result_file
+    found = parse_hhr(hits, path=path) if step.tool.file_format == "hhr" else parse_hmmsearch(hits, sequence, path=path)
+    return find_templates(sequence, found, step.source, step.options)
+
+
+def _template_query(content: bytes, given: FileFormat, wanted: FileFormat, max_rows: int | None) -> bytes:
+    """An alignment as a template search wants it; Stockholm is cleaned up first, as in AlphaFold."""
+    if given == "sto":
+        if max_rows is not None:
+            content = truncated(content, max_rows)
+        content = without_empty_columns(deduplicated(content))
+        return content if wanted == "sto" else stockholm_to_a3m(content)
+    return content if wanted == "a3m" else a3m_to_stockholm(content)
+
+
+def _as_a3m(alignment: Alignment) -> bytes:
+    """An alignment's columns as a3m, insertions left out."""
+    names = ("query", *alignment.names[1:])
+    return b"".join(
+        b">%b\n%b\n" % (name.encode(), row.tobytes()) for name, row in zip(names, alignment.letters, strict=True)
     )

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 # Test tensors are small: threads that wait for each other would take most of the time.
 torch.set_num_threads(1)
+
+# pytest --hypothesis-profile=thorough: many more inputs for property tests that do not set their own number.
+settings.register_profile("thorough", max_examples=10_000)
 
 SHARED = Path(os.environ.get("HELIXFOLD_SHARED", Path(__file__).parents[2] / "shared"))
 

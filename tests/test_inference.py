@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data_pipeline.errors import InputError
-from data_pipeline.pipeline import features_from_sequence
+from data_pipeline.pipeline import Target, prepare
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
@@ -21,7 +21,7 @@ from tests.networks import random_batch, tiny_model
 
 
 def folded(seed: int = 0, name: str = "target", **options: object) -> Prediction:
-    features = features_from_sequence(name, "MKTAYIAKQRQISFVKSHFS")
+    features = prepare(Target(name=name, sequence="MKTAYIAKQRQISFVKSHFS")).features
     return fold(
         tiny_model(), Slabs(), features, tiny(), FoldingOptions(seed=seed, num_recycles=1, **options), stages=Stages()
     )

@@ -1,7 +1,29 @@
-"""The list of chains of a training set: what sampling and filtering need to know of each, without its arrays."""
+"""The list of chains of a training set: what sampling and filtering need to know of each, without its arrays.
 
+`index.tsv` is this list as a table that any spreadsheet reads; empty cells are unknown.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import replacing
+from data_pipeline.parse.fasta import MAX_NAME_BYTES
+from data_pipeline.parse.text import read_text_bytes
+
+MAX_INDEX_BYTES = 2**30
+
+_COLUMNS = ("name", "cluster", "length", "release_date", "resolution", "is_distillation", "key")
+_KEY = re.compile(r"[0-9a-f]{32}")
+_YES_NO = {"yes": True, "no": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,3 +37,106 @@ class IndexEntry:
     resolution: float | None  # Angstrom
     is_distillation: bool
     key: str  # hash of everything its features and labels were made from
+
+
+def name_problem(name: str) -> str | None:
+    """Why a chain or cluster cannot be called so (its name is a cell of a table), or None if it can."""
+    if not name or name != name.strip():
+        return "is empty, or begins or ends with a blank"
+    if not name.isprintable() or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+        return f"has control characters or more than {MAX_NAME_BYTES} bytes"
+    # A spreadsheet takes these for a formula or for quoted text, and what it saves is another name.
+    return "begins with '=', '+', '-', '@' or a quotation mark" if name.startswith(("=", "+", "-", "@", '"')) else None
+
+
+def write_index(path: str | PathLike[str], entries: Iterable[IndexEntry]) -> None:
+    """Write the table; equal entries give equal bytes."""
+    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        for entry in entries:
+            writer.writerow(
+                (
+                    entry.name,
+                    entry.cluster,
+                    entry.length,
+                    "" if entry.release_date is None else entry.release_date.isoformat(),
+                    "" if entry.resolution is None else repr(entry.resolution),
+                    "yes" if entry.is_distillation else "no",
+                    entry.key,
+                )
+            )
+
+
+def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
+    """The entries of a table that `write_index` wrote, in its order; anything else is an `InputError` with its line."""
+    try:
+        text = read_text_bytes(path, MAX_INDEX_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise InputError.at(path, "not UTF-8 text; build the feature store again") from error
+    lines = io.StringIO(text, newline="\n")
+    if next(lines, "").rstrip("\n").split("\t") != [*_COLUMNS]:
+        raise InputError.at(path, f"the first line must name the columns {', '.join(_COLUMNS)}", line=1)
+    entries: list[IndexEntry] = []
+    lines_of: dict[str, int] = {}
+    for number, line in enumerate(lines, start=2):
+        cells = line.rstrip("\n").split("\t")
+        if len(cells) != len(_COLUMNS):
+            problem = f"{len(cells)} columns, and there must be {len(_COLUMNS)}, parted by tabs"
+            raise InputError.at(path, problem, line=number)
+        values: dict[str, Any] = {}
+        for column, cell in zip(_COLUMNS, cells, strict=True):
+            read, allowed = _CELLS[column]
+            try:
+                values[column] = read(cell)
+            except (ValueError, KeyError) as error:
+                problem = f"{column} is '{printable(cell)}', and must be {allowed}"
+                raise InputError.at(path, problem, line=number) from error
+        entry = IndexEntry(**values)
+        if entry.name in lines_of:
+            raise InputError.at(path, f"'{entry.name}' is also in line {lines_of[entry.name]}", line=number)
+        lines_of[entry.name] = number
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _name(cell: str) -> str:
+    if name_problem(cell) is not None:
+        raise ValueError(cell)
+    return cell
+
+
+def _length(cell: str) -> int:
+    if not cell.isascii() or not cell.isdigit() or int(cell) < 1:
+        raise ValueError(cell)
+    return int(cell)
+
+
+def _date(cell: str) -> date | None:
+    return date.fromisoformat(cell) if cell else None
+
+
+def _resolution(cell: str) -> float | None:
+    if not cell:
+        return None
+    value = float(cell)
+    if not 0 < value < math.inf:
+        raise ValueError(cell)
+    return value
+
+
+def _content_key(cell: str) -> str:
+    if not _KEY.fullmatch(cell):
+        raise ValueError(cell)
+    return cell
+
+
+_CELLS: dict[str, tuple[Callable[[str], object], str]] = {
+    "name": (_name, "a name without blanks at its ends"),
+    "cluster": (_name, "a name without blanks at its ends"),
+    "length": (_length, "a whole number from 1"),
+    "release_date": (_date, "a date such as 2018-04-30, or empty"),
+    "resolution": (_resolution, "a number above 0 (Angstrom), or empty"),
+    "is_distillation": (_YES_NO.__getitem__, "yes or no"),
+    "key": (_content_key, "32 hexadecimal digits"),
+}

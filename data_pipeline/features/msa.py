@@ -3,38 +3,55 @@
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int8, Int32
+from jaxtyping import Int, Int8, UInt8
 
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.residues import GAP, RESTYPES_WITH_X_AND_GAP, UNKNOWN
 
-_TYPES = np.full(256, UNKNOWN, np.int8)
-_TYPES[np.frombuffer(RESTYPES_WITH_X_AND_GAP.encode(), np.uint8)] = np.arange(GAP + 1)
+# Residue types (0..20, 21 gap) by ASCII code, as letters are read in MSA rows and templates.
+LETTER_TYPES = np.full(256, UNKNOWN, np.int8)
+LETTER_TYPES[np.frombuffer(RESTYPES_WITH_X_AND_GAP.encode(), np.uint8)] = np.arange(GAP + 1)
 # In MSA rows HHblits' numbering, and so AlphaFold, takes these letters for the residue they most resemble.
 for _letter, _similar in (("B", "D"), ("U", "C"), ("Z", "E")):
-    _TYPES[ord(_letter)] = RESTYPES_WITH_X_AND_GAP.index(_similar)
+    LETTER_TYPES[ord(_letter)] = RESTYPES_WITH_X_AND_GAP.index(_similar)
+_CHUNK_ROWS = 2**14  # rows copied at once, so that a deep alignment needs no second copy of itself
 
 
 def single_sequence(sequence: str) -> Alignment:
     """The alignment of a target to nothing but itself."""
     letters = np.frombuffer(sequence.encode("ascii"), np.uint8)[None]
-    return Alignment(names=("query",), letters=letters, deletion_matrix=np.zeros(letters.shape, np.int32))
+    return Alignment(names=("query",), letters=letters, deletion_matrix=np.zeros(letters.shape, np.int8))
 
 
-def msa_features(alignments: Sequence[Alignment]) -> tuple[Int8[np.ndarray, "n r"], Int32[np.ndarray, "n r"]]:
+def msa_features(alignments: Sequence[Alignment]) -> tuple[Int8[np.ndarray, "n r"], Int[np.ndarray, "n r"]]:
     """MSA and deletion matrix of all alignments' rows in order, of equal sequences only the first.
 
     Residue types are ours (0..19, 20 unknown, 21 gap). AlphaFold 2, Suppl. Sec. 1.2.1.
     """
     seen: set[bytes] = set()
-    msa, deletions = [], []
-    for alignment in alignments:
-        first: list[int] = []
-        for index, row in enumerate(alignment.letters):
-            sequence = row.tobytes()
-            if sequence not in seen:
-                seen.add(sequence)
-                first.append(index)
-        msa.append(_TYPES[alignment.letters[first]])
-        deletions.append(alignment.deletion_matrix[first])
-    return np.concatenate(msa), np.concatenate(deletions)
+    first = [_new_rows(alignment.letters, seen) for alignment in alignments]
+    r = alignments[0].letters.shape[1]
+    n = sum(map(len, first))
+    msa = np.empty((n, r), np.int8)
+    deletions = np.empty((n, r), np.result_type(*(alignment.deletion_matrix for alignment in alignments)))
+    start = 0
+    for alignment, rows in zip(alignments, first, strict=True):
+        for chunk in np.split(rows, range(_CHUNK_ROWS, len(rows), _CHUNK_ROWS)):
+            stop = start + len(chunk)
+            msa[start:stop] = LETTER_TYPES[alignment.letters[chunk]]
+            deletions[start:stop] = alignment.deletion_matrix[chunk]
+            start = stop
+    return msa, deletions
+
+
+def _new_rows(letters: UInt8[np.ndarray, "n r"], seen: set[bytes]) -> Int[np.ndarray, "m"]:
+    """Indices of the rows that are not in `seen`, which takes them up."""
+    n, r = letters.shape
+    text = np.ascontiguousarray(letters).data.cast("B")
+    new = []
+    for index in range(n):
+        row = bytes(text[index * r : (index + 1) * r])
+        if row not in seen:
+            seen.add(row)
+            new.append(index)
+    return np.array(new, np.intp)

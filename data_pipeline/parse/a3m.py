@@ -1,6 +1,6 @@
 """Reading alignments in a3m: upper case and '-' are columns of the target, lower case is inserted between them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 
@@ -8,16 +8,22 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.parse.rows import (
+    COLUMN_LETTERS,
+    MAX_ALIGNMENT_BYTES,
+    Rows,
+    first_wrong_letter,
+    row_limit,
+    row_name,
+    target_problem,
+)
+from data_pipeline.parse.text import MAX_LINE_BYTES, content_lines, read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
-MAX_A3M_BYTES = 2**30
-
-_COLUMN_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS + "-").encode()
-_INSERT_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
-_PADDING = b"."  # fills other rows' insertions in some writers' files; means nothing
+INSERT_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
+PADDING = b"."  # fills other rows' insertions in some writers' files; means nothing
 _COMMENTS = (b"#", b";")
-_AMBIGUOUS_TO_X = bytes.maketrans(AMBIGUOUS_LETTERS.encode(), b"X" * len(AMBIGUOUS_LETTERS))
+_LINE_COST = 100  # what Python takes to hold a line, besides its text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,122 +32,123 @@ class Alignment:
 
     names: tuple[str, ...]  # first words of the headers
     letters: UInt8[np.ndarray, "n r"]  # ASCII: residues in upper case or '-'
-    deletion_matrix: Int[np.ndarray, "n r"]  # residues a row has just before each column that the target lacks
+    # Residues a row has just before each column that the target lacks; int8 where no count is above 127, else wider.
+    deletion_matrix: Int[np.ndarray, "n r"]
 
     @property
     def query(self) -> str:
         return str(self.letters[0].tobytes(), "ascii")
 
 
-def read_a3m(path: str | PathLike[str], query: str | None = None) -> Alignment:
-    """The alignment in a plain or gzip a3m file of at most `MAX_A3M_BYTES` (unpacked); see `parse_a3m`."""
-    return parse_a3m(read_text_bytes(path, MAX_A3M_BYTES), query, path=path)
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One record of a file of '>name' lines and sequences: the header without '>', and numbered lines as they stand."""
+
+    line: int  # of the header, from 1
+    header: bytes
+    body: list[tuple[int, bytes]]
+
+    @property
+    def name(self) -> str:
+        return row_name(self.header)
+
+    @property
+    def text(self) -> bytes:
+        return b"".join([line.strip(b" \t\0") for _, line in self.body])
 
 
-def parse_a3m(content: bytes, query: str | None = None, *, path: str | PathLike[str] = "a3m") -> Alignment:
-    """The alignment in the text of an a3m file with `\\n` line ends.
+def read_a3m(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
+    """The alignment in a plain or gzip a3m file, read as a stream; see `parse_a3m`."""
+    return a3m_from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path=path, max_rows=max_rows)
+
+
+def parse_a3m(
+    content: bytes, query: str | None = None, *, path: str | PathLike[str] = "a3m", max_rows: int | None = None
+) -> Alignment:
+    """The alignment in the text of an a3m file, or its first `max_rows` rows, the target counted.
 
     The first row must be the target: `query` if given (letters for unknown residues match each other), else any row
     without gaps and insertions. Insertions count as deletions before the next column; those after the last column
     are dropped, as in AlphaFold. Lines that begin with '#' or ';' are comments. Errors are `InputError`s that name
     `path`, line and record.
     """
-    names: list[str] = []
-    rows: list[bytes] = []
-    insertions: dict[int, np.ndarray] = {}
-    for line, header, body in _records(path, content):
-        name = _name(header)
-        text = b"".join(body).translate(None, _PADDING)
-        row = text.translate(None, _INSERT_LETTERS)
-        if row.translate(None, _COLUMN_LETTERS):
-            raise _illegal_letter(path, line, name, content)
-        if not rows:
-            problem = _query_problem(row, query, inserted=len(text) != len(row))
-            if problem is not None:
-                raise InputError.at(path, f"the first row {problem}", line=line, record=name)
-            row = row if query is None else query.encode()  # the target's own letters for unknown residues
-        elif len(row) != len(rows[0]):
-            problem = f"the row has {len(row)} columns (upper case and '-'), the first row {len(rows[0])}"
-            raise InputError.at(path, f"{problem}; was the file cut or edited?", line=line, record=name)
+    return a3m_from_lines(content_lines(content, path), query, path=path, max_rows=max_rows)
+
+
+def a3m_from_lines(
+    lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
+) -> Alignment:
+    """The alignment in the lines of an a3m file; see `parse_a3m`."""
+    limit = row_limit(max_rows)
+    rows: Rows | None = None
+    for record, text, row in checked_rows(lines, query, path):
+        rows = rows or Rows(path, len(row))
+        insertions = None
         if len(text) != len(row):
             columns = np.flatnonzero(np.frombuffer(text, np.uint8) < ord("a"))
-            insertions[len(rows)] = np.diff(columns, prepend=-1) - 1
-        names.append(name)
-        rows.append(row)
-    if not rows:
+            insertions = np.diff(columns, prepend=-1) - 1
+        rows.append(record.name, row, insertions)
+        if len(rows) == limit:
+            break
+    assert rows is not None
+    return Alignment(names=tuple(rows.names), letters=rows.letters, deletion_matrix=rows.deletion_matrix)
+
+
+def checked_rows(
+    lines: Iterable[bytes], query: str | None, path: str | PathLike[str]
+) -> Iterator[tuple[Record, bytes, bytes]]:
+    """Each record with its text and its columns alone, the target first; at least one, or an `InputError`."""
+    length = 0
+    for record in records(lines, path):
+        text = record.text.translate(None, PADDING)
+        row = text.translate(None, INSERT_LETTERS)
+        if row.translate(None, COLUMN_LETTERS):
+            raise _illegal_letter(path, record)
+        if not length:
+            problem = target_problem(row, query, inserted=len(text) != len(row))
+            if problem is not None:
+                raise InputError.at(path, f"the first row {problem}", line=record.line, record=record.name)
+            row = row if query is None else query.encode()  # the target's own letters for unknown residues
+            length = len(row)
+        elif len(row) != length:
+            problem = f"the row has {len(row)} columns (upper case and '-'), the first row {length}"
+            problem += "; was the file cut or edited?"
+            raise InputError.at(path, problem, line=record.line, record=record.name)
+        yield record, text, row
+    if not length:
         raise InputError.at(path, "there is no alignment row; an a3m begins with '>name' and the target's sequence")
-    deletion_matrix = np.zeros((len(rows), len(rows[0])), np.int32)
-    for index, counts in insertions.items():
-        deletion_matrix[index] = counts
-    letters = np.frombuffer(b"".join(rows), np.uint8).reshape(deletion_matrix.shape)
-    return Alignment(names=tuple(names), letters=letters, deletion_matrix=deletion_matrix)
 
 
-def _records(path: str | PathLike[str], content: bytes) -> Iterator[tuple[int, bytes, list[bytes]]]:
-    """Header line number, header and sequence lines of each record."""
+def records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[Record]:
+    """The records of an a3m or aligned FASTA file, without comments and empty lines."""
     header: tuple[int, bytes] | None = None
-    body: list[bytes] = []
-    for number, line in _lines(content):
-        if line.startswith(b">"):
-            if header is not None:
-                yield *header, body
-            header, body = (number, line[1:]), []
-        elif header is not None:
-            body.append(line)
-        else:
-            raise InputError.at(path, "text before the first '>name' line; is this an a3m file?", line=number)
-    if header is not None:
-        yield *header, body
-
-
-def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Lines that count, numbered from 1, one at a time so that a large file is not held twice."""
-    start, number = 0, 1
-    while start < len(content):
-        end = content.find(b"\n", start)
-        end = len(content) if end < 0 else end
+    body: list[tuple[int, bytes]] = []
+    size = 0
+    for number, line in enumerate(lines, start=1):
         # MMseqs2 servers separate the results of several databases by NUL bytes.
-        line = content[start:end].strip(b" \t\0")
-        if line and not line.startswith(_COMMENTS):
-            yield number, line
-        start, number = end + 1, number + 1
-
-
-def _name(header: bytes) -> str:
-    words = header.split(maxsplit=1)
-    return words[0].decode("utf-8", "replace") if words else ""
-
-
-def _illegal_letter(path: str | PathLike[str], header_line: int, name: str, content: bytes) -> InputError:
-    for number, line in _lines(content):
-        if number <= header_line:
+        text = line.strip(b" \t\0")
+        if not text or text.startswith(_COMMENTS):
             continue
-        wrong = line.translate(None, _COLUMN_LETTERS + _INSERT_LETTERS + _PADDING)
-        if wrong:
-            column = content.split(b"\n")[number - 1].index(wrong[:1]) + 1
-            letter = printable(wrong[:1].decode("latin-1"))
-            problem = f"'{letter}' is no residue letter, gap ('-') or insertion (lower case)"
-            return InputError.at(path, problem, line=number, column=column, record=name)
-    raise AssertionError(f"no illegal letter after line {header_line}")
+        if text.startswith(b">"):
+            if header is not None:
+                yield Record(line=header[0], header=header[1], body=body)
+            header, body, size = (number, text[1:]), [], 0
+            continue
+        if header is None:
+            raise InputError.at(path, "text before the first '>name' line; is this an a3m file?", line=number)
+        body.append((number, line))
+        size += len(line) + _LINE_COST
+        if size > MAX_LINE_BYTES:
+            problem = f"the record takes more than {MAX_LINE_BYTES:,} bytes; is this an alignment of proteins?"
+            raise InputError.at(path, problem, line=header[0], record=row_name(header[1]))
+    if header is not None:
+        yield Record(line=header[0], header=header[1], body=body)
 
 
-def _query_problem(row: bytes, query: str | None, *, inserted: bool) -> str | None:
-    """Why the first row cannot stand for the target, or None if it can."""
-    if not row:
-        return "has no residues; it must be the target"
-    if query is None:
-        if inserted:
-            return "has lower-case letters; it must be the target, in upper case"
-        gap = row.find(b"-")
-        return None if gap < 0 else f"has a gap at column {gap + 1}; it must be the target, without gaps"
-    given, wanted = row.translate(_AMBIGUOUS_TO_X), query.encode().translate(_AMBIGUOUS_TO_X)
-    if given == wanted:
-        return None
-    differences = (index for index, pair in enumerate(zip(given, wanted, strict=False)) if pair[0] != pair[1])
-    index = next(differences, None)
-    found = [] if index is None else [f"at residue {index + 1} it has '{chr(row[index])}', the target '{query[index]}'"]
-    if len(row) != len(query):
-        found.append(f"it has {len(row)} columns, the target {len(query)} residues")
-    if inserted:
-        found.append("its lower-case letters are insertions, no columns")
-    return f"is not the target: {'; '.join(found)}; use the alignment that was made for this sequence"
+def _illegal_letter(path: str | PathLike[str], record: Record) -> InputError:
+    """The error for a row that is not made of residues, gaps and insertions."""
+    found = first_wrong_letter(record.body, COLUMN_LETTERS + INSERT_LETTERS + PADDING)
+    assert found is not None
+    line, column, letter = found
+    problem = f"'{printable(letter)}' is no residue letter, gap ('-') or insertion (lower case)"
+    return InputError.at(path, problem, line=line, column=column, record=record.name)

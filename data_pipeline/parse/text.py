@@ -2,11 +2,13 @@
 
 import gzip
 import zlib
-from io import BufferedIOBase
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 
 from data_pipeline.errors import InputError
+
+MAX_LINE_BYTES = 2**21
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -19,14 +21,65 @@ def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
 
     Reading stops with an `InputError` beyond `max_bytes` of unpacked content, so a gzip bomb costs no more than that.
     """
+    content = b"".join(read_chunks(path, max_bytes))
+    if content.startswith(_UTF16_MARKS):
+        raise _utf16(path)
+    if b"\r" in content:
+        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return content.removeprefix(_UTF8_MARK)
+
+
+def read_lines(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
+    """The same content line by line, without line ends, so that a large file is never held whole."""
+    return split_lines(read_chunks(path, max_bytes), path)
+
+
+def content_lines(content: bytes, path: str | PathLike[str]) -> Iterator[bytes]:
+    """The lines of a text that is already in memory; `path` is for errors."""
+    return split_lines((content[start : start + _CHUNK] for start in range(0, len(content), _CHUNK)), path)
+
+
+def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[bytes]:
+    """Lines without their ends, whatever the ends; an `InputError` for one longer than `MAX_LINE_BYTES`."""
+    begun: list[bytes] = []  # pieces of a line that goes on in the next chunk
+    size, number, after_return, at_start = 0, 1, False, True
+    for raw in chunks:
+        chunk = raw
+        if at_start:
+            if chunk.startswith(_UTF16_MARKS):
+                raise _utf16(path)
+            chunk, at_start = chunk.removeprefix(_UTF8_MARK), False
+        if after_return:
+            chunk = chunk.removeprefix(b"\n")
+        after_return = chunk.endswith(b"\r") or (after_return and not chunk)
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        if size > MAX_LINE_BYTES:
+            problem = f"the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text file?"
+            raise InputError.at(path, problem, line=number)
+        if others:
+            yield b"".join(begun)
+            yield from others[:-1]
+            begun, size, number = [others[-1]], len(others[-1]), number + len(others)
+    if size:
+        yield b"".join(begun)
+
+
+def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
+    """The file's content as it is, unpacked if it is gzip, piece by piece and at most `max_bytes` of it."""
+    size = 0
     try:
         with Path(path).open("rb") as file:
             packed = file.peek(2)[:2] == _GZIP_MAGIC
-            if not packed:
-                content = _read_bounded(path, file, max_bytes)
-            else:
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    content = _read_bounded(path, unpacked, max_bytes)
+            stream = gzip.GzipFile(fileobj=file) if packed else file
+            while chunk := stream.read(_CHUNK):
+                size += len(chunk)
+                if size > max_bytes:
+                    raise InputError.at(path, f"it holds more than {max_bytes:,} bytes of text, the most that is read")
+                yield chunk
     except InputError:
         raise
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -35,19 +88,7 @@ def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
         raise InputError.at(path, f"cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # a NUL in the path itself
         raise InputError.at(path, f"cannot be read: {error}") from error
-    if content.startswith(_UTF16_MARKS):
-        raise InputError.at(path, "this is UTF-16 text; save it as plain text (UTF-8)")
-    if b"\r" in content:
-        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    return content.removeprefix(_UTF8_MARK)
 
 
-def _read_bounded(path: str | PathLike[str], stream: BufferedIOBase, max_bytes: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    while chunk := stream.read(_CHUNK):
-        size += len(chunk)
-        if size > max_bytes:
-            raise InputError.at(path, f"it holds more than {max_bytes:,} bytes of text, the most that is read")
-        chunks.append(chunk)
-    return b"".join(chunks)
+def _utf16(path: str | PathLike[str]) -> InputError:
+    return InputError.at(path, "this is UTF-16 text; save it as plain text (UTF-8)")

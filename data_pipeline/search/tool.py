@@ -13,7 +13,10 @@ FileFormat = Literal["sto", "a3m", "hhr"]
 class SequenceSearch(Protocol):
     """Finds relatives of a sequence in a database."""
 
-    file_format: FileFormat
+    @property
+    def file_format(self) -> FileFormat:
+        """Of the result."""
+        ...
 
     def identity(self) -> str:
         """One line that names tool, version, every option and the database; equal lines give equal results."""
@@ -27,8 +30,15 @@ class SequenceSearch(Protocol):
 class TemplateSearch(Protocol):
     """Finds chains of known structure for an alignment."""
 
-    input_format: FileFormat  # "sto": insertions aligned and reference columns marked; "a3m": match columns only
-    file_format: FileFormat
+    @property
+    def input_format(self) -> FileFormat:
+        """Of the alignment. Stockholm has insertions aligned and reference columns marked, a3m match columns only."""
+        ...
+
+    @property
+    def file_format(self) -> FileFormat:
+        """Of the result."""
+        ...
 
     def identity(self) -> str:
         """As for `SequenceSearch`."""

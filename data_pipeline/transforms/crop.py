@@ -1,25 +1,49 @@
-"""Cutting a sample down to a stretch of consecutive residues, as training does."""
+"""Which residues of a long chain a training example shows; every array keeps these, and they keep their numbers."""
 
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float, Int
 
-from data_pipeline.features.schema import SAMPLE_AXES, Sample
-
-
-def crop_start(length: int, size: int, rng: np.random.Generator) -> int:
-    """Where a crop of `size` residues begins, each possible place equally likely; 0 for chains that fit whole."""
-    return int(rng.integers(max(0, length - size) + 1))
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.residues import ATOM_ORDER
 
 
-def crop_residues(sample: Sample, start: int, size: int) -> Sample:
-    """Residues `start` to `start + size`, or as many as there are; rows and templates stay."""
-    length = len(sample.aatype)
-    if not 0 <= start < length or size < 1:
-        raise ValueError(f"a crop of {size} residues from residue {start} does not lie in a chain of {length}")
+def contiguous_crop(length: int, size: int, *, clamped: bool, rng: np.random.Generator) -> Int[np.ndarray, "c"]:
+    """Indices of a stretch of `size` residues, or of the whole chain if it is not longer.
 
-    def cropped(name: str, axes: str) -> np.ndarray:
-        array: np.ndarray = getattr(sample, name)
-        return array[(*[slice(None)] * axes.index("r"), slice(start, start + size))] if "r" in axes else array
+    Where the loss is clamped each place is equally likely; where it is not, the end of the range of places is drawn
+    first, so that crops lie nearer to the chain's start. AlphaFold 2, Suppl. Sec. 1.2.8.
+    """
+    last = max(0, length - size)
+    if not clamped:
+        last -= int(rng.integers(last + 1))
+    start = int(rng.integers(last + 1))
+    return np.arange(start, min(start + size, length))
 
-    return replace(sample, **{name: cropped(name, axes) for name, axes in SAMPLE_AXES.items()})
+
+def spatial_crop(
+    positions: Float[np.ndarray, "r 37 3"], mask: Float[np.ndarray, "r 37"], size: int, rng: np.random.Generator
+) -> Int[np.ndarray, "c"] | None:
+    """Indices, in order, of the `size` residues nearest to a random one, by C-alpha; None where none is resolved.
+
+    AlphaFold-Multimer, Suppl. Alg. 2, on one chain: any resolved residue may be the centre. Of equals the earlier
+    residue comes first; residues that were not resolved come last of all.
+    """
+    alpha, resolved = positions[:, ATOM_ORDER["CA"]], mask[:, ATOM_ORDER["CA"]] > 0
+    candidates = np.flatnonzero(resolved)
+    if not len(candidates):
+        return None
+    centre = alpha[candidates[rng.integers(len(candidates))]]
+    distance = np.where(resolved, np.linalg.norm(alpha - centre, axis=-1), np.inf)
+    return np.sort(np.argsort(distance, kind="stable")[:size])
+
+
+def crop_labels(labels: ChainLabels, residues: Int[np.ndarray, "c"]) -> ChainLabels:
+    """The labels of these residues only."""
+    return replace(
+        labels,
+        all_atom_positions=labels.all_atom_positions[residues],
+        all_atom_mask=labels.all_atom_mask[residues],
+        confidence=labels.confidence[residues],
+    )

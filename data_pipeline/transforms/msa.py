@@ -4,6 +4,8 @@ AlphaFold 2, Suppl. Sec. 1.2.6 and 1.2.7. Randomness is separate from the rest: 
 generator, everything after them is a function of what was drawn.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int8, Int32
 
@@ -30,6 +32,43 @@ def msa_profile(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "r 22"]:
     counts = _counts(msa, np.zeros(len(msa), np.int32), 1)[0, :, :_PROFILE_CLASSES]
     profile: np.ndarray = counts / np.float32(len(msa))
     return profile.astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockDeletion:
+    """How many blocks of neighbouring rows training takes out of an MSA, and how large they are."""
+
+    fraction_per_block: float = 0.3  # of all rows
+    blocks: int = 5
+    randomize_blocks: bool = False  # `blocks` is then the most that are taken out, each number equally likely
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction_per_block <= 1 or self.blocks < 0:
+            given = f"{self.fraction_per_block} and {self.blocks}"
+            raise ValueError(f"fraction_per_block must be within 0..1 and blocks not negative, got {given}")
+
+
+def rows_after_block_deletion(n: int, deletion: BlockDeletion, rng: np.random.Generator) -> Int[np.ndarray, "kept"]:
+    """Which rows of an MSA stay, in their order; the target always does.
+
+    Rows stand in the order of the search that found them, so a block is often a branch of the family.
+    AlphaFold 2, Suppl. Alg. 1.
+    """
+    size = int(n * deletion.fraction_per_block)
+    blocks = int(rng.integers(deletion.blocks + 1)) if deletion.randomize_blocks else deletion.blocks
+    starts = rng.integers(n, size=blocks)
+    kept = np.ones(n, np.bool_)
+    for start in starts:
+        kept[start : start + size] = False
+    kept[0] = True
+    return np.flatnonzero(kept)
+
+
+def random_rows(n: int, max_rows: int, rng: np.random.Generator) -> Int[np.ndarray, "kept"]:
+    """At most this many rows, the target among them, any others equally likely, in their order."""
+    if n <= max_rows:
+        return np.arange(n)
+    return np.sort(np.concatenate([[0], 1 + rng.choice(n - 1, max_rows - 1, replace=False)]))
 
 
 def sample_rows(
@@ -123,13 +162,14 @@ def summarize_clusters(
 ) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
     """Each cluster's residue profile and mean deletions, over its centre (masked as it is) and the rows assigned."""
     s, r = centres.shape
-    counts = _counts(centres, np.arange(s), s) + _counts(rows, assignment, s)
+    counts = _counts(np.concatenate([centres, rows]), np.concatenate([np.arange(s), assignment]), s)
     row, column = np.nonzero(row_deletions)
     deletions = np.bincount(
         assignment[row].astype(np.int64) * r + column, weights=row_deletions[row, column], minlength=s * r
     ).reshape(s, r)
     members = 1e-6 + 1 + np.bincount(assignment, minlength=s)[:, None]  # AlphaFold's guard against empty clusters
-    profile = (counts / members[:, :, None]).astype(np.float32)
+    profile = np.empty(counts.shape, np.float32)
+    np.divide(counts, members[:, :, None], out=profile, casting="same_kind")
     return profile, ((deletions + centre_deletions) / members).astype(np.float32)
 
 
@@ -166,9 +206,14 @@ def target_feature(aatype: Int[np.ndarray, "r"]) -> Float32[np.ndarray, "r 22"]:
 def _counts(msa: Int8[np.ndarray, "n r"], group: Int[np.ndarray, "n"], groups: int) -> Int[np.ndarray, "groups r 23"]:
     """How many rows of each group have each class in each column."""
     r = msa.shape[1]
-    counts = np.zeros(groups * r * CLASSES, np.int64)
-    step = max(1, 2**24 // r)
+    column, first = np.arange(r) * CLASSES, group.astype(np.int64) * (r * CLASSES)
+    step = max(1, max(_CHUNK, groups * r * CLASSES) // r)  # adding up takes no longer than counting
+    counts: np.ndarray | None = None
     for start in range(0, len(msa), step):
-        cell = group[start : start + step, None].astype(np.int64) * r + np.arange(r)
-        counts += np.bincount((cell * CLASSES + msa[start : start + step]).ravel(), minlength=len(counts))
+        cell = msa[start : start + step].astype(np.int64, order="C")
+        cell += column
+        cell += first[start : start + step, None]
+        found = np.bincount(cell.ravel(), minlength=groups * r * CLASSES)
+        counts = found if counts is None else counts + found
+    assert counts is not None, "an MSA has at least one row"
     return counts.reshape(groups, r, CLASSES)

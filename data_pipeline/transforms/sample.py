@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float32, Int
 
 from data_pipeline.features.schema import Features, Sample
 from data_pipeline.transforms import msa, templates
@@ -37,13 +38,24 @@ class SamplingConfig:
             raise ValueError("uniform_prob, profile_prob and same_prob must not exceed 1 together")
 
 
-def draw_sample(features: Features, config: SamplingConfig, rng: np.random.Generator) -> Sample:
+def draw_sample(
+    features: Features,
+    config: SamplingConfig,
+    rng: np.random.Generator,
+    *,
+    crop: Int[np.ndarray, "c"] | None = None,
+    profile: Float32[np.ndarray, "r 22"] | None = None,
+) -> Sample:
     """What one recycling pass reads of a target: a new choice of rows and a new masking on every call.
 
     Rows, columns and templates are as many as there are, up to the config's sizes; `pad_sample` makes sizes fixed.
     There is always an extra row, fully masked if the MSA is too shallow, so that no axis the model reads is empty.
+
+    Training gives `crop`, the residues it shows: rows are still assigned to clusters by the whole chain, as AlphaFold
+    crops last, and all else is worked out for the crop alone. It also gives the `profile` to draw replacements from,
+    where that is not the profile of the features' own MSA.
     """
-    full_msa, aatype, r = features.msa, features.aatype, len(features.aatype)
+    full_msa, aatype = features.msa, features.aatype
     if config.unknown_fraction > 0:
         full_msa, aatype = msa.replace_with_unknown(full_msa, aatype, config.unknown_fraction, rng)
 
@@ -53,7 +65,7 @@ def draw_sample(features: Features, config: SamplingConfig, rng: np.random.Gener
 
     masked, hidden = msa.mask_msa(
         centres,
-        msa.msa_profile(full_msa),
+        msa.msa_profile(full_msa) if profile is None else profile,
         fraction=config.masked_msa_fraction,
         uniform_prob=config.uniform_prob,
         profile_prob=config.profile_prob,
@@ -61,25 +73,29 @@ def draw_sample(features: Features, config: SamplingConfig, rng: np.random.Gener
         rng=rng,
     )
     assignment = msa.nearest_clusters(masked, rows)
-    profile, deletion_mean = msa.summarize_clusters(masked, centre_deletions, rows, row_deletions, assignment)
+    shown = _columns(crop, len(aatype))
+    aatype, masked, hidden, centres, rows = aatype[shown], *(a[:, shown] for a in (masked, hidden, centres, rows))
+    centre_deletions, row_deletions = centre_deletions[:, shown], row_deletions[:, shown]
+    cluster_profile, deletion_mean = msa.summarize_clusters(masked, centre_deletions, rows, row_deletions, assignment)
 
     kept = msa.crop_extra_rows(len(rows), config.max_extra_msa, rng)
     extra, extra_deletions = rows[kept], row_deletions[kept]
     extra_mask = np.ones(extra.shape, np.float32)
     if not len(extra):
-        extra, extra_deletions = np.zeros((1, r), np.int8), np.zeros((1, r), np.int32)
-        extra_mask = np.zeros((1, r), np.float32)
+        extra, extra_deletions = np.zeros((1, len(aatype)), np.int8), np.zeros((1, len(aatype)), np.int32)
+        extra_mask = np.zeros(extra.shape, np.float32)
 
     slots = slice(config.max_templates)
-    template_aatype = features.template_aatype[slots]
-    positions, masks = features.template_all_atom_positions[slots], features.template_all_atom_masks[slots]
+    template_aatype = features.template_aatype[slots, shown]
+    positions = features.template_all_atom_positions[slots, shown]
+    masks = features.template_all_atom_masks[slots, shown]
     pseudo_beta, pseudo_beta_mask = templates.pseudo_beta(template_aatype, positions, masks)
     return Sample(
         aatype=aatype.astype(np.int32),
-        residue_index=features.residue_index.astype(np.int32),
-        seq_mask=np.ones(r, np.float32),
+        residue_index=features.residue_index[shown].astype(np.int32),
+        seq_mask=np.ones(len(aatype), np.float32),
         target_feat=msa.target_feature(aatype),
-        msa_feat=msa.msa_feature(masked, centre_deletions, profile, deletion_mean),
+        msa_feat=msa.msa_feature(masked, centre_deletions, cluster_profile, deletion_mean),
         msa_mask=np.ones(centres.shape, np.float32),
         true_msa=centres.astype(np.int32),
         bert_mask=hidden.astype(np.float32),
@@ -94,3 +110,10 @@ def draw_sample(features: Features, config: SamplingConfig, rng: np.random.Gener
         template_pseudo_beta=pseudo_beta,
         template_pseudo_beta_mask=pseudo_beta_mask,
     )
+
+
+def _columns(crop: Int[np.ndarray, "c"] | None, length: int) -> slice | Int[np.ndarray, "c"]:
+    """What selects these residues: a slice, which copies nothing, wherever they are neighbours."""
+    if crop is None:
+        return slice(length)
+    return slice(int(crop[0]), int(crop[-1]) + 1) if crop[-1] - crop[0] == len(crop) - 1 else crop

@@ -1,27 +1,39 @@
 """The `helixfold` command: its subcommands, and the one place where errors become words and exit codes."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
 import helixfold
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, SearchError
 
-WRONG_INPUT, INTERRUPTED = 2, 130
+FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 done, 1 some targets failed, 2 the input is wrong, 130 interrupted."""
+    """Run one command; 0 done, 1 something failed, 2 the input is wrong, 130 interrupted, 143 terminated."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    # Asked to end (kill, a scheduler's time limit), leave as after any error: search programs and their files go too.
+    earlier = signal.signal(signal.SIGTERM, _end)
     try:
         return int(options.run(options))
     except InputError as error:
         print(f"helixfold: error: {error}", file=sys.stderr)
         return WRONG_INPUT
+    except SearchError as error:
+        print(f"helixfold: error: {error}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         print("helixfold: interrupted; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+
+
+def _end(*_: object) -> None:
+    sys.exit(TERMINATED)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,9 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"helixfold {helixfold.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     # Imported here, so that `helixfold --version` needs no torch.
-    from helixfold.cli import benchmark, predict, weights  # noqa: PLC0415
+    from helixfold.cli import benchmark, doctor, features, predict, weights  # noqa: PLC0415
 
-    for command in (predict, weights, benchmark):
+    for command in (predict, features, doctor, weights, benchmark):
         command.add_command(commands)
     return parser
 

@@ -1,10 +1,10 @@
 """`helixfold predict`: from sequences and alignments to structures, one directory per target."""
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,7 +12,11 @@ from tqdm import tqdm
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
-from helixfold.cli.targets import Target, read_targets
+from data_pipeline.pipeline import Target, search_ahead
+from data_pipeline.search.plan import SearchPlan
+from helixfold.cli import searching
+from helixfold.cli.searching import FEATURES_FILE, RESULTS_DIRECTORY, check_output, prepare_in, read_features
+from helixfold.cli.targets import check_names, read_targets
 from helixfold.device import pick_device
 from helixfold.execution.slabs import Slabs
 from helixfold.inference import DTYPES, FoldingOptions, fold
@@ -29,14 +33,44 @@ from helixfold.write.results import (
 )
 
 SOME_FAILED = 1
-FEATURES_FILE = "features.npz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One protein to fold: a target whose features are still to be made, or features that were made before."""
+
+    target: Target | None = None
+    features: Features | None = None
+
+    @property
+    def name(self) -> str:
+        return self.target.name if self.target is not None else self._ready.domain_name
+
+    @property
+    def sequence(self) -> str:
+        return self.target.sequence if self.target is not None else self._ready.sequence
+
+    def prepare(self, directory: Path, plan: SearchPlan) -> Features:
+        """The features, in the target's directory too."""
+        if self.target is not None:
+            prepared = prepare_in(directory, self.target, plan)
+            tqdm.write(f"{self.name}: {searching.summary(prepared)}")
+            return prepared.features
+        directory.mkdir(parents=True, exist_ok=True)
+        self._ready.save(directory / FEATURES_FILE)
+        return self._ready
+
+    @property
+    def _ready(self) -> Features:
+        assert self.features is not None
+        return self.features
 
 
 def predict(
-    inputs: Sequence[Path],
+    jobs: Sequence[Job],
     *,
     output: Path,
-    msa: Sequence[Path] = (),
+    plan: SearchPlan | None = None,
     models: Sequence[str] = (),
     weights: Path | None = None,
     options: FoldingOptions | None = None,
@@ -48,64 +82,56 @@ def predict(
     All input is read and checked before anything is written: wrong input is an `InputError`. Finished targets are
     skipped unless `overwrite`; a target that fails is recorded in `failures.json` and never stops the others.
     """
-    options = options or FoldingOptions()
-    targets = sorted(read_targets(inputs, msa), key=lambda target: len(target.sequence))
+    options, plan = options or FoldingOptions(), plan or SearchPlan()
+    jobs = sorted(jobs, key=lambda job: len(job.sequence))
     where = pick_device(device)
     loading = Stages(where)
     with loading.stage("load parameters"):
         ready = find_models(models, weights, seed=options.seed)
         for model in ready:
             model.network.to(where)
-    _check_output(output, targets)
+    check_output(output, {job.name: job.sequence for job in jobs})
     for model in ready:
         for note in model.notes:
             print(f"helixfold: {note}", file=sys.stderr)
 
+    names = [model.preset.name for model in ready]
+    finished = {job.name for job in jobs if not overwrite and is_complete(output / job.name, names)}
+    left = [job.target for job in jobs if job.target is not None and job.name not in finished]
+    search_ahead(left, plan, lambda target: output / target.name / RESULTS_DIRECTORY)
     failures: dict[str, str] = {}
-    bar = tqdm(targets, desc="targets", unit="target", disable=None)
-    for target in bar:
-        bar.set_postfix_str(f"{target.name}, {len(target.sequence)} residues")
-        directory = output / target.name
-        if not overwrite and is_complete(directory, [model.preset.name for model in ready]):
-            tqdm.write(f"{target.name}: finished before, skipped (--overwrite folds it again)")
+    bar = tqdm(jobs, desc="targets", unit="target", disable=None)
+    for job in bar:
+        bar.set_postfix_str(f"{job.name}, {len(job.sequence)} residues")
+        directory = output / job.name
+        if job.name in finished:
+            tqdm.write(f"{job.name}: finished before, skipped (--overwrite folds it again)")
             continue
         try:
-            tqdm.write(
-                _summary(directory, _fold_target(target, ready, options, directory, Stages(where, loading.finished)))
-            )
+            stages = Stages(where, loading.finished)
+            predictions = _fold_job(job, directory, stages, plan=plan, models=ready, options=options)
+            tqdm.write(_summary(directory, predictions))
         except (RuntimeError, MemoryError, OSError, ValueError) as error:
-            failures[target.name] = f"{type(error).__name__}: {error}"
-            tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
+            failures[job.name] = f"{type(error).__name__}: {error}"
+            tqdm.write(f"{job.name}: failed: {failures[job.name]}", file=sys.stderr)
     write_failures(output, failures)
     if failures:
-        print(f"helixfold: {len(failures)} of {len(targets)} targets failed, see {output}", file=sys.stderr)
+        print(f"helixfold: {len(failures)} of {len(jobs)} targets failed, see {output}", file=sys.stderr)
     return SOME_FAILED if failures else 0
 
 
-def _check_output(output: Path, targets: Sequence[Target]) -> None:
-    """Make the output directory, and refuse one that cannot be written or holds other proteins of these names."""
-    for target in targets:
-        earlier = output / target.name / FEATURES_FILE
-        if earlier.is_file() and Features.load(earlier).sequence != target.sequence:
-            raise InputError(
-                f"{earlier.parent} holds another protein of the name '{target.name}'; choose another --output directory"
-            )
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{output}: cannot be used as output directory: {error.strerror}") from error
-    if not os.access(output, os.W_OK):
-        raise InputError(f"{output}: cannot be written; choose another --output directory")
-
-
-def _fold_target(
-    target: Target, models: Sequence[ReadyModel], options: FoldingOptions, directory: Path, stages: Stages
+def _fold_job(
+    job: Job,
+    directory: Path,
+    stages: Stages,
+    *,
+    plan: SearchPlan,
+    models: Sequence[ReadyModel],
+    options: FoldingOptions,
 ) -> list[Prediction]:
     """Everything for one target: features, structures, confidences, and at the end the ranking that marks it done."""
     with stages.stage("features"):
-        features = target.features()
-        directory.mkdir(exist_ok=True)
-        features.save(directory / FEATURES_FILE)
+        features = job.prepare(directory, plan)
     predictions = []
     for model in tqdm(models, desc="models", unit="model", leave=False, disable=None):
         name = model.preset.name
@@ -115,8 +141,9 @@ def _fold_target(
             write_prediction(directory, prediction)
         predictions.append(prediction)
     facts = {
-        "residues": len(target.sequence),
+        "residues": len(job.sequence),
         "msa_rows": len(features.msa),
+        "templates": len(features.template_domain_names),
         "device": str(stages.device),
         "threads": torch.get_num_threads(),
         "dtype": options.dtype,
@@ -167,20 +194,26 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.set_defaults(run=_run)
     what = parser.add_argument_group("what to fold")
     what.add_argument(
-        "inputs", nargs="+", type=Path, metavar="FILE", help="FASTA files (all records) or a3m alignments (.gz too)"
+        "inputs",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="FASTA (all records), CSV (id,sequence), a3m alignments (.gz too), or directories of them",
     )
     what.add_argument(
-        "--msa",
+        "--features",
         nargs="+",
         type=Path,
         default=[],
         metavar="PATH",
-        help="a3m alignments of the one target, or a directory with <name>.a3m for each (none: the sequence alone)",
+        help="what `helixfold features` made: features.npz files or its output directory",
     )
     what.add_argument(
         "-o", "--output", type=Path, default=Path("predictions"), metavar="DIR", help="where to write (%(default)s)"
     )
     what.add_argument("--overwrite", action="store_true", help="fold finished targets again")
+
+    searching.add_options(parser)
 
     model = parser.add_argument_group("with which model")
     model.add_argument(
@@ -235,10 +268,15 @@ def _run(options: argparse.Namespace) -> int:
         seed=options.seed,
         dtype=options.dtype,
     )
+    jobs = [Job(target=target) for target in read_targets(options.inputs, options.msa, options.templates)]
+    jobs += [Job(features=features) for _, features in read_features(options.features)]
+    if not jobs:
+        raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
+    check_names([job.name for job in jobs])
     return predict(
-        options.inputs,
+        jobs,
         output=options.output,
-        msa=options.msa,
+        plan=searching.plan_of(options),
         models=options.models,
         weights=options.weights,
         options=folding,

@@ -1,52 +1,75 @@
-"""What to fold: the proteins in the files that were given, each with its alignments."""
+"""What to fold: the proteins in the files that were given, each with its alignments, templates or features."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.errors import InputError
-from data_pipeline.features.schema import Features
-from data_pipeline.parse.a3m import read_a3m
+from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import check_name, read_fasta
-from data_pipeline.pipeline import features_from_sequence
+from data_pipeline.parse.table import read_table
+from data_pipeline.pipeline import Target
 from helixfold.write.results import FAILURES_FILE
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
+# What is taken from a directory; files that are named themselves may have any name.
+FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
+CSV_SUFFIXES = (".csv", ".csv.gz")
+ALIGNMENT_SUFFIXES = (*A3M_SUFFIXES, ".sto", ".sto.gz", ".aln", ".aln.gz")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """One protein to fold and the alignments that were given for it."""
+def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Sequence[Path] = ()) -> list[Target]:
+    """All targets of FASTA files (each record), CSV files (`id,sequence`) and a3m files (the first row, named after
+    the file); of a directory, all files of these kinds.
 
-    name: str
-    sequence: str
-    alignments: tuple[Path, ...]
-
-    def features(self) -> Features:
-        return features_from_sequence(self.name, self.sequence, self.alignments)
-
-
-def read_targets(inputs: Sequence[Path], msa: Sequence[Path]) -> list[Target]:
-    """All targets of FASTA files (each record) and a3m files (the first row, named after the file).
-
-    `msa` holds alignments for the only record there is, or a directory with <name>.a3m for each.
+    `msa` holds alignments for the only target there is, or directories with <name>.a3m for each; `templates`
+    structure files, or directories of them, for every target.
     """
     targets: list[Target] = []
-    for path in inputs:
+    for path in _files(inputs):
         if path.name.lower().endswith(A3M_SUFFIXES):
             targets.append(_target_of_alignment(path))
         else:
-            targets += [Target(name=each.name, sequence=each.sequence, alignments=()) for each in read_fasta(path)]
+            records = read_table(path) if path.name.lower().endswith(CSV_SUFFIXES) else read_fasta(path)
+            targets += [Target(name=each.name, sequence=each.sequence) for each in records]
+    check_names([target.name for target in targets])
+    for path in templates:
+        if not path.exists():
+            raise InputError.at(path, "there is no such structure file or directory")
+    only = len(targets) == 1
+    return [
+        Target(
+            name=target.name,
+            sequence=target.sequence,
+            alignments=(*target.alignments, *_alignments(target, msa, only=only)),
+            templates=tuple(templates),
+        )
+        for target in targets
+    ]
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse names that two targets share, on any file system, or that a file of the output directory has."""
     seen: set[str] = set()
-    for target in targets:
-        if target.name == FAILURES_FILE:
-            raise InputError(f"the name '{target.name}' is taken by a file of the output directory; choose another")
-        if target.name.casefold() in seen:
-            raise InputError(f"the name '{target.name}' comes twice in the inputs; give each target its own name")
-        seen.add(target.name.casefold())
-    if not msa:
-        return targets
-    return [_with_alignments(target, msa, only=len(targets) == 1) for target in targets]
+    for name in names:
+        if name == FAILURES_FILE:
+            raise InputError(f"the name '{name}' is taken by a file of the output directory; choose another")
+        if name.casefold() in seen:
+            raise InputError(f"the name '{name}' comes twice in the inputs; give each target its own name")
+        seen.add(name.casefold())
+
+
+def _files(inputs: Sequence[Path]) -> list[Path]:
+    files: list[Path] = []
+    for path in inputs:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        kinds = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES)
+        inside = sorted(each for each in path.iterdir() if each.name.lower().endswith(kinds) and each.is_file())
+        if not inside:
+            raise InputError.at(path, f"no file in this directory ends in {', '.join(kinds)}")
+        files += inside
+    return files
 
 
 def _target_of_alignment(path: Path) -> Target:
@@ -54,19 +77,16 @@ def _target_of_alignment(path: Path) -> Target:
     problem = check_name(name)
     if problem is not None:
         raise InputError.at(path, f"the target is named after the file, and {problem}")
-    return Target(name=name, sequence=read_a3m(path).query, alignments=(path,))
+    return Target(name=name, sequence=read_alignment(path).query, alignments=(path,))
 
 
-def _with_alignments(target: Target, msa: Sequence[Path], *, only: bool) -> Target:
-    """The target with its alignments; they are read here once, so that what is wrong with them is known at once."""
+def _alignments(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
+    """The target's alignments; they are read here once, so that what is wrong with them is known at once."""
     found: list[Path] = []
     for path in msa:
         if path.is_dir():
-            inside = [
-                path / f"{target.name}{suffix}"
-                for suffix in A3M_SUFFIXES
-                if (path / f"{target.name}{suffix}").is_file()
-            ]
+            names = (path / f"{target.name}{suffix}" for suffix in ALIGNMENT_SUFFIXES)
+            inside = [name for name in names if name.is_file()]
             if not inside:
                 raise InputError(f"{path}: there is no {target.name}.a3m for target '{target.name}' in this directory")
             found += inside
@@ -77,5 +97,5 @@ def _with_alignments(target: Target, msa: Sequence[Path], *, only: bool) -> Targ
                 f"{path}: one alignment for several targets; give --msa a directory with <name>.a3m for each"
             )
     for path in found:
-        read_a3m(path, target.sequence)
-    return Target(name=target.name, sequence=target.sequence, alignments=(*target.alignments, *found))
+        read_alignment(path, target.sequence)
+    return found

@@ -119,12 +119,12 @@ def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequenc
     _write(directory / TIMINGS_FILE, _json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
 
 
-def write_failures(directory: Path, failures: Mapping[str, str]) -> None:
+def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES_FILE) -> None:
     """Write why targets of a batch failed, by name, to failures.json; without failures there is no such file."""
     if failures:
-        _write(directory / FAILURES_FILE, _json(failures, indent=4))
+        _write(directory / file, _json(failures, indent=4))
     else:
-        (directory / FAILURES_FILE).unlink(missing_ok=True)
+        (directory / file).unlink(missing_ok=True)
 
 
 def is_complete(directory: Path, models: Iterable[str]) -> bool:

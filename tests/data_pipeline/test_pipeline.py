@@ -1,45 +1,226 @@
 """From a sequence and alignment files to features, on made-up and on real input."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.a3m import read_a3m
-from data_pipeline.pipeline import features_from_sequence
+from data_pipeline.pipeline import Target, prepare, search_ahead
+from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
+from data_pipeline.search.tool import FileFormat
+from data_pipeline.templates.filters import TemplateOptions
+from data_pipeline.templates.source import StructureSource
 from data_pipeline.transforms.sample import SamplingConfig, draw_sample
 
 
+class FakeSearch:
+    """A search that knows its result and counts its calls."""
+
+    file_format: FileFormat = "a3m"
+
+    def __init__(self, rows: bytes = b"", *, version: str = "1") -> None:
+        self.rows, self.version, self.searched = rows, version, list[str]()
+
+    def identity(self) -> str:
+        return f"fake {self.version}"
+
+    def search(self, sequence: str) -> bytes:
+        self.searched.append(sequence)
+        if sequence.startswith("W"):
+            raise SearchError("fake: exit code 1: no such luck")
+        return b">query\n" + sequence.encode() + b"\n" + self.rows
+
+
+class FakeBatchSearch(FakeSearch):
+    def __init__(self, rows: bytes = b"") -> None:
+        super().__init__(rows)
+        self.batches: list[list[str]] = []
+
+    def search_many(self, sequences: Sequence[str]) -> list[bytes]:
+        self.batches.append(list(sequences))
+        return [FakeSearch(self.rows).search(sequence) for sequence in sequences]
+
+
+class FakeTemplateSearch:
+    input_format: FileFormat = "sto"
+    file_format: FileFormat = "sto"
+
+    def __init__(self, hits: bytes, input_format: FileFormat = "sto") -> None:
+        self.hits, self.input_format, self.queries = hits, input_format, list[bytes]()
+
+    def identity(self) -> str:
+        return "fake templates"
+
+    def search(self, alignment: bytes) -> bytes:
+        self.queries.append(alignment)
+        return self.hits
+
+
+def step(tool: FakeSearch, name: str = "some_hits.a3m", max_rows: int | None = None) -> AlignmentStep:
+    return AlignmentStep(result_file=name, tool=tool, max_rows=max_rows)
+
+
+def target(sequence: str = "ACDE", **files: tuple[Path, ...]) -> Target:
+    return Target(name="T1", sequence=sequence, **files)
+
+
 def test_target_without_alignment_is_its_own_msa() -> None:
-    features = features_from_sequence("T1", "ACDU")
+    prepared = prepare(target("ACDU"))
+    features = prepared.features
     assert (features.domain_name, features.sequence) == ("T1", "ACDU")
     assert features.aatype.tolist() == [0, 4, 3, 20]
     assert features.msa.tolist() == [[0, 4, 3, 4]]
     assert features.deletion_matrix.tolist() == [[0, 0, 0, 0]]
     assert features.template_aatype.shape == (0, 4)
+    assert prepared.templates is None
+    assert prepared.alignment_rows == {}
 
 
 def test_files_are_merged_in_order_and_kept(tmp_path: Path) -> None:
     contents = {"a.a3m": b">q\nACX\n>h\nA-U\n", "b.a3m": b">q\nACU\n>i\nWcWW\n>h\nA-U\n"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-    features = features_from_sequence("T1", "ACU", [tmp_path / name for name in contents])
-    assert features.msa.tolist() == [[0, 4, 4], [0, 21, 4], [17, 17, 17]]
-    assert features.deletion_matrix.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0]]
+    prepared = prepare(target("ACU", alignments=tuple(tmp_path / name for name in contents)))
+    assert prepared.features.msa.tolist() == [[0, 4, 4], [0, 21, 4], [17, 17, 17]]
+    assert prepared.features.deletion_matrix.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0]]
+    assert list(prepared.alignment_rows.values()) == [1, 2]
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == contents
 
 
 @pytest.mark.parametrize(("sequence", "message"), [("", "is empty"), ("AC1", "residue 3: '1' is not an amino acid")])
 def test_wrong_sequence_is_told(sequence: str, message: str) -> None:
     with pytest.raises(InputError, match=f"sequence of 'T1'.* {message}"):
-        features_from_sequence("T1", sequence)
+        prepare(target(sequence))
 
 
 def test_alignment_of_another_target_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.a3m").write_bytes(b">q\nACD\n")
     with pytest.raises(InputError, match=r"a\.a3m, line 1, record 'q': the first row is not the target"):
-        features_from_sequence("T1", "ACE", [tmp_path / "a.a3m"])
+        prepare(target("ACE", alignments=(tmp_path / "a.a3m",)))
+
+
+def test_searches_follow_the_users_alignments_in_the_plans_order(tmp_path: Path) -> None:
+    (tmp_path / "own.a3m").write_bytes(b">q\nACDE\n>own\nAAAA\n")
+    plan = SearchPlan(
+        alignments=(
+            step(FakeSearch(b">one\nCCCC\n>two\nAAAA\n"), "first.a3m"),
+            step(FakeSearch(b">three\nDDDD\n>four\nEEEE\n"), "second.a3m", max_rows=2),
+        )
+    )
+    prepared = prepare(target(alignments=(tmp_path / "own.a3m",)), plan, tmp_path / "msas")
+    assert prepared.features.msa.tolist() == [[0, 4, 3, 6], [0] * 4, [4] * 4, [3] * 4]
+    assert list(prepared.alignment_rows.values()) == [1, 2, 1]
+    assert (tmp_path / "msas" / "first.a3m").read_bytes().endswith(b"AAAA\n")
+
+
+def test_a_search_is_made_once_until_it_or_the_target_changes(tmp_path: Path) -> None:
+    tool = FakeSearch()
+    plan = SearchPlan(alignments=(step(tool),))
+    for sequence in ("ACDE", "ACDE", "ACDF", "ACDF"):
+        prepare(target(sequence), plan, tmp_path)
+    assert tool.searched == ["ACDE", "ACDF"]
+    newer = FakeSearch(version="2")
+    prepare(target("ACDF"), SearchPlan(alignments=(step(newer),)), tmp_path)
+    assert newer.searched == ["ACDF"]
+
+
+def test_searches_need_a_directory() -> None:
+    with pytest.raises(ValueError, match="directory"):
+        prepare(target(), SearchPlan(alignments=(step(FakeSearch()),)))
+
+
+def test_many_targets_share_one_search_and_find_its_results(tmp_path: Path) -> None:
+    tool = FakeBatchSearch(b">hit\nAAAA\n")
+    plan = SearchPlan(alignments=(step(tool),))
+    targets = [Target(name=f"T{index}", sequence="ACD" + letter) for index, letter in enumerate("ACDEFGHIKLMNPQRSTVWY")]
+    prepare(targets[3], plan, tmp_path / "T3")
+    search_ahead(targets, plan, lambda each: tmp_path / each.name)
+    assert [len(batch) for batch in tool.batches] == [16, 3]
+    assert tool.searched == ["ACDE"]
+    for each in targets:
+        assert prepare(each, plan, tmp_path / each.name).features.msa.shape == (2, 4)
+    assert tool.searched == ["ACDE"]
+
+
+def test_a_batch_that_fails_leaves_each_target_to_its_own_search(tmp_path: Path) -> None:
+    tool = FakeBatchSearch()
+    plan = SearchPlan(alignments=(step(tool),))
+    targets = [Target(name="bad", sequence="WWWW"), Target(name="good", sequence="ACDE")]
+    search_ahead(targets, plan, lambda each: tmp_path / each.name)
+    with pytest.raises(SearchError, match="no such luck"):
+        prepare(targets[0], plan, tmp_path / "bad")
+    assert prepare(targets[1], plan, tmp_path / "good").features.msa.shape == (1, 4)
+
+
+NAMES = ("ALA", "CYS", "ASP", "GLU", "PHE", "GLY", "HIS", "ILE", "LYS", "LEU", "MET")
+
+
+def atom_line(serial: int, atom: str, residue: str, number: int) -> str:
+    place = f"{number * 3.8:8.3f}{serial * 0.1:8.3f}{0:8.3f}"
+    return f"ATOM  {serial:5d}  {atom:<3s} {residue} A{number:4d}    {place}  1.00  0.00           {atom[0]}"
+
+
+STRUCTURE_LINES = [
+    atom_line(serial, atom, residue, number)
+    for number, residue in enumerate(NAMES, start=1)
+    for serial, atom in enumerate(("N", "CA", "C", "O"), start=number * 4 - 3)
+]
+TEMPLATE_SEQUENCE = "ACDEFGHIKLM"
+
+
+@pytest.fixture
+def structures(tmp_path: Path) -> Path:
+    directory = tmp_path / "structures"
+    directory.mkdir()
+    (directory / "1abc.pdb").write_text("\n".join([*STRUCTURE_LINES, "END"]) + "\n")
+    return directory
+
+
+def template_plan(tool: FakeTemplateSearch, structures: Path, *searches: AlignmentStep) -> SearchPlan:
+    templates = TemplateStep(
+        result_file="pdb_hits.sto", tool=tool, source=StructureSource(structures), options=TemplateOptions()
+    )
+    return SearchPlan(alignments=searches, templates=templates)
+
+
+HITS = (
+    b"# STOCKHOLM 1.0\n\n#=GS 1abc_A/1-11 DE [subseq from] mol:protein length:11  MADE UP\n\n"
+    b"1abc_A/1-11         ACDEFGHIKLM\n#=GC RF             xxxxxxxxxxx\n//\n"
+)
+
+
+def test_templates_are_searched_with_the_first_alignment_and_placed(tmp_path: Path, structures: Path) -> None:
+    sequence = "ACDEFGHIKLMWW"
+    tool = FakeTemplateSearch(HITS.replace(b"LM\n", b"LM--\n").replace(b"xx\n", b"xxxx\n"))
+    plan = template_plan(tool, structures, step(FakeSearch(b">hit\nACDEFGHIKLaaMWV\n")))
+    prepared = prepare(target(sequence), plan, tmp_path / "msas")
+    (query,) = tool.queries
+    assert query.startswith(b"# STOCKHOLM")
+    assert prepared.templates is not None
+    assert [used.name for used in prepared.templates.used] == ["1abc_A"], prepared.templates.rejected
+    assert prepared.features.template_domain_names == ("1abc_A",)
+    assert prepared.features.template_all_atom_masks.sum(axis=(0, 2)).tolist() == [4.0] * 11 + [0.0] * 2
+
+
+def test_without_a_search_templates_are_looked_for_with_the_users_alignment(tmp_path: Path, structures: Path) -> None:
+    (tmp_path / "own.a3m").write_bytes(b">q\nACDEFGHIKLM\n>own\nACDEFGHIKLV\n")
+    tool = FakeTemplateSearch(HITS, input_format="a3m")
+    own = target(TEMPLATE_SEQUENCE, alignments=(tmp_path / "own.a3m",))
+    prepare(own, template_plan(tool, structures), tmp_path / "msas")
+    assert tool.queries == [b">query\nACDEFGHIKLM\n>own\nACDEFGHIKLV\n"]
+    prepare(own, template_plan(tool, structures), tmp_path / "msas")
+    assert len(tool.queries) == 1
+
+
+def test_the_users_own_templates_take_the_place_of_the_search(tmp_path: Path, structures: Path) -> None:
+    tool = FakeTemplateSearch(HITS)
+    own = target("ACDEFGHIKLMWW", templates=(structures,))
+    prepared = prepare(own, template_plan(tool, structures), tmp_path / "msas")
+    assert not tool.queries
+    assert prepared.features.template_domain_names == ("1abc_A",)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +231,7 @@ def test_real_alignments_become_samples(real_data: Path, name: str, rows: int) -
     path = real_data / "msa" / f"{name}.a3m.gz"
     alignment = read_a3m(path)
     assert len(alignment.letters) == rows
-    features = features_from_sequence("target", alignment.query, [path])
+    features = prepare(Target(name="target", sequence=alignment.query, alignments=(path,))).features
     assert 0.5 * rows < len(features.msa) <= rows
     sample = draw_sample(features, SamplingConfig(max_msa_clusters=508), np.random.default_rng(0))
     assert sample.msa_feat.shape == (508, len(alignment.query), 49)

@@ -1,11 +1,12 @@
-"""Features and samples for tests: random ones of any size, and AlphaFold's own."""
+"""Features, labels and samples for tests: random ones of any size, and AlphaFold's own."""
 
 from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features, Sample
-from data_pipeline.residues import RESTYPES
+from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.transforms import msa as steps
 from data_pipeline.transforms.templates import pseudo_beta
 
@@ -29,6 +30,19 @@ def random_features(n: int, r: int, t: int = 0) -> Features:
         template_all_atom_positions=rng.random((t, r, 37, 3), np.float32),
         template_all_atom_masks=np.ones((t, r, 37), np.float32),
         template_sum_probs=np.ones((t, 1), np.float32),
+    )
+
+
+def random_labels(r: int, *, is_distillation: bool = False) -> ChainLabels:
+    rng = np.random.default_rng(r)
+    mask = (rng.random((r, 37)) < 0.8).astype(np.float32)
+    mask[:, ATOM_ORDER["CA"]] = 1
+    return ChainLabels(
+        all_atom_positions=rng.random((r, 37, 3), np.float32) * 30 * mask[..., None],
+        all_atom_mask=mask,
+        confidence=rng.random(r, np.float32) if is_distillation else np.ones(r, np.float32),
+        resolution=0.0 if is_distillation else 2.5,
+        is_distillation=is_distillation,
     )
 
 

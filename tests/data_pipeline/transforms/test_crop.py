@@ -1,33 +1,80 @@
-"""A crop is a stretch of the sample, anywhere with equal probability."""
+"""A crop is a stretch of the chain or what is near in space, drawn as AlphaFold draws it."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from data_pipeline.transforms.crop import crop_residues, crop_start
-from data_pipeline.transforms.sample import SamplingConfig, draw_sample
-from tests.data_pipeline.transforms.samples import random_features
+from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.transforms.crop import contiguous_crop, crop_labels, spatial_crop
+from tests.data_pipeline.transforms.samples import random_labels
 
-
-def test_crop_keeps_a_stretch_of_every_residue_axis() -> None:
-    sample = draw_sample(random_features(5, 11, 2), SamplingConfig(), np.random.default_rng(0))
-    crop = crop_residues(sample, 3, 4)
-    assert crop.residue_index.tolist() == [3, 4, 5, 6]
-    np.testing.assert_array_equal(crop.msa_feat, sample.msa_feat[:, 3:7])
-    np.testing.assert_array_equal(crop.template_pseudo_beta, sample.template_pseudo_beta[:, 3:7])
-    np.testing.assert_array_equal(crop.template_mask, sample.template_mask)
-    assert crop_residues(sample, 0, 100).aatype.shape == (11,)
+CA = ATOM_ORDER["CA"]
 
 
-def test_crop_starts_are_equally_likely_and_always_fit() -> None:
+@given(length=st.integers(1, 60), size=st.integers(1, 40), clamped=st.booleans(), seed=st.integers(0, 99))
+def test_contiguous_crops_are_stretches_of_the_chain(length: int, size: int, clamped: bool, seed: int) -> None:
+    crop = contiguous_crop(length, size, clamped=clamped, rng=np.random.default_rng(seed))
+    assert len(crop) == min(length, size)
+    assert crop[0] >= 0
+    assert crop[-1] < length
+    assert (np.diff(crop) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("clamped", "probabilities"),
+    [
+        (True, np.full(4, 1 / 4)),
+        # The last place is drawn from 0..3, the place from 0 to it.
+        (False, [sum(1 / 4 / (last + 1) for last in range(start, 4)) for start in range(4)]),
+    ],
+)
+def test_crop_starts_have_alphafolds_probabilities(clamped: bool, probabilities: list[float]) -> None:
+    rng, draws = np.random.default_rng(0), 8000
+    starts = [contiguous_crop(10, 7, clamped=clamped, rng=rng)[0] for _ in range(draws)]
+    expected = draws * np.asarray(probabilities)
+    counts = np.bincount(starts, minlength=4)
+    assert ((counts - expected) ** 2 / expected).sum() < 16.3  # chi-square, 3 degrees of freedom, p = 0.001
+
+
+def test_spatial_crops_are_the_nearest_residues_in_order() -> None:
+    labels = random_labels(40)
+    for seed in range(10):
+        crop = spatial_crop(labels.all_atom_positions, labels.all_atom_mask, 12, np.random.default_rng(seed))
+        assert crop is not None
+        assert (np.diff(crop) > 0).all()
+        alpha = labels.all_atom_positions[:, CA]
+        distances = np.linalg.norm(alpha[:, None] - alpha, axis=-1)
+        outside = np.setdiff1d(np.arange(40), crop)
+        centres = [centre for centre in crop if distances[centre, crop].max() <= distances[centre, outside].min()]
+        assert centres
+
+
+def test_every_resolved_residue_may_be_the_centre_and_the_unresolved_come_last() -> None:
+    positions, mask = np.zeros((8, 37, 3), np.float32), np.zeros((8, 37), np.float32)
+    positions[:, CA, 0] = [0, 10, 20, 1, 500, 501, 500, 500]
+    mask[:6, CA] = 1
     rng = np.random.default_rng(0)
-    starts = np.bincount([crop_start(10, 7, rng) for _ in range(4000)])
-    assert len(starts) == 4
-    np.testing.assert_allclose(starts, 1000, atol=140)
-    assert {crop_start(5, size, rng) for size in (5, 6)} == {0}
+    crops = {tuple(spatial_crop(positions, mask, 2, rng).tolist()) for _ in range(100)}  # type: ignore[union-attr]
+    assert crops == {(0, 3), (1, 3), (1, 2), (4, 5)}
+    everything = spatial_crop(positions, mask, 7, rng)
+    assert everything is not None
+    assert everything.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert spatial_crop(positions, np.zeros_like(mask), 2, rng) is None
 
 
-@pytest.mark.parametrize(("start", "size"), [(-1, 3), (11, 3), (0, 0)])
-def test_crops_outside_the_chain_are_refused(start: int, size: int) -> None:
-    sample = draw_sample(random_features(2, 11), SamplingConfig(), np.random.default_rng(0))
-    with pytest.raises(ValueError, match="does not lie in a chain of 11"):
-        crop_residues(sample, start, size)
+def test_equally_near_residues_come_in_the_order_of_the_chain() -> None:
+    positions, mask = np.zeros((9, 37, 3), np.float32), np.ones((9, 37), np.float32)
+    crop = spatial_crop(positions, mask, 4, np.random.default_rng(0))
+    assert crop is not None
+    assert crop.tolist() == [0, 1, 2, 3]
+
+
+def test_labels_are_cut_in_every_array() -> None:
+    labels = random_labels(9)
+    crop = np.array([1, 2, 5])
+    cut = crop_labels(labels, crop)
+    np.testing.assert_array_equal(cut.all_atom_positions, labels.all_atom_positions[crop])
+    np.testing.assert_array_equal(cut.all_atom_mask, labels.all_atom_mask[crop])
+    np.testing.assert_array_equal(cut.confidence, labels.confidence[crop])
+    assert (cut.resolution, cut.is_distillation) == (labels.resolution, labels.is_distillation)

@@ -1,9 +1,12 @@
 """From MSA to model input: deterministic steps equal AlphaFold's, random ones have its probabilities."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_pipeline.residues import GAP, MASKED, UNKNOWN
 from data_pipeline.transforms import msa as steps
@@ -96,6 +99,57 @@ def test_cluster_summaries_without_extra_rows_are_the_centres() -> None:
     )
     np.testing.assert_allclose(profile, np.eye(23)[centres], atol=2e-6)
     np.testing.assert_allclose(deletion_mean, [[2, 0, 1]], rtol=2e-6)
+
+
+@given(n=st.integers(1, 60), blocks=st.integers(0, 6), seed=st.integers(0, 99))
+def test_block_deletion_keeps_the_target_and_only_takes_away(n: int, blocks: int, seed: int) -> None:
+    deletion = steps.BlockDeletion(blocks=blocks)
+    kept = steps.rows_after_block_deletion(n, deletion, np.random.default_rng(seed))
+    assert kept[0] == 0
+    assert (np.diff(kept) > 0).all()
+    assert kept[-1] < n
+    assert len(kept) >= max(1, n - blocks * int(0.3 * n))
+    # What is gone are stretches of neighbours, at most as many as there are blocks (the target may part one).
+    gone = np.setdiff1d(np.arange(n), kept)
+    assert (np.diff(gone) > 1).sum() + bool(len(gone)) <= blocks + 1
+
+
+def test_blocks_begin_anywhere_and_end_with_the_alignment(rng: np.random.Generator) -> None:
+    deletion = steps.BlockDeletion(blocks=1, fraction_per_block=0.25)
+    firsts = []
+    for _ in range(4000):
+        kept = steps.rows_after_block_deletion(20, deletion, rng)
+        gone = np.setdiff1d(np.arange(20), kept)
+        assert len(gone) in (min(5, 20 - gone[0]), 4)
+        firsts.append(gone[0])
+    counts = np.bincount(firsts, minlength=20)
+    assert counts[0] == 0
+    # A block that begins at the target leaves the target: it looks as if it began at the next row.
+    np.testing.assert_allclose(counts[1:], [400, *[200] * 18], atol=90)
+
+
+def test_the_number_of_blocks_may_be_random(rng: np.random.Generator) -> None:
+    deletion = steps.BlockDeletion(blocks=1, randomize_blocks=True)
+    lengths = [len(steps.rows_after_block_deletion(100, deletion, rng)) for _ in range(2000)]
+    assert np.mean(np.array(lengths) == 100) == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("settings", [{"blocks": -1}, {"fraction_per_block": 1.1}])
+def test_impossible_blocks_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="blocks not negative, got"):
+        steps.BlockDeletion(**settings)
+
+
+def test_random_rows_keep_the_target_and_their_order(rng: np.random.Generator) -> None:
+    counts = np.zeros(9)
+    for _ in range(4000):
+        rows = steps.random_rows(9, 5, rng)
+        assert len(rows) == 5
+        assert rows[0] == 0
+        assert (np.diff(rows) > 0).all()
+        counts[rows] += 1
+    np.testing.assert_allclose(counts[1:], 2000, atol=160)
+    assert steps.random_rows(3, 5, rng).tolist() == [0, 1, 2]
 
 
 def test_rows_are_split_into_centres_led_by_the_target_and_the_rest(rng: np.random.Generator) -> None:

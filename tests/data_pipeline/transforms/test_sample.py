@@ -87,6 +87,27 @@ def test_equal_generators_draw_equal_samples_and_each_draw_is_fresh() -> None:
     assert not np.array_equal(first.bert_mask, second.bert_mask)
 
 
+@pytest.mark.parametrize("crop", [np.arange(5, 14), np.array([0, 3, 4, 19])])
+def test_a_cropped_draw_is_the_crop_of_the_draw(crop: np.ndarray) -> None:
+    features = random_features(40, 20, 3)
+    whole = draw_sample(features, CONFIG, np.random.default_rng(3))
+    cropped = draw_sample(features, CONFIG, np.random.default_rng(3), crop=crop)
+    for name, axes in SAMPLE_AXES.items():
+        expected = getattr(whole, name)
+        expected = expected.take(crop, axis=axes.index("r")) if "r" in axes else expected
+        assert getattr(cropped, name).dtype == expected.dtype, name
+        np.testing.assert_array_equal(getattr(cropped, name), expected, err_msg=name)
+
+
+def test_hidden_residues_are_replaced_with_the_profile_that_is_given() -> None:
+    features = random_features(40, 20)
+    config = SamplingConfig(masked_msa_fraction=1.0, uniform_prob=0.0, profile_prob=1.0, same_prob=0.0)
+    profile = np.zeros((20, 22), np.float32)
+    profile[:, 7] = 1
+    sample = draw_sample(features, config, np.random.default_rng(0), profile=profile)
+    assert (sample.msa_feat[..., 7] == 1).all()
+
+
 def test_drawing_leaves_the_features_alone() -> None:
     features = random_features(20, 9, 1)
     before = {field.name: np.copy(getattr(features, field.name)) for field in fields(features)}

@@ -1,0 +1,180 @@
+"""From structures and alignments to a feature store, in as many runs and on as many machines as it takes."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from data_pipeline.datasets.bench import Bench, locked
+from data_pipeline.datasets.clustering import cluster_chains, cluster_shard
+from data_pipeline.datasets.clusters import read_clusters
+from data_pipeline.datasets.index import IndexEntry, write_index
+from data_pipeline.datasets.layout import find_structures
+from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
+from data_pipeline.datasets.workers import FileOutcome, process_files
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import replacing
+
+FAILURES_FILE, REFUSED_FILE = "failures.json", "refused.tsv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """Where a training set is built from and to, and by how many."""
+
+    structures: Path
+    output: Path
+    clusters: Path | None = None  # None: clustered here
+    shard: int | None = None  # from 0; None: the whole set
+    shards: int = 1
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"workers must be at least 1, got {self.workers}")
+        if self.shard is not None and not 0 <= self.shard < self.shards <= 9999:
+            given = f"{self.shard}/{self.shards}"
+            raise ValueError(f"a shard is i/n with i from 0 to n - 1 and n at most 9999, got {given}")
+
+    @property
+    def directory(self) -> Path:
+        """Where this run writes."""
+        return self.output if self.shard is None else self.output / shard_name(self.shard, self.shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildReport:
+    """What a run did. Reasons are by chain, or by file where the file could not be read."""
+
+    directory: Path
+    chains: int
+    made: int  # records that were made now; all others were there
+    refused: dict[str, str]
+    failed: dict[str, str]
+    notes: tuple[str, ...]  # what the user should know
+
+
+def build_store(options: BuildOptions, recipe: Recipe) -> BuildReport:
+    """Build a feature store, or finish or extend one; records that exist are not made again.
+
+    Killed at any moment and run again, it ends with the same bytes as an undisturbed run. `InputError` where nothing
+    can be done at all; a chain or a file that fails is in the report and in `failures.json`.
+    """
+    directory = options.directory
+    if options.shard is None and has_shards(options.output):
+        raise InputError.at(options.output, "it holds shards; give --shard, or choose another --output")
+    if options.shard is not None and (options.output / INDEX_FILE).is_file():
+        raise InputError.at(options.output, "it is a store without shards; choose another --output")
+    clusters = None if options.clusters is None else read_clusters(options.clusters)
+    paths = find_structures(options.structures)
+    if options.shard is not None:
+        paths = tuple(path for path in paths if shard_of(path, options.shards) == options.shard)
+    with locked(directory):
+        bench = Bench(directory)
+        bench.sweep()
+        outcomes = []
+        with tqdm(total=len(paths), desc="structures", unit="file", disable=None) as bar:
+            for outcome in process_files(recipe, directory, paths, options.workers):
+                outcomes.append(outcome)
+                bar.update()
+        outcomes.sort(key=lambda outcome: outcome.path)
+        found = _gather(outcomes, options.structures, is_distillation=recipe.is_distillation)
+        return _finish(options, recipe, bench, found, clusters)
+
+
+def shard_of(path: Path, shards: int) -> int:
+    """The shard that a structure file belongs to: by its name alone, so that other files do not move it."""
+    stem = path.name.split(".")[0].lower()
+    return int.from_bytes(hashlib.blake2b(stem.encode(), digest_size=8).digest()) % shards
+
+
+@dataclass(kw_only=True)
+class _Gathered:
+    """What all files together come to."""
+
+    entries: dict[str, IndexEntry] = field(default_factory=dict)
+    sequences: dict[str, str] = field(default_factory=dict)
+    surveys: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    made: int = 0
+    without_alignment: int = 0
+
+
+def _gather(outcomes: Sequence[FileOutcome], root: Path, *, is_distillation: bool) -> _Gathered:
+    """Join the files' outcomes in order of path; of several chains of one name the first counts."""
+    found = _Gathered()
+    files: dict[str, str] = {}
+    for outcome in outcomes:
+        file = str(outcome.path.relative_to(root))
+        if outcome.survey is None:
+            found.failed[file] = outcome.problem
+            continue
+        found.refused |= outcome.refused
+        found.failed |= outcome.failed
+        found.surveys.add(outcome.survey_key)
+        for facts in outcome.survey.chains:
+            name = facts.name
+            if name not in outcome.keys:
+                continue
+            first = files.setdefault(name, file)
+            if first != file:
+                found.refused[f"{name} of {file}"] = f"{first} has a chain of this name already"
+                continue
+            found.made += name in outcome.made
+            found.without_alignment += name in outcome.without_alignment
+            found.sequences[name] = facts.sequence
+            found.entries[name] = IndexEntry(
+                name=name,
+                cluster=name,
+                length=len(facts.sequence),
+                release_date=outcome.survey.release_date,
+                resolution=outcome.survey.resolution,
+                is_distillation=is_distillation,
+                key=outcome.keys[name],
+            )
+    return found
+
+
+def _finish(
+    options: BuildOptions, recipe: Recipe, bench: Bench, found: _Gathered, given: Mapping[str, str] | None
+) -> BuildReport:
+    """Pack what was made, and write the index last: it says that the store is finished."""
+    whole = options.shard is None
+    grouped = cluster_chains(found.sequences, given, bench) if whole else cluster_shard(found.sequences, given)
+    notes = [*grouped.notes]
+    if found.without_alignment and recipe.alignments is not None:
+        count = f"{found.without_alignment} of {len(found.entries)} chains"
+        notes.append(f"{count} have no alignment, only their own sequence (--require-alignments leaves such out)")
+    keys = found.surveys | grouped.pieces | {entry.key for entry in found.entries.values()}
+    entries = [replace(entry, cluster=grouped.clusters[name]) for name, entry in sorted(found.entries.items())]
+    try:
+        bench.pack(sorted(keys))
+        _write_reasons(options.directory, found.refused, found.failed)
+        write_index(options.directory / INDEX_FILE, entries)
+    except OSError as error:
+        raise InputError.at(options.directory, f"cannot be written: {error.strerror or error}") from error
+    bench.clear()
+    return BuildReport(
+        directory=options.directory,
+        chains=len(entries),
+        made=found.made,
+        refused=found.refused,
+        failed=found.failed,
+        notes=tuple(notes),
+    )
+
+
+def _write_reasons(directory: Path, refused: Mapping[str, str], failed: Mapping[str, str]) -> None:
+    with replacing(directory / REFUSED_FILE) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write("name\treason\n")
+        file.writelines(f"{printable(name)}\t{printable(refused[name], 1000)}\n" for name in sorted(refused))
+    if failed:
+        with replacing(directory / FAILURES_FILE) as temporary:
+            temporary.write_text(json.dumps(dict(sorted(failed.items())), indent=4) + "\n", encoding="utf-8")
+    else:
+        (directory / FAILURES_FILE).unlink(missing_ok=True)

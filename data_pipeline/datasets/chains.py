@@ -1,0 +1,79 @@
+"""Which chains of known (or predicted) structure are trained on, and what the loss sees of them."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.structure import Chain, Structure
+
+_CA = ATOM_ORDER["CA"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainFilter:
+    """AlphaFold's choice of training chains (AlphaFold 2, Suppl. Sec. 1.2.5)."""
+
+    below_resolution: float = 9.0  # Angstrom; entries without one (NMR) pass
+    max_share: float = 0.8  # of the sequence that one residue type may make up
+    latest_release: date | None = None  # None: any, unknown ones too
+    min_length: int = 1  # residues of the sequence
+    min_observed: int = 1  # residues with atoms
+
+    def __post_init__(self) -> None:
+        if not self.below_resolution > 0:
+            raise ValueError(f"below_resolution must be positive, got {self.below_resolution}")
+        if not 0 < self.max_share <= 1:
+            raise ValueError(f"max_share must be more than 0 and at most 1, got {self.max_share}")
+        if min(self.min_length, self.min_observed) < 1:
+            given = f"{self.min_length} and {self.min_observed}"
+            raise ValueError(f"min_length and min_observed must be at least 1, got {given}")
+
+    def refusal(self, structure: Structure, chain: Chain) -> str | None:
+        """Why a chain is not trained on, or None if it is."""
+        return self._entry_refusal(structure) or self._chain_refusal(chain)
+
+    def _entry_refusal(self, structure: Structure) -> str | None:
+        if structure.resolution is not None and structure.resolution >= self.below_resolution:
+            return f"its resolution is {structure.resolution:g} A, and it must be below {self.below_resolution:g} A"
+        latest, released = self.latest_release, structure.release_date
+        if latest is not None and released is None:
+            return f"its release date is unknown, and it must not be after {latest}"
+        if latest is not None and released is not None and released > latest:
+            return f"it was released on {released}, after {latest}"
+        return None
+
+    def _chain_refusal(self, chain: Chain) -> str | None:
+        length, observed = len(chain.sequence), int(chain.observed.sum())
+        if length < self.min_length:
+            return f"its sequence has {length} residues, and {self.min_length} are needed"
+        if observed < self.min_observed:
+            return f"{observed} of its residues were observed, and {self.min_observed} are needed"
+        letter, count = Counter(chain.sequence).most_common(1)[0]
+        if count > self.max_share * length:
+            return f"{letter} makes up {count / length:.0%} of its sequence, and {self.max_share:.0%} are allowed"
+        return None
+
+
+def chain_labels(structure: Structure, chain: Chain, *, is_distillation: bool = False) -> ChainLabels:
+    """What a prediction of `chain.sequence` is compared with.
+
+    Atoms of unknown residues stay: as in AlphaFold, the loss asks for the backbone of those. In a predicted structure
+    (`is_distillation`) a residue's confidence is the pLDDT in its CA's B-factor, from 0 to 100 or from 0 to 1.
+    """
+    if is_distillation:
+        plddt = chain.b_factors[:, _CA]
+        confidence = plddt / (100 if plddt.max(initial=0) > 1 else 1)  # ESMFold writes 0..1
+        confidence = np.clip(confidence, 0, 1)
+    else:
+        confidence = np.ones(len(chain.sequence))
+    return ChainLabels(
+        all_atom_positions=chain.atom_positions,
+        all_atom_mask=chain.atom_mask,
+        confidence=confidence.astype(np.float32),
+        resolution=structure.resolution or 0.0,
+        is_distillation=is_distillation,
+    )

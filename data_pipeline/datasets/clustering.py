@@ -1,0 +1,90 @@
+"""Which chains of a training set share a cluster: as the user says, or by similarity, or at least by identity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.datasets.bench import Bench, content_key, packed_json, unpacked_json
+from data_pipeline.datasets.clusters import given_clusters, identical_clusters, read_clusters, write_clusters
+from data_pipeline.datasets.store import SHARD_CLUSTERS_FILE, FeatureStore, has_shards
+from data_pipeline.errors import InputError, SearchError
+from data_pipeline.search.mmseqs import cluster_sequences
+from data_pipeline.search.process import find_program
+
+MIN_IDENTITY = 0.4  # AlphaFold 2, Suppl. Sec. 1.2.5
+
+_PROGRAM = "mmseqs"
+_VERSION = 1  # raise it when the same sequences would be clustered otherwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clustering:
+    """The cluster of each chain."""
+
+    clusters: dict[str, str]
+    notes: tuple[str, ...] = ()  # what the user should know
+    pieces: frozenset[str] = frozenset()  # keys of what was kept on the bench
+
+
+def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None, bench: Bench) -> Clustering:
+    """The clusters of a whole set; those that MMseqs2 makes are kept on the bench, for the next run."""
+    if given is not None or find_program(_PROGRAM) is None:
+        return _without_program(
+            sequences, given, "install mmseqs2 or give --clusters FILE for clusters of similar ones"
+        )
+    key = content_key("clusters", _VERSION, MIN_IDENTITY, sorted(sequences.items()))
+    clusters = _kept(bench, key)
+    if clusters is None:
+        clusters = _similar(sequences)
+        bench.put(key, packed_json(clusters))
+    return Clustering(clusters=clusters, pieces=frozenset([key]))
+
+
+def cluster_shard(sequences: Mapping[str, str], given: Mapping[str, str] | None) -> Clustering:
+    """The clusters of one shard, such that shards agree: they do not know each other's chains."""
+    return _without_program(sequences, given, "--join-shards clusters similar ones when all shards are finished")
+
+
+def join_shards(output: Path, clusters_file: Path | None = None) -> tuple[FeatureStore, tuple[str, ...]]:
+    """Cluster the chains of all shards of a store together, once all are finished; the store, and what to know."""
+    if not has_shards(output):
+        raise InputError.at(output, "there are no shards to join")
+    given = None if clusters_file is None else read_clusters(clusters_file)
+    store = FeatureStore.open(output)
+    sequences = {entry.name: store.sequence(entry.name) for entry in store.entries}
+    if given is not None or find_program(_PROGRAM) is None:
+        found = _without_program(
+            sequences, given, "install mmseqs2 or give --clusters FILE for clusters of similar ones"
+        )
+    else:
+        found = Clustering(clusters=_similar(sequences))
+    write_clusters(output / SHARD_CLUSTERS_FILE, found.clusters)
+    return FeatureStore.open(output), found.notes
+
+
+def _without_program(sequences: Mapping[str, str], given: Mapping[str, str] | None, advice: str) -> Clustering:
+    """Clusters that the user gives, or else those of identical sequences."""
+    if given is None:
+        note = f"only chains of identical sequence share a cluster; {advice}"
+        return Clustering(clusters=identical_clusters(sequences), notes=(note,))
+    clusters, missing = given_clusters(sequences, given)
+    note = f"{len(missing)} of {len(clusters)} chains are not in the clusters file; each is a cluster of its own"
+    return Clustering(clusters=clusters, notes=(note,) if missing else ())
+
+
+def _similar(sequences: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return cluster_sequences(sequences, min_identity=MIN_IDENTITY)
+    except SearchError as error:
+        raise InputError(f"the chains could not be clustered; give --clusters FILE instead: {error}") from error
+
+
+def _kept(bench: Bench, key: str) -> dict[str, str] | None:
+    """The clusters that an earlier run kept; None if it did not, or if they are damaged."""
+    content = bench.get(key)
+    try:
+        found: Any = None if content is None else unpacked_json(content)
+    except ValueError:
+        return None
+    return None if found is None else dict(found)

@@ -1,0 +1,152 @@
+"""Which chain a training step sees: a function of (seed, step, rank, sample) alone, whatever was drawn before.
+
+So a run resumes at any step without replaying the ones before, and neither the number of workers nor their speed
+changes what is drawn.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import IntEnum
+
+import numpy as np
+from jaxtyping import Float64, Int
+
+from data_pipeline.datasets.index import IndexEntry
+from data_pipeline.errors import InputError
+
+_SEED = 2**128
+_COUNTER = 2**32
+
+
+class Use(IntEnum):
+    """What a random stream is for; streams for different uses are independent."""
+
+    CHOICE = 0
+    TRANSFORM = 1
+    RECYCLING = 2
+
+
+def stream(seed: int, use: Use, *counters: int) -> np.random.Generator:
+    """The random stream that belongs to a seed, a use and these counters (step, rank, ...), and to nothing else."""
+    if not 0 <= seed < _SEED or not all(0 <= counter < _COUNTER for counter in counters):
+        raise ValueError(f"seed and counters must be at least 0 and below 2**128 and 2**32, got {seed} and {counters}")
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(use), *counters)))
+
+
+def num_passes(seed: int, step: int, max_passes: int) -> int:
+    """How often the network runs on this step's examples, recycling between: 1 to `max_passes`, equally likely.
+
+    The same on every rank, which all wait for the slowest (AlphaFold 2, Suppl. Alg. 31).
+    """
+    return 1 + int(stream(seed, Use.RECYCLING, step).integers(max_passes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainSelection:
+    """Which chains of the index may be drawn, and how experiments and predictions are mixed.
+
+    The first two are about experimental structures. Those without a date are left out where a date is asked for, as
+    they might be newer; those without a resolution (NMR) stay, as in AlphaFold.
+    """
+
+    released_until: date | None = None
+    max_resolution: float | None = None  # Angstrom
+    # Share of examples from the self-distillation set where there is one. AlphaFold 2, Suppl. Sec. 1.2.4.
+    distillation_probability: float = 0.75
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.distillation_probability <= 1:
+            raise ValueError(f"distillation_probability must be within 0..1, got {self.distillation_probability}")
+        if self.max_resolution is not None and not self.max_resolution > 0:
+            raise ValueError(f"max_resolution must be above 0 (Angstrom), got {self.max_resolution}")
+
+    def admits(self, entry: IndexEntry) -> bool:
+        if entry.is_distillation:
+            return self.distillation_probability > 0
+        if self.distillation_probability == 1:
+            return False
+        if self.released_until is not None and not (entry.release_date and entry.release_date <= self.released_until):
+            return False
+        return self.max_resolution is None or entry.resolution is None or entry.resolution <= self.max_resolution
+
+
+def acceptance(length: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+    """Probability with which a chain of this length is accepted (AlphaFold 2, Suppl. Sec. 1.2.5)."""
+    accepted: np.ndarray = np.clip(length, 256, 512) / 512
+    return accepted
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lottery:
+    """Some chains of the index, each drawn with its own probability."""
+
+    chains: Int[np.ndarray, "n"]  # places in the index
+    cumulative: Float64[np.ndarray, "n"]  # of the weights, up to and including each chain's
+
+    @classmethod
+    def of(cls, entries: Sequence[IndexEntry], chains: Sequence[int]) -> "_Lottery":
+        sizes = Counter(entries[chain].cluster for chain in chains)
+        size = np.array([sizes[entries[chain].cluster] for chain in chains], np.int64)
+        length = np.array([entries[chain].length for chain in chains], np.int64)
+        return cls(chains=np.array(chains, np.int64), cumulative=np.cumsum(acceptance(length) / size))
+
+    def probabilities(self) -> Float64[np.ndarray, "n"]:
+        weights: np.ndarray = np.diff(self.cumulative, prepend=0) / self.cumulative[-1]
+        return weights
+
+    def draw(self, rng: np.random.Generator) -> int:
+        # A draw below 1 times the sum may round up to the sum itself.
+        place = np.searchsorted(self.cumulative, rng.random() * self.cumulative[-1], side="right")
+        return int(self.chains[min(int(place), len(self.chains) - 1)])
+
+
+class ChainSampler:
+    """Draws chains: a cluster has one chance however many chains it has, and long chains a better one than short.
+
+    AlphaFold 2, Suppl. Sec. 1.2.4 and 1.2.5: the probability of a chain is inverse to the size of its cluster (among
+    the chains that may be drawn) times its length's `acceptance`; predictions and experiments have a lottery each.
+    """
+
+    def __init__(self, entries: Sequence[IndexEntry], selection: ChainSelection) -> None:
+        admitted = [chain for chain, entry in enumerate(entries) if selection.admits(entry)]
+        predicted = [chain for chain in admitted if entries[chain].is_distillation]
+        experimental = [chain for chain in admitted if not entries[chain].is_distillation]
+        self._size = len(entries)
+        self._distilled = _Lottery.of(entries, predicted) if predicted else None
+        self._experimental = _Lottery.of(entries, experimental) if experimental else None
+        self._share = selection.distillation_probability if predicted else 0.0
+        if self._experimental is None and self._share < 1:
+            raise InputError(_why_none(entries, selection))
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """The place of one chain in the index."""
+        lottery = self._distilled if rng.random() < self._share else self._experimental
+        assert lottery is not None, "a kind of chain that there is none of has no share"
+        return lottery.draw(rng)
+
+    def probabilities(self) -> Float64[np.ndarray, "n"]:
+        """How likely each chain of the index is at each draw."""
+        probabilities = np.zeros(self._size)
+        for lottery, share in ((self._distilled, self._share), (self._experimental, 1 - self._share)):
+            if lottery is not None:
+                probabilities[lottery.chains] = share * lottery.probabilities()
+        return probabilities
+
+
+def _why_none(entries: Sequence[IndexEntry], selection: ChainSelection) -> str:
+    if selection.distillation_probability == 1:
+        return "the training set has no predicted chains; add some, or set distillation_probability below 1"
+    experimental = sum(not entry.is_distillation for entry in entries)
+    if not experimental:
+        return (
+            f"the training set has no experimental chains ({len(entries)} in all); "
+            "add some, or set distillation_probability to 1"
+        )
+    limits = (
+        ("released until", selection.released_until),
+        ("resolution at most", selection.max_resolution),
+    )
+    asked = ", ".join(f"{what} {limit}" for what, limit in limits if limit is not None)
+    return f"none of the {experimental} experimental chains meets the selection ({asked}); allow more"

@@ -1,0 +1,239 @@
+"""The feature store: the training examples of many chains in few files, read at random by many processes.
+
+A store is a directory with `index.tsv` and `features.lmdb`, or a directory of shards (`shard-0003-of-0010`) that each
+are such a store; both are read alike. Records lie in the database under their keys, not their names.
+"""
+
+import os
+import re
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from data_pipeline.datasets.clusters import read_clusters
+from data_pipeline.datasets.index import IndexEntry, read_index
+from data_pipeline.datasets.records import Record
+from data_pipeline.errors import InputError, printable
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.features.schema import Features
+from data_pipeline.files import replacing
+
+INDEX_FILE, DATABASE_FILE = "index.tsv", "features.lmdb"
+SHARD_CLUSTERS_FILE = "clusters.tsv"  # of a directory of shards: clusters over all of them
+
+_SHARD = re.compile(r"shard-(\d{4})-of-(\d{4})")
+_ROOM_PER_RECORD = 8192  # pages of 4096 bytes that are not full, and the tree above them
+_TRANSACTION_BYTES = 64 * 2**20
+
+
+class FeatureStore:
+    """The training examples of a store, by name.
+
+    Files are opened when first read, in each process anew, so a store may be sent to other processes or be forked.
+    """
+
+    def __init__(self, entries: tuple[IndexEntry, ...], databases: tuple[Path, ...], shards: dict[str, int]) -> None:
+        self.entries = entries
+        self._databases = databases
+        self._shards = shards  # index into `databases` of each chain
+        self._keys = {entry.name: entry.key for entry in entries}
+        self._open: dict[int, _Database] = {}
+
+    @classmethod
+    def open(cls, path: str | PathLike[str]) -> "FeatureStore":
+        """The store, or all shards of a store, in a directory; `InputError` where there is none, or not all of it."""
+        directories = store_directories(Path(path))
+        entries: list[IndexEntry] = []
+        shards: dict[str, int] = {}
+        for number, directory in enumerate(directories):
+            for entry in read_index(directory / INDEX_FILE):
+                first = shards.setdefault(entry.name, number)
+                if first != number:
+                    problem = (
+                        f"'{entry.name}' is also in {directories[first].name}; build the shards from one directory"
+                    )
+                    raise InputError.at(directory / INDEX_FILE, problem)
+                entries.append(entry)
+        joined = Path(path) / SHARD_CLUSTERS_FILE
+        if joined.is_file():
+            clusters = read_clusters(joined)
+            entries = [replace(entry, cluster=clusters.get(entry.name, entry.cluster)) for entry in entries]
+        entries.sort(key=lambda entry: entry.name)
+        return cls(tuple(entries), tuple(directory / DATABASE_FILE for directory in directories), shards)
+
+    def load(self, name: str) -> tuple[Features, ChainLabels]:
+        """Features and labels of one chain."""
+        with self._record(name) as record:
+            return record.features(), record.labels()
+
+    def labels(self, name: str) -> ChainLabels:
+        """Only the labels of one chain, without unpacking its MSA."""
+        with self._record(name) as record:
+            return record.labels()
+
+    def sequence(self, name: str) -> str:
+        """Only the sequence of one chain."""
+        with self._record(name) as record:
+            return record.head.sequence
+
+    @contextmanager
+    def _record(self, name: str) -> Iterator[Record]:
+        if name not in self._keys:
+            raise InputError(f"there is no chain '{printable(name)}' in {self._databases[0].parent}")
+        number = self._shards[name]
+        database = self._open.get(number)
+        if database is None or not database.is_usable():
+            database = self._open[number] = open_database(self._databases[number])
+        with database.record(self._keys[name]) as content:
+            if content is None:
+                problem = f"'{name}' of the index is not in it; run `helixfold features` again to finish the store"
+                raise InputError.at(self._databases[number], problem)
+            record = Record(content, f"{self._databases[number]}, chain '{name}'")
+            if record.head.name != name:
+                raise InputError.at(
+                    self._databases[number], f"'{name}' is filed as '{record.head.name}'; build it again"
+                )
+            yield record
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+
+def store_directories(path: Path) -> tuple[Path, ...]:
+    """The directories that a store consists of: itself, or all of its shards."""
+    if (path / INDEX_FILE).is_file():
+        return (path,)
+    try:
+        names = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
+    except OSError as error:
+        raise InputError.at(path, f"cannot be read as a feature store: {error.strerror}") from error
+    found = [match for match in map(_SHARD.fullmatch, names) if match is not None]
+    counts = {int(match[2]) for match in found}
+    if not found:
+        raise InputError.at(path, "there is no index.tsv; is this a feature store, and was it built to the end?")
+    if len(counts) > 1:
+        raise InputError.at(path, "there are shards of different counts; keep those of one run")
+    count = counts.pop()
+    finished = {int(match[1]) for match in found if (path / match[0] / INDEX_FILE).is_file()}
+    missing = [str(number) for number in range(count) if number not in finished]
+    if missing:
+        raise InputError.at(path, f"of {count} shards these are missing or unfinished: {', '.join(missing[:20])}")
+    return tuple(path / shard_name(number, count) for number in range(count))
+
+
+def has_shards(path: Path) -> bool:
+    """Whether a directory holds shards."""
+    try:
+        return any(_SHARD.fullmatch(name) for name in os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+
+
+def shard_name(number: int, count: int) -> str:
+    """The directory of one shard; shards count from 0."""
+    return f"shard-{number:04d}-of-{count:04d}"
+
+
+class _Database:
+    """One open LMDB file of this process."""
+
+    def __init__(self, path: Path, environment: lmdb.Environment) -> None:
+        self._path = path
+        self._process = os.getpid()
+        self._environment = environment
+
+    def is_usable(self) -> bool:
+        """Whether this process opened it: LMDB's handles must not be used after a fork."""
+        return self._process == os.getpid()
+
+    def close(self) -> None:
+        self._process = -1
+        self._environment.close()
+
+    def keys(self) -> list[str]:
+        """All keys, in order."""
+        try:
+            with self._environment.begin() as transaction, transaction.cursor() as cursor:
+                return [key.hex() for key in cursor.iternext(values=False)]
+        except lmdb.Error as error:
+            raise _damaged(self._path, error) from error
+
+    @contextmanager
+    def record(self, key: str) -> Iterator[memoryview | None]:
+        """The bytes under a key, valid only within the context; None if there are none."""
+        try:
+            with self._environment.begin(buffers=True) as transaction:
+                yield transaction.get(bytes.fromhex(key))
+        except lmdb.Error as error:
+            raise _damaged(self._path, error) from error
+
+
+# LMDB allows a file to be opened once in a process, however many stores read it.
+_OPEN: weakref.WeakValueDictionary[tuple[int, int], _Database] = weakref.WeakValueDictionary()
+
+
+def open_database(path: Path) -> _Database:
+    """A database to read; `InputError` if it is none or not complete."""
+    try:
+        status = path.stat()
+        file = (status.st_dev, status.st_ino)
+        held = _OPEN.get(file)
+        if held is not None and held.is_usable():
+            return held
+        if held is not None:
+            held.close()
+        environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=False, create=False)
+    except lmdb.Error as error:
+        raise _damaged(path, error) from error
+    except OSError as error:
+        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+    # The file is mapped into memory, and reading beyond its end would end the process.
+    pages = environment.info()["last_pgno"] + 1
+    if pages * environment.stat()["psize"] > status.st_size:
+        environment.close()
+        raise InputError.at(path, "the file is cut off; copy it again, or build the feature store again")
+    database = _OPEN[file] = _Database(path, environment)
+    return database
+
+
+def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iterable[int]) -> None:
+    """Write records, given in ascending order of their keys, as a database that appears whole or not at all.
+
+    Equal records, of the `sizes` told beforehand, give equal bytes: LMDB lays pages out in the order of writing, and
+    transactions end at fixed sizes.
+    """
+    room = _TRANSACTION_BYTES + sum(size + _ROOM_PER_RECORD for size in sizes)
+    with replacing(path) as temporary:
+        temporary.unlink()
+        try:
+            with lmdb.open(
+                str(temporary), subdir=False, map_size=room, lock=False, meminit=True, sync=False
+            ) as environment:
+                _write_records(environment, records)
+        except lmdb.Error as error:
+            raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
+
+
+def _write_records(environment: lmdb.Environment, records: Iterable[tuple[str, bytes]]) -> None:
+    transaction = environment.begin(write=True)
+    written = 0
+    for key, content in records:
+        transaction.put(bytes.fromhex(key), content, append=True)
+        written += len(content)
+        if written >= _TRANSACTION_BYTES:
+            transaction.commit()
+            transaction, written = environment.begin(write=True), 0
+    transaction.commit()
+    environment.sync(True)
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError.at(path, f"not a complete feature database ({printable(str(error))}); build it again")

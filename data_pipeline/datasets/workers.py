@@ -1,0 +1,201 @@
+"""Structure files to records, one after the other or in several processes; no file's fate is another's."""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_pipeline.datasets.bench import Bench, file_digest
+from data_pipeline.datasets.layout import SearchResults
+from data_pipeline.datasets.recipe import ChainFacts, Recipe, Survey, find_chain
+from data_pipeline.datasets.records import Record
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.structure import Structure
+
+_TASKS_PER_WORKER = 4  # submitted ahead of time: a set has 200,000 files
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOutcome:
+    """What became of one structure file."""
+
+    path: Path
+    survey_key: str = ""
+    survey: Survey | None = None  # None: the file could not be read
+    problem: str = ""  # then: why
+    keys: dict[str, str] = field(default_factory=dict)  # of the records, by chain
+    made: frozenset[str] = frozenset()  # chains whose records were made now
+    without_alignment: frozenset[str] = frozenset()
+    refused: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+class Worker:
+    """Makes the records of structure files that do not exist yet."""
+
+    def __init__(self, recipe: Recipe, store: Path) -> None:
+        self._recipe = recipe
+        self._bench = Bench(store)
+
+    def process(self, path: Path) -> FileOutcome:
+        """All chains of one file; a chain that fails is in the outcome with its reason."""
+        try:
+            digest = file_digest(path)
+            survey_key = self._recipe.survey_key(path, digest)
+            survey, structure = self._survey(survey_key, path)
+        except (InputError, OSError, MemoryError) as error:
+            return FileOutcome(path=path, problem=reason(error))
+        keys: dict[str, str] = {}
+        made, alone = set(), set()
+        refused, failed = dict(survey.refused), {}
+        for facts in survey.chains:
+            try:
+                results = self._recipe.results(facts)
+                if results is None or not results.alignments:
+                    if self._recipe.require_alignments:
+                        refused[facts.name] = "there is no alignment, and --require-alignments was given"
+                        continue
+                    alone.add(facts.name)
+                key = self._recipe.record_key(path, digest, facts, results)
+                if not self._is_finished(key):
+                    structure = structure or read_structure(path)
+                    self._make(key, structure, facts, results)
+                    made.add(facts.name)
+                keys[facts.name] = key
+            except (ValueError, RuntimeError, OSError, MemoryError) as error:
+                failed[facts.name] = reason(error)
+        return FileOutcome(
+            path=path,
+            survey_key=survey_key,
+            survey=survey,
+            keys=keys,
+            made=frozenset(made),
+            without_alignment=frozenset(alone & keys.keys()),
+            refused=refused,
+            failed=failed,
+        )
+
+    def _survey(self, key: str, path: Path) -> tuple[Survey, Structure | None]:
+        """What the file holds, and the structure if it had to be read for that."""
+        content = self._bench.get(key)
+        if content is not None:
+            try:
+                return Survey.unpack(content), None
+            except ValueError:
+                pass  # damaged: made again
+        structure = read_structure(path)
+        survey = self._recipe.survey(structure, path)
+        self._bench.put(key, survey.pack())
+        return survey, structure
+
+    def _is_finished(self, key: str) -> bool:
+        content = self._bench.get(key)
+        if content is None:
+            return False
+        try:
+            Record(content, key).check()
+        except InputError:
+            return False  # damaged: made again
+        return True
+
+    def _make(self, key: str, structure: Structure, facts: ChainFacts, results: SearchResults | None) -> None:
+        chain = find_chain(structure, facts)
+        self._bench.put(key, self._recipe.record(key, structure, chain, facts, results))
+
+
+def process_files(recipe: Recipe, store: Path, paths: Sequence[Path], workers: int) -> Iterator[FileOutcome]:
+    """The outcome of every file, as they end, by one thread or by several processes.
+
+    A process that dies (killed for its memory, or by a library) takes the pool with it; the files that were being
+    read then are tried once more, each alone, so that only the one that kills is lost.
+    """
+    if workers == 1:
+        worker = Worker(recipe, store)
+        yield from _drained(deque(paths), ThreadPoolExecutor(1), worker.process, ahead=1, lost=[])
+        return
+    waiting, suspects = deque(paths), deque[Path]()
+    while waiting:
+        lost: list[Path] = []
+        pool = _pool(recipe, store, min(workers, len(waiting)))
+        yield from _drained(waiting, pool, _process, ahead=workers * _TASKS_PER_WORKER, lost=lost)
+        suspects += lost
+    for path in suspects:
+        lost = []
+        yield from _drained(deque([path]), _pool(recipe, store, 1), _process, ahead=1, lost=lost)
+        if lost:
+            problem = "the process that read it died (out of memory?); try again with fewer --workers"
+            yield FileOutcome(path=path, problem=problem)
+
+
+def _drained(
+    waiting: deque[Path],
+    pool: ThreadPoolExecutor | ProcessPoolExecutor,
+    process: Callable[[Path], FileOutcome],
+    *,
+    ahead: int,
+    lost: list[Path],
+) -> Iterator[FileOutcome]:
+    """Outcomes of files taken from `waiting`; if the pool breaks, those that were under way are added to `lost`."""
+    running: dict[Future[FileOutcome], Path] = {}
+    try:
+        while (waiting and not lost) or running:
+            while waiting and not lost and len(running) < ahead:
+                try:
+                    running[pool.submit(process, waiting[0])] = waiting[0]
+                except BrokenProcessPool:
+                    break
+                waiting.popleft()
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                path = running.pop(future)
+                error = future.exception()
+                if error is None:
+                    yield future.result()
+                elif isinstance(error, BrokenProcessPool):
+                    lost.append(path)
+                else:
+                    yield FileOutcome(path=path, problem=reason(error))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def reason(error: BaseException) -> str:
+    """An error in words; one that is not about the input names its kind."""
+    text = printable(str(error), 1000)
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+
+
+_worker: Worker | None = None  # of this process, if it is one of the pool's
+
+
+def _pool(recipe: Recipe, store: Path, workers: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(recipe, store))
+
+
+def _start(recipe: Recipe, store: Path) -> None:
+    global _worker  # noqa: PLW0603  # a pool offers no other place for what its tasks share
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and ends the pool
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _worker = Worker(recipe, store)
+
+
+def _end_with_parent() -> None:
+    """Processes of a pool outlive a parent that is killed: they wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _process(path: Path) -> FileOutcome:
+    assert _worker is not None
+    return _worker.process(path)

@@ -1,0 +1,99 @@
+"""What the losses compare a prediction with: a chain's observed atoms in both layouts and under both of their names.
+
+Frames and torsion angles of the same atoms are left to the losses, which compute them on the device.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, Int, Int32, Num
+
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.residues import (
+    ATOM14_MASK,
+    ATOM14_NAMES,
+    ATOM14_TO_ATOM37,
+    ATOM37_MASK,
+    ATOM37_TO_ATOM14,
+    THREE_LETTER,
+)
+from data_pipeline.transforms.templates import pseudo_beta
+
+# Atoms that half a turn of a planar group exchanges: which of the two bears which name is the author's whim.
+# AlphaFold 2, Suppl. Table 3.
+_EXCHANGED = {
+    "ASP": (("OD1", "OD2"),),
+    "GLU": (("OE1", "OE2"),),
+    "PHE": (("CD1", "CD2"), ("CE1", "CE2")),
+    "TYR": (("CD1", "CD2"), ("CE1", "CE2")),
+}
+
+
+def _alternative_names() -> np.ndarray:
+    other = np.tile(np.arange(14), (len(THREE_LETTER), 1))
+    for residue, pairs in _EXCHANGED.items():
+        restype = THREE_LETTER.index(residue)
+        for first, second in pairs:
+            one, two = ATOM14_NAMES[restype].index(first), ATOM14_NAMES[restype].index(second)
+            other[restype, one], other[restype, two] = two, one
+    return other
+
+
+ATOM14_ALTERNATIVE: Int[np.ndarray, "21 14"] = _alternative_names()  # each atom's slot under its other name
+ATOM14_IS_AMBIGUOUS: Float32[np.ndarray, "21 14"] = (np.arange(14) != ATOM14_ALTERNATIVE).astype(np.float32)
+for _table in (ATOM14_ALTERNATIVE, ATOM14_IS_AMBIGUOUS):
+    _table.flags.writeable = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundTruth:
+    """Labels of the residues of one crop; names are AlphaFold's. Positions in Angstrom.
+
+    `exists` in a name with `gt` says observed, else that the residue type has the atom.
+    """
+
+    aatype: Int32[np.ndarray, "r"]  # the true residue types, whatever the model is shown
+    all_atom_positions: Float32[np.ndarray, "r 37 3"]
+    all_atom_mask: Float32[np.ndarray, "r 37"]
+    atom37_atom_exists: Float32[np.ndarray, "r 37"]
+    atom14_atom_exists: Float32[np.ndarray, "r 14"]
+    residx_atom14_to_atom37: Int32[np.ndarray, "r 14"]
+    residx_atom37_to_atom14: Int32[np.ndarray, "r 37"]
+    atom14_gt_positions: Float32[np.ndarray, "r 14 3"]
+    atom14_gt_exists: Float32[np.ndarray, "r 14"]
+    atom14_alt_gt_positions: Float32[np.ndarray, "r 14 3"]  # the ambiguous atoms under each other's names
+    atom14_alt_gt_exists: Float32[np.ndarray, "r 14"]
+    atom14_atom_is_ambiguous: Float32[np.ndarray, "r 14"]
+    pseudo_beta: Float32[np.ndarray, "r 3"]  # C-beta, C-alpha of glycine
+    pseudo_beta_mask: Float32[np.ndarray, "r"]
+
+
+def ground_truth(aatype: Int[np.ndarray, "r"], labels: ChainLabels) -> GroundTruth:
+    """The labels of these residues as the losses read them (AlphaFold 2, Suppl. Alg. 26 and Table 3)."""
+    positions, mask = labels.all_atom_positions.astype(np.float32), labels.all_atom_mask.astype(np.float32)
+    to_atom37 = ATOM14_TO_ATOM37[aatype]
+    exists = ATOM14_MASK[aatype] * _take_atoms(mask, to_atom37)
+    atom14 = _take_atoms(positions, to_atom37) * exists[..., None]
+    alternative = ATOM14_ALTERNATIVE[aatype]
+    beta, beta_mask = pseudo_beta(aatype, positions, mask)
+    return GroundTruth(
+        aatype=aatype.astype(np.int32),
+        all_atom_positions=positions,
+        all_atom_mask=mask,
+        atom37_atom_exists=ATOM37_MASK[aatype],
+        atom14_atom_exists=ATOM14_MASK[aatype],
+        residx_atom14_to_atom37=to_atom37.astype(np.int32),
+        residx_atom37_to_atom14=ATOM37_TO_ATOM14[aatype].astype(np.int32),
+        atom14_gt_positions=atom14,
+        atom14_gt_exists=exists,
+        atom14_alt_gt_positions=_take_atoms(atom14, alternative),
+        atom14_alt_gt_exists=_take_atoms(exists, alternative),
+        atom14_atom_is_ambiguous=ATOM14_IS_AMBIGUOUS[aatype],
+        pseudo_beta=beta,
+        pseudo_beta_mask=beta_mask,
+    )
+
+
+def _take_atoms(values: Num[np.ndarray, "r a *rest"], atoms: Int[np.ndarray, "r b"]) -> Num[np.ndarray, "r b *rest"]:
+    taken: np.ndarray = values[np.arange(len(values))[:, None], atoms]
+    return taken

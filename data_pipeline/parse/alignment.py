@@ -1,0 +1,90 @@
+"""Reading an alignment of any format that people have: told by its content, because names lie."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from os import PathLike
+
+from data_pipeline.errors import InputError
+from data_pipeline.parse.a3m import Alignment, a3m_from_lines, records
+from data_pipeline.parse.aligned import aligned_fasta_from_lines, aln_from_lines
+from data_pipeline.parse.rows import MAX_ALIGNMENT_BYTES
+from data_pipeline.parse.stockholm import stockholm_from_lines
+from data_pipeline.parse.text import content_lines, read_lines
+
+_PEEKED_BYTES = 2**18
+_COMMENTS = (b"#", b";")
+_FOREIGN = (
+    (b"CLUSTAL", "this is CLUSTAL format, which is not read; write it as aligned FASTA"),
+    (b"Query  ", "this is a list of template hits (.hhr), no alignment"),
+    (b"data_", "this is a structure (mmCIF), no alignment"),
+)
+
+
+def read_alignment(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
+    """The alignment in a plain or gzip file of any format; see `parse_alignment`."""
+    return _from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path, max_rows)
+
+
+def parse_alignment(
+    content: bytes, query: str | None = None, *, path: str | PathLike[str] = "alignment", max_rows: int | None = None
+) -> Alignment:
+    """The alignment in the text of an a3m, Stockholm, aligned FASTA (or padded a2m) or PSICOV file.
+
+    The first row must be the target, which is `query` if that is given. At most `max_rows` rows are read, the target
+    counted. Errors are `InputError`s with `path`, line and record.
+    """
+    return _from_lines(content_lines(content, path), query, path, max_rows)
+
+
+def _from_lines(
+    lines: Iterator[bytes], query: str | None, path: str | PathLike[str], max_rows: int | None
+) -> Alignment:
+    begin, is_whole = _beginning(lines)
+    whole = chain(begin, lines)
+    first = next((text for text in (line.strip(b" \t\0") for line in begin) if text), b"")
+    for start, problem in _FOREIGN:
+        if first.startswith(start):
+            raise InputError.at(path, problem, line=1)
+    if first.startswith((b"# STOCKHOLM", b"#=G")):
+        return stockholm_from_lines(whole, query, path=path, max_rows=max_rows)
+    row = next(
+        (text for text in (line.strip(b" \t\0") for line in begin) if text and not text.startswith(_COMMENTS)), b""
+    )
+    if not row:
+        raise InputError.at(path, "there is no alignment in it; the first row must be the target")
+    if row.startswith(b">"):
+        read = aligned_fasta_from_lines if _has_equal_rows(begin, path, whole=is_whole) else a3m_from_lines
+        return read(whole, query, path=path, max_rows=max_rows)
+    if len(row.split()) == 1:
+        return aln_from_lines(whole, query, path=path, max_rows=max_rows)
+    return stockholm_from_lines(whole, query, path=path, max_rows=max_rows)
+
+
+def _beginning(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
+    """The first lines, enough to tell the format, and whether these are all."""
+    begin: list[bytes] = []
+    size = 0
+    for line in lines:
+        begin.append(line)
+        size += len(line) + 1
+        if size > _PEEKED_BYTES:
+            return begin, False
+    return begin, True
+
+
+def _has_equal_rows(begin: Iterable[bytes], path: str | PathLike[str], *, whole: bool) -> bool:
+    """Whether these records can be read as aligned FASTA and not, or not as well, as a3m.
+
+    In both formats the rows of a file without insertions are of one length, and a3m is then the right reading, as
+    insertions may come further down. But a target with gaps or in lower case, or lower case in rows that are all of
+    one length, is no a3m.
+    """
+    texts = [record.text for record in records(begin, path)]
+    if len(texts) > 1 and not whole:
+        texts.pop()  # it may go on
+    equal = len({len(text) for text in texts}) == 1
+    return equal and (_is_padded(texts[0]) or any(text != text.upper() for text in texts))
+
+
+def _is_padded(text: bytes) -> bool:
+    return any(gap in text for gap in (b"-", b".", b"~", b"_")) or text != text.upper()

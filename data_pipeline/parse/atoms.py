@@ -1,0 +1,153 @@
+"""From columns of atoms, as every structure format has them, to the chains of a `Structure`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+
+import numpy as np
+from Bio.Data.PDBData import protein_letters_3to1_extended
+from jaxtyping import Float, Int, Shaped
+
+from data_pipeline.errors import InputError
+from data_pipeline.residues import ATOM_ORDER, ATOM_TYPES, RESTYPES, RESTYPES_WITH_X
+from data_pipeline.structure import Chain
+
+MAX_RESIDUES = 2**18  # of all chains of one structure: about 200 MB of arrays
+NO_ATOM_TYPE = -1  # hydrogens and whatever else is none of the 37 kinds
+
+_CD, _NH1, _NH2 = (ATOM_ORDER[name] for name in ("CD", "NH1", "NH2"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtomTable:
+    """Atoms in file order, column by column."""
+
+    component_names: tuple[str, ...]  # the distinct residue names
+    component: Int[np.ndarray, "n"]  # index into `component_names`
+    atom_type: Int[np.ndarray, "n"]  # index into `ATOM_TYPES`, or `NO_ATOM_TYPE`
+    number: Int[np.ndarray, "n"]  # the author's residue number
+    insertion_code: Shaped[np.ndarray, "n"]  # one character each, " " for none
+    position: Float[np.ndarray, "n 3"]  # float32, Angstrom; NaN where the file does not know it
+    occupancy: Float[np.ndarray, "n"]
+    b_factor: Float[np.ndarray, "n"]
+
+    def rows(self, index: Int[np.ndarray, "k"]) -> "AtomTable":
+        return AtomTable(
+            component_names=self.component_names,
+            component=self.component[index],
+            atom_type=self.atom_type[index],
+            number=self.number[index],
+            insertion_code=self.insertion_code[index],
+            position=self.position[index],
+            occupancy=self.occupancy[index],
+            b_factor=self.b_factor[index],
+        )
+
+
+def residue_letter(name: str) -> str:
+    """The letter of the standard residue that `name` is or is a modification of ("MSE": M), X for any other."""
+    letter = str(protein_letters_3to1_extended.get(name, "X"))
+    return letter if letter in RESTYPES else "X"
+
+
+def atom_type(atom_name: str) -> int:
+    return ATOM_ORDER.get(atom_name, NO_ATOM_TYPE)
+
+
+def selenium_as_sulphur(
+    atom_types: Int[np.ndarray, "n"], is_selenium: Shaped[np.ndarray, "n"], is_mse: Shaped[np.ndarray, "n"]
+) -> Int[np.ndarray, "n"]:
+    """Selenomethionine is read as methionine: its SE takes the place of SD."""
+    return np.where(is_selenium & is_mse, ATOM_ORDER["SD"], atom_types)
+
+
+def chain_from_atoms(
+    name: str, sequence: Sequence[str], atoms: AtomTable, residue: Int[np.ndarray, "n"], *, first_number: int = 1
+) -> Chain:
+    """One chain whose residues are the components named in `sequence`, with atom k in residue `residue[k]`.
+
+    Atoms without coordinates are left out. Of alternative positions of an atom the one with the highest occupancy
+    counts, the first in the file among equals. Residues that were not observed are numbered by their position in the
+    sequence, from `first_number`.
+    """
+    known = np.flatnonzero(np.isfinite(atoms.position).all(axis=1))
+    if len(known) < len(residue):
+        atoms, residue = atoms.rows(known), residue[known]
+    length = len(sequence)
+    component = _component_at_each_residue(sequence, atoms, residue)
+    observed = component >= 0
+    kept = np.flatnonzero(atoms.component == component[residue])
+    numbers = np.arange(first_number, first_number + length, dtype=np.int32)
+    insertion_codes = np.full(length, " ", dtype="U1")
+    backwards = kept[::-1]  # of equal indices NumPy keeps the last value, so the first row of a residue counts
+    numbers[residue[backwards]] = atoms.number[backwards]
+    insertion_codes[residue[backwards]] = atoms.insertion_code[backwards]
+
+    positions = np.zeros((length, len(ATOM_TYPES), 3), np.float32)
+    mask = np.zeros((length, len(ATOM_TYPES)), np.float32)
+    b_factors = np.zeros_like(mask)
+    typed = backwards[atoms.atom_type[backwards] != NO_ATOM_TYPE]
+    rising = typed[np.argsort(atoms.occupancy[typed], kind="stable")]
+    place = residue[rising], atoms.atom_type[rising]
+    positions[place] = atoms.position[rising]
+    b_factors[place] = atoms.b_factor[rising]
+    mask[place] = 1
+
+    names = tuple(atoms.component_names[index] if index >= 0 else sequence[k] for k, index in enumerate(component))
+    is_arginine = np.array([name == "ARG" for name in names], dtype=bool)
+    _name_arginine_nitrogens(is_arginine, positions, mask, b_factors)
+    letters = "".join(map(residue_letter, sequence))
+    return Chain(
+        name=name,
+        sequence=letters,
+        aatype=np.array([RESTYPES_WITH_X.index(letter) for letter in letters], dtype=np.int64),
+        atom_positions=positions,
+        atom_mask=mask,
+        b_factors=b_factors,
+        observed=observed,
+        residue_names=names,
+        residue_numbers=numbers,
+        insertion_codes=tuple(insertion_codes.tolist()),
+    )
+
+
+def _component_at_each_residue(
+    sequence: Sequence[str], atoms: AtomTable, residue: Int[np.ndarray, "n"]
+) -> Int[np.ndarray, "r"]:
+    """The component whose atoms are read at each residue, -1 where there are none.
+
+    Where several share a position (microheterogeneity) it is the one that the sequence names, else the first.
+    """
+    index_of = {component: index for index, component in enumerate(atoms.component_names)}
+    wanted = np.array([index_of.get(component, -1) for component in sequence], dtype=np.int64)
+    found = np.full(len(sequence), -1, dtype=np.int64)
+    found[residue[::-1]] = atoms.component[::-1]
+    as_wanted = residue[atoms.component == wanted[residue]]
+    found[as_wanted] = wanted[as_wanted]
+    return found
+
+
+def _name_arginine_nitrogens(
+    is_arginine: Shaped[np.ndarray, "r"],
+    positions: Float[np.ndarray, "r 37 3"],
+    mask: Float[np.ndarray, "r 37"],
+    b_factors: Float[np.ndarray, "r 37"],
+) -> None:
+    """Swap NH1 and NH2, in place, where NH2 is nearer to CD: NH1 is the cis one (AlphaFold 2, Suppl. Sec. 1.2.1)."""
+    rows = np.flatnonzero(is_arginine & (mask[:, [_CD, _NH1, _NH2]] > 0).all(axis=1))
+    to_nh1 = np.linalg.norm(positions[rows, _NH1] - positions[rows, _CD], axis=-1)
+    to_nh2 = np.linalg.norm(positions[rows, _NH2] - positions[rows, _CD], axis=-1)
+    rows = rows[to_nh1 > to_nh2]
+    for array in (positions, b_factors):
+        array[rows, _NH1], array[rows, _NH2] = array[rows, _NH2], array[rows, _NH1]
+
+
+def groups(keys: Int[np.ndarray, "n"], count: int) -> list[Int[np.ndarray, "k"]]:
+    """The rows with key 0, 1, ..., `count` - 1, each in file order."""
+    order = np.argsort(keys, kind="stable")
+    return np.split(order, np.searchsorted(keys[order], np.arange(1, count)))
+
+
+def check_residues(count: int, path: str | PathLike[str]) -> None:
+    if count > MAX_RESIDUES:
+        raise InputError.at(path, f"its protein chains have more than {MAX_RESIDUES:,} residues, the most that is read")

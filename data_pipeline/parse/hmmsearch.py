@@ -1,0 +1,85 @@
+"""Reading the hits that hmmsearch writes (`-A`, Stockholm, or the same as a3m): which known chains match the target."""
+
+import re
+from collections.abc import Iterable
+from os import PathLike
+
+import numpy as np
+
+from data_pipeline.errors import InputError
+from data_pipeline.parse.a3m import INSERT_LETTERS, Record, records
+from data_pipeline.parse.hits import TemplateHit
+from data_pipeline.parse.rows import COLUMN_LETTERS
+from data_pipeline.parse.stockholm import stockholm_descriptions, stockholm_rows
+from data_pipeline.parse.text import content_lines
+
+_DESCRIPTION = re.compile(r"([0-9A-Za-z]+)_(\w+)/([0-9]{1,9})-([0-9]{1,9})\s.*protein length:([0-9]{1,9})")
+_PADDING = b".~_"
+
+
+def parse_hmmsearch(content: bytes, query: str, *, path: str | PathLike[str] = "hmmsearch") -> tuple[TemplateHit, ...]:
+    """The protein hits in what `hmmsearch -A` wrote for a profile of the target, or in the same as a3m.
+
+    Match columns (upper case and '-') are the target's residues. Names are those of `pdb_seqres`: '1abc_A/10-50' with
+    'mol:protein length:...' in the description. Anything else is an `InputError` with `path` and record. A file
+    without any sequence has no hits: this is what hmmsearch leaves when it finds nothing.
+    """
+    if content.lstrip(b" \t\r\n\0").startswith(b">"):
+        return _hits(_a3m_rows(content, path), query, path)
+    if not any(line and not line.startswith((b"#", b"//")) for line in map(bytes.strip, content_lines(content, path))):
+        return ()
+    descriptions = stockholm_descriptions(content, path)
+    rows = stockholm_rows(content, path)
+    return _hits(((name, descriptions.get(name, b""), row) for name, row in rows.items()), query, path)
+
+
+def _a3m_rows(content: bytes, path: str | PathLike[str]) -> Iterable[tuple[bytes, bytes, bytes]]:
+    def parts(record: Record) -> tuple[bytes, bytes, bytes]:
+        name, _, description = record.header.partition(b" ")
+        return name, description, record.text
+
+    found = map(parts, records(content_lines(content, path), path))
+    # Some writers put the target first; its header has no range of residues.
+    return (row for index, row in enumerate(found) if index or b"protein length:" in row[1])
+
+
+def _hits(rows: Iterable[tuple[bytes, bytes, bytes]], query: str, path: str | PathLike[str]) -> tuple[TemplateHit, ...]:
+    hits = []
+    for index, (name, description, row) in enumerate(rows, start=1):
+        if b"mol:" in description and b"mol:protein" not in description:  # nucleic acids are in the database too
+            continue
+        record = name.decode("utf-8", "replace")
+        match = _DESCRIPTION.match(f"{record} {description.decode('utf-8', 'replace')}")
+        if match is None:
+            problem = "a hit is named like '1abc_A/10-50' and described as 'mol:protein length:120'"
+            raise InputError.at(path, f"{problem}; search a database like pdb_seqres", record=record)
+        hits.append(_hit(index, match, row, query, path))
+    return tuple(hits)
+
+
+def _hit(index: int, described: re.Match[str], row: bytes, query: str, path: str | PathLike[str]) -> TemplateHit:
+    name, first, last = f"{described[1]}_{described[2]}", int(described[3]), int(described[4])
+    text = row.translate(None, _PADDING)
+    if text.translate(None, COLUMN_LETTERS + INSERT_LETTERS):
+        raise InputError.at(path, "the row has other letters than residues and gaps", record=name)
+    letters = np.frombuffer(text, np.uint8)
+    is_column = letters < ord("a")
+    is_residue = letters != ord("-")
+    if is_column.sum() != len(query):
+        problem = f"the hit has {is_column.sum()} match columns, the target {len(query)} residues"
+        raise InputError.at(path, f"{problem}; use the hits that were found for this target", record=name)
+    if last - first + 1 != is_residue.sum():
+        problem = f"the hit goes from residue {first} to {last} but has {is_residue.sum()}"
+        raise InputError.at(path, f"{problem}; was the file cut or edited?", record=name)
+    target = np.full(len(letters), ord("-"), np.uint8)
+    target[is_column] = np.frombuffer(query.encode(), np.uint8)
+    return TemplateHit(
+        index=index,
+        name=name,
+        aligned_columns=int((is_column & is_residue).sum()),
+        sum_probs=None,
+        query=target.tobytes().decode(),
+        hit_sequence=text.decode(),
+        indices_query=np.where(is_column, np.cumsum(is_column) - 1, -1).astype(np.int32),
+        indices_hit=np.where(is_residue, first - 2 + np.cumsum(is_residue), -1).astype(np.int32),
+    )

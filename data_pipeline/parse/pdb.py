@@ -1,0 +1,131 @@
+"""Reading PDB files; gemmi does the parsing, this file the header and the checks that gemmi leaves out."""
+
+import re
+from datetime import date
+from os import PathLike
+
+import gemmi
+import numpy as np
+from jaxtyping import Bool, UInt8
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.atoms import MAX_RESIDUES
+from data_pipeline.parse.models import chains_of_model, entry_name
+from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.structure import Structure
+
+MAX_PDB_BYTES = 2**26  # 800,000 atoms
+
+_MAX_SEQRES = MAX_RESIDUES // 8  # records of up to 13 residues
+_ATOM_END = 54  # columns, with the coordinates the last
+_MAX_COORDINATE = 1e8  # Angstrom; the format has eight columns
+_TO_ASCII = b"?" + bytes(range(1, 128)) + b"?" * 128
+_REVISION = re.compile(rb"^REVDAT .{6}(\d\d)-([A-Z]{3})-(\d\d)", re.MULTILINE | re.IGNORECASE)
+_METHOD = re.compile(rb"^EXPDTA  ..(.*)$", re.MULTILINE)
+_RESOLUTION = re.compile(rb"^REMARK   2 RESOLUTION\. +(\d+\.\d*) ", re.MULTILINE)
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_FIRST_YEAR = 70  # two-digit years from here on are of the 20th century; the archive began in 1971
+_NUMBER = re.compile(rb" *-?\d+ *|[A-Za-z][0-9A-Za-z]{3}")  # hybrid-36 counts on with letters
+
+
+def read_pdb(path: str | PathLike[str]) -> Structure:
+    """The structure in a plain or gzip PDB file of at most `MAX_PDB_BYTES` (unpacked); see `parse_pdb`."""
+    return parse_pdb(read_text_bytes(path, MAX_PDB_BYTES), path=path)
+
+
+def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure:
+    """The first model in the text of a PDB file; `path` names it in errors (all of them `InputError`).
+
+    The sequence of a chain is its SEQRES where the file has it, else its observed residues. A chain without a name is
+    called "_". The release date is that of the earliest REVDAT record.
+    """
+    content = content.translate(_TO_ASCII)
+    if content.count(b"\nSEQRES") > _MAX_SEQRES:
+        raise InputError.at(path, f"it has more than {_MAX_SEQRES:,} SEQRES records, the most that is read")
+    header = content[: _check_atoms(content, path)]
+    try:
+        model = gemmi.read_pdb_string(content, split_chain_on_ter=True)
+    except (ValueError, RuntimeError) as error:
+        message = " ".join(str(error).split())
+        raise InputError.at(path, f"not readable as PDB ({printable(message)}); was it edited?") from error
+    chains, skipped = chains_of_model(model, path)
+    info = dict(model.info)
+    return Structure(
+        name=entry_name(info.get("_entry.id", ""), path),
+        release_date=_release_date(header),
+        resolution=_resolution(header),
+        method=_method(header),
+        chains=tuple(chains),
+        skipped=skipped,
+    )
+
+
+def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
+    """gemmi takes what is no number for 0; here it is an error, with its line. Returns where the first atom is."""
+    letters = np.frombuffer(content + b"\n" * _ATOM_END, np.uint8)
+    is_atom = np.concatenate([[True], letters[: -_ATOM_END - 1] == ord("\n")]) if content else np.zeros(0, bool)
+    is_atom &= _begins(letters, b"ATOM  ") | _begins(letters, b"HETATM")
+    starts = np.flatnonzero(is_atom)
+    if not len(starts):
+        raise InputError.at(path, "there are no atoms (ATOM records); is this a PDB file?")
+    good = len(starts) * _ATOM_END <= len(content)
+    if good:
+        fields = np.stack([letters[starts + column] for column in range(22, _ATOM_END)], axis=1)
+        try:
+            np.ascontiguousarray(fields[:, :4]).view("S4").astype(np.int64)
+            coordinates = np.ascontiguousarray(fields[:, 8:]).view("S8").astype(np.float64)
+            good = bool((np.abs(coordinates) < _MAX_COORDINATE).all()) and not (fields == ord("\n")).any()
+        except ValueError:
+            good = False
+    for start in starts.tolist() if not good else ():
+        record = content[start : start + 80].split(b"\n")[0]
+        problem = _problem(record)
+        if problem is not None:
+            line = content.count(b"\n", 0, start) + 1
+            raise InputError.at(path, f"{problem}; was the file edited?", line=line)
+    return int(starts[0])
+
+
+def _begins(letters: UInt8[np.ndarray, "n"], record: bytes) -> Bool[np.ndarray, "m"]:
+    """At each place of the content whether `record` stands there."""
+    size = len(letters) - _ATOM_END
+    found = letters[:size] == record[0]
+    for offset, letter in enumerate(record[1:], start=1):
+        found &= letters[offset : offset + size] == letter
+    return found
+
+
+def _problem(record: bytes) -> str | None:
+    """What makes a line no atom, or None."""
+    try:
+        largest = max(abs(float(record[start : start + 8])) for start in (30, 38, 46))
+    except ValueError:
+        largest = float("nan")
+    if len(record) < _ATOM_END or not largest < _MAX_COORDINATE:
+        return f"columns 31 to 54 are no coordinates: '{printable(record[30:54].decode())}'"
+    if not _NUMBER.fullmatch(record, 22, 26):
+        return f"columns 23 to 26 are no residue number: '{printable(record[22:26].decode())}'"
+    return None
+
+
+def _release_date(header: bytes) -> date | None:
+    dates = []
+    for day, month, year in _REVISION.findall(header):
+        name = month.decode().upper()
+        if name in _MONTHS:
+            century = 1900 if int(year) >= _FIRST_YEAR else 2000
+            try:
+                dates.append(date(century + int(year), _MONTHS.index(name) + 1, int(day)))
+            except ValueError:
+                continue
+    return min(dates, default=None)
+
+
+def _resolution(header: bytes) -> float | None:
+    found = _RESOLUTION.search(header)
+    return float(found[1]) if found and float(found[1]) > 0 else None
+
+
+def _method(header: bytes) -> str:
+    text = b" ".join(_METHOD.findall(header)).decode()
+    return ",".join(" ".join(method.lower().split()) for method in text.split(";") if method.strip())

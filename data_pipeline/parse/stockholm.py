@@ -1,0 +1,260 @@
+"""Alignments in Stockholm, the format of HMMER's programs: reading, AlphaFold's changes to them, a3m to and from."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from hashlib import sha256
+from io import BytesIO
+from os import PathLike
+
+import numpy as np
+
+from data_pipeline.errors import InputError
+from data_pipeline.parse.a3m import Alignment, checked_rows
+from data_pipeline.parse.blocks import Blocks, sequence_lines
+from data_pipeline.parse.rows import GAP, MAX_ALIGNMENT_BYTES, row_limit, target_problem
+from data_pipeline.parse.text import content_lines, read_lines
+
+# What is changed as text is held whole: AlphaFold does this with at most 10,000 rows. Beyond it, room for Python's
+# own part of each line is counted.
+MAX_EDITED_BYTES = 3 * 2**26
+_LINE_COST = 50
+MAX_EDITED_ROWS = 500_000
+MAX_EDITED_COLUMNS = 2_000_000
+
+_DOTS_TO_GAPS = bytes.maketrans(b".", b"-")
+
+
+def read_stockholm(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
+    """The alignment in a plain or gzip Stockholm file, read as a stream; see `parse_stockholm`."""
+    return stockholm_from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path=path, max_rows=max_rows)
+
+
+def parse_stockholm(
+    content: bytes, query: str | None = None, *, path: str | PathLike[str] = "stockholm", max_rows: int | None = None
+) -> Alignment:
+    """The alignment in the text of a Stockholm file, or its first `max_rows` rows, the target counted.
+
+    The first sequence must be the target (`query` if given); columns are those where it has a residue, and what
+    other rows have between them are deletions, as in AlphaFold's `parse_stockholm`. A file may lack its closing '//',
+    but must hold one alignment, whose blocks have the same sequences in the same order. Errors are `InputError`s
+    that name `path`, line and record.
+    """
+    return stockholm_from_lines(content_lines(content, path), query, path=path, max_rows=max_rows)
+
+
+def stockholm_from_lines(
+    lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
+) -> Alignment:
+    """The alignment in the lines of a Stockholm file; see `parse_stockholm`."""
+    blocks = Blocks(path, row_limit(max_rows))
+    first_line = 0
+    for number, name, segment in sequence_lines(lines, path):
+        first_line = first_line or number
+        blocks.add(number, name, segment)
+    if not first_line:
+        raise InputError.at(path, "there is no alignment row; a Stockholm file has lines of a name and a sequence")
+    alignment = blocks.alignment()
+    problem = target_problem(alignment.letters[0].tobytes(), query)
+    if problem is not None:
+        raise InputError.at(path, f"the first row {problem}", line=first_line, record=alignment.names[0])
+    if query is not None:
+        alignment.letters[0] = np.frombuffer(query.encode(), np.uint8)  # its own letters for unknown residues
+    return alignment
+
+
+def stockholm_to_a3m(content: bytes, *, max_rows: int | None = None, path: str | PathLike[str] = "stockholm") -> bytes:
+    """The alignment, or its first `max_rows` rows, as a3m: insertions relative to the first row in lower case."""
+    rows = stockholm_rows(content, path, max_rows)
+    descriptions = stockholm_descriptions(content, path)
+    target = np.frombuffer(next(iter(rows.values())).translate(_DOTS_TO_GAPS), np.uint8)
+    is_column = target != GAP
+    a3m = BytesIO()
+    for name, row in rows.items():
+        # Differs from AlphaFold: '.' is a gap; AlphaFold takes it out, and then columns no longer match the target's.
+        letters = np.frombuffer(row.translate(_DOTS_TO_GAPS), np.uint8)
+        lower = np.where(is_column, letters, np.frombuffer(row.lower(), np.uint8))
+        a3m.write(b">%s %s\n%s\n" % (name, descriptions.get(name, b""), lower[is_column | (letters != GAP)].tobytes()))
+    return a3m.getvalue()
+
+
+def truncated(content: bytes, max_rows: int, *, path: str | PathLike[str] = "stockholm") -> bytes:
+    """The text with its first `max_rows` rows, the target counted, without per-residue annotation."""
+    limit = row_limit(max_rows)
+    names: set[bytes] = set()
+    for _, name, _ in sequence_lines(content_lines(content, path), path):
+        names.add(name)
+        if len(names) == limit:
+            break
+    return _with_rows(content, names, path)
+
+
+def deduplicated(content: bytes, *, path: str | PathLike[str] = "stockholm") -> bytes:
+    """The text without rows that equal an earlier one in the target's columns, without per-residue annotation."""
+    return _with_rows(content, _first_of_equals(stockholm_rows(content, path)), path)
+
+
+def without_empty_columns(content: bytes, *, path: str | PathLike[str] = "stockholm") -> bytes:
+    """The text without columns in which no row has a residue; other annotation than `#=GC RF` is taken out."""
+    stockholm_rows(content, path)
+    text = BytesIO()
+    block: list[bytes] = []  # the rows and the reference annotation of the present block
+    for line in content_lines(content, path):
+        if line.startswith((b"#=GR", b"#=GC")) and not _is_reference(line):
+            continue
+        if _is_row(line) or _is_reference(line):
+            block.append(line)
+            continue
+        text.writelines(b"%s\n" % row for row in _without_empty_columns(block, path))
+        text.write(b"%s\n" % line)
+        block = []
+    text.writelines(b"%s\n" % row for row in _without_empty_columns(block, path))
+    text.truncate(max(0, text.tell() - 1))  # no line end at the end
+    return text.getvalue()
+
+
+def a3m_to_stockholm(content: bytes, *, path: str | PathLike[str] = "a3m") -> bytes:
+    """The a3m as Stockholm, insertions in columns of their own and the target's columns marked in `#=GC RF`.
+
+    This is what hmmbuild needs for a profile whose match states are the target's residues. Names are made unique.
+    """
+    longest = np.zeros(0, np.int64)  # insertion before each column of the target, and after the last
+    for count, (_, text, row) in enumerate(checked_rows(content_lines(content, path), None, path), start=1):
+        letters = np.frombuffer(text, np.uint8)
+        bounds = np.concatenate([[-1], np.flatnonzero(letters < ord("a")), [len(letters)]])
+        longest = np.maximum(longest if count > 1 else np.zeros(len(row) + 1, np.int64), np.diff(bounds) - 1)
+        if count * (len(row) + int(longest.sum())) > MAX_EDITED_BYTES or count > MAX_EDITED_ROWS:
+            raise InputError.at(path, "the alignment is too large to be written as Stockholm; filter it")
+    column_at = np.cumsum(longest[:-1] + 1) - 1
+    insertion_at = np.concatenate([[0], column_at + 1])
+    empty = np.full(len(column_at) + int(longest.sum()), ord("."), np.uint8)
+    reference = empty.copy()
+    empty[column_at], reference[column_at] = GAP, ord("x")
+    names: set[bytes] = set()
+    stockholm = BytesIO()
+    stockholm.write(b"# STOCKHOLM 1.0\n\n")
+    for record, text, _ in checked_rows(content_lines(content, path), None, path):
+        letters = np.frombuffer(text, np.uint8)
+        is_column = letters < ord("a")
+        index = np.arange(len(letters))
+        last_column = np.maximum.accumulate(np.where(is_column, index, -1))
+        passed = np.cumsum(is_column)
+        padded = empty.copy()
+        padded[column_at] = letters[is_column]
+        padded[insertion_at[passed[~is_column]] + (index - last_column - 1)[~is_column]] = letters[~is_column]
+        name = _unique(record.name.encode("utf-8", "replace"), names)
+        stockholm.write(b"%s %s\n" % (name, padded.tobytes()))
+    stockholm.write(b"#=GC RF %s\n//\n" % reference.tobytes())
+    return stockholm.getvalue()
+
+
+def stockholm_rows(
+    content: bytes, path: str | PathLike[str] = "stockholm", max_rows: int | None = None
+) -> dict[bytes, bytes]:
+    """The aligned rows by name, as they are written, all of the same length."""
+    limit = row_limit(max_rows)
+    parts: dict[bytes, list[bytes]] = {}
+    size = 0
+    for line, name, segment in sequence_lines(content_lines(content, path), path):
+        if name not in parts:
+            if len(parts) == limit:
+                continue
+            if len(parts) == MAX_EDITED_ROWS:
+                raise InputError.at(path, f"there are more than {MAX_EDITED_ROWS:,} rows; read fewer", line=line)
+            parts[name] = []
+        parts[name].append(segment)
+        size += len(segment) + _LINE_COST
+        if size > MAX_EDITED_BYTES:
+            problem = f"its rows take more than {MAX_EDITED_BYTES >> 20} MiB; read fewer"
+            raise InputError.at(path, problem, line=line)
+    rows = {name: b"".join(parts.pop(name)) for name in list(parts)}
+    if not rows:
+        raise InputError.at(path, "there is no alignment row; a Stockholm file has lines of a name and a sequence")
+    width = len(next(iter(rows.values())))
+    if width > MAX_EDITED_COLUMNS:
+        problem = f"the rows have {width:,} columns, and at most {MAX_EDITED_COLUMNS:,} are allowed"
+        raise InputError.at(path, problem)
+    for name, row in rows.items():
+        if len(row) != width:
+            problem = f"the row has {len(row)} columns, the first row {width}; was the file cut or edited?"
+            raise InputError.at(path, problem, record=name.decode("utf-8", "replace"))
+    return rows
+
+
+def stockholm_descriptions(content: bytes, path: str | PathLike[str] = "stockholm") -> dict[bytes, bytes]:
+    """What the `#=GS name DE` lines say of each row."""
+    descriptions: dict[bytes, bytes] = {}
+    for line in content_lines(content, path):
+        words = line.split(maxsplit=3) if line.startswith(b"#=GS") else []
+        if len(words) > 2 and words[2] == b"DE":
+            descriptions[words[1]] = words[3] if len(words) == 4 else b""
+    return descriptions
+
+
+def _with_rows(content: bytes, names: Collection[bytes], path: str | PathLike[str]) -> bytes:
+    """The text with only these rows, their descriptions and the reference annotation."""
+    text = BytesIO()
+    for line in content_lines(content, path):
+        if _is_kept(line, names):
+            text.write(b"%s\n" % line)
+    return text.getvalue()
+
+
+def _first_of_equals(rows: Mapping[bytes, bytes]) -> set[bytes]:
+    """Names of the rows that equal no earlier one in the first row's columns."""
+    is_column = np.frombuffer(next(iter(rows.values())), np.uint8) != GAP
+    first: dict[bytes, bytes] = {}
+    for name, row in rows.items():
+        first.setdefault(sha256(np.frombuffer(row, np.uint8)[is_column]).digest(), name)
+    return set(first.values())
+
+
+def _is_kept(line: bytes, names: Collection[bytes]) -> bool:
+    if line.startswith(b"#=GS"):
+        words = line.split(maxsplit=2)
+        return len(words) > 1 and words[1] in names
+    if _is_row(line):
+        return line.split(maxsplit=1)[0] in names
+    return not line.startswith(b"#") or _is_reference(line) or line.startswith(b"# STOCKHOLM")
+
+
+def _is_row(line: bytes) -> bool:
+    return bool(line.strip()) and not line.startswith((b"#", b"//"))
+
+
+def _is_reference(line: bytes) -> bool:
+    return line.startswith(b"#=GC RF")
+
+
+def _without_empty_columns(block: list[bytes], path: str | PathLike[str]) -> Iterator[bytes]:
+    """The lines of one block without columns that have no residue; lines without any column are empty."""
+    kept: np.ndarray | None = None
+    for line in block:
+        if not _is_reference(line):
+            is_residue = np.frombuffer(line.split()[-1].translate(_DOTS_TO_GAPS), np.uint8) != GAP
+            if kept is not None and len(kept) != len(is_residue):
+                raise _uneven(path)
+            kept = is_residue if kept is None else kept | is_residue
+    for line in block:
+        text = line.rstrip()
+        segment = text.split()[-1]
+        if kept is None:
+            yield line
+        elif len(segment) != len(kept):
+            raise _uneven(path)
+        else:
+            columns = np.frombuffer(segment, np.uint8)[kept].tobytes()
+            yield text[: -len(segment)] + columns if columns else b""
+
+
+def _uneven(path: str | PathLike[str]) -> InputError:
+    return InputError.at(path, "the rows and annotation of a block differ in length; was the file cut or edited?")
+
+
+def _unique(name: bytes, names: set[bytes]) -> bytes:
+    """The name, with a number where it was used before; it is added to `names`."""
+    unique = name or b"sequence"
+    number = 1
+    while unique in names:
+        number += 1
+        unique = b"%s.%d" % (name, number)
+    names.add(unique)
+    return unique

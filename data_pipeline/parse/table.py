@@ -1,0 +1,57 @@
+"""Reading targets from a CSV table with columns `id` and `sequence`."""
+
+import csv
+import io
+from os import PathLike
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.fasta import MAX_RESIDUES, FastaRecord, check_letters, check_name
+from data_pipeline.parse.text import read_text_bytes
+
+MAX_CSV_BYTES = 256 * 2**20
+
+
+def read_table(path: str | PathLike[str]) -> list[FastaRecord]:
+    """All records of a plain or gzip CSV file of at most `MAX_CSV_BYTES` (unpacked); see `parse_table`."""
+    return parse_table(read_text_bytes(path, MAX_CSV_BYTES), path=path)
+
+
+def parse_table(content: bytes, *, path: str | PathLike[str] = "CSV") -> list[FastaRecord]:
+    """The records of a table whose first line names its columns, in order; columns but these two are ignored.
+
+    Names and letters must be as in FASTA (see `parse_fasta`); anything else is an `InputError` with `path` and line.
+    """
+    rows = csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline=""), strict=True)
+    records: list[FastaRecord] = []
+    try:
+        header = [cell.strip().lower() for cell in next(rows, [])]
+        if header.count("id") != 1 or header.count("sequence") != 1:
+            raise InputError.at(path, "the first line must name the columns 'id' and 'sequence'", line=1)
+        for row in rows:
+            if not any(cell.strip() for cell in row):
+                continue
+            if len(row) != len(header):
+                problem = f"{len(row)} cells where the first line names {len(header)} columns"
+                raise InputError.at(path, problem, line=rows.line_num)
+            cells = dict(zip(header, row, strict=True))
+            records.append(
+                _record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper())
+            )
+    except csv.Error as error:
+        raise InputError.at(path, f"not a CSV table: {printable(str(error))}", line=rows.line_num) from error
+    if not records:
+        raise InputError.at(path, "there is no record; write one line 'id,sequence' for each protein")
+    return records
+
+
+def _record(path: str | PathLike[str], line: int, name: str, sequence: str) -> FastaRecord:
+    problem, letter = check_name(name), check_letters(sequence)
+    if problem is None and letter is not None:
+        problem = f"residue {letter[0] + 1}: {letter[1]}"
+    if problem is None and not sequence:
+        problem = "the sequence is empty; add residues or remove the line"
+    if problem is None and len(sequence) > MAX_RESIDUES:
+        problem = f"{len(sequence):,} residues, and at most {MAX_RESIDUES:,} are allowed"
+    if problem is not None:
+        raise InputError.at(path, problem, line=line, record=name or None)
+    return FastaRecord(name=name, description="", sequence=sequence, line=line)

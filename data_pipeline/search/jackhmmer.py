@@ -1,0 +1,189 @@
+"""Finding a target's relatives in a FASTA database with jackhmmer: in this process, or with HMMER's program."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pyhmmer.easel import AA, DigitalMSA, KeyHash, TextSequence
+from pyhmmer.plan7 import Background, Builder, Trace
+
+from data_pipeline.errors import InputError
+from data_pipeline.parse.fasta import check_letters
+from data_pipeline.search.process import program_version, run_program, working_directory, written_by
+from data_pipeline.search.profile_search import (
+    AMINO,
+    PYHMMER_VERSION,
+    Hits,
+    ProteinProfile,
+    Thresholds,
+    available_cpus,
+    check_cpus,
+    search_profiles,
+    stockholm,
+)
+from data_pipeline.search.sequences import database_identity, is_gzip, require_database
+from data_pipeline.search.tool import FileFormat
+
+_DOMAIN_E_VALUE, _DOMAIN_INCLUSION_E_VALUE = 10.0, 1e-3  # jackhmmer's own, which AlphaFold leaves
+_NAME = "query"  # of the target's row, as in AlphaFold's files
+
+
+@dataclass(frozen=True, kw_only=True)
+class JackhmmerOptions:
+    """How far relatives may be; the values are AlphaFold's (AlphaFold 2, Suppl. Sec. 1.2.2)."""
+
+    iterations: int = 1
+    e_value: float = 1e-4  # of sequences that are reported
+    inclusion_e_value: float = 1e-4  # of sequences that enter the alignment
+    filter_f1: float = 0.0005  # P-values that let a sequence pass the MSV,
+    filter_f2: float = 0.00005  # the Viterbi
+    filter_f3: float = 0.0000005  # and the Forward filter
+    z_value: float | None = None  # sequences that E-values are computed for; None: those in the database
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+        for name in ("e_value", "inclusion_e_value", "filter_f1", "filter_f2", "filter_f3", "z_value"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be a positive number, got {value}")
+
+    def arguments(self) -> list[str]:
+        """The same as options of the program."""
+        limit = [] if self.z_value is None else ["-Z", repr(self.z_value)]
+        return [
+            *("-N", str(self.iterations), "-E", repr(self.e_value), "--incE", repr(self.inclusion_e_value)),
+            *("--F1", repr(self.filter_f1), "--F2", repr(self.filter_f2), "--F3", repr(self.filter_f3), *limit),
+        ]
+
+    def thresholds(self) -> Thresholds:
+        """The same for the search in this process."""
+        return Thresholds(
+            e_value=self.e_value,
+            domain_e_value=_DOMAIN_E_VALUE,
+            inclusion_e_value=self.inclusion_e_value,
+            domain_inclusion_e_value=_DOMAIN_INCLUSION_E_VALUE,
+            filters=(self.filter_f1, self.filter_f2, self.filter_f3),
+            z_value=self.z_value,
+        )
+
+
+class _Search:
+    """The iterations of one target: what it has found so far, and whether that still grows."""
+
+    def __init__(self, sequence: str) -> None:
+        self._target = TextSequence(name=_NAME, sequence=sequence).digitize(AMINO)
+        self._builder = Builder(AMINO, architecture="hand")
+        self._ranking = KeyHash()
+        self._rows = 1
+        self.alignment: "DigitalMSA[AA] | None" = None
+        self.converged = False
+
+    def profile(self) -> ProteinProfile:
+        background = Background(AMINO)
+        if self.alignment is None:
+            return self._builder.build(self._target, background)[0]
+        return self._builder.build_msa(self.alignment, background)[0]
+
+    def take(self, hits: Hits, iteration: int) -> None:
+        new = hits.compare_ranking(self._ranking)
+        alignment = hits.to_msa(
+            AMINO,
+            sequences=[self._target],
+            traces=[Trace.from_sequence(self._target)],
+            digitize=True,
+            all_consensus_cols=True,
+        )
+        assert isinstance(alignment, DigitalMSA)
+        alignment.name = f"{_NAME}-i{iteration}"
+        rows = len(alignment.names)
+        self.converged = new == 0 and rows <= self._rows
+        self.alignment, self._rows = alignment, rows
+
+
+@dataclass(frozen=True)
+class InProcessJackhmmer:
+    """jackhmmer without its program; the database is streamed, and the rows found are those of the program."""
+
+    file_format: ClassVar[FileFormat] = "sto"
+
+    database: Path  # FASTA, plain or gzip
+    options: JackhmmerOptions
+    _: KW_ONLY
+    cpus: int | None = None  # threads; None: as many as there are processors
+
+    def __post_init__(self) -> None:
+        check_cpus(self.cpus)
+        require_database(self.database)
+
+    def identity(self) -> str:
+        """One line for what determines the result: version, options and database."""
+        arguments = " ".join(self.options.arguments())
+        return f"jackhmmer of pyhmmer {PYHMMER_VERSION} {arguments} {database_identity(self.database)}"
+
+    def search(self, sequence: str) -> bytes:
+        """The Stockholm alignment of everything found, the target ("query") first."""
+        return self.search_many([sequence])[0]
+
+    def search_many(self, sequences: Sequence[str]) -> list[bytes]:
+        """The same for each of several targets, with one reading of the database for all."""
+        for sequence in sequences:
+            _check_target(sequence)
+        searches = [_Search(sequence) for sequence in sequences]
+        for iteration in range(1, self.options.iterations + 1):
+            active = [search for search in searches if not search.converged]
+            if not active:
+                break
+            profiles = [search.profile() for search in active]
+            results = search_profiles(profiles, self.database, self.options.thresholds(), cpus=self.cpus)
+            for search, hits in zip(active, results, strict=True):
+                search.take(hits, iteration)
+        author = f"jackhmmer (pyhmmer {PYHMMER_VERSION})"
+        return [stockholm(search.alignment, author) for search in searches if search.alignment is not None]
+
+
+@dataclass(frozen=True)
+class JackhmmerProgram:
+    """HMMER's jackhmmer, for where it is installed."""
+
+    file_format: ClassVar[FileFormat] = "sto"
+
+    database: Path  # FASTA, plain
+    options: JackhmmerOptions
+    program: Path
+    _: KW_ONLY
+    cpus: int | None = None  # threads; None: as many as there are processors
+    timeout: float | None = None  # seconds for one target
+
+    def __post_init__(self) -> None:
+        check_cpus(self.cpus)
+        require_database(self.database)
+        if is_gzip(self.database):
+            problem = "the jackhmmer program reads no gzip files; unpack it, or search in process"
+            raise InputError.at(self.database, problem)
+
+    def identity(self) -> str:
+        """One line for what determines the result: version, options and database."""
+        arguments = " ".join(self.options.arguments())
+        return f"jackhmmer {program_version(self.program)} {arguments} {database_identity(self.database)}"
+
+    def search(self, sequence: str) -> bytes:
+        """The Stockholm alignment of everything found, the target ("query") first."""
+        _check_target(sequence)
+        with working_directory() as directory:
+            target, result = directory / "query.fasta", directory / "output.sto"
+            target.write_text(f">{_NAME}\n{sequence}\n", encoding="ascii")
+            outputs = ("-o", "/dev/null", "-A", result, "--noali", "--cpu", str(self.cpus or available_cpus()))
+            files: tuple[str | Path, ...] = (target, self.database.absolute())
+            command = (self.program, *outputs, *self.options.arguments(), *files)
+            run_program(command, timeout=self.timeout, directory=directory)
+            return written_by(self.program, result)
+
+
+def _check_target(sequence: str) -> None:
+    if not sequence:
+        raise InputError("the target's sequence is empty; give at least one residue")
+    found = check_letters(sequence)
+    if found is not None:
+        raise InputError(f"the target's residue {found[0] + 1}: {found[1]}")

@@ -1,0 +1,197 @@
+"""MMseqs2 on this machine: relatives of a sequence, and clusters of a training set's sequences."""
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from data_pipeline.errors import InputError, SearchError
+from data_pipeline.search.process import program_version, require_program, run_program, working_directory, written_by
+from data_pipeline.search.tool import FileFormat
+
+PACKAGE = "mmseqs2"
+_SEQUENCES, _TYPE_BITS = 0, 0xFFFF  # in a database's `.dbtype`: amino acids, not profiles, nucleotides or clusters
+_MAX_RESIDUES = 65_535  # of a sequence, unless --max-seq-len is given
+# ColabFold's rows, from most to least like the target: of more than 1,000, the 3,000 most different of each block of 50
+# columns at each of these identities, none nearly equal to another.
+_ROW_FILTER = (
+    "--filter-msa 1 --filter-min-enable 1000 --diff 3000 --qid 0.0,0.2,0.4,0.6,0.8,1.0 --qsc 0 --max-seq-id 0.95"
+)
+# MMseqs2 fails where no sequence has a word that it can index: all are very short, repeats or unknown. This one has.
+_INDEXABLE = "ACDEFGHIKLMNPQRSTVWYYWVTSRQPNMLKIHGFEDCA"
+_HIT_FILTER = "--qid 0 --qsc 0.8 --diff 0 --max-seq-id 1.0 --filter-min-enable 100"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MmseqsOptions:
+    """What MMseqs2 looks for; ColabFold's settings unless given (Mirdita et al., Nat. Methods 2022).
+
+    ColabFold's databases hold clusters, which it expands and aligns again; a database of plain sequences has none.
+    """
+
+    sensitivity: float = 8.0
+    iterations: int = 3
+    e_value: float = 0.1
+    max_hits: int = 10_000  # that pass the prefilter
+    filtered: bool = True  # leave out poor hits (of more than 100) and rows nearly equal to others (of more than 1,000)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.sensitivity <= 10:
+            raise ValueError(f"sensitivity must be between 1 and 10, got {self.sensitivity}")
+        if not 1 <= self.iterations <= 10:
+            raise ValueError(f"iterations must be between 1 and 10, got {self.iterations}")
+        if not (math.isfinite(self.e_value) and self.e_value > 0):
+            raise ValueError(f"e_value must be above 0, got {self.e_value}")
+        if self.max_hits < 1:
+            raise ValueError(f"max_hits must be at least 1, got {self.max_hits}")
+
+    def arguments(self) -> list[str]:
+        """The command line of `mmseqs search`."""
+        arguments = ["-s", f"{self.sensitivity:g}", "--num-iterations", str(self.iterations)]
+        return [*arguments, "-e", f"{self.e_value:g}", "--max-seqs", str(self.max_hits)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mmseqs:
+    """Searches a database of plain sequences for a sequence's relatives; the result is an a3m."""
+
+    file_format: ClassVar[FileFormat] = "a3m"
+
+    program: Path
+    database: Path  # FASTA (plain or gzip), or a database that `mmseqs createdb` made
+    cache: Path  # folder where the database of a FASTA file is made, once
+    options: MmseqsOptions = field(default_factory=MmseqsOptions)
+    cpus: int = 4
+    timeout: float | None = None  # seconds, for each step
+
+    def __post_init__(self) -> None:
+        if self.cpus < 1:
+            raise ValueError(f"cpus must be at least 1, got {self.cpus}")
+        if not self.database.is_file():
+            raise InputError.at(self.database, "there is no such database; name a FASTA file or what createdb made")
+        if _is_made(self.database) and _kind(self.database) != _SEQUENCES:
+            raise InputError.at(self.database, "not a database of protein sequences; make one with mmseqs createdb")
+
+    def identity(self) -> str:
+        """Tool, version, options and database; equal lines give equal results."""
+        filters = f"{_HIT_FILTER} {_ROW_FILTER}" if self.options.filtered else "unfiltered"
+        database = f"{self.database.name}:{self.database.stat().st_size}"
+        version = program_version(self.program, "version")
+        return f"mmseqs {version} {' '.join(self.options.arguments())} {filters} in {database}"
+
+    def search(self, sequence: str) -> bytes:
+        """The a3m of all relatives, the target first under the name "query"."""
+        database = str(self._made_database())
+        length = ["--max-seq-len", str(len(sequence))] if len(sequence) > _MAX_RESIDUES else []
+        with working_directory() as directory:
+            directory.joinpath("query.fasta").write_text(f">query\n{sequence}\n")
+            self._run(directory, "createdb", "query.fasta", "query", "--dbtype", "1")
+            options = [*self.options.arguments(), "-a", *length]
+            self._run(directory, "search", "query", database, "hits", "steps", *options, "--threads", str(self.cpus))
+            hits, row_filter = "hits", []
+            if self.options.filtered:
+                self._run(directory, "filterresult", "query", database, "hits", "good", *_HIT_FILTER.split())
+                hits, row_filter = "good", _ROW_FILTER.split()
+            self._run(directory, "result2msa", "query", database, hits, "rows", "--msa-format-mode", "6", *row_filter)
+            self._run(directory, "unpackdb", "rows", "unpacked", "--unpack-name-mode", "0", "--unpack-suffix", ".a3m")
+            return _with_own_query(written_by(self.program, directory / "unpacked" / "0.a3m"), sequence)
+
+    def _run(self, directory: Path, *words: str) -> None:
+        run_program([self.program, *words, "-v", "2"], timeout=self.timeout, directory=directory)
+
+    def _made_database(self) -> Path:
+        """The database itself, or the one made of a FASTA file, which is made now if it is not there yet."""
+        if _is_made(self.database):
+            return self.database.absolute()
+        stat = self.database.stat()
+        key = f"{self.database.absolute()} {stat.st_size} {stat.st_mtime_ns}"
+        folder = self.cache.absolute() / f"{self.database.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        if not folder.is_dir():
+            self.cache.mkdir(parents=True, exist_ok=True)
+            with working_directory(self.cache) as directory:
+                new = directory / "new"
+                new.mkdir()
+                self._run(new, "createdb", str(self.database.absolute()), "sequences", "--dbtype", "1")
+                try:
+                    os.rename(new, folder)
+                except OSError as error:
+                    if not folder.is_dir():  # else another process was faster
+                        raise SearchError(f"{folder} cannot be made: {error}") from error
+        return folder / "sequences"
+
+
+def _is_made(database: Path) -> bool:
+    return database.with_name(f"{database.name}.dbtype").is_file()
+
+
+def _kind(database: Path) -> int:
+    content = database.with_name(f"{database.name}.dbtype").read_bytes()
+    return int.from_bytes(content[:4], "little") & _TYPE_BITS
+
+
+def _with_own_query(content: bytes, sequence: str) -> bytes:
+    """The a3m with the target as it was given: MMseqs2 writes D for B, E for Z and L for J."""
+    header, row, rest = content.split(b"\n", 2)
+    if not header.startswith(b">query") or len(row) != len(sequence):
+        raise SearchError("mmseqs wrote an alignment whose first row is not the target")
+    return b">query\n" + sequence.encode() + b"\n" + rest
+
+
+def cluster_sequences(
+    sequences: Mapping[str, str],
+    *,
+    min_identity: float = 0.4,
+    coverage: float = 0.8,
+    cpus: int = 4,
+    timeout: float | None = None,
+) -> dict[str, str]:
+    """The cluster of each name, called by the name of its representative; the order of the names does not matter.
+
+    Members have at least `min_identity` to their representative over `coverage` of both (AlphaFold 2, Suppl. Sec.
+    1.2.5: MMseqs2 clusters at 40 % identity). Equal sequences are always together.
+    """
+    for name, value in (("min_identity", min_identity), ("coverage", coverage)):
+        if not 0 < value <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, got {value}")
+    names: dict[str, list[str]] = {}
+    for name in sorted(sequences):
+        sequence = sequences[name]
+        if not (sequence.isascii() and sequence.isalpha()):
+            raise ValueError(f"the sequence of '{name}' must be letters of residues, got {sequence[:20]!r}")
+        names.setdefault(sequence.upper(), []).append(name)
+    if not names:
+        return {}
+    # MMseqs2 breaks ties by order, so the order is made of the sequences alone.
+    unique = sorted(names, key=lambda sequence: (-len(sequence), sequence))
+    program = require_program("mmseqs", PACKAGE)
+    length = ["--max-seq-len", str(len(unique[0]))] if len(unique[0]) > _MAX_RESIDUES else []
+    with working_directory() as directory:
+        with directory.joinpath("all.fasta").open("w") as file:
+            for number, sequence in enumerate(
+                [*unique, _INDEXABLE]
+            ):  # names as they are might clash with the program's own rules
+                file.write(f">{number}\n{sequence}\n")
+        # In one step, because in MMseqs2's cascade a member's likeness to its representative is not sure; and with
+        # more than its 20 neighbours, because protein families are larger.
+        options = f"--min-seq-id {min_identity:g} -c {coverage:g} --cov-mode 0 --single-step-clustering 1"
+        limits = f"--max-seqs 1000 --threads {cpus}"
+        for step in (
+            ["createdb", "all.fasta", "all", "--dbtype", "1", "--shuffle", "0"],
+            ["cluster", "all", "clusters", "steps", *options.split(), *limits.split(), *length],
+            ["createtsv", "all", "all", "clusters", "clusters.tsv"],
+        ):
+            run_program([program, *step, "-v", "2"], timeout=timeout, directory=directory)
+        table = written_by(program, directory / "clusters.tsv").decode()
+    representatives = {number: number for number in range(len(unique))}
+    for line in table.splitlines():
+        representative, member = line.split("\t")
+        if max(int(representative), int(member)) < len(unique):
+            representatives[int(member)] = int(representative)
+    return {
+        name: names[unique[representatives[number]]][0]
+        for number, sequence in enumerate(unique)
+        for name in names[sequence]
+    }

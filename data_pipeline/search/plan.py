@@ -1,0 +1,151 @@
+"""From the databases there are to the tools that search them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from data_pipeline.errors import InputError
+from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase
+from data_pipeline.search.hhblits import Hhblits, HhblitsOptions
+from data_pipeline.search.hhsearch import Hhsearch, HhsearchOptions
+from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch
+from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
+from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions
+from data_pipeline.search.process import require_program
+from data_pipeline.search.server import ServerOptions, ServerSearch
+from data_pipeline.search.tool import SequenceSearch, TemplateSearch
+from data_pipeline.templates.filters import TemplateOptions
+from data_pipeline.templates.own import OwnTemplateOptions
+from data_pipeline.templates.source import StructureSource, read_obsolete
+
+PACKAGES = {
+    **dict.fromkeys(("jackhmmer", "hmmsearch", "hmmbuild"), "hmmer"),
+    **dict.fromkeys(("hhblits", "hhsearch"), "hhsuite"),
+    "mmseqs": "mmseqs2",
+}
+SERVER_RESULT = "server_hits.a3m"
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentStep:
+    """One search for a target's relatives."""
+
+    result_file: str
+    tool: SequenceSearch
+    max_rows: int | None  # that are read of the result, the target's included
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateStep:
+    """The search for a target's templates."""
+
+    result_file: str
+    tool: TemplateSearch
+    source: StructureSource
+    options: TemplateOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    """All searches for a target, in the order in which their rows are merged."""
+
+    alignments: tuple[AlignmentStep, ...] = ()
+    templates: TemplateStep | None = None
+    own_templates: OwnTemplateOptions = field(default_factory=OwnTemplateOptions)  # for targets that bring their own
+
+
+@runtime_checkable
+class BatchSearch(SequenceSearch, Protocol):
+    """A search that answers for several targets in hardly more time than for one."""
+
+    def search_many(self, sequences: Sequence[str]) -> list[bytes]:
+        """What `search` gives for each."""
+
+
+def plan_searches(
+    profile: DatabaseProfile,
+    *,
+    cpus: int,
+    cache: Path,
+    server: ServerOptions | None = None,
+    latest_template: date | None = None,
+) -> SearchPlan:
+    """The tools for a profile's databases, each with `cpus` threads, and after them a server's.
+
+    `cache` is a directory for what a tool makes of a database once. `latest_template` holds for the user's own
+    templates too, and goes before the profile's date. A program that is not installed, and options that a tool does
+    not have, raise `InputError`.
+    """
+    steps = [
+        AlignmentStep(result_file=each.result_file, tool=_alignment_tool(each, cpus, cache), max_rows=each.max_rows)
+        for each in profile.alignments
+    ]
+    if server is not None:
+        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=ServerSearch(server), max_rows=None))
+    templates = profile.templates
+    return SearchPlan(
+        alignments=tuple(steps),
+        templates=None if templates is None else _template_step(templates, cpus, latest_template),
+        own_templates=OwnTemplateOptions(latest_release=latest_template),
+    )
+
+
+def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> SequenceSearch:
+    where = f"database '{database.name}'"
+    if database.tool == "hhblits":
+        options = _options(HhblitsOptions, database.options, where)
+        return Hhblits(program=_program("hhblits"), databases=database.paths, options=options, cpus=cpus)
+    (path,) = database.paths
+    if database.tool == "mmseqs":
+        return Mmseqs(
+            program=_program("mmseqs"),
+            database=path,
+            cache=cache,
+            options=_options(MmseqsOptions, database.options, where),
+            cpus=cpus,
+        )
+    jackhmmer = _options(JackhmmerOptions, database.options, where)
+    if database.engine == "program":
+        return JackhmmerProgram(path, jackhmmer, _program("jackhmmer"), cpus=cpus)
+    return InProcessJackhmmer(path, jackhmmer, cpus=cpus)
+
+
+def _template_step(database: TemplateDatabase, cpus: int, latest: date | None) -> TemplateStep:
+    obsolete = None if database.obsolete is None else read_obsolete(database.obsolete)
+    return TemplateStep(
+        result_file=database.result_file,
+        tool=_template_tool(database, cpus),
+        source=StructureSource(database.structures, obsolete=obsolete),
+        options=TemplateOptions(latest_release=latest or database.latest_release),
+    )
+
+
+def _template_tool(database: TemplateDatabase, cpus: int) -> TemplateSearch:
+    where = "[templates]"
+    if database.tool == "hhsearch":
+        options = _options(HhsearchOptions, database.options, where)
+        return Hhsearch(program=_program("hhsearch"), databases=database.paths, options=options, cpus=cpus)
+    (path,) = database.paths
+    hmmsearch = _options(HmmsearchOptions, database.options, where)
+    if database.engine == "program":
+        return HmmsearchProgram(path, hmmsearch, _program("hmmsearch"), _program("hmmbuild"), cpus=cpus)
+    return InProcessHmmsearch(path, hmmsearch, cpus=cpus)
+
+
+def _program(name: str) -> Path:
+    return require_program(name, PACKAGES[name])
+
+
+def _options(kind: type[Options], given: Mapping[str, Any], where: str) -> Options:
+    """A tool's options from a profile's table."""
+    known = tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # every tool's options are a dataclass
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise InputError(f"{where}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
+    try:
+        return kind(**given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: {error}") from error

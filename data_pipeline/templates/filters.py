@@ -1,0 +1,89 @@
+"""Which hits are worth opening a structure file for, and which structures a target may see."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+
+from data_pipeline.errors import printable
+from data_pipeline.features.templates import PlacedTemplate
+from data_pipeline.parse.hits import TemplateHit
+from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.structure import Chain, Structure
+from data_pipeline.templates.result import Reason, UnusableHitError
+
+_MAX_CA_CA = 150.0  # Angstrom between neighbours: only what cannot be a chain is refused
+_MIN_ATOMS = 5  # those of alanine
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateOptions:
+    """Which hits become templates; AlphaFold's numbers (AlphaFold 2, Suppl. Sec. 1.2.3)."""
+
+    latest_release: date | None = None  # templates must not be younger; None: any date, also none
+    max_templates: int = 20
+    min_align_ratio: float = 0.1  # aligned columns per target residue must be more
+    max_subsequence_ratio: float = 0.95  # a piece of the target itself must not be longer, per target residue
+    min_residues: int = 10  # of the hit's aligned stretch
+
+    def __post_init__(self) -> None:
+        if self.max_templates < 0 or self.min_residues < 1:
+            given = f"{self.max_templates} and {self.min_residues}"
+            raise ValueError(f"max_templates must be at least 0 and min_residues at least 1, got {given}")
+        for name in ("min_align_ratio", "max_subsequence_ratio"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)}")
+
+
+def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptions) -> None:
+    """Raise `UnusableHitError` for a hit that covers too little, is the target itself, or is too short."""
+    ratio = hit.aligned_columns / len(query)
+    if ratio <= options.min_align_ratio:
+        limit = f"more than {options.min_align_ratio:.0%} is needed"
+        raise UnusableHitError(Reason.COVERAGE, f"it is aligned to {ratio:.1%} of the target, and {limit}")
+    if letters in query and len(letters) / len(query) > options.max_subsequence_ratio:
+        raise UnusableHitError(Reason.DUPLICATE, f"its {len(letters)} residues are the target's own sequence")
+    if len(letters) < options.min_residues:
+        raise UnusableHitError(Reason.SHORT, f"it has {len(letters)} residues, and {options.min_residues} are needed")
+
+
+def check_table_date(entry: str, release_dates: Mapping[str, date], latest: date | None) -> None:
+    """Raise `UnusableHitError` if a table of release dates, which spares opening the file, has the entry too late."""
+    if latest is not None and entry in release_dates and release_dates[entry] > latest:
+        raise _released_later(entry, release_dates[entry], latest)
+
+
+def check_structure_date(structure: Structure, entry: str, known: date | None, latest: date | None) -> None:
+    """Raise `UnusableHitError` if a structure was released after `latest`, or nobody (not `known` either) says when."""
+    if latest is None:
+        return
+    if structure.release_date is None and known is None:
+        problem = f"neither its file nor a table says when {entry} was released, and it must not be after {latest}"
+        raise UnusableHitError(Reason.DATE_UNKNOWN, problem)
+    if structure.release_date is not None and structure.release_date > latest:
+        raise _released_later(entry, structure.release_date, latest)
+
+
+def check_distances(chain: Chain) -> None:
+    """Raise `UnusableHitError` for a chain whose neighbours are impossibly far apart."""
+    alpha = ATOM_ORDER["CA"]
+    known = chain.atom_mask[:, alpha] > 0
+    steps = np.linalg.norm(np.diff(chain.atom_positions[:, alpha], axis=0), axis=-1)
+    far = np.flatnonzero((steps > _MAX_CA_CA) & known[1:] & known[:-1])
+    if len(far):
+        place = f"residues {far[0] + 1} and {far[0] + 2} of chain {printable(chain.name)}"
+        problem = f"{place} are {steps[far[0]]:.0f} A apart, and {_MAX_CA_CA:.0f} A is the most"
+        raise UnusableHitError(Reason.BROKEN_CHAIN, problem)
+
+
+def check_atoms(template: PlacedTemplate) -> None:
+    """Raise `UnusableHitError` for a template with fewer atoms on the target than one residue has."""
+    atoms = int(template.masks.sum())
+    if atoms < _MIN_ATOMS:
+        problem = f"{template.name} has {atoms} atoms where it is aligned, and {_MIN_ATOMS} are needed"
+        raise UnusableHitError(Reason.NO_ATOMS, problem)
+
+
+def _released_later(entry: str, released: date, latest: date) -> UnusableHitError:
+    return UnusableHitError(Reason.RELEASED_LATER, f"{entry} was released on {released}, after {latest}")

@@ -1,0 +1,160 @@
+"""From a chain's features and labels to a training example: which rows, templates and residues it shows, and how.
+
+AlphaFold 2, Suppl. Sec. 1.2.3 to 1.2.8 and 1.3. Of the random choices, those of an example are made once (the loss's
+mode, crop, templates, deleted rows), those of a pass for every recycling pass (cluster centres, masking, extra rows).
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from jaxtyping import Int
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.features.ground_truth import GroundTruth, ground_truth
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.features.schema import Features, Sample
+from data_pipeline.transforms import msa
+from data_pipeline.transforms.crop import contiguous_crop, crop_labels, spatial_crop
+from data_pipeline.transforms.sample import SamplingConfig, draw_sample
+from data_pipeline.transforms.templates import choose_templates
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleConfig:
+    """How much of a chain one training example shows. The defaults are `initial_training()`."""
+
+    crop_size: int = 256
+    # 128 rows, of which four are left to templates.
+    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_msa_clusters=124))
+    max_template_hits: int = 20
+    block_deletion: msa.BlockDeletion = field(default_factory=msa.BlockDeletion)
+    unclamped_fraction: float = 0.1  # of examples, whose backbone loss is not clamped (Suppl. Sec. 1.9.2)
+    spatial_crop_probability: float = 0.0
+    distillation_msa_rows: int = 1000
+    min_confidence: float = 0.5  # of a predicted residue that counts in the loss
+    max_passes: int = 4  # recycling passes; how many are run is drawn for each step (Suppl. Alg. 31)
+    fixed_shapes: bool = True  # batches are padded to the sizes above: examples stack, compiled code sees one shape
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("crop_size", 1),
+            ("max_template_hits", 0),
+            ("distillation_msa_rows", 1),
+            ("max_passes", 1),
+        ):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("unclamped_fraction", "spatial_crop_probability", "min_confidence"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)}")
+
+    def sizes(self) -> dict[str, int]:
+        """The most that an example has along each axis of `SAMPLE_AXES`; batches of fixed shapes have just that."""
+        sampling = self.sampling
+        return {
+            "r": self.crop_size,
+            "s": sampling.max_msa_clusters,
+            "e": sampling.max_extra_msa,
+            "t": sampling.max_templates,
+        }
+
+
+def initial_training() -> ExampleConfig:
+    """AlphaFold 2, Suppl. Table 4, initial training."""
+    return ExampleConfig()
+
+
+def finetuning() -> ExampleConfig:
+    """AlphaFold 2, Suppl. Table 4, fine-tuning: longer crops, deeper MSAs."""
+    return ExampleConfig(crop_size=384, sampling=SamplingConfig(max_msa_clusters=508, max_extra_msa=5120))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingExample:
+    """One crop of one chain: what each recycling pass reads of it, and what the last pass is compared with."""
+
+    name: str
+    samples: tuple[Sample, ...]  # one for each pass; they differ in the MSA alone
+    truth: GroundTruth
+    use_clamped_fape: bool
+    resolution: float  # Angstrom, 0 unknown
+    is_distillation: bool
+
+
+def training_example(
+    features: Features, labels: ChainLabels, config: ExampleConfig, rng: np.random.Generator, num_passes: int
+) -> TrainingExample:
+    """Draw an example of this chain for `num_passes` recycling passes; equal arguments give equal examples."""
+    _check(features, labels)
+    # Differs from AlphaFold: drawn for each example, not each mini-batch; ranks need not agree, and the share is equal.
+    clamped = bool(rng.random() >= config.unclamped_fraction)
+    labels = confident(labels, config.min_confidence)
+    crop = _choose_crop(labels, config, clamped=clamped, rng=rng)
+    # Masked residues are replaced with the profile of the whole MSA, taken before any row is left out.
+    profile = msa.msa_profile(features.msa)
+    features = _choose_rows_and_templates(features, config, distilled=labels.is_distillation, rng=rng)
+    samples = tuple(draw_sample(features, config.sampling, rng, crop=crop, profile=profile) for _ in range(num_passes))
+    truth = ground_truth(features.aatype[crop], crop_labels(labels, crop))
+    return TrainingExample(
+        name=features.domain_name,
+        samples=samples,
+        truth=truth,
+        use_clamped_fape=clamped,
+        resolution=labels.resolution,
+        is_distillation=labels.is_distillation,
+    )
+
+
+def confident(labels: ChainLabels, least: float) -> ChainLabels:
+    """The labels without the atoms of predicted residues in which the prediction has less confidence than `least`.
+
+    AlphaFold 2, Suppl. Sec. 1.3; experimental structures stay as they are.
+    """
+    if not labels.is_distillation:
+        return labels
+    counts = (labels.confidence >= least).astype(np.float32)
+    return replace(
+        labels,
+        all_atom_positions=labels.all_atom_positions * counts[:, None, None],
+        all_atom_mask=labels.all_atom_mask * counts[:, None],
+    )
+
+
+def _check(features: Features, labels: ChainLabels) -> None:
+    residues, labelled = len(features.aatype), len(labels.all_atom_mask)
+    if residues != labelled:
+        name = printable(features.domain_name)
+        raise InputError(f"'{name}' has {residues} residues and labels for {labelled}; make its features again")
+
+
+def _choose_crop(
+    labels: ChainLabels, config: ExampleConfig, *, clamped: bool, rng: np.random.Generator
+) -> Int[np.ndarray, "c"]:
+    if rng.random() < config.spatial_crop_probability:
+        crop = spatial_crop(labels.all_atom_positions, labels.all_atom_mask, config.crop_size, rng)
+        if crop is not None:
+            return crop
+    return contiguous_crop(len(labels.all_atom_mask), config.crop_size, clamped=clamped, rng=rng)
+
+
+def _choose_rows_and_templates(
+    features: Features, config: ExampleConfig, *, distilled: bool, rng: np.random.Generator
+) -> Features:
+    rows = np.arange(len(features.msa))
+    if distilled:
+        # On top of all other sampling; the predictions were made from the whole MSA (Suppl. Sec. 1.3).
+        rows = msa.random_rows(len(rows), config.distillation_msa_rows, rng)
+    rows = rows[msa.rows_after_block_deletion(len(rows), config.block_deletion, rng)]
+    chosen = choose_templates(
+        len(features.template_aatype), config.max_template_hits, config.sampling.max_templates, rng
+    )
+    return replace(
+        features,
+        msa=features.msa[rows],
+        deletion_matrix=features.deletion_matrix[rows],
+        template_domain_names=tuple(features.template_domain_names[index] for index in chosen),
+        template_aatype=features.template_aatype[chosen],
+        template_all_atom_positions=features.template_all_atom_positions[chosen],
+        template_all_atom_masks=features.template_all_atom_masks[chosen],
+        template_sum_probs=features.template_sum_probs[chosen],
+    )

@@ -1,0 +1,52 @@
+"""`helixfold features`: from sequences or structures to features, for prediction or training elsewhere."""
+
+import argparse
+from pathlib import Path
+
+from data_pipeline.errors import InputError
+from helixfold.cli import feature_store, searching
+from helixfold.cli.feature_files import make_features
+from helixfold.cli.targets import read_targets
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe `helixfold features` to the command line."""
+    parser = commands.add_parser(
+        "features",
+        help="features without prediction: of targets to fold, or a training set from structures and alignments",
+        description="Search and featurise targets for `helixfold predict --features`; or, with --structures, make a "
+        "training set's feature store. Run the same command again to finish or extend it: nothing is made twice.",
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "inputs", nargs="*", type=Path, metavar="FILE", help="targets, as for `helixfold predict`: FASTA, CSV, a3m"
+    )
+    parser.add_argument("-o", "--output", type=Path, default=Path("features"), metavar="DIR", help="(%(default)s)")
+    parser.add_argument(
+        "--shard",
+        type=_shard,
+        metavar="I/N",
+        help="only part I of N, counted from 0, for several machines; parts of a training set are read as one store",
+    )
+    searching.add_options(parser)
+    feature_store.add_arguments(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.structures is not None or options.join_shards:
+        if options.inputs:
+            raise InputError("targets and --structures exclude each other; run the command once for each")
+        return feature_store.run(options)
+    targets = read_targets(options.inputs, options.msa, options.templates)
+    if not targets:
+        raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
+    return make_features(targets, output=options.output, plan=searching.plan_of(options), part=options.shard)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if not (slash and number.isascii() and number.isdigit() and count.isascii() and count.isdigit()):
+        raise argparse.ArgumentTypeError(f"'{text}' is no part such as 0/10")
+    if not int(number) < int(count):
+        raise argparse.ArgumentTypeError(f"parts of {int(count)} are 0 to {int(count) - 1}, got {int(number)}")
+    return int(number), int(count)

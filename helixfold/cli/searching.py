@@ -1,0 +1,180 @@
+"""Options of every command that turns sequences into features: where relatives and templates are searched."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
+from data_pipeline.files import replacing
+from data_pipeline.pipeline import PreparedTarget, Target, prepare
+from data_pipeline.search.database import DatabaseProfile
+from data_pipeline.search.plan import PACKAGES, SearchPlan, plan_searches
+from data_pipeline.search.process import find_program
+from data_pipeline.search.profile import read_profile, sequence_databases
+from data_pipeline.search.server import PUBLIC_SERVER, ServerOptions
+from data_pipeline.templates.result import TemplateResult
+
+FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.json", "msas"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The group of options that say what a target's features are made from."""
+    group = parser.add_argument_group("what to search (nothing: the sequence, and what is given for it)")
+    group.add_argument(
+        "--msa",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="alignments (a3m, Stockholm, ...) of the one target, or a directory with <name>.a3m for each",
+    )
+    group.add_argument(
+        "--templates",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="PATH",
+        help="your own mmCIF or PDB files, or directories of them; they take the place of a template search",
+    )
+    group.add_argument(
+        "--databases",
+        type=Path,
+        metavar="PATH",
+        help="profile of databases (TOML), or the directory that AlphaFold's download script filled",
+    )
+    group.add_argument(
+        "--database", nargs="+", type=Path, default=[], metavar="FASTA", help="sequences to search with jackhmmer"
+    )
+    group.add_argument(
+        "--msa-server",
+        nargs="?",
+        const=PUBLIC_SERVER,
+        metavar="URL",
+        help=f"send the sequences to an MMseqs2 server (without URL: {PUBLIC_SERVER}, a shared public resource)",
+    )
+    group.add_argument(
+        "--max-template-date",
+        type=calendar_date,
+        metavar="DATE",
+        help="leave out templates released after this day (2021-11-01)",
+    )
+    group.add_argument(
+        "--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="of each search (%(default)s)"
+    )
+
+
+def profile_of(options: argparse.Namespace) -> DatabaseProfile:
+    """The databases that the options name; none if they name none."""
+    if options.databases is not None and options.database:
+        raise InputError("--databases and --database exclude each other; put all databases into one profile")
+    if options.databases is not None:
+        return read_profile(options.databases, installed_programs())
+    return sequence_databases(options.database)
+
+
+def plan_of(options: argparse.Namespace) -> SearchPlan:
+    """The searches that the options ask for; notes on databases that are left out go to the screen."""
+    if options.threads < 1:
+        raise InputError(f"--threads must be at least 1, got {options.threads}")
+    profile = profile_of(options)
+    for note in profile.notes:
+        print(f"helixfold: {note}", file=sys.stderr)
+    server = None if options.msa_server is None else ServerOptions(url=options.msa_server)
+    return plan_searches(
+        profile,
+        cpus=options.threads,
+        cache=user_cache_path("helixfold") / "databases",
+        server=server,
+        latest_template=options.max_template_date,
+    )
+
+
+def installed_programs() -> set[str]:
+    return {name for name in PACKAGES if find_program(name) is not None}
+
+
+def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTarget:
+    """A target's features, written to its directory with the results of its searches and the fate of every hit."""
+    prepared = prepare(target, plan, directory / RESULTS_DIRECTORY)
+    directory.mkdir(parents=True, exist_ok=True)
+    prepared.features.save(directory / FEATURES_FILE)
+    if prepared.templates is not None:
+        with replacing(directory / TEMPLATES_FILE) as temporary:
+            temporary.write_text(json.dumps(template_report(prepared.templates), indent=2) + "\n")
+    return prepared
+
+
+def check_output(output: Path, sequences: Mapping[str, str]) -> None:
+    """Make the output directory, and refuse one that cannot be written or holds other proteins of these names."""
+    for name, sequence in sequences.items():
+        earlier = output / name / FEATURES_FILE
+        if earlier.is_file() and Features.load(earlier).sequence != sequence:
+            raise InputError(
+                f"{earlier.parent} holds another protein of the name '{name}'; choose another --output directory"
+            )
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{output}: cannot be used as output directory: {error.strerror}") from error
+    if not os.access(output, os.W_OK):
+        raise InputError(f"{output}: cannot be written; choose another --output directory")
+
+
+def template_report(result: TemplateResult) -> dict[str, list[dict[str, object]]]:
+    """Which templates the model reads, and why every other hit is none."""
+    return {
+        "used": [
+            {
+                "name": template.name,
+                "rank": template.rank,
+                "release_date": None if template.release_date is None else template.release_date.isoformat(),
+                "aligned_residues": template.aligned,
+                "identity": round(template.identity, 3),
+                "note": template.note,
+            }
+            for template in result.used
+        ],
+        "rejected": [
+            {"name": hit.name, "rank": hit.rank, "reason": hit.reason.value, "detail": hit.sentence}
+            for hit in result.rejected
+        ],
+    }
+
+
+def summary(prepared: PreparedTarget) -> str:
+    """One line for the screen: how deep the alignment is and where it comes from."""
+    sources = ", ".join(f"{rows:,} from {Path(source).name}" for source, rows in prepared.alignment_rows.items())
+    line = f"{len(prepared.features.msa):,} rows in the alignment" + (f" ({sources})" if sources else "")
+    if prepared.templates is None:
+        return line
+    used, rejected = prepared.templates.used, prepared.templates.rejected
+    names = f" ({', '.join(template.name for template in used)})" if used else ""
+    return f"{line}; {len(used)} templates{names}, {len(rejected)} hits not used, see {TEMPLATES_FILE}"
+
+
+def read_features(paths: Sequence[Path]) -> list[tuple[Path, Features]]:
+    """Features made before: `features.npz` files, or directories with one in each target's directory."""
+    found: list[tuple[Path, Features]] = []
+    for path in paths:
+        files = [path]
+        if path.is_dir():
+            files = sorted({*path.glob(f"*/{FEATURES_FILE}"), *path.glob(FEATURES_FILE)})
+            if not files:
+                raise InputError.at(path, f"there is no {FEATURES_FILE} here or in a directory below")
+        found += [(file, Features.load(file)) for file in files]
+    return found
+
+
+def calendar_date(text: str) -> date:
+    """A day given on the command line."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no date; write year-month-day, such as 2021-11-01") from error

@@ -1,0 +1,64 @@
+"""`helixfold doctor` says what was found and what a target would use."""
+
+from pathlib import Path
+
+import pytest
+
+from helixfold.cli.main import main
+
+
+def doctor(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["doctor", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    (tmp_path / "uniref90.fasta").write_text(">a\nMKTAYIAKQR\n" * 100)
+    (tmp_path / "seqres.txt").write_text(">1abc_A mol:protein length:4\nMKTA\n")
+    (tmp_path / "mmcif").mkdir()
+    (tmp_path / "mmcif" / "1abc.cif").touch()
+    path = tmp_path / "databases.toml"
+    path.write_text(
+        '[[alignments]]\nname = "uniref90"\ntool = "jackhmmer"\npath = "uniref90.fasta"\nmax_rows = 10000\n'
+        '[templates]\ntool = "hmmsearch"\npath = "seqres.txt"\nstructures = "mmcif"\nlatest_release = 2021-11-01\n'
+    )
+    return path
+
+
+def test_machine_programs_and_parameters_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    out = doctor(capsys)
+    for word in ("PyTorch", "device", "memory", "parameters", "pyhmmer", "hhblits", "mmseqs", "none; name them with"):
+        assert word in out
+
+
+def test_a_missing_program_is_named_with_its_package(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helixfold.cli.doctor.find_program", lambda name: None)
+    assert "not installed (package hhsuite)" in doctor(capsys)
+
+
+def test_databases_are_shown_with_their_sizes_in_merge_order(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
+    out = doctor(capsys, "--databases", profile)
+    assert "uniref90    jackhmmer in this process, at most 10,000 rows" in out
+    assert "1.4 KiB in 1 files" in out
+    assert "hmmsearch in this process, released until 2021-11-01" in out
+    assert "mmcif: 1 files" in out
+
+
+def test_each_target_is_shown_with_what_it_would_use(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "two.fasta").write_text(">one\nMKTAYIAKQR\n>two\nMKTA\n")
+    out = doctor(capsys, tmp_path / "two.fasta", "--databases", profile, "--msa-server", "http://127.0.0.1:1")
+    targets = out.split("targets\n")[1]
+    assert "one         10 residues" in targets
+    assert targets.count("alignment from uniref90 (jackhmmer in this process), server") == 2
+    assert "templates from hmmsearch in this process" in targets
+    assert "http://127.0.0.1:1: sequences are sent there" in out
+
+
+def test_a_wrong_profile_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["doctor", "--databases", str(tmp_path / "missing.toml")]) == 2
+    assert "missing.toml" in capsys.readouterr().err

@@ -1,0 +1,155 @@
+"""`helixfold features --structures`: wrong use in words, exit codes, and a killed run that goes on."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.datasets import clustering
+from data_pipeline.datasets.store import FeatureStore
+from helixfold.cli.main import main
+from tests.data_pipeline.datasets.training_files import write_a3m, write_training_files
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _without_mmseqs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clustering, "find_program", lambda name: None)
+
+
+def command(root: Path, *more: str, output: str = "store") -> list[str]:
+    return [
+        *("features", "--structures", str(root / "structures"), "--alignments", str(root / "alignments")),
+        *("--output", str(root / output), "--workers", "1", *more),
+    ]
+
+
+def digests(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_training_set_is_built_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training_files(tmp_path)
+    assert main(command(tmp_path)) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path}/store: 6 chains, 6 made now; 0 left out\n"
+    assert "3 of 6 chains have no alignment" in said.err
+    assert "only chains of identical sequence share a cluster" in said.err
+    assert main(command(tmp_path)) == 0
+    assert "6 chains, 0 made now" in capsys.readouterr().out
+
+
+def test_a_failed_chain_gives_exit_code_1_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training_files(tmp_path)
+    write_a3m(tmp_path / "alignments/0abc_A/a3m/uniref90_hits.a3m", "MKV", "MK-V")
+    assert main(command(tmp_path)) == 1
+    said = capsys.readouterr()
+    assert "1 failed, see" in said.err
+    assert "the first of them, 0abc_A: " in said.err
+    assert "5 chains" in said.out
+
+
+def test_filters_and_required_alignments_leave_out_without_failing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_training_files(tmp_path)
+    assert main(command(tmp_path, "--require-alignments")) == 0
+    assert "3 chains, 3 made now; 3 left out" in capsys.readouterr().out
+    for more in (("--max-release-date", "2018-04-29"), ("--resolution", "2.1"), ("--min-length", "41")):
+        assert main(command(tmp_path, *more, output=more[0])) == 0
+        assert "0 chains, 0 made now; 6 left out" in capsys.readouterr().out
+    assert FeatureStore.open(tmp_path / "--min-length").entries == ()
+
+
+def test_shards_are_built_one_by_one_and_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training_files(tmp_path)
+    for shard in range(2):
+        assert main(command(tmp_path, "--shard", f"{shard}/2")) == 0
+    capsys.readouterr()
+    assert main(["features", "--join-shards", "--output", str(tmp_path / "store")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/store: 6 chains in 6 clusters\n"
+    assert len(FeatureStore.open(tmp_path / "store").entries) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--structures", "{}/none"], "none: cannot be listed"),
+        (["--structures", "{}/structures", "--alignments", "{}/none"], "none: cannot be listed"),
+        (["--structures", "{}/structures", "--require-alignments"], "--require-alignments needs --alignments"),
+        (["--structures", "{}/structures", "--duplicates", "x"], "--duplicates needs --alignments"),
+        (["--structures", "{}/structures", "--templates-from", "x"], "--templates-from needs --alignments"),
+        (["--structures", "{}/structures", "--obsolete", "x"], "--obsolete needs --templates-from"),
+        (["--structures", "{}/structures", "--clusters", "{}/none"], "none: cannot be read"),
+        (["--structures", "{}/structures", "--shard", "2/2"], "a shard is i/n with i from 0 to n - 1"),
+        (["--structures", "{}/structures", "--workers", "0"], "workers must be at least 1"),
+        (["--structures", "{}/structures", "--resolution", "-1"], "below_resolution must be positive"),
+        (["--structures", "{}/structures", "--output", "{}/structures/0abc.pdb"], "cannot be used as a feature store"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], problem: str
+) -> None:
+    write_training_files(tmp_path, 1)
+    given = [argument.format(tmp_path) for argument in arguments]
+    if "--output" not in given:
+        given += ["--output", str(tmp_path / "store")]
+    assert main(["features", *given]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1
+    assert problem in said[0]
+
+
+@pytest.mark.parametrize("argument", [("--shard", "1"), ("--shard", "a/b"), ("--max-release-date", "30.4.2018")])
+def test_unreadable_options_exit_with_2(tmp_path: Path, argument: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(command(tmp_path, *argument))
+    assert done.value.code == 2
+
+
+def test_a_run_killed_at_any_moment_ends_with_the_same_store(tmp_path: Path) -> None:
+    write_training_files(tmp_path, 12)
+    assert main(command(tmp_path, output="whole")) == 0
+    wanted = digests(tmp_path / "whole")
+    write_text = (
+        "import sys; from data_pipeline.datasets import clustering; clustering.find_program = lambda name: None; "
+    )
+    code = f"{write_text}from helixfold.cli.feature_store import run; import argparse; " + (
+        "from helixfold.cli.features import add_command; parser = argparse.ArgumentParser(); "
+        "add_command(parser.add_subparsers()); options = parser.parse_args(sys.argv[1:]); sys.exit(run(options))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    finished: dict[str, int] = {}
+    for kill_at in (0, 1, 5, 12, 20):  # finished pieces
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *command(tmp_path)], env=environment, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and len(pieces(tmp_path / "store")) < kill_at:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        now = pieces(tmp_path / "store")
+        assert finished.items() <= now.items()  # nothing was written again
+        finished = now
+    (tmp_path / "store/.features.lmdb.00.partial").write_bytes(b"half")
+    assert main(command(tmp_path)) == 0
+    assert digests(tmp_path / "store") == wanted
+
+
+def pieces(store: Path) -> dict[str, int]:
+    """The inode of each finished piece."""
+    found = {}
+    for path in store.glob("work/*/*"):
+        if not path.name.startswith("."):
+            found[path.name] = path.stat().st_ino
+    return found

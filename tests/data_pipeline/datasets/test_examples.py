@@ -1,0 +1,102 @@
+"""The examples of a step are the same whenever, wherever and after whatever they are asked for."""
+
+import pickle
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.datasets.examples import StepExamples, TrainingDataset
+from data_pipeline.errors import InputError
+from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.transforms.training import ExampleConfig
+from tests.data_pipeline.datasets.memory_store import MemoryStore, small_store
+
+CONFIG = ExampleConfig(crop_size=16, sampling=SamplingConfig(max_msa_clusters=4, max_extra_msa=6, max_templates=2))
+
+
+def dataset(**settings: Any) -> TrainingDataset:
+    return TrainingDataset(**({"store": small_store(), "config": CONFIG, "seed": 3} | settings))
+
+
+def assert_equal(one: StepExamples, two: StepExamples) -> None:
+    assert (one.step, one.refused, len(one.examples)) == (two.step, two.refused, len(two.examples))
+    for first, second in zip(one.examples, two.examples, strict=True):
+        assert (first.name, first.use_clamped_fape) == (second.name, second.use_clamped_fape)
+        pairs = [*zip(first.samples, second.samples, strict=True), (first.truth, second.truth)]
+        for left, right in pairs:
+            for field in fields(left):
+                np.testing.assert_array_equal(getattr(left, field.name), getattr(right, field.name))
+
+
+def test_a_step_does_not_depend_on_the_steps_before_or_on_the_process() -> None:
+    in_order = [dataset()[step] for step in range(6)]
+    one = dataset()
+    for step in (5, 0, 3, 3):
+        assert_equal(one[step], in_order[step])
+    assert_equal(pickle.loads(pickle.dumps(one))[4], in_order[4])
+
+
+def test_ranks_places_steps_and_seeds_draw_for_themselves() -> None:
+    def signature(found: TrainingDataset, step: int) -> tuple[bytes, ...]:
+        return tuple(example.samples[0].msa_feat.tobytes() for example in found[step].examples)
+
+    two = dataset(batch_size=2)
+    drawn = [*signature(two, 0), *signature(two, 1), *signature(two.on_rank(1), 0), *signature(dataset(seed=4), 0)]
+    assert len(set(drawn)) == len(drawn)
+    # The first place of a larger batch is the batch of one.
+    assert signature(dataset(), 0)[0] == drawn[0]
+
+
+def test_every_example_of_a_step_has_the_same_number_of_passes_on_every_rank() -> None:
+    two = dataset(batch_size=2)
+    passes = [two.num_passes(step) for step in range(12)]
+    for rank in range(3):
+        for step in range(12):
+            assert {len(example.samples) for example in two.on_rank(rank)[step].examples} == {passes[step]}
+    assert len(set(passes)) > 1
+
+
+def test_chains_that_cannot_be_loaded_are_replaced_and_named() -> None:
+    healthy, broken = dataset(), dataset(store=small_store(damaged=frozenset({"chain3", "chain7"})))
+    affected = 0
+    for step in range(40):
+        chain, found = healthy[step].examples[0].name, broken[step]
+        if chain in ("chain3", "chain7"):
+            affected += 1
+            assert found.refused[0] == f"{chain}: the record of '{chain}' is damaged"
+            assert found.examples[0].name not in ("chain3", "chain7")
+            assert_equal(found, broken[step])
+        else:
+            assert_equal(found, healthy[step])
+    assert affected
+
+
+def test_a_store_without_a_usable_chain_ends_the_run_with_the_reason() -> None:
+    everything = small_store()
+    broken = replace(everything, damaged=frozenset(entry.name for entry in everything.entries))
+    with pytest.raises(InputError, match=r"10 chains drawn one after the other for step 2, rank 0 .* is damaged"):
+        dataset(store=broken)[2]
+
+
+def test_bugs_are_not_taken_for_bad_records_and_say_where_they_struck() -> None:
+    store = small_store()
+    faulty = MemoryStore(store.entries, faulty=frozenset(entry.name for entry in store.entries))
+    with pytest.raises(ZeroDivisionError) as caught:
+        dataset(store=faulty, rank=2)[5]
+    assert caught.value.__notes__[0].startswith("while an example was made of chain 'chain")
+    assert caught.value.__notes__[0].endswith("', step 5, rank 2, place 0 in the batch")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1 and rank not negative, got 0 and 0"),
+        ({"rank": -1}, "rank not negative"),
+        ({"batch_size": 2, "config": replace(CONFIG, fixed_shapes=False)}, "only if config.fixed_shapes is set"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataset(**settings)

@@ -1,0 +1,102 @@
+"""A file that fails, or that takes its process with it, is alone in that."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.datasets.chains import ChainFilter
+from data_pipeline.datasets.recipe import Recipe, Survey
+from data_pipeline.datasets.workers import FileOutcome, process_files
+from data_pipeline.structure import Structure
+from tests.data_pipeline.datasets.training_files import write_training_files
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyRecipe(Recipe):
+    """A recipe that ends its process, or has an error of its own, at some files."""
+
+    def survey(self, structure: Structure, path: Path) -> Survey:
+        if structure.name == "2abc":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if structure.name == "1abc":
+            raise ZeroDivisionError("a mistake of ours")
+        return super().survey(structure, path)
+
+
+def outcomes(root: Path, recipe: Recipe, paths: list[Path], workers: int) -> dict[str, FileOutcome]:
+    return {outcome.path.name: outcome for outcome in process_files(recipe, root / "store", paths, workers)}
+
+
+def test_a_file_that_kills_its_process_loses_only_itself(tmp_path: Path) -> None:
+    structures, _ = write_training_files(tmp_path, 5)
+    found = outcomes(tmp_path, FaultyRecipe(filter=ChainFilter()), sorted(structures.iterdir()), workers=2)
+    assert len(found) == 5
+    assert {name: outcome.problem for name, outcome in found.items() if outcome.problem} == {
+        "1abc.pdb.gz": "ZeroDivisionError: a mistake of ours",
+        "2abc.pdb": "the process that read it died (out of memory?); try again with fewer --workers",
+    }
+    assert all(len(outcome.keys) == 2 for outcome in found.values() if not outcome.problem)
+
+
+def test_a_mistake_within_one_thread_is_also_the_files_own(tmp_path: Path) -> None:
+    structures, _ = write_training_files(tmp_path, 2)
+    found = outcomes(tmp_path, FaultyRecipe(filter=ChainFilter()), sorted(structures.iterdir()), workers=1)
+    assert found["1abc.pdb.gz"].problem == "ZeroDivisionError: a mistake of ours"
+    assert found["0abc.pdb"].made == {"0abc_A", "0abc_B"}
+
+
+def test_no_file_is_no_work(tmp_path: Path) -> None:
+    assert outcomes(tmp_path, Recipe(filter=ChainFilter()), [], workers=1) == {}
+    assert outcomes(tmp_path, Recipe(filter=ChainFilter()), [], workers=2) == {}
+
+
+WAIT = """
+import sys, time
+from pathlib import Path
+from data_pipeline.datasets.chains import ChainFilter
+from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.workers import process_files
+if __name__ == "__main__":
+    for outcome in process_files(Recipe(filter=ChainFilter()), Path("store"), sorted(Path("structures").iterdir()), 2):
+        print("one", flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    write_training_files(tmp_path, 3)
+    (tmp_path / "wait.py").write_text(WAIT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    process = subprocess.Popen(
+        [sys.executable, "wait.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"one\n"
+    assert len(_session(process.pid)) >= 3
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    deadline = time.monotonic() + 20
+    while _session(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _session(process.pid) == []
+
+
+def _session(leader: int) -> list[int]:
+    """Living processes of a session."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(status.parent.name))
+    return found

@@ -1,0 +1,109 @@
+"""Labels are AlphaFold's to the last bit, and the two names of ambiguous atoms are each other's."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from data_pipeline import residues
+from data_pipeline.features.ground_truth import ATOM14_ALTERNATIVE, ATOM14_IS_AMBIGUOUS, GroundTruth, ground_truth
+from data_pipeline.features.labels import ChainLabels
+
+# Computed from the labels; the rest of AlphaFold's label features are frames and torsions, which the losses compute.
+FIELDS = [field.name for field in fields(GroundTruth)]
+
+
+def labels(positions: np.ndarray, mask: np.ndarray) -> ChainLabels:
+    return ChainLabels(
+        all_atom_positions=positions,
+        all_atom_mask=mask,
+        confidence=np.ones(len(mask), np.float32),
+        resolution=1.8,
+        is_distillation=False,
+    )
+
+
+def assert_equal(found: GroundTruth, expected: dict[str, np.ndarray]) -> None:
+    for name in FIELDS:
+        array = getattr(found, name)
+        assert array.dtype == expected[name].dtype, name
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+@pytest.mark.parity
+def test_ground_truth_equals_alphafolds_function_for_function(reference: Path) -> None:
+    prefix = "ground_truth_features|"
+    with np.load(reference / "modules" / "functions.npz") as functions:
+        given_ = {name: functions[f"{prefix}in:{name}"] for name in ("aatype", "all_atom_positions", "all_atom_mask")}
+        expected = {name: functions[f"{prefix}out:{name}"] for name in FIELDS if name != "aatype"} | given_
+        found = ground_truth(given_["aatype"], labels(given_["all_atom_positions"], given_["all_atom_mask"]))
+        assert_equal(found, expected)
+        renaming = "compute_renamed_ground_truth|in:"
+        for name in ("atom14_gt_positions", "atom14_alt_gt_positions", "atom14_atom_is_ambiguous"):
+            np.testing.assert_array_equal(getattr(found, name), functions[renaming + name])
+        for name in ("atom14_gt_exists", "atom14_alt_gt_exists", "atom14_atom_exists"):
+            np.testing.assert_array_equal(getattr(found, name), functions[renaming + name])
+
+
+@pytest.mark.parity
+def test_ground_truth_equals_what_alphafolds_loss_reads(reference: Path) -> None:
+    with np.load(reference / "cases" / "monomer_ptm_loss" / "features.npz") as features:
+        expected = {name: features[name][0] for name in FIELDS}
+        found = ground_truth(expected["aatype"], labels(expected["all_atom_positions"], expected["all_atom_mask"]))
+        assert_equal(found, expected)
+
+
+@pytest.mark.parity
+def test_pseudo_beta_equals_alphafolds(reference: Path) -> None:
+    with np.load(reference / "modules" / "functions.npz") as functions:
+        aatype, positions, masks = (
+            functions[f"pseudo_beta_fn|in:{name}"] for name in ("aatype", "all_atom_positions", "all_atom_masks")
+        )
+        found = ground_truth(aatype, labels(positions, masks))
+        np.testing.assert_array_equal(found.pseudo_beta, functions["pseudo_beta_fn|out:pseudo_beta"])
+        np.testing.assert_array_equal(found.pseudo_beta_mask, functions["pseudo_beta_fn|out:pseudo_beta_mask"])
+
+
+@pytest.mark.parity
+def test_atom_layouts_equal_those_of_alphafolds_feature_pipeline(reference: Path) -> None:
+    with np.load(reference / "pipeline" / "tf_monomer_transforms.npz") as steps:
+        aatype = steps["n03_squeeze_features|aatype"]
+        r = len(aatype)
+        found = ground_truth(aatype, labels(np.zeros((r, 37, 3), np.float32), np.zeros((r, 37), np.float32)))
+        for name in ("atom14_atom_exists", "residx_atom14_to_atom37", "residx_atom37_to_atom14", "atom37_atom_exists"):
+            np.testing.assert_array_equal(getattr(found, name), steps[f"n12_make_atom14_masks|{name}"])
+
+
+def test_twelve_atoms_of_four_residue_types_have_two_names() -> None:
+    named = {
+        (residues.THREE_LETTER[restype], residues.ATOM14_NAMES[restype][slot])
+        for restype, slot in zip(*np.nonzero(ATOM14_IS_AMBIGUOUS), strict=True)
+    }
+    rings = {(residue, atom) for residue in ("PHE", "TYR") for atom in ("CD1", "CD2", "CE1", "CE2")}
+    assert named == rings | {("ASP", "OD1"), ("ASP", "OD2"), ("GLU", "OE1"), ("GLU", "OE2")}
+
+
+@given(
+    aatype=arrays.arrays(np.int32, st.integers(1, 30), elements=st.integers(0, 20)),
+    seed=st.integers(0, 2**16),
+)
+def test_the_alternative_of_the_alternative_is_the_truth(aatype: np.ndarray, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    r = len(aatype)
+    mask = (rng.random((r, 37)) < 0.7).astype(np.float32)
+    truth = ground_truth(aatype, labels(rng.random((r, 37, 3), np.float32), mask))
+    rows, other = np.arange(r)[:, None], ATOM14_ALTERNATIVE[aatype]
+    np.testing.assert_array_equal(truth.atom14_alt_gt_positions[rows, other], truth.atom14_gt_positions)
+    np.testing.assert_array_equal(truth.atom14_alt_gt_exists[rows, other], truth.atom14_gt_exists)
+    unambiguous = truth.atom14_atom_is_ambiguous == 0
+    np.testing.assert_array_equal(truth.atom14_alt_gt_positions[unambiguous], truth.atom14_gt_positions[unambiguous])
+    # No atom is lost or made: each layout has those atoms of the residue's type that were observed.
+    observed = truth.all_atom_mask * truth.atom37_atom_exists
+    np.testing.assert_array_equal(truth.atom14_gt_exists.sum(axis=1), observed.sum(axis=1))
+    np.testing.assert_array_equal(truth.atom14_alt_gt_exists.sum(axis=1), observed.sum(axis=1))
+    assert (truth.atom14_gt_exists <= truth.atom14_atom_exists).all()
+    assert not truth.atom14_gt_positions[truth.atom14_gt_exists == 0].any()

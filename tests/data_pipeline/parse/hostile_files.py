@@ -1,0 +1,126 @@
+"""Hostile files, and reading them under a limit on memory in a process of its own.
+
+    python -m tests.data_pipeline.parse.hostile_files FOLDER CASE...
+
+The limit is 1 GiB above what the imports take; a parser that needs more dies of a `MemoryError`.
+"""
+
+import gzip
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from data_pipeline.errors import InputError
+from data_pipeline.parse.alignment import read_alignment
+from data_pipeline.parse.hhr import read_hhr
+from data_pipeline.parse.hmmsearch import parse_hmmsearch
+from data_pipeline.parse.stockholm import a3m_to_stockholm, deduplicated, stockholm_to_a3m, without_empty_columns
+from data_pipeline.parse.text import read_text_bytes
+
+ALLOWED = 2**30
+MIB = 2**20
+
+
+def repeated(unit: bytes, size: int) -> tuple[bytes, int]:
+    """About `size` bytes of this text as a piece and how often it comes."""
+    piece = unit * max(1, MIB // len(unit))
+    return piece, max(1, size // len(piece))
+
+
+def numbered(row: bytes, rows: int) -> tuple[bytes, int]:
+    """Stockholm rows of different names."""
+    return b"".join(b"%d %s\n" % (number, row) for number in range(rows)), 1
+
+
+def edit(change: Callable[[bytes], object]) -> Callable[[Path], object]:
+    return lambda path: change(read_text_bytes(path, 3 * 2**26))
+
+
+HIT = b"No 1\n>x\nAligned_cols=1 Sum_probs=1\n"
+WIDE = b"-A" * 500_000
+
+# Beginning, then a piece that is repeated, and what reads it. Those of the first group take a second each.
+QUICK: dict[str, tuple[bytes, tuple[bytes, int], Callable[[Path], object]]] = {
+    "one line without end": (b">q\nACD\n>h\n", repeated(b"A", 600 * MIB), read_alignment),
+    "one header without end": (b">q\nACD\n>", repeated(b"\xf0\x9f\x98\x80", 600 * MIB), read_alignment),
+    "one row of many lines": (b">q\nACD\n>h\n", repeated(b"A\n", 600 * MIB), read_alignment),
+    "nothing but line ends": (b"", repeated(b"\n", 600 * MIB), read_alignment),
+    "a hit of many lines": (HIT, repeated(b"Q\n", 20 * MIB), read_hhr),
+    "a target of many columns to Stockholm": (b">q\nA", repeated(b"C", MIB), edit(a3m_to_stockholm)),
+}
+SLOW: dict[str, tuple[bytes, tuple[bytes, int], Callable[[Path], object]]] = {
+    "rows of many columns": (
+        b">q\n" + b"A" * 2_000_000 + b"\n",
+        (b">h\n" + b"A" * 2_000_000 + b"\n", 400),
+        read_alignment,
+    ),
+    "long insertions": (
+        b">q\n" + b"A" * 100_000 + b"\n",
+        (b">h\n" + b"A" * 99_999 + b"a" * 40_000 + b"A\n", 8000),
+        read_alignment,
+    ),
+    "aligned rows of many columns": (b"", repeated(b">h\n" + WIDE + b"\n", 400 * MIB), read_alignment),
+    "blocks of many columns": (b"# STOCKHOLM 1.0\n", repeated(b"q " + WIDE + b"\n", 600 * MIB), read_alignment),
+    "insertions to Stockholm": (
+        b">q\n" + b"A" * 1000 + b"\n",
+        repeated(b">h\n" + b"A" * 999 + b"a" * 1000 + b"A\n", 30 * MIB),
+        edit(a3m_to_stockholm),
+    ),
+    "Stockholm to a3m": (b"", numbered(WIDE, 180), edit(stockholm_to_a3m)),
+    "Stockholm compacted": (b"", numbered(WIDE, 180), edit(without_empty_columns)),
+    "Stockholm deduplicated": (b"", numbered(WIDE, 180), edit(deduplicated)),
+    "many rows to a3m": (
+        b"",
+        ("".join(f"{n:x} A\n" for n in range(150_000)).encode(), 100),
+        edit(stockholm_to_a3m),
+    ),
+    "hits of many columns": (
+        b"",
+        repeated(b"1abc_A/1-9 " + WIDE + b"\n", 180 * MIB),
+        edit(lambda content: parse_hmmsearch(content, "A")),
+    ),
+    "a hit of many columns": (
+        HIT,
+        (b"".join(b"%c x               1 %s 99999 (1)\n" % (side, b"A" * 99_999) for side in b"QT"), 160),
+        read_hhr,
+    ),
+    "many hits": (
+        b"",
+        repeated(HIT + b"Q q               1 A 1 (1)\nT t               1 A 1 (1)\n", 30 * MIB),
+        read_hhr,
+    ),
+    "many rows": (b">q\nA\n", repeated(b">abc\nA\n", 600 * MIB), read_alignment),
+    "many rows of .aln": (b"A\n", repeated(b"A\n", 600 * MIB), read_alignment),
+    "many blocks": (b"# STOCKHOLM 1.0\n", repeated(b"q A\n", 600 * MIB), read_alignment),
+}
+
+
+def main(folder: str, *cases: str) -> None:
+    files = [write(Path(folder) / f"{index}.gz", *(QUICK | SLOW)[case][:2]) for index, case in enumerate(cases)]
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + ALLOWED, used + ALLOWED))
+    for case, path in zip(cases, files, strict=True):
+        try:
+            (QUICK | SLOW)[case][2](path)
+        except InputError as error:
+            print(f"{case}: {str(error)[:200]}")
+        else:
+            print(f"{case}: a value")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(f"    {peak / 1024:.0f} MiB at most", flush=True)
+
+
+def write(path: Path, beginning: bytes, repetition: tuple[bytes, int]) -> Path:
+    """A file of many gzip members is one of their contents joined."""
+    piece, count = repetition
+    packed = gzip.compress(piece, 1)
+    with path.open("wb") as file:
+        file.write(gzip.compress(beginning) if beginning else b"")
+        for _ in range(count):
+            file.write(packed)
+    return path
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

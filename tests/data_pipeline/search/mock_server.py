@@ -1,0 +1,117 @@
+"""An MMseqs2 server on this machine that answers as a test tells it to."""
+
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs
+
+from data_pipeline.search.server_results import ENVIRONMENTAL_FILE, UNIREF_FILE
+
+Answer = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: "MockServer"
+
+    def do_GET(self) -> None:
+        self.server.answer("state" if self.path.startswith("/ticket/") else "download", self)
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode(), keep_blank_values=True)
+        self.server.queries.append({key: values[0] for key, values in form.items()})
+        self.server.agents.add(self.headers["User-Agent"])
+        self.server.answer("submit", self)
+
+    def send(self, content: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests are quiet."""
+
+
+class MockServer(ThreadingHTTPServer):
+    """Answers each kind of request ("submit", "state", "download") from its list, the last one for ever."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: dict[str, list[Answer]] = {"submit": [state("PENDING")], "state": [state("COMPLETE")]}
+        self.answers["download"] = [lambda handler: handler.send(archive(self.results()))]
+        self.requests: list[str] = []
+        self.queries: list[dict[str, str]] = []
+        self.agents: set[str] = set()
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def answer(self, kind: str, handler: Handler) -> None:
+        with self.lock:
+            self.requests.append(kind)
+            answers = self.answers[kind]
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        answer(handler)
+
+    def asked(self) -> dict[str, str]:
+        """The numbered sequences of the last query."""
+        words = self.queries[-1]["q"].split()
+        return {name[1:]: sequence for name, sequence in zip(words[::2], words[1::2], strict=True)}
+
+    def results(self) -> dict[str, bytes]:
+        """Two alignments of everything that was asked for: one row more from UniRef, one from elsewhere."""
+        files = {}
+        for name, letter in ((UNIREF_FILE, "U"), (ENVIRONMENTAL_FILE, "E")):
+            parts = [
+                f">{number}\n{sequence}\n>{letter}{number}\t99\n-{sequence[1:]}\n"
+                for number, sequence in self.asked().items()
+            ]
+            files[name] = "".join(f"{part}\0" for part in parts).encode()
+        return files
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Connections that a test cuts are no news."""
+
+
+@contextmanager
+def mock_server() -> Iterator[MockServer]:
+    with MockServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def state(status: str, **other: str) -> Answer:
+    return lambda handler: handler.send(json.dumps({"id": "ticket_1-A", "status": status, **other}).encode())
+
+
+def failing(status: int, content: bytes = b"sorry", **headers: str) -> Answer:
+    return lambda handler: handler.send(content, status, **headers)
+
+
+def archive(files: dict[str, bytes], *others: tarfile.TarInfo) -> bytes:
+    """A tar.gz of these files, behind other members."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz", compresslevel=1) as tar:
+        for member in others:
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return content.getvalue()

@@ -1,0 +1,166 @@
+"""Batches are the dataset's examples, whoever made them, in whatever order the workers finished."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.datasets.examples import TrainingDataset
+from data_pipeline.errors import InputError
+from data_pipeline.transforms.pad import pad_sample
+from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.transforms.training import ExampleConfig
+from helixfold.batch import Batch
+from helixfold.labels import Labels
+from helixfold.training import loader as loading
+from helixfold.training.loader import TrainingBatch, TrainingLoader, pack
+from tests.data_pipeline.datasets.memory_store import small_store
+
+CONFIG = ExampleConfig(crop_size=16, sampling=SamplingConfig(max_msa_clusters=4, max_extra_msa=6, max_templates=2))
+CPU = torch.device("cpu")
+
+
+def dataset(**settings: Any) -> TrainingDataset:
+    return TrainingDataset(**({"store": small_store(), "config": CONFIG, "seed": 3, "batch_size": 2} | settings))
+
+
+def tensors(batch: TrainingBatch) -> list[torch.Tensor]:
+    parts: list[Any] = [*batch.passes, batch.labels]
+    return [getattr(part, field.name) for part in parts for field in fields(part)]
+
+
+def assert_equal(one: TrainingBatch, two: TrainingBatch) -> None:
+    assert (one.step, one.names, one.refused) == (two.step, two.names, two.refused)
+    for left, right in zip(tensors(one), tensors(two), strict=True):
+        assert left.dtype == right.dtype
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("fixed_shapes", [True, False])
+def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool) -> None:
+    config = replace(CONFIG, crop_size=40, fixed_shapes=fixed_shapes)
+    drawn = dataset(config=config, batch_size=2 if fixed_shapes else 1)[4]
+    batch = pack(drawn, config.sizes() if fixed_shapes else None).on(CPU)
+    assert batch.names == tuple(example.name for example in drawn.examples)
+    assert len(batch.passes) == len(drawn.examples[0].samples)
+    for place, example in enumerate(drawn.examples):
+        r = len(example.truth.aatype)
+        for found, sample in zip(batch.passes, example.samples, strict=True):
+            full = {"residues": 40, "msa_rows": 4, "extra_rows": 6, "templates": 2}
+            expected = Batch.from_sample(pad_sample(sample, **full) if fixed_shapes else sample)
+            for field in fields(Batch):
+                tensor, wanted = getattr(found, field.name), getattr(expected, field.name)
+                assert tensor.dtype == wanted.dtype, field.name
+                assert torch.equal(tensor[place], wanted[0]), field.name
+        labels = {field.name: getattr(batch.labels, field.name)[place].numpy() for field in fields(Labels)}
+        for field in fields(example.truth):
+            label = labels.pop(field.name)
+            np.testing.assert_array_equal(label[:r], getattr(example.truth, field.name))
+            assert not label[r:].any()
+            assert len(label) == (40 if fixed_shapes else r)
+        rows = len(example.samples[-1].true_msa)
+        for name in ("true_msa", "bert_mask"):
+            label = labels.pop(name)
+            np.testing.assert_array_equal(label[:rows, :r], getattr(example.samples[-1], name))
+            assert label.shape == ((4, 40) if fixed_shapes else (rows, r))
+        assert {name: float(value) for name, value in labels.items()} == {
+            "use_clamped_fape": float(example.use_clamped_fape),
+            "resolution": 2.5,
+            "is_distillation": 0.0,
+        }
+
+
+def test_small_whole_numbers_travel_as_bytes_and_others_as_they_are() -> None:
+    drawn = dataset()[4]
+    long = replace(drawn.examples[0].samples[0], residue_index=np.arange(16, dtype=np.int32) + 1000)
+    for index, dtype in ((drawn.examples[0].samples[0].residue_index, np.int8), (long.residue_index, np.int32)):
+        sample = replace(long, residue_index=index)
+        packed = pack(replace(drawn, examples=(replace(drawn.examples[0], samples=(sample,)),)), CONFIG.sizes())
+        assert packed.places["0/residue_index"][0].dtype == dtype
+        assert packed.places["0/extra_msa"][0].dtype == packed.places["atom14_gt_exists"][0].dtype == np.int8
+        assert packed.places["0/msa_feat"][0].dtype == np.float32
+        np.testing.assert_array_equal(packed.on(CPU).passes[0].residue_index[0], index)
+
+
+def test_padding_is_no_part_of_what_is_sent() -> None:
+    wide = replace(CONFIG, crop_size=4000, sampling=SamplingConfig(max_msa_clusters=508, max_extra_msa=5120))
+    assert pack(dataset(config=wide)[4], wide.sizes()).buffer.nbytes < 2**20
+
+
+def test_workers_change_nothing_and_a_run_resumes_where_it_stood() -> None:
+    alone = list(TrainingLoader(dataset(), first_step=0, last_step=8))
+    assert [batch.step for batch in alone] == list(range(8))
+    shared = TrainingLoader(dataset(), first_step=3, last_step=8, workers=2)
+    assert len(shared) == 5
+    resumed = list(shared)
+    for batch, expected in zip(resumed, alone[3:], strict=True):
+        assert_equal(batch, expected)
+
+
+def test_examples_of_own_shapes_make_batches_of_one() -> None:
+    unpadded = dataset(batch_size=1, config=replace(CONFIG, fixed_shapes=False, crop_size=100))
+    batches = list(TrainingLoader(unpadded, first_step=0, last_step=4))
+    assert len({batch.passes[0].aatype.shape for batch in batches}) > 1
+
+
+def test_errors_of_workers_name_chain_and_step() -> None:
+    store = small_store()
+    faulty = replace(store, faulty=frozenset(entry.name for entry in store.entries))
+    with pytest.raises(ZeroDivisionError, match=r"(?s)made of chain 'chain\d+', step 6, rank 0, place 0 in the batch"):
+        next(iter(TrainingLoader(dataset(store=faulty), first_step=6, last_step=7, workers=1)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_wrong_input_stays_one_sentence(workers: int) -> None:
+    store = small_store()
+    damaged = replace(store, damaged=frozenset(entry.name for entry in store.entries))
+    with pytest.raises(InputError) as caught:
+        next(iter(TrainingLoader(dataset(store=damaged), first_step=6, last_step=7, workers=workers)))
+    assert "\n" not in str(caught.value)
+    assert "10 chains drawn one after the other for step 6" in str(caught.value)
+
+
+def test_refused_chains_are_told() -> None:
+    some = dataset(store=small_store(damaged=frozenset(f"chain{index}" for index in range(6))))
+    batches = list(TrainingLoader(some, first_step=0, last_step=6))
+    assert any(batch.refused for batch in batches)
+
+
+def test_large_buffers_are_shared_and_small_ones_or_those_without_room_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, sizes = dataset()[1], CONFIG.sizes()
+    sent = pack(drawn, sizes)
+    assert isinstance(sent.buffer, np.ndarray)
+    monkeypatch.setattr(loading, "_WORTH_SHARING", 1)
+    shared = pack(drawn, sizes)
+    assert isinstance(shared.buffer, torch.Tensor)
+    assert_equal(sent.on(CPU), shared.on(CPU))
+    monkeypatch.setattr(loading, "_has_room", lambda size: False)
+    assert isinstance(pack(drawn, sizes).buffer, np.ndarray)
+
+
+def test_room_is_what_the_file_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(loading, "_SHARED_MEMORY", str(tmp_path))
+    assert loading._has_room(1)
+    assert not loading._has_room(2**60)
+    monkeypatch.setattr(loading, "_SHARED_MEMORY", str(tmp_path / "missing"))
+    assert not loading._has_room(1)
+
+
+@pytest.mark.parametrize("settings", [{"first_step": 3}, {"workers": -1}, {"prefetch": 0}])
+def test_impossible_loaders_are_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="first_step <= last_step"):
+        TrainingLoader(dataset(), **({"first_step": 0, "last_step": 2} | settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_arrive_on_the_gpu_unchanged() -> None:
+    device = torch.device("cuda")
+    for workers in (0, 1):
+        on_gpu = list(TrainingLoader(dataset(), first_step=0, last_step=3, device=device, workers=workers))
+        for batch, expected in zip(on_gpu, TrainingLoader(dataset(), first_step=0, last_step=3), strict=True):
+            assert all(tensor.device.type == "cuda" for tensor in tensors(batch))
+            moved = [tensor.cpu() for tensor in tensors(batch)]
+            assert all(map(torch.equal, moved, tensors(expected)))
