@@ -1,14 +1,13 @@
 """From a target, its own files and searches of databases to its features."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.errors import InputError, SearchError
-from data_pipeline.features.msa import msa_features, single_sequence
+from data_pipeline.features.monomer import monomer_features
+from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.schema import Features
-from data_pipeline.features.sequence import aatype_from_sequence, residue_index
-from data_pipeline.features.templates import TemplateFeatures, no_templates
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import check_letters
@@ -77,29 +76,13 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
         templates = templates_from_directory(target.sequence, target.templates, plan.own_templates)
     elif plan.templates is not None and results is not None:
         templates = _templates(target.sequence, plan.templates, searched, rows, ResultFiles(directory=results))
-    features = features_of(
+    features = monomer_features(
         target.name, target.sequence, rows.values(), None if templates is None else templates.features
     )
     return PreparedTarget(
         features=features,
         alignment_rows={source: len(alignment.names) - 1 for source, alignment in rows.items()},
         templates=templates,
-    )
-
-
-def features_of(
-    name: str, sequence: str, alignments: Iterable[Alignment], templates: TemplateFeatures | None = None
-) -> Features:
-    """The features of a monomer: the target alone as row 0 of the MSA, then each alignment's rows that are new."""
-    msa, deletion_matrix = msa_features([single_sequence(sequence), *alignments])
-    return Features(
-        domain_name=name,
-        sequence=sequence,
-        aatype=aatype_from_sequence(sequence),
-        residue_index=residue_index(len(sequence)),
-        msa=msa,
-        deletion_matrix=deletion_matrix,
-        **(no_templates(len(sequence)) if templates is None else templates),
     )
 
 

@@ -15,7 +15,14 @@ SOURCES = sorted(path for package in (*PACKAGES, "scripts") for path in (ROOT / 
 # From the ground up; a module imports from its own floor or from below.
 FLOORS = [
     ("data_pipeline", "helixfold.device", "helixfold.stages"),
-    ("helixfold.config", "helixfold.geometry", "helixfold.ops", "helixfold.batch", "helixfold.presets"),
+    (
+        "helixfold.config",
+        "helixfold.geometry",
+        "helixfold.ops",
+        "helixfold.batch",
+        "helixfold.labels",
+        "helixfold.presets",
+    ),
     ("helixfold.model",),
     ("helixfold.weights", "helixfold.confidence", "helixfold.losses"),
     ("helixfold.execution", "helixfold.parallel", "helixfold.optim"),

@@ -15,9 +15,7 @@ from data_pipeline.datasets.chains import ChainFilter, chain_labels
 from data_pipeline.datasets.index import name_problem
 from data_pipeline.datasets.layout import AlignmentDirectory, SearchResults
 from data_pipeline.datasets.records import RECORD_VERSION, encode_record
-from data_pipeline.features.msa import msa_features, single_sequence
-from data_pipeline.features.schema import Features
-from data_pipeline.features.sequence import aatype_from_sequence, residue_index
+from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.templates import TemplateFeatures, no_templates
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.hhr import parse_hhr
@@ -167,16 +165,8 @@ class Recipe:
         found = [(file.path, read_alignment(file.path, max_rows=file.max_rows)) for file in results.alignments]
         alignments = [adapted(alignment, sequence, path) for path, alignment in found]
         searched = found[0][1].query if found else sequence
-        msa, deletion_matrix = msa_features([single_sequence(sequence), *alignments])
-        features = Features(
-            domain_name=facts.name,
-            sequence=sequence,
-            aatype=aatype_from_sequence(sequence),
-            residue_index=residue_index(len(sequence)),
-            msa=msa,
-            deletion_matrix=deletion_matrix,
-            **self._templates(results, searched, sequence, structure),
-        )
+        templates = self._templates(results, searched, sequence, structure)
+        features = monomer_features(facts.name, sequence, alignments, templates)
         labels = chain_labels(structure, chain, is_distillation=self.is_distillation)
         return encode_record(key, features, labels)
 

@@ -27,6 +27,8 @@ from data_pipeline.structure import Chain, Structure
 MAX_MMCIF_BYTES = 2**27
 
 _SITES = "_atom_site."
+_RESIDUE_COLUMNS = ("auth_asym_id", "auth_seq_id", "label_asym_id", "label_seq_id", "pdbx_PDB_ins_code")
+_MAX_OBSERVED = 2**17  # gemmi's time rises with the square of it
 _MAX_CHAINS = 2**16  # each ligand is one
 _GEMMI_NEEDS = ("id", "type_symbol", "label_alt_id", "label_asym_id")  # without one of them it finds no atoms
 _NO_NUMBER = -(2**31) + 1  # no residue has it
@@ -111,7 +113,7 @@ def _polymers(block: gemmi.cif.Block, path: str | PathLike[str]) -> dict[str, _P
 
 
 def _is_peptide(component: str, kind: str) -> bool:
-    return "peptide" in kind.lower() if kind else residue_letter(component) != "X"
+    return "peptide" in kind.lower() if kind else component == "UNK" or residue_letter(component) != "X"
 
 
 def _chains(
@@ -212,7 +214,12 @@ def _coordinates(sites: Category) -> Float[np.ndarray, "n 3"]:
 
 def _chains_of_observed(block: gemmi.cif.Block, path: str | PathLike[str]) -> tuple[list[Chain], dict[str, str]]:
     """Chains of an entry that does not state its sequences residue by residue."""
-    _coordinates(Category(block, _SITES, "Cartn_x", path))  # an error where gemmi takes what is no number for NaN
+    sites = Category(block, _SITES, "Cartn_x", path)
+    _coordinates(sites)  # an error where gemmi takes what is no number for NaN
+    places = np.stack([sites.codes(column)[0] for column in _RESIDUE_COLUMNS])
+    if np.count_nonzero((np.diff(places) != 0).any(axis=0)) >= _MAX_OBSERVED:
+        problem = f"it does not state its sequences and has more than {_MAX_OBSERVED:,} residues, water included"
+        raise InputError.at(path, f"{problem}; leave out the water")
     try:
         table = block.find_mmcif_category(_SITES)
         table.ensure_loop()

@@ -15,7 +15,7 @@ MAX_ALIGNMENT_BYTES = 2**34
 # What an alignment may take in memory: a million rows of a hundred columns need a third of it.
 MAX_MEMORY_BYTES = 768 * 2**20
 
-_NAME_COST = 80  # measured: what a name in a long list takes, besides its own size
+_NAME_COST = 24  # what a name in a long list takes, besides its own size
 
 GAP = ord("-")
 COLUMN_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS + "-").encode()

@@ -15,7 +15,7 @@ from data_pipeline.parse.text import content_lines, read_lines
 
 # What is changed as text is held whole: AlphaFold does this with at most 10,000 rows. Beyond it, room for Python's
 # own part of each line is counted.
-MAX_EDITED_BYTES = 3 * 2**26
+MAX_EDITED_BYTES = 2**28
 _LINE_COST = 50
 MAX_EDITED_ROWS = 500_000
 MAX_EDITED_COLUMNS = 2_000_000

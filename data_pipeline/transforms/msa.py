@@ -179,7 +179,8 @@ def has_deletion(deletions: Int[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"
 
 def deletion_value(deletions: Int[np.ndarray, "n r"] | Float[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
     """Deletion counts squeezed into 0..1 (Suppl. Table 1)."""
-    return (np.arctan(deletions / np.float32(3)) * (2 / np.pi)).astype(np.float32)
+    counts = deletions.astype(np.float32)  # whatever type the counts are kept in
+    return np.arctan(counts / np.float32(3)) * np.float32(2 / np.pi)
 
 
 def msa_feature(

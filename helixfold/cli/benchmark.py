@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from helixfold.cli.benchmark_data import add_store_benchmark
+from helixfold.cli.benchmark_loader import add_loader_benchmark
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.inference import DTYPES
@@ -109,7 +111,7 @@ def _median_seconds(action: Callable[[], object]) -> float:
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe `helixfold benchmark` to the command line."""
-    parser = commands.add_parser("benchmark", help="speed and memory of the Evoformer on this machine")
+    parser = commands.add_parser("benchmark", help="speed and memory of the Evoformer, and of training data")
     parts = parser.add_subparsers(title="what to measure", required=True, metavar="PART")
     for name, function, summary in (
         ("memory", _print_memory, "peak memory of a no-grad Evoformer, in a process of its own"),
@@ -120,6 +122,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         part.add_argument("--rows", type=int, default=128, help="of the MSA")
         part.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
         part.set_defaults(run=function)
+    add_store_benchmark(parts)
+    add_loader_benchmark(parts)
 
 
 def _print_memory(options: argparse.Namespace) -> int:

@@ -1,5 +1,6 @@
 """Rates of the feature store: building, rebuilding and reading it, beside reading the files that it was built from."""
 
+import argparse
 import os
 import tempfile
 import time
@@ -67,6 +68,20 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
             load=_seconds(lambda: _each(names, store.load)),
             load_labels=_seconds(lambda: _each(names, store.labels)),
         )
+
+
+def add_store_benchmark(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe `helixfold benchmark data` to the command line."""
+    parser = parts.add_parser("data", help="chains per second and size of a feature store, built and read")
+    parser.add_argument("--structures", type=Path, required=True, metavar="DIR", help="as for helixfold features")
+    parser.add_argument("--alignments", type=Path, metavar="DIR", help="as for helixfold features")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="that build (%(default)s)")
+    parser.set_defaults(run=_print)
+
+
+def _print(options: argparse.Namespace) -> int:
+    print_store_rates(store_rates(options.structures, options.alignments, workers=options.workers))
+    return 0
 
 
 def print_store_rates(rates: StoreRates) -> None:

@@ -16,10 +16,8 @@ from data_pipeline.datasets.recipe import chain_name
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.labels import ChainLabels
-from data_pipeline.features.msa import msa_features, single_sequence
+from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.schema import Features
-from data_pipeline.features.sequence import aatype_from_sequence, residue_index
-from data_pipeline.features.templates import no_templates
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.transforms.training import initial_training
@@ -57,16 +55,7 @@ class SourceFiles:
         rows = [
             adapted(read_alignment(file.path, max_rows=file.max_rows), sequence, file.path) for file in found.alignments
         ]
-        msa, deletion_matrix = msa_features([single_sequence(sequence), *rows])
-        features = Features(
-            domain_name=name,
-            sequence=sequence,
-            aatype=aatype_from_sequence(sequence),
-            residue_index=residue_index(len(sequence)),
-            msa=msa,
-            deletion_matrix=deletion_matrix,
-            **no_templates(len(sequence)),
-        )
+        features = monomer_features(name, sequence, rows)
         return features, chain_labels(structure, chain)
 
     def _path(self, name: str) -> Path:

@@ -40,6 +40,8 @@ def _run(options: argparse.Namespace) -> int:
     targets = read_targets(options.inputs, options.msa, options.templates)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
+    if options.shard is not None and not options.shard[0] < options.shard[1]:
+        raise InputError(f"a shard is i/n with i from 0 to n - 1, got {options.shard[0]}/{options.shard[1]}")
     return make_features(targets, output=options.output, plan=searching.plan_of(options), part=options.shard)
 
 
@@ -47,6 +49,4 @@ def _shard(text: str) -> tuple[int, int]:
     number, slash, count = text.partition("/")
     if not (slash and number.isascii() and number.isdigit() and count.isascii() and count.isdigit()):
         raise argparse.ArgumentTypeError(f"'{text}' is no part such as 0/10")
-    if not int(number) < int(count):
-        raise argparse.ArgumentTypeError(f"parts of {int(count)} are 0 to {int(count) - 1}, got {int(number)}")
     return int(number), int(count)

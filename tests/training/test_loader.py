@@ -84,6 +84,11 @@ def test_small_whole_numbers_travel_as_bytes_and_others_as_they_are() -> None:
         np.testing.assert_array_equal(packed.on(CPU).passes[0].residue_index[0], index)
 
 
+def test_arrays_begin_where_any_type_may() -> None:
+    packed = pack(dataset()[4], CONFIG.sizes())
+    assert not any(place.offset % 64 for places in packed.places.values() for place in places)
+
+
 def test_padding_is_no_part_of_what_is_sent() -> None:
     wide = replace(CONFIG, crop_size=4000, sampling=SamplingConfig(max_msa_clusters=508, max_extra_msa=5120))
     assert pack(dataset(config=wide)[4], wide.sizes()).buffer.nbytes < 2**20

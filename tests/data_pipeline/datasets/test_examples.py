@@ -49,6 +49,19 @@ def test_ranks_places_steps_and_seeds_draw_for_themselves() -> None:
     assert signature(dataset(), 0)[0] == drawn[0]
 
 
+def test_chains_and_transforms_have_streams_of_their_own_on_every_rank_and_place() -> None:
+    def names(found: TrainingDataset, place: int) -> list[str]:
+        return [found[step].examples[place].name for step in range(12)]
+
+    two = dataset(batch_size=2)
+    drawn = [tuple(names(two.on_rank(rank), place)) for rank in range(2) for place in range(2)]
+    assert len(set(drawn)) == 4
+    # With one chain to draw, only the transform can tell ranks and places apart.
+    single = dataset(store=small_store(1), batch_size=2)
+    shown = [example.samples[0].msa_feat.tobytes() for rank in range(2) for example in single.on_rank(rank)[0].examples]
+    assert len(set(shown)) == 4
+
+
 def test_every_example_of_a_step_has_the_same_number_of_passes_on_every_rank() -> None:
     two = dataset(batch_size=2)
     passes = [two.num_passes(step) for step in range(12)]

@@ -8,7 +8,8 @@ The limit is 1 GiB above what the imports take; a parser that needs more dies of
 import gzip
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from pathlib import Path
 
 from data_pipeline.errors import InputError
@@ -22,15 +23,19 @@ ALLOWED = 2**30
 MIB = 2**20
 
 
-def repeated(unit: bytes, size: int) -> tuple[bytes, int]:
-    """About `size` bytes of this text as a piece and how often it comes."""
-    piece = unit * max(1, MIB // len(unit))
-    return piece, max(1, size // len(piece))
+# Pieces of a file, made only when they are written: they must not count as memory that was there before.
+Pieces = Callable[[], Iterable[bytes]]
 
 
-def numbered(row: bytes, rows: int) -> tuple[bytes, int]:
+def repeated(unit: bytes, size: int) -> Pieces:
+    """About `size` bytes of this text."""
+    count = max(1, MIB // len(unit))
+    return lambda: repeat(unit * count, max(1, size // (len(unit) * count)))
+
+
+def numbered(row: bytes, rows: int) -> Pieces:
     """Stockholm rows of different names."""
-    return b"".join(b"%d %s\n" % (number, row) for number in range(rows)), 1
+    return lambda: (b"%x %s\n" % (number, row) for number in range(rows))
 
 
 def edit(change: Callable[[bytes], object]) -> Callable[[Path], object]:
@@ -41,7 +46,7 @@ HIT = b"No 1\n>x\nAligned_cols=1 Sum_probs=1\n"
 WIDE = b"-A" * 500_000
 
 # Beginning, then a piece that is repeated, and what reads it. Those of the first group take a second each.
-QUICK: dict[str, tuple[bytes, tuple[bytes, int], Callable[[Path], object]]] = {
+QUICK: dict[str, tuple[bytes, Pieces, Callable[[Path], object]]] = {
     "one line without end": (b">q\nACD\n>h\n", repeated(b"A", 600 * MIB), read_alignment),
     "one header without end": (b">q\nACD\n>", repeated(b"\xf0\x9f\x98\x80", 600 * MIB), read_alignment),
     "one row of many lines": (b">q\nACD\n>h\n", repeated(b"A\n", 600 * MIB), read_alignment),
@@ -49,15 +54,15 @@ QUICK: dict[str, tuple[bytes, tuple[bytes, int], Callable[[Path], object]]] = {
     "a hit of many lines": (HIT, repeated(b"Q\n", 20 * MIB), read_hhr),
     "a target of many columns to Stockholm": (b">q\nA", repeated(b"C", MIB), edit(a3m_to_stockholm)),
 }
-SLOW: dict[str, tuple[bytes, tuple[bytes, int], Callable[[Path], object]]] = {
+SLOW: dict[str, tuple[bytes, Pieces, Callable[[Path], object]]] = {
     "rows of many columns": (
         b">q\n" + b"A" * 2_000_000 + b"\n",
-        (b">h\n" + b"A" * 2_000_000 + b"\n", 400),
+        repeated(b">h\n" + b"A" * 2_000_000 + b"\n", 800 * MIB),
         read_alignment,
     ),
     "long insertions": (
         b">q\n" + b"A" * 100_000 + b"\n",
-        (b">h\n" + b"A" * 99_999 + b"a" * 40_000 + b"A\n", 8000),
+        repeated(b">h\n" + b"A" * 99_999 + b"a" * 40_000 + b"A\n", 1000 * MIB),
         read_alignment,
     ),
     "aligned rows of many columns": (b"", repeated(b">h\n" + WIDE + b"\n", 400 * MIB), read_alignment),
@@ -72,7 +77,7 @@ SLOW: dict[str, tuple[bytes, tuple[bytes, int], Callable[[Path], object]]] = {
     "Stockholm deduplicated": (b"", numbered(WIDE, 180), edit(deduplicated)),
     "many rows to a3m": (
         b"",
-        ("".join(f"{n:x} A\n" for n in range(150_000)).encode(), 100),
+        lambda: repeat("".join(f"{n:x} A\n" for n in range(150_000)).encode(), 100),
         edit(stockholm_to_a3m),
     ),
     "hits of many columns": (
@@ -82,7 +87,7 @@ SLOW: dict[str, tuple[bytes, tuple[bytes, int], Callable[[Path], object]]] = {
     ),
     "a hit of many columns": (
         HIT,
-        (b"".join(b"%c x               1 %s 99999 (1)\n" % (side, b"A" * 99_999) for side in b"QT"), 160),
+        repeated(b"".join(b"%c x               1 %s 99999 (1)\n" % (side, b"A" * 99_999) for side in b"QT"), 30 * MIB),
         read_hhr,
     ),
     "many hits": (
@@ -111,13 +116,14 @@ def main(folder: str, *cases: str) -> None:
         print(f"    {peak / 1024:.0f} MiB at most", flush=True)
 
 
-def write(path: Path, beginning: bytes, repetition: tuple[bytes, int]) -> Path:
+def write(path: Path, beginning: bytes, pieces: Pieces) -> Path:
     """A file of many gzip members is one of their contents joined."""
-    piece, count = repetition
-    packed = gzip.compress(piece, 1)
+    last, packed = beginning, gzip.compress(beginning)
     with path.open("wb") as file:
-        file.write(gzip.compress(beginning) if beginning else b"")
-        for _ in range(count):
+        file.write(packed)
+        for piece in pieces():
+            if piece is not last:
+                last, packed = piece, gzip.compress(piece, 1)
             file.write(packed)
     return path
 

@@ -230,6 +230,9 @@ def test_more_chains_or_residues_than_memory_allows_are_refused(monkeypatch: pyt
     monkeypatch.setattr(mmcif, "_MAX_CHAINS", 0)
     with pytest.raises(InputError, match="more than 0 chains"):
         parse_mmcif(entry(GLY_ALA, UNITS, ATOMS))
+    monkeypatch.setattr(mmcif, "_MAX_OBSERVED", 1)
+    with pytest.raises(InputError, match="more than 1 residues, water included"):
+        parse_mmcif(entry(ATOMS))
     monkeypatch.undo()
     rows = [f"1 {number} GLY" for number in range(1, 70_001)]
     sequence = loop("entity_poly_seq", ("entity_id", "num", "mon_id"), *rows)

@@ -1,0 +1,129 @@
+"""`helixfold features` for targets, and `helixfold predict --features` afterwards: the same as predicting at once."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.features.schema import Features
+from helixfold.cli.main import main
+
+SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
+RELATIVE = "MKTAYLAKQRQLSFVKSHFSRQLEQRLGMIEVN"
+
+
+@pytest.fixture(autouse=True)
+def no_downloaded_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
+
+
+@pytest.fixture
+def fasta(tmp_path: Path) -> Path:
+    path = tmp_path / "two.fasta"
+    path.write_text(f">one\n{SEQUENCE}\n>two\n{SEQUENCE[::-1]}\n")
+    (tmp_path / "database.fasta").write_text(f">relative\n{RELATIVE}\n>stranger\n{'GSHPTW' * 6}\n")
+    return path
+
+
+def features(fasta: Path, *more: object) -> int:
+    database = str(fasta.parent / "database.fasta")
+    output = str(fasta.parent / "features")
+    return main(["features", str(fasta), "--database", database, "--output", output, *map(str, more)])
+
+
+def test_features_then_prediction_equals_prediction_at_once(fasta: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = fasta.parent
+    assert features(fasta) == 0
+    out = capsys.readouterr().out
+    assert "one: 2 rows in the alignment (1 from database_hits.sto)" in out
+    assert "two: 1 rows in the alignment (0 from database_hits.sto)" in out
+    assert (root / "features" / "one" / "msas" / "database_hits.sto").is_file()
+    common = ["--num-recycles", "0", "--models", "tiny"]
+    assert main(["predict", "--features", str(root / "features"), "--output", str(root / "staged"), *common]) == 0
+    database = str(root / "database.fasta")
+    assert main(["predict", str(fasta), "--database", database, "--output", str(root / "direct"), *common]) == 0
+    for file in ("one/ranked_0.pdb", "two/ranked_0.pdb", "one/features.npz"):
+        assert (root / "staged" / file).read_bytes() == (root / "direct" / file).read_bytes()
+
+
+def test_a_shard_makes_its_own_targets_only(fasta: Path) -> None:
+    assert features(fasta, "--shard", "1/2") == 0
+    assert [path.name for path in (fasta.parent / "features").iterdir()] == ["two"]
+
+
+def test_one_bad_target_never_stops_the_others(fasta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Features.save
+
+    def failing(self: Features, path: Path) -> None:
+        if self.domain_name == "one":
+            raise OSError("disk full")
+        real(self, path)
+
+    monkeypatch.setattr(Features, "save", failing)
+    assert features(fasta) == 1
+    failures = json.loads((fasta.parent / "features" / "failures.json").read_text())
+    assert failures == {"one": "OSError: disk full"}
+    assert (fasta.parent / "features" / "two" / "features.npz").is_file()
+    monkeypatch.undo()
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: fasta.parent / "cache")
+    assert features(fasta) == 0
+    assert not (fasta.parent / "features" / "failures.json").exists()
+
+
+def test_templates_and_the_fate_of_every_hit_are_written(fasta: Path, tmp_path: Path) -> None:
+    assert main(["predict", str(fasta), "--output", str(tmp_path / "first"), "--num-recycles", "0"]) == 0
+    template = tmp_path / "first" / "one" / "ranked_0.pdb"
+    assert features(fasta, "--templates", template) == 0
+    report = json.loads((tmp_path / "features" / "one" / "templates.json").read_text())
+    (used,) = report["used"]
+    assert (used["aligned_residues"], used["identity"]) == (len(SEQUENCE), 1.0)
+    other = json.loads((tmp_path / "features" / "two" / "templates.json").read_text())
+    assert not other["used"]
+    assert other["rejected"][0]["detail"]
+    made = Features.load(tmp_path / "features" / "one" / "features.npz")
+    assert made.template_all_atom_masks.shape == (1, len(SEQUENCE), 37)
+    assert np.isfinite(made.template_all_atom_positions).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "there is nothing to do"),
+        (["x.fasta", "--structures", "."], "exclude each other"),
+        (["FASTA", "--shard", "2/2"], "a shard is i/n"),
+        (["FASTA", "--databases", "a.toml", "--database", "b.fasta"], "exclude each other"),
+        (["FASTA", "--database", "nothing.fasta"], "no such database file"),
+        (["FASTA", "--templates", "nothing.cif"], "no such structure file"),
+        (["FASTA", "--threads", "0"], "--threads must be at least 1"),
+        (["FASTA", "--msa-server", "ftp://x"], "MMseqs2 server"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_writes_nothing(
+    fasta: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    given = [str(fasta) if argument == "FASTA" else argument for argument in arguments]
+    assert main(["features", *given, "--output", str(fasta.parent / "out")]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (fasta.parent / "out").exists()
+
+
+def test_predicting_needs_something_to_fold(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["predict", "--output", str(tmp_path / "out")]) == 2
+    assert "nothing to fold" in capsys.readouterr().err
+    assert main(["predict", "--features", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
+    assert "there is no features.npz" in capsys.readouterr().err
+
+
+def test_directories_and_tables_are_inputs_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = tmp_path / "inputs"
+    inputs.mkdir()
+    (inputs / "a.fasta").write_text(f">a\n{SEQUENCE}\n")
+    (inputs / "b.a3m").write_text(f">b\n{SEQUENCE}\n>c\n{RELATIVE}\n")
+    (inputs / "c.csv").write_text(f"id,sequence\nc,{SEQUENCE}\n")
+    (inputs / "notes.txt").write_text("nothing")
+    assert main(["features", str(inputs), "--output", str(tmp_path / "out")]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a", "b", "c"]
+    assert "b: 2 rows" in capsys.readouterr().out
