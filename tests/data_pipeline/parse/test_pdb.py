@@ -48,8 +48,8 @@ def read(*parts: str, path: str = "x.pdb") -> Chain:
 
 @given(residues())
 def test_what_gemmi_writes_is_read_back(content: list[Residue]) -> None:
-    # gemmi sees no protein in unknown and modified residues alone.
-    assume({residue.name for residue in content if residue.atoms} - {"UNK", "MSE", "SEP"})
+    # Without TER gemmi takes HETATM records at the end of a chain, and unknown residues alone, for ligands.
+    assume(content[-1].name not in {"UNK", "MSE", "SEP"})
     [chain] = parse_pdb(pdb_text({"A": content}, state_sequence=False)).chains
     observed = [residue for residue in content if residue.atoms]
     positions, mask, b_factors = expected_atoms(observed)
