@@ -96,20 +96,23 @@ def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[
         if not isinstance(step.tool, BatchSearch):
             continue
         identity = step.tool.identity()
-        missing = [
-            target
-            for target in targets
-            if ResultFiles(directory=results(target)).find(step.result_file, identity, target.sequence.encode()) is None
-        ]
+        missing = [target for target in targets if _is_missing(step.result_file, identity, target, results(target))]
         for start in range(0, len(missing), _TARGETS_AT_ONCE):
             batch = missing[start : start + _TARGETS_AT_ONCE]
             try:
                 contents = step.tool.search_many([target.sequence for target in batch])
-            except (InputError, SearchError):
+                for target, content in zip(batch, contents, strict=True):
+                    files = ResultFiles(directory=results(target))
+                    files.keep(step.result_file, identity, target.sequence.encode(), content)
+            except (InputError, SearchError, OSError):
                 continue
-            for target, content in zip(batch, contents, strict=True):
-                files = ResultFiles(directory=results(target))
-                files.keep(step.result_file, identity, target.sequence.encode(), content)
+
+
+def _is_missing(file: str, identity: str, target: Target, directory: Path) -> bool:
+    try:
+        return ResultFiles(directory=directory).find(file, identity, target.sequence.encode()) is None
+    except InputError:  # a damaged record of searches: `prepare` says so
+        return False
 
 
 def _check(target: Target) -> None:

@@ -155,6 +155,18 @@ def test_a_batch_that_fails_leaves_each_target_to_its_own_search(tmp_path: Path)
     assert prepare(targets[1], plan, tmp_path / "good").features.msa.shape == (1, 4)
 
 
+def test_a_damaged_record_of_one_target_leaves_the_others_alone(tmp_path: Path) -> None:
+    tool = FakeBatchSearch()
+    plan = SearchPlan(alignments=(step(tool),))
+    targets = [Target(name="bad", sequence="ACDE"), Target(name="good", sequence="ACDF")]
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "searches.json").write_text("[]")
+    search_ahead(targets, plan, lambda each: tmp_path / each.name)
+    assert tool.batches == [["ACDF"]]
+    with pytest.raises(InputError, match="not a record of searches"):
+        prepare(targets[0], plan, tmp_path / "bad")
+
+
 NAMES = ("ALA", "CYS", "ASP", "GLU", "PHE", "GLY", "HIS", "ILE", "LYS", "LEU", "MET")
 
 

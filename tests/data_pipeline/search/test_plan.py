@@ -1,0 +1,149 @@
+"""From a profile of databases to the tools that search them, and from there to features with every program for real."""
+
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import InputError
+from data_pipeline.pipeline import Target, prepare
+from data_pipeline.residues import RESTYPES, THREE_LETTER
+from data_pipeline.search.hmmsearch import InProcessHmmsearch
+from data_pipeline.search.jackhmmer import InProcessJackhmmer
+from data_pipeline.search.plan import BatchSearch, SearchPlan, plan_searches
+from data_pipeline.search.profile import read_profile, sequence_databases
+from data_pipeline.search.server import ServerOptions
+from tests.data_pipeline.search.families import (
+    build_hhsuite_database,
+    family_a3m,
+    needed_program,
+    random_protein,
+    relative,
+)
+
+ONE = '[[alignments]]\nname = "one"\ntool = "{tool}"\npath = "{path}"\n'
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "one.fasta").write_text(">a\nMKTAYIAKQR\n")
+    (tmp_path / "mmcif").mkdir()
+    (tmp_path / "mmcif" / "1abc.cif").touch()
+    return tmp_path
+
+
+def planned(directory: Path, profile: str, **options: object) -> SearchPlan:
+    (directory / "profile.toml").write_text(profile)
+    profile_read = read_profile(directory / "profile.toml", ())
+    return plan_searches(profile_read, cpus=2, cache=directory / "cache", **options)  # type: ignore[arg-type]
+
+
+def test_nothing_needs_a_program_by_default(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    templates = '[templates]\ntool = "hmmsearch"\npath = "one.fasta"\nstructures = "mmcif"\n'
+    plan = planned(directory, ONE.format(tool="jackhmmer", path="one.fasta") + templates)
+    (step,) = plan.alignments
+    assert isinstance(step.tool, InProcessJackhmmer)
+    assert isinstance(step.tool, BatchSearch)
+    assert plan.templates is not None
+    assert isinstance(plan.templates.tool, InProcessHmmsearch)
+
+
+@pytest.mark.parametrize(
+    ("profile", "program", "package"),
+    [
+        (ONE.format(tool="jackhmmer", path="one.fasta") + 'engine = "program"\n', "jackhmmer", "hmmer"),
+        (ONE.format(tool="mmseqs", path="one.fasta"), "mmseqs", "mmseqs2"),
+        (ONE.format(tool="hhblits", path="db"), "hhblits", "hhsuite"),
+    ],
+)
+def test_a_missing_program_is_named_with_its_package(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, profile: str, program: str, package: str
+) -> None:
+    (directory / "db_a3m.ffdata").touch()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match=f"{program}.*{package}"):
+        planned(directory, profile)
+
+
+def test_options_of_a_tool_are_passed_on_and_checked(directory: Path) -> None:
+    profile = ONE.format(tool="jackhmmer", path="one.fasta")
+    plan = planned(directory, profile + "options = { e_value = 0.5, iterations = 2 }\n")
+    assert "-N 2 -E 0.5" in plan.alignments[0].tool.identity()
+    for options, words in (
+        ("{ evalue = 0.5 }", "database 'one': unknown option evalue; there are iterations, e_value"),
+        ("{ e_value = -1.0 }", "database 'one': e_value must be a positive number"),
+        ('{ e_value = "small" }', "database 'one'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            planned(directory, profile + f"options = {options}\n")
+
+
+def test_a_server_comes_after_the_databases(directory: Path) -> None:
+    profile = sequence_databases([directory / "one.fasta"])
+    server = ServerOptions(url="http://127.0.0.1:1")
+    plan = plan_searches(profile, cpus=1, cache=directory, server=server)
+    assert [step.result_file for step in plan.alignments] == ["one_hits.sto", "server_hits.a3m"]
+
+
+def test_the_users_date_goes_before_the_profiles(directory: Path) -> None:
+    templates = '[templates]\ntool = "hmmsearch"\npath = "one.fasta"\nstructures = "mmcif"\n'
+    dated = templates + "latest_release = 2021-11-01\n"
+    day = date(2018, 4, 30)
+    for profile, given, expected in (
+        (dated, None, date(2021, 11, 1)),
+        (dated, day, day),
+        (templates, day, day),
+    ):
+        plan = planned(directory, profile, latest_template=given)
+        assert plan.templates is not None
+        assert plan.templates.options.latest_release == expected
+    assert plan.own_templates.latest_release == day
+
+
+def test_every_program_searches_for_one_target(tmp_path: Path) -> None:
+    programs = {name: needed_program(name) for name in ("jackhmmer", "hhblits", "hhsearch", "mmseqs")}
+    assert len(programs) == 4
+    rng = np.random.default_rng(5)
+    ancestor = random_protein(rng, 90)
+    target = relative(rng, ancestor, 0.8)
+    strangers = "".join(f">s{index}\n{random_protein(rng, 90)}\n" for index in range(20))
+    relatives = "".join(f">r{index}\n{relative(rng, ancestor, 0.75)}\n" for index in range(5))
+    (tmp_path / "sequences.fasta").write_text(relatives + strangers)
+    family = family_a3m(rng, "1abc_A", ancestor)
+    others = {f"2ab{index}_A": family_a3m(rng, f"2ab{index}_A", random_protein(rng, 90)) for index in range(3)}
+    build_hhsuite_database(tmp_path / "profiles", {"1abc_A": family, **others})
+    (tmp_path / "mmcif").mkdir()
+    (tmp_path / "mmcif" / "1abc.pdb").write_text(backbone(ancestor))
+    plan = planned(
+        tmp_path,
+        '[[alignments]]\nname = "program"\ntool = "jackhmmer"\nengine = "program"\npath = "sequences.fasta"\n'
+        '[[alignments]]\nname = "profiles"\ntool = "hhblits"\npath = "profiles"\n'
+        '[[alignments]]\nname = "fast"\ntool = "mmseqs"\npath = "sequences.fasta"\n'
+        '[[alignments]]\nname = "in_process"\ntool = "jackhmmer"\npath = "sequences.fasta"\n'
+        '[templates]\ntool = "hhsearch"\npath = "profiles"\nstructures = "mmcif"\n',
+    )
+    prepared = prepare(Target(name="T1", sequence=target), plan, tmp_path / "msas")
+    assert prepared.alignment_rows == {
+        "program_hits.sto": 5,
+        "profiles_hits.a3m": pytest.approx(30, abs=3),
+        "fast_hits.a3m": 5,
+        "in_process_hits.sto": 5,
+    }
+    assert 30 <= len(prepared.features.msa) <= 45
+    assert prepared.templates is not None
+    assert [used.name for used in prepared.templates.used] == ["1abc_A"]
+    assert prepared.templates.used[0].aligned > 80
+
+
+def backbone(sequence: str) -> str:
+    """A PDB file of a chain that runs straight on."""
+    lines = []
+    for number, letter in enumerate(sequence, start=1):
+        name = THREE_LETTER[RESTYPES.index(letter)]
+        for place, atom in enumerate(("N", "CA", "C", "O")):
+            position = f"{3.8 * number + 1.2 * min(place, 2):8.3f}{float(place == 3):8.3f}{0:8.3f}"
+            start = f"ATOM  {4 * number + place:5d}  {atom:<3s} {name} A{number:4d}    "
+            lines.append(f"{start}{position}  1.00  0.00           {atom[0]}\n")
+    return "".join(lines) + "END\n"
