@@ -39,6 +39,7 @@ class TemplateDatabase:
     paths: tuple[Path, ...]
     structures: Path  # directory of mmCIF (or PDB) files, flat or divided
     obsolete: Path | None = None  # the PDB's list of entries that were replaced
+    release_dates: Path | None = None  # table `1abc: 2001-02-03`, which spares opening files that are too new
     latest_release: date | None = None  # newer structures are no templates
     engine: Engine = "pyhmmer"
     options: Mapping[str, Any] = field(default_factory=dict)

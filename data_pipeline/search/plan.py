@@ -18,7 +18,7 @@ from data_pipeline.search.server import ServerOptions, ServerSearch
 from data_pipeline.search.tool import SequenceSearch, TemplateSearch
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.own import OwnTemplateOptions
-from data_pipeline.templates.source import StructureSource, read_obsolete
+from data_pipeline.templates.source import StructureSource, read_obsolete, read_release_dates
 
 PACKAGES = {
     **dict.fromkeys(("jackhmmer", "hmmsearch", "hmmbuild"), "hmmer"),
@@ -115,10 +115,11 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> Sequ
 
 def _template_step(database: TemplateDatabase, cpus: int, latest: date | None) -> TemplateStep:
     obsolete = None if database.obsolete is None else read_obsolete(database.obsolete)
+    dates = None if database.release_dates is None else read_release_dates(database.release_dates)
     return TemplateStep(
         result_file=database.result_file,
         tool=_template_tool(database, cpus),
-        source=StructureSource(database.structures, obsolete=obsolete),
+        source=StructureSource(database.structures, obsolete=obsolete, release_dates=dates),
         options=TemplateOptions(latest_release=latest or database.latest_release),
     )
 

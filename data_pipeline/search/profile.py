@@ -158,26 +158,34 @@ def _alignment_database(profile: Path, entry: dict[str, Any]) -> AlignmentDataba
 
 def _template_database(profile: Path, entry: dict[str, Any]) -> TemplateDatabase:
     where = "[templates]"
-    _only_keys(profile, where, entry, ("tool", "path", "structures", "obsolete", "latest_release", "engine", "options"))
+    keys = ("tool", "path", "structures", "obsolete", "release_dates", "latest_release", "engine", "options")
+    _only_keys(profile, where, entry, keys)
     tool = _choice(profile, where, entry, "tool", get_args(TemplateTool))
     structures: Any = entry.get("structures")
-    obsolete: Any = entry.get("obsolete")
     latest: Any = entry.get("latest_release")
     if not isinstance(structures, str) or not (profile.parent / structures).is_dir():
         raise InputError.at(profile, f"{where}: structures must be a directory of mmCIF files, got {structures!r}")
-    if obsolete is not None and (not isinstance(obsolete, str) or not (profile.parent / obsolete).is_file()):
-        raise InputError.at(profile, f"{where}: obsolete must be a file, got {obsolete!r}")
     if latest is not None and type(latest) is not date:
         raise InputError.at(profile, f"{where}: latest_release must be a date such as 2021-11-01, got {latest!r}")
     return TemplateDatabase(
         tool=tool,  # type: ignore[arg-type]  # one of the literal's values
         paths=_database_paths(profile, where, entry, prefix=tool == "hhsearch"),
         structures=profile.parent / structures,
-        obsolete=None if obsolete is None else profile.parent / obsolete,
+        obsolete=_table(profile, where, entry, "obsolete"),
+        release_dates=_table(profile, where, entry, "release_dates"),
         latest_release=latest,
         engine=_engine(profile, where, entry, tool),
         options=_options(profile, where, entry),
     )
+
+
+def _table(profile: Path, where: str, entry: dict[str, Any], key: str) -> Path | None:
+    given = entry.get(key)
+    if given is None:
+        return None
+    if not isinstance(given, str) or not (profile.parent / given).is_file():
+        raise InputError.at(profile, f"{where}: {key} must be a file, got {given!r}")
+    return profile.parent / given
 
 
 def _database_paths(profile: Path, where: str, entry: dict[str, Any], *, prefix: bool) -> tuple[Path, ...]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.pipeline import Target, search_ahead
+from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
-from helixfold.cli.searching import RESULTS_DIRECTORY, check_output, prepare_in, summary
+from helixfold.cli.searching import check_output, prepare_in, search_for_all, summary
 from helixfold.write.results import FAILURES_FILE, write_failures
 
 SOME_FAILED = 1
@@ -28,7 +28,7 @@ def make_features(
         targets = targets[part[0] :: part[1]]
         failures_file = f"failures-{part[0]:04d}-of-{part[1]:04d}.json"
     check_output(output, {target.name: target.sequence for target in targets})
-    search_ahead(targets, plan, lambda target: output / target.name / RESULTS_DIRECTORY)
+    search_for_all(targets, plan, output)
     failures: dict[str, str] = {}
     for target in tqdm(targets, desc="targets", unit="target", disable=None):
         try:

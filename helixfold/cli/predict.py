@@ -12,10 +12,10 @@ from tqdm import tqdm
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
-from data_pipeline.pipeline import Target, search_ahead
+from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
 from helixfold.cli import searching
-from helixfold.cli.searching import FEATURES_FILE, RESULTS_DIRECTORY, check_output, prepare_in, read_features
+from helixfold.cli.searching import FEATURES_FILE, check_output, prepare_in, read_features, search_for_all
 from helixfold.cli.targets import check_names, read_targets
 from helixfold.device import pick_device
 from helixfold.execution.slabs import Slabs
@@ -98,7 +98,7 @@ def predict(
     names = [model.preset.name for model in ready]
     finished = {job.name for job in jobs if not overwrite and is_complete(output / job.name, names)}
     left = [job.target for job in jobs if job.target is not None and job.name not in finished]
-    search_ahead(left, plan, lambda target: output / target.name / RESULTS_DIRECTORY)
+    search_for_all(left, plan, output)
     failures: dict[str, str] = {}
     bar = tqdm(jobs, desc="targets", unit="target", disable=None)
     for job in bar:

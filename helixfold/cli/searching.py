@@ -13,7 +13,7 @@ from platformdirs import user_cache_path
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.files import replacing
-from data_pipeline.pipeline import PreparedTarget, Target, prepare
+from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
 from data_pipeline.search.database import DatabaseProfile
 from data_pipeline.search.plan import PACKAGES, SearchPlan, plan_searches
 from data_pipeline.search.process import find_program
@@ -98,6 +98,14 @@ def plan_of(options: argparse.Namespace) -> SearchPlan:
 
 def installed_programs() -> set[str]:
     return {name for name in PACKAGES if find_program(name) is not None}
+
+
+def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) -> None:
+    """Make the searches that serve many targets at once; what they are goes to the screen, as they may take long."""
+    if targets and plan.alignments:
+        searches = ", ".join(step.result_file for step in plan.alignments)
+        print(f"helixfold: searching for {len(targets)} targets: {searches}", file=sys.stderr)
+    search_ahead(targets, plan, lambda target: output / target.name / RESULTS_DIRECTORY)
 
 
 def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTarget:

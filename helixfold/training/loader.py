@@ -134,14 +134,15 @@ def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedStep:
     places: dict[str, tuple[_Place, ...]] = {}
     contents: list[tuple[int, np.ndarray]] = []
     end = 0
-    for name, stack in arrays.items():
-        placed = []
-        for array in stack:
-            content = array if name.rpartition("/")[2] in _MEASURED else _as_bytes(array)
-            placed.append(_Place(offset=end, dtype=content.dtype, shape=content.shape))
-            contents.append((end, content))
-            end += -(-content.nbytes // _ALIGNMENT) * _ALIGNMENT
-        places[name] = tuple(placed)
+    with np.errstate(invalid="ignore"):  # what does not fit into a byte is found by comparing
+        for name, stack in arrays.items():
+            placed = []
+            for array in stack:
+                content = array if name.rpartition("/")[2] in _MEASURED else _as_bytes(array)
+                placed.append(_Place(offset=end, dtype=content.dtype, shape=content.shape))
+                contents.append((end, content))
+                end += -(-content.nbytes // _ALIGNMENT) * _ALIGNMENT
+            places[name] = tuple(placed)
     buffer = np.empty(end, np.uint8)
     for offset, content in contents:
         buffer[offset : offset + content.nbytes] = content.reshape(-1).view(np.uint8)
@@ -179,9 +180,8 @@ def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
-    with np.errstate(invalid="ignore"):  # what does not fit is found by comparing
-        small = array.astype(np.int8)
-    return small if np.array_equal(small, array) else array
+    small = array.astype(np.int8)
+    return small if (small == array).all() else array
 
 
 def _keep_memory(worker: int) -> None:

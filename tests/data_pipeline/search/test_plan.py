@@ -102,6 +102,19 @@ def test_the_users_date_goes_before_the_profiles(directory: Path) -> None:
     assert plan.own_templates.latest_release == day
 
 
+def test_tables_of_the_pdb_reach_the_source(directory: Path) -> None:
+    (directory / "obsolete.dat").write_text("OBSLTE    31-JUL-94 116L     216L\n")
+    (directory / "dates.txt").write_text("1abc: 2001-02-03\n")
+    tables = 'obsolete = "obsolete.dat"\nrelease_dates = "dates.txt"\n'
+    templates = '[templates]\ntool = "hmmsearch"\npath = "one.fasta"\nstructures = "mmcif"\n'
+    plan = planned(directory, templates + tables)
+    assert plan.templates is not None
+    assert plan.templates.source.current_entry("116l") == "216l"
+    assert plan.templates.source.release_dates == {"1abc": date(2001, 2, 3)}
+    with pytest.raises(InputError, match="release_dates must be a file"):
+        planned(directory, templates + 'release_dates = "none.txt"\n')
+
+
 def test_every_program_searches_for_one_target(tmp_path: Path) -> None:
     programs = {name: needed_program(name) for name in ("jackhmmer", "hhblits", "hhsearch", "mmseqs")}
     assert len(programs) == 4
