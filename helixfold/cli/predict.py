@@ -98,7 +98,8 @@ def predict(
     names = [model.preset.name for model in ready]
     finished = {job.name for job in jobs if not overwrite and is_complete(output / job.name, names)}
     left = [job.target for job in jobs if job.target is not None and job.name not in finished]
-    search_for_all(left, plan, output)
+    with loading.stage("searches for all targets"):
+        search_for_all(left, plan, output)
     failures: dict[str, str] = {}
     bar = tqdm(jobs, desc="targets", unit="target", disable=None)
     for job in bar:
