@@ -1,5 +1,6 @@
 """`helixfold features` for targets, and `helixfold predict --features` afterwards: the same as predicting at once."""
 
+import argparse
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.features.schema import Features
+from helixfold.cli import features as command
 from helixfold.cli.main import main
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
@@ -92,6 +94,9 @@ def test_templates_and_the_fate_of_every_hit_are_written(fasta: Path, tmp_path: 
         ([], "there is nothing to do"),
         (["x.fasta", "--structures", "."], "exclude each other"),
         (["FASTA", "--shard", "2/2"], "a shard is i/n"),
+        (["FASTA", "--alignments", "."], "--alignments is for a training set; give --structures DIR"),
+        (["FASTA", "--resolution", "3"], "--resolution is for a training set"),
+        (["--structures", ".", "--database", "x.fasta"], "--database is for targets to fold, not for a training set"),
         (["FASTA", "--databases", "a.toml", "--database", "b.fasta"], "exclude each other"),
         (["FASTA", "--database", "nothing.fasta"], "no such database file"),
         (["FASTA", "--templates", "nothing.cif"], "no such structure file"),
@@ -127,3 +132,11 @@ def test_directories_and_tables_are_inputs_too(tmp_path: Path, capsys: pytest.Ca
     assert main(["features", str(inputs), "--output", str(tmp_path / "out")]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a", "b", "c"]
     assert "b: 2 rows" in capsys.readouterr().out
+
+
+def test_every_option_is_for_targets_for_training_sets_or_for_both() -> None:
+    parser = argparse.ArgumentParser()
+    command.add_command(parser.add_subparsers())
+    options = vars(parser.parse_args(["features"]))["defaults"]
+    both = {"inputs", "output", "shard", "threads", "structures", "join_shards", "run"}
+    assert set(options) - both == {*command.FOR_TARGETS, *command.FOR_TRAINING_SETS}
