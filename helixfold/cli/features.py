@@ -1,7 +1,6 @@
 """`helixfold features`: from sequences or structures to features, for prediction or training elsewhere."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from data_pipeline.errors import InputError
@@ -9,7 +8,6 @@ from helixfold.cli import feature_store, searching
 from helixfold.cli.feature_files import make_features
 from helixfold.cli.targets import read_targets
 
-FOR_TARGETS = ("msa", "templates", "databases", "database", "msa_server", "max_template_date")
 FOR_TRAINING_SETS = (
     *("alignments", "duplicates", "require_alignments", "templates_from", "obsolete", "clusters", "distillation"),
     *("max_release_date", "resolution", "min_length", "workers"),
@@ -44,22 +42,15 @@ def _run(options: argparse.Namespace) -> int:
     if options.structures is not None or options.join_shards:
         if options.inputs:
             raise InputError("targets and --structures exclude each other; run the command once for each")
-        _refuse(options, FOR_TARGETS, "is for targets to fold, not for a training set")
+        searching.refuse(options, searching.OPTIONS, "is for targets to fold, not for a training set")
         return feature_store.run(options)
-    _refuse(options, FOR_TRAINING_SETS, "is for a training set; give --structures DIR")
+    searching.refuse(options, FOR_TRAINING_SETS, "is for a training set; give --structures DIR")
     targets = read_targets(options.inputs, options.msa, options.templates)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if options.shard is not None and not options.shard[0] < options.shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {options.shard[0]}/{options.shard[1]}")
     return make_features(targets, output=options.output, plan=searching.plan_of(options), part=options.shard)
-
-
-def _refuse(options: argparse.Namespace, names: Sequence[str], problem: str) -> None:
-    """Say that an option that was given would do nothing."""
-    for name in names:
-        if getattr(options, name) != options.defaults[name]:
-            raise InputError(f"--{name.replace('_', '-')} {problem}")
 
 
 def _shard(text: str) -> tuple[int, int]:

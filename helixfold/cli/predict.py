@@ -259,6 +259,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--dtype", choices=list(DTYPES), default=defaults.dtype, help="of the trunk's arithmetic (%(default)s)"
     )
     how.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps (%(default)s)")
+    parser.set_defaults(defaults=vars(parser.parse_args([])))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -269,6 +270,8 @@ def _run(options: argparse.Namespace) -> int:
         seed=options.seed,
         dtype=options.dtype,
     )
+    if options.features and not options.inputs:
+        searching.refuse(options, searching.OPTIONS, "would do nothing: features are ready; give it the sequences")
     jobs = [Job(target=target) for target in read_targets(options.inputs, options.msa, options.templates)]
     jobs += [Job(features=features) for _, features in read_features(options.features)]
     if not jobs:

@@ -21,6 +21,7 @@ from data_pipeline.search.profile import read_profile, sequence_databases
 from data_pipeline.search.server import PUBLIC_SERVER, ServerOptions
 from data_pipeline.templates.result import TemplateResult
 
+OPTIONS = ("msa", "templates", "databases", "database", "msa_server", "max_template_date")
 FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.json", "msas"
 
 
@@ -68,6 +69,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="of each search (%(default)s)"
     )
+
+
+def refuse(options: argparse.Namespace, names: Sequence[str], problem: str) -> None:
+    """Say that an option that was given would do nothing; `options.defaults` are the parser's."""
+    for name in names:
+        if getattr(options, name) != options.defaults[name]:
+            raise InputError(f"--{name.replace('_', '-')} {problem}")
 
 
 def profile_of(options: argparse.Namespace) -> DatabaseProfile:

@@ -9,6 +9,7 @@ import pytest
 
 from data_pipeline.features.schema import Features
 from helixfold.cli import features as command
+from helixfold.cli import searching
 from helixfold.cli.main import main
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
@@ -122,6 +123,11 @@ def test_predicting_needs_something_to_fold(capsys: pytest.CaptureFixture[str], 
     assert "there is no features.npz" in capsys.readouterr().err
 
 
+def test_searching_for_features_that_are_ready_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["predict", "--features", str(tmp_path), "--database", "x.fasta"]) == 2
+    assert "--database would do nothing: features are ready" in capsys.readouterr().err
+
+
 def test_directories_and_tables_are_inputs_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inputs = tmp_path / "inputs"
     inputs.mkdir()
@@ -139,4 +145,4 @@ def test_every_option_is_for_targets_for_training_sets_or_for_both() -> None:
     command.add_command(parser.add_subparsers())
     options = vars(parser.parse_args(["features"]))["defaults"]
     both = {"inputs", "output", "shard", "threads", "structures", "join_shards", "run"}
-    assert set(options) - both == {*command.FOR_TARGETS, *command.FOR_TRAINING_SETS}
+    assert set(options) - both == {*searching.OPTIONS, *command.FOR_TRAINING_SETS}
