@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.datasets.bench import Bench, locked
 from data_pipeline.datasets.clustering import cluster_chains, cluster_shard
 from data_pipeline.datasets.clusters import read_clusters
 from data_pipeline.datasets.index import IndexEntry, write_index
 from data_pipeline.datasets.layout import find_structures
 from data_pipeline.datasets.recipe import Recipe
 from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
+from data_pipeline.datasets.workbench import Workbench, locked
 from data_pipeline.datasets.workers import FileOutcome, process_files
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
@@ -74,8 +74,8 @@ def build_store(options: BuildOptions, recipe: Recipe) -> BuildReport:
     if options.shard is not None:
         paths = tuple(path for path in paths if shard_of(path, options.shards) == options.shard)
     with locked(directory):
-        bench = Bench(directory)
-        bench.sweep()
+        workbench = Workbench(directory)
+        workbench.sweep()
         outcomes = []
         with tqdm(total=len(paths), desc="structures", unit="file", disable=None) as bar:
             for outcome in process_files(recipe, directory, paths, options.workers):
@@ -83,7 +83,7 @@ def build_store(options: BuildOptions, recipe: Recipe) -> BuildReport:
                 bar.update()
         outcomes.sort(key=lambda outcome: outcome.path)
         found = _gather(outcomes, options.structures, is_distillation=recipe.is_distillation)
-        return _finish(options, recipe, bench, found, clusters)
+        return _finish(options, recipe, workbench, found, clusters)
 
 
 def shard_of(path: Path, shards: int) -> int:
@@ -141,11 +141,11 @@ def _gather(outcomes: Sequence[FileOutcome], root: Path, *, is_distillation: boo
 
 
 def _finish(
-    options: BuildOptions, recipe: Recipe, bench: Bench, found: _Gathered, given: Mapping[str, str] | None
+    options: BuildOptions, recipe: Recipe, workbench: Workbench, found: _Gathered, given: Mapping[str, str] | None
 ) -> BuildReport:
     """Pack what was made, and write the index last: it says that the store is finished."""
     whole = options.shard is None
-    grouped = cluster_chains(found.sequences, given, bench) if whole else cluster_shard(found.sequences, given)
+    grouped = cluster_chains(found.sequences, given, workbench) if whole else cluster_shard(found.sequences, given)
     notes = [*grouped.notes]
     if found.without_alignment and recipe.alignments is not None:
         count = f"{found.without_alignment} of {len(found.entries)} chains"
@@ -153,12 +153,12 @@ def _finish(
     keys = found.surveys | grouped.pieces | {entry.key for entry in found.entries.values()}
     entries = [replace(entry, cluster=grouped.clusters[name]) for name, entry in sorted(found.entries.items())]
     try:
-        bench.pack(sorted(keys))
+        workbench.pack(sorted(keys))
         _write_reasons(options.directory, found.refused, found.failed)
         write_index(options.directory / INDEX_FILE, entries)
     except OSError as error:
         raise InputError.at(options.directory, f"cannot be written: {error.strerror or error}") from error
-    bench.clear()
+    workbench.clear()
     return BuildReport(
         directory=options.directory,
         chains=len(entries),

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.datasets.bench import Bench, content_key, packed_json, unpacked_json
 from data_pipeline.datasets.clusters import given_clusters, identical_clusters, read_clusters, write_clusters
 from data_pipeline.datasets.store import SHARD_CLUSTERS_FILE, FeatureStore, has_shards
+from data_pipeline.datasets.workbench import Workbench, content_key, packed_json, unpacked_json
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.search.mmseqs import cluster_sequences
 from data_pipeline.search.process import find_program
@@ -24,20 +24,20 @@ class Clustering:
 
     clusters: dict[str, str]
     notes: tuple[str, ...] = ()  # what the user should know
-    pieces: frozenset[str] = frozenset()  # keys of what was kept on the bench
+    pieces: frozenset[str] = frozenset()  # keys of what was kept on the workbench
 
 
-def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None, bench: Bench) -> Clustering:
-    """The clusters of a whole set; those that MMseqs2 makes are kept on the bench, for the next run."""
+def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None, workbench: Workbench) -> Clustering:
+    """The clusters of a whole set; those that MMseqs2 makes are kept on the workbench, for the next run."""
     if given is not None or find_program(_PROGRAM) is None:
         return _without_program(
             sequences, given, "install mmseqs2 or give --clusters FILE for clusters of similar ones"
         )
     key = content_key("clusters", _VERSION, MIN_IDENTITY, sorted(sequences.items()))
-    clusters = _kept(bench, key)
+    clusters = _kept(workbench, key)
     if clusters is None:
         clusters = _similar(sequences)
-        bench.put(key, packed_json(clusters))
+        workbench.put(key, packed_json(clusters))
     return Clustering(clusters=clusters, pieces=frozenset([key]))
 
 
@@ -80,9 +80,9 @@ def _similar(sequences: Mapping[str, str]) -> dict[str, str]:
         raise InputError(f"the chains could not be clustered; give --clusters FILE instead: {error}") from error
 
 
-def _kept(bench: Bench, key: str) -> dict[str, str] | None:
+def _kept(workbench: Workbench, key: str) -> dict[str, str] | None:
     """The clusters that an earlier run kept; None if it did not, or if they are damaged."""
-    content = bench.get(key)
+    content = workbench.get(key)
     try:
         found: Any = None if content is None else unpacked_json(content)
     except ValueError:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.datasets.adapt import adapted, target_columns
-from data_pipeline.datasets.bench import content_key, file_digest, packed_json, unpacked_json
 from data_pipeline.datasets.chains import ChainFilter, chain_labels
 from data_pipeline.datasets.index import name_problem
 from data_pipeline.datasets.layout import AlignmentDirectory, SearchResults
 from data_pipeline.datasets.records import RECORD_VERSION, encode_record
+from data_pipeline.datasets.workbench import content_key, file_digest, packed_json, unpacked_json
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.templates import TemplateFeatures, no_templates
 from data_pipeline.parse.alignment import read_alignment

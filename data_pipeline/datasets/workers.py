@@ -12,10 +12,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_pipeline.datasets.bench import Bench, file_digest
 from data_pipeline.datasets.layout import SearchResults
 from data_pipeline.datasets.recipe import ChainFacts, Recipe, Survey, find_chain
 from data_pipeline.datasets.records import Record
+from data_pipeline.datasets.workbench import Workbench, file_digest
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
@@ -43,7 +43,7 @@ class Worker:
 
     def __init__(self, recipe: Recipe, store: Path) -> None:
         self._recipe = recipe
-        self._bench = Bench(store)
+        self._bench = Workbench(store)
 
     def process(self, path: Path) -> FileOutcome:
         """All chains of one file; a chain that fails is in the outcome with its reason."""

@@ -237,7 +237,7 @@ class TrainingLoader:
         last_step: int,
         device: torch.device | str = "cpu",
         workers: int = 0,
-        prefetch: int = 2,  # steps made ahead by each worker
+        prefetch: int = 4,  # steps made ahead by each worker; a deep alignment takes as long as many a shallow one
     ) -> None:
         if not 0 <= first_step <= last_step or workers < 0 or prefetch < 1:
             raise ValueError(

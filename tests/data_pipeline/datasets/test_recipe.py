@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.datasets.bench import file_digest
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.layout import AlignmentDirectory
 from data_pipeline.datasets.recipe import Recipe, Survey, TemplateLibrary, chain_name
 from data_pipeline.datasets.records import Record
+from data_pipeline.datasets.workbench import file_digest
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure

@@ -38,7 +38,7 @@ def file_digest(path: Path) -> str:
         raise InputError.at(path, f"cannot be read: {error.strerror or error}") from error
 
 
-class Bench:
+class Workbench:
     """The pieces of one store: new ones lie as files in its work directory, older ones in its database."""
 
     def __init__(self, store: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.datasets.bench import Bench, content_key, file_digest, locked, packed_json, unpacked_json
+from data_pipeline.datasets.workbench import Workbench, content_key, file_digest, locked, packed_json, unpacked_json
 from data_pipeline.errors import InputError
 
 KEYS = sorted(content_key(index) for index in range(5))
@@ -26,34 +26,34 @@ def test_files_are_told_apart_by_content(tmp_path: Path) -> None:
 
 
 def test_pieces_are_kept_then_packed_then_found_in_the_database(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    workbench = Workbench(tmp_path)
     for key in KEYS:
-        assert bench.get(key) is None
-        bench.put(key, key.encode())
-    assert bench.get(KEYS[0]) == KEYS[0].encode()
-    bench.pack(KEYS[:3])
-    bench.clear()
+        assert workbench.get(key) is None
+        workbench.put(key, key.encode())
+    assert workbench.get(KEYS[0]) == KEYS[0].encode()
+    workbench.pack(KEYS[:3])
+    workbench.clear()
     assert os.listdir(tmp_path) == ["features.lmdb"]
-    packed = Bench(tmp_path)
+    packed = Workbench(tmp_path)
     assert [packed.get(key) for key in KEYS] == [*(key.encode() for key in KEYS[:3]), None, None]
     assert packed.size(KEYS[0]) == len(KEYS[0])
 
 
 def test_a_piece_that_is_made_again_takes_the_place_of_the_packed_one(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    workbench = Workbench(tmp_path)
     for key in KEYS:
-        bench.put(key, b"old")
-    bench.pack(KEYS)
-    bench.clear()
-    bench = Bench(tmp_path)
-    bench.put(KEYS[1], b"newer")
-    bench.pack(KEYS)
-    bench.clear()
-    assert [Bench(tmp_path).get(key) for key in KEYS[:3]] == [b"old", b"newer", b"old"]
+        workbench.put(key, b"old")
+    workbench.pack(KEYS)
+    workbench.clear()
+    workbench = Workbench(tmp_path)
+    workbench.put(KEYS[1], b"newer")
+    workbench.pack(KEYS)
+    workbench.clear()
+    assert [Workbench(tmp_path).get(key) for key in KEYS[:3]] == [b"old", b"newer", b"old"]
 
 
 def test_the_database_depends_on_the_pieces_alone(tmp_path: Path) -> None:
-    whole, grown = Bench(tmp_path / "whole"), Bench(tmp_path / "grown")
+    whole, grown = Workbench(tmp_path / "whole"), Workbench(tmp_path / "grown")
     for key in KEYS:
         whole.put(key, key.encode() * 100)
     whole.pack(KEYS)
@@ -61,30 +61,30 @@ def test_the_database_depends_on_the_pieces_alone(tmp_path: Path) -> None:
         for key in KEYS[:count]:
             grown.put(key, key.encode() * 100)
         grown.pack(KEYS[:count])
-        grown = Bench(tmp_path / "grown")
+        grown = Workbench(tmp_path / "grown")
     assert (tmp_path / "whole/features.lmdb").read_bytes() == (tmp_path / "grown/features.lmdb").read_bytes()
 
 
 def test_a_database_that_is_right_already_is_left_alone(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    workbench = Workbench(tmp_path)
     for key in KEYS:
-        bench.put(key, b"x")
-    bench.pack(KEYS)
-    bench.clear()
+        workbench.put(key, b"x")
+    workbench.pack(KEYS)
+    workbench.clear()
     before = (tmp_path / "features.lmdb").stat()
-    Bench(tmp_path).pack(KEYS)
+    Workbench(tmp_path).pack(KEYS)
     assert (tmp_path / "features.lmdb").stat() == before
-    Bench(tmp_path).pack(KEYS[:4])
+    Workbench(tmp_path).pack(KEYS[:4])
     assert (tmp_path / "features.lmdb").stat().st_ino != before.st_ino
 
 
 def test_half_written_files_of_killed_runs_are_swept(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.put(KEYS[0], b"x")
+    workbench = Workbench(tmp_path)
+    workbench.put(KEYS[0], b"x")
     folder = tmp_path / "work" / KEYS[0][:2]
     for partial in (folder / f".{KEYS[0]}.0a.partial", tmp_path / ".features.lmdb.0a.partial"):
         partial.write_bytes(b"half")
-    bench.sweep()
+    workbench.sweep()
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [KEYS[0]]
 
 
