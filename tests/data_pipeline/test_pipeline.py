@@ -217,6 +217,29 @@ def test_templates_are_searched_with_the_first_alignment_and_placed(tmp_path: Pa
     assert prepared.features.template_all_atom_masks.sum(axis=(0, 2)).tolist() == [4.0] * 11 + [0.0] * 2
 
 
+class FakeStockholmSearch(FakeSearch):
+    file_format: FileFormat = "sto"
+
+    def search(self, sequence: str) -> bytes:
+        # The third column is empty in all rows but the last, which is beyond the limit.
+        rows = {"query": "AC-DEFGHIKLM", "one": "AC-DEFGHIKLV", "same": "AC-DEFGHIKLV", "last": "ACWDEFGHIKLW"}
+        lines = [f"{name:20}{row}" for name, row in rows.items()]
+        return "\n".join(["# STOCKHOLM 1.0", "", *lines, f"{'#=GC RF':20}xx.xxxxxxxxx", "//", ""]).encode()
+
+
+def test_a_stockholm_result_is_cut_to_its_limit_and_cleaned_up_for_the_template_search(
+    tmp_path: Path, structures: Path
+) -> None:
+    tool = FakeTemplateSearch(HITS)
+    searches = (step(FakeStockholmSearch(), "first.sto", max_rows=3), step(FakeSearch(b">x\nWWWWWWWWWWW\n")))
+    prepared = prepare(target(TEMPLATE_SEQUENCE), template_plan(tool, structures, *searches), tmp_path / "msas")
+    assert prepared.alignment_rows == {"first.sto": 2, "some_hits.a3m": 1}
+    assert prepared.features.msa.shape == (3, 11)
+    (query,) = tool.queries
+    rows = dict(line.split() for line in query.decode().splitlines() if line and line[0] not in "#/")
+    assert rows == {"query": "ACDEFGHIKLM", "one": "ACDEFGHIKLV"}
+
+
 def test_without_a_search_templates_are_looked_for_with_the_users_alignment(tmp_path: Path, structures: Path) -> None:
     (tmp_path / "own.a3m").write_bytes(b">q\nACDEFGHIKLM\n>own\nACDEFGHIKLV\n")
     tool = FakeTemplateSearch(HITS, input_format="a3m")
