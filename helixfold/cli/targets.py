@@ -8,6 +8,7 @@ from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import check_name, read_fasta
 from data_pipeline.parse.table import read_table
 from data_pipeline.pipeline import Target
+from data_pipeline.templates.own import OwnTemplateOptions, templates_from_directory
 from helixfold.write.results import FAILURES_FILE
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
@@ -35,6 +36,9 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
     for path in templates:
         if not path.exists():
             raise InputError.at(path, "there is no such structure file or directory")
+    if templates and targets:
+        # Read once before anything is written, as alignments are; what is wrong with a file concerns every target.
+        templates_from_directory(targets[0].sequence, templates, OwnTemplateOptions())
     only = len(targets) == 1
     return [
         Target(

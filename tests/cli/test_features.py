@@ -101,6 +101,7 @@ def test_templates_and_the_fate_of_every_hit_are_written(fasta: Path, tmp_path: 
         (["FASTA", "--databases", "a.toml", "--database", "b.fasta"], "exclude each other"),
         (["FASTA", "--database", "nothing.fasta"], "no such database file"),
         (["FASTA", "--templates", "nothing.cif"], "no such structure file"),
+        (["FASTA", "--templates", "FASTA"], "neither mmCIF (data_) nor PDB"),
         (["FASTA", "--threads", "0"], "--threads must be at least 1"),
         (["FASTA", "--msa-server", "ftp://x"], "MMseqs2 server"),
     ],
