@@ -1,72 +1,14 @@
 """What a model is made of: frozen, validated settings that travel with every checkpoint."""
 
-import dataclasses
-import types
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Literal
 
-from data_pipeline.errors import InputError
+from data_pipeline.config import Config, ConfigError
+
+__all__ = ["Config", "ConfigError"]
 
 OuterProductPosition = Literal["middle", "first", "end"]
-
-
-class ConfigError(InputError):
-    """A setting that no model can be built from, or a stored config that does not match this version."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """Base of all settings: a strict round trip to plain dictionaries, so that nothing is lost or guessed."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict()`; missing or unknown keys and wrong types are errors."""
-        kinds = typing.get_type_hints(cls)
-        unknown, missing = sorted(values.keys() - kinds.keys()), sorted(kinds.keys() - values.keys())
-        if unknown or missing:
-            raise ConfigError(f"{cls.__name__}: unknown settings {unknown}, missing settings {missing}")
-        return cls(**{name: _restore(f"{cls.__name__}.{name}", kinds[name], values[name]) for name in kinds})
-
-    def _require_positive(self, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{type(self).__name__}.{name} must be at least 1, got {getattr(self, name)}")
-
-    def _require_fraction(self, *names: str) -> None:
-        for name in names:
-            if not 0 <= getattr(self, name) < 1:
-                given = getattr(self, name)
-                raise ConfigError(f"{type(self).__name__}.{name} must be at least 0 and below 1, got {given}")
-
-    def _require_divisible(self, channels: str, heads: str) -> None:
-        self._require_positive(channels, heads)
-        c, h = getattr(self, channels), getattr(self, heads)
-        if c % h:
-            raise ConfigError(f"{type(self).__name__}.{heads} ({h}) must divide {channels} ({c})")
-
-
-def _restore(where: str, kind: Any, value: Any) -> Any:
-    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    for option in options:
-        if typing.get_origin(option) is Literal:
-            if value in typing.get_args(option):
-                return value
-        elif option is type(None):
-            if value is None:
-                return None
-        elif issubclass(option, Config):
-            if isinstance(value, Mapping):
-                return option.from_dict(value)
-        elif option is float and type(value) in (int, float):
-            return float(value)
-        elif type(value) is option:
-            return value
-    raise ConfigError(f"{where} must be {kind}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""The training set as the trainer sees it: the examples of any step and rank, whatever was drawn before."""
+"""The training set as the trainer sees it: the examples of any step, whatever was drawn before and wherever."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
 
@@ -26,61 +26,61 @@ class ChainStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepExamples:
-    """What one rank trains on in one step."""
+    """One part of what all ranks together train on in one step: what goes through the network at once."""
 
     step: int
+    part: int
     examples: tuple[TrainingExample, ...]
     refused: tuple[str, ...]  # chains that were drawn and cannot be used, each with its reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingDataset:
-    """Maps a step to the examples of this rank; every rank and every place in the batch has random streams of its own.
+    """Maps a step, and a part of that step's batch, to examples; every place in the batch has random streams of its own.
 
-    Different seeds are different runs. A chain whose record cannot be used is replaced by the next one drawn from the
-    same stream, so also then step, rank and seed alone decide.
+    Parts are `batch_size` places of the step's batch one after the other, and which rank asks for a part changes
+    nothing: so a run goes on exactly on another number of ranks. Different seeds are different runs. A chain whose
+    record cannot be used is replaced by the next one drawn from the same stream, so also then step, place and seed
+    alone decide.
     """
 
     store: ChainStore
     config: ExampleConfig = field(default_factory=ExampleConfig)
     selection: ChainSelection = field(default_factory=ChainSelection)
     seed: int = 0
-    rank: int = 0
-    batch_size: int = 1  # examples of one step on this rank
+    batch_size: int = 1  # examples of one part
     _sampler: ChainSampler = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.rank < 0:
-            given = f"{self.batch_size} and {self.rank}"
-            raise ValueError(f"batch_size must be at least 1 and rank not negative, got {given}")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.batch_size > 1 and not self.config.fixed_shapes:
             raise ValueError(f"{self.batch_size} examples stack only if config.fixed_shapes is set")
         object.__setattr__(self, "_sampler", ChainSampler(self.store.entries, self.selection))
 
-    def on_rank(self, rank: int) -> "TrainingDataset":
-        return replace(self, rank=rank)
-
     def num_passes(self, step: int) -> int:
-        """How many recycling passes this step's examples have, on all ranks alike."""
+        """How many recycling passes this step's examples have, in all parts alike."""
         return num_passes(self.seed, step, self.config.max_passes)
 
-    def __getitem__(self, step: int) -> StepExamples:
+    def draw(self, step: int, part: int = 0) -> StepExamples:
+        """The examples of one part of a step's batch."""
         refused: list[str] = []
-        examples = tuple(self._draw(step, place, refused) for place in range(self.batch_size))
-        return StepExamples(step=step, examples=examples, refused=tuple(refused))
+        places = range(part * self.batch_size, (part + 1) * self.batch_size)
+        examples = tuple(self._draw(step, place, refused) for place in places)
+        return StepExamples(step=step, part=part, examples=examples, refused=tuple(refused))
 
     def _draw(self, step: int, place: int, refused: list[str]) -> TrainingExample:
-        choice = stream(self.seed, Use.CHOICE, step, self.rank, place)
+        choice = stream(self.seed, Use.CHOICE, step, place)
         for attempt in range(_MAX_DRAWS):
             name = self.store.entries[self._sampler.draw(choice)].name
-            transform = stream(self.seed, Use.TRANSFORM, step, self.rank, place, attempt)
-            with _Naming(f"chain '{printable(name)}', step {step}, rank {self.rank}, place {place} in the batch"):
+            transform = stream(self.seed, Use.TRANSFORM, step, place, attempt)
+            with _Naming(f"chain '{printable(name)}', step {step}, place {place} in the batch"):
                 try:
                     return training_example(*self.store.load(name), self.config, transform, self.num_passes(step))
                 except InputError as error:
                     refused.append(f"{printable(name)}: {error}")
         raise InputError(
-            f"{_MAX_DRAWS} chains drawn one after the other for step {step}, rank {self.rank} cannot be used "
+            f"{_MAX_DRAWS} chains drawn one after the other for step {step}, place {place} cannot be used "
             f"(the last is {refused[-1]}); check the feature store"
         )
 

@@ -1,4 +1,4 @@
-"""Which chain a training step sees: a function of (seed, step, rank, sample) alone, whatever was drawn before.
+"""Which chain a training step sees: a function of (seed, step, place in the batch) alone, whatever was drawn before.
 
 So a run resumes at any step without replaying the ones before, and neither the number of workers nor their speed
 changes what is drawn.
@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 from jaxtyping import Float64, Int
 
+from data_pipeline.config import Config, ConfigError
 from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.errors import InputError
 
@@ -29,7 +30,7 @@ class Use(IntEnum):
 
 
 def stream(seed: int, use: Use, *counters: int) -> np.random.Generator:
-    """The random stream that belongs to a seed, a use and these counters (step, rank, ...), and to nothing else."""
+    """The random stream that belongs to a seed, a use and these counters (step, place, ...), and to nothing else."""
     if not 0 <= seed < _SEED or not all(0 <= counter < _COUNTER for counter in counters):
         raise ValueError(f"seed and counters must be at least 0 and below 2**128 and 2**32, got {seed} and {counters}")
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(use), *counters)))
@@ -38,13 +39,13 @@ def stream(seed: int, use: Use, *counters: int) -> np.random.Generator:
 def num_passes(seed: int, step: int, max_passes: int) -> int:
     """How often the network runs on this step's examples, recycling between: 1 to `max_passes`, equally likely.
 
-    The same on every rank, which all wait for the slowest (AlphaFold 2, Suppl. Alg. 31).
+    The same on every rank, as all wait for the slowest (AlphaFold 2, Suppl. Alg. 31).
     """
     return 1 + int(stream(seed, Use.RECYCLING, step).integers(max_passes))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainSelection:
+class ChainSelection(Config):
     """Which chains of the index may be drawn, and how experiments and predictions are mixed.
 
     The first two are about experimental structures. Those without a date are left out where a date is asked for, as
@@ -58,9 +59,9 @@ class ChainSelection:
 
     def __post_init__(self) -> None:
         if not 0 <= self.distillation_probability <= 1:
-            raise ValueError(f"distillation_probability must be within 0..1, got {self.distillation_probability}")
+            raise ConfigError(f"distillation_probability must be within 0..1, got {self.distillation_probability}")
         if self.max_resolution is not None and not self.max_resolution > 0:
-            raise ValueError(f"max_resolution must be above 0 (Angstrom), got {self.max_resolution}")
+            raise ConfigError(f"max_resolution must be above 0 (Angstrom), got {self.max_resolution}")
 
     def admits(self, entry: IndexEntry) -> bool:
         if entry.is_distillation:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int8, Int32
 
+from data_pipeline.config import Config, ConfigError
 from data_pipeline.residues import GAP, MASKED, RESTYPES, UNKNOWN
 
 CLASSES = MASKED + 1  # 20 residues, unknown, gap, masked
@@ -36,7 +37,7 @@ def msa_profile(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "r 22"]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockDeletion:
+class BlockDeletion(Config):
     """How many blocks of neighbouring rows training takes out of an MSA, and how large they are."""
 
     fraction_per_block: float = 0.3  # of all rows
@@ -46,7 +47,7 @@ class BlockDeletion:
     def __post_init__(self) -> None:
         if not 0 <= self.fraction_per_block <= 1 or self.blocks < 0:
             given = f"{self.fraction_per_block} and {self.blocks}"
-            raise ValueError(f"fraction_per_block must be within 0..1 and blocks not negative, got {given}")
+            raise ConfigError(f"fraction_per_block must be within 0..1 and blocks not negative, got {given}")
 
 
 def rows_after_block_deletion(n: int, deletion: BlockDeletion, rng: np.random.Generator) -> Int[np.ndarray, "kept"]:

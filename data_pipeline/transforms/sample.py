@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32, Int
 
+from data_pipeline.config import Config, ConfigError
 from data_pipeline.features.schema import Features, Sample
 from data_pipeline.transforms import msa, templates
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingConfig:
+class SamplingConfig(Config):
     """How much of the alignment and of the templates one pass sees, and how it is masked.
 
     Numbers of AlphaFold 2, Suppl. Sec. 1.2.7 and Table 5. A preset with templates gives the MSA rows its template
@@ -30,12 +31,12 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         for name, least in (("max_msa_clusters", 1), ("max_extra_msa", 1), ("max_templates", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("masked_msa_fraction", "uniform_prob", "profile_prob", "same_prob", "unknown_fraction"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)}")
+                raise ConfigError(f"{name} must be within 0..1, got {getattr(self, name)}")
         if self.uniform_prob + self.profile_prob + self.same_prob > 1 + 1e-9:
-            raise ValueError("uniform_prob, profile_prob and same_prob must not exceed 1 together")
+            raise ConfigError("uniform_prob, profile_prob and same_prob must not exceed 1 together")
 
 
 def draw_sample(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Int
 
+from data_pipeline.config import Config, ConfigError
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
@@ -20,7 +21,7 @@ from data_pipeline.transforms.templates import choose_templates
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExampleConfig:
+class ExampleConfig(Config):
     """How much of a chain one training example shows. The defaults are `initial_training()`."""
 
     crop_size: int = 256
@@ -43,10 +44,10 @@ class ExampleConfig:
             ("max_passes", 1),
         ):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("unclamped_fraction", "spatial_crop_probability", "min_confidence"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)}")
+                raise ConfigError(f"{name} must be within 0..1, got {getattr(self, name)}")
 
     def sizes(self) -> dict[str, int]:
         """The most that an example has along each axis of `SAMPLE_AXES`; batches of fixed shapes have just that."""

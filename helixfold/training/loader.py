@@ -8,7 +8,7 @@ import ctypes
 import math
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -53,9 +53,10 @@ _WORTH_SHARING = 2**20  # below, a pipe is faster than a piece of shared memory 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """What one rank trains on in one step, on its device."""
+    """One part of a step's batch on its device: what goes through the network at once."""
 
     step: int
+    part: int
     passes: tuple[Batch, ...]  # one for each recycling pass
     labels: Labels
     names: tuple[str, ...]
@@ -76,6 +77,7 @@ class PackedStep:
     """What becomes a `TrainingBatch` on the device: the arrays of all examples, unpadded, in one buffer of bytes."""
 
     step: int
+    part: int
     names: tuple[str, ...]
     refused: tuple[str, ...]
     num_passes: int
@@ -103,7 +105,9 @@ class PackedStep:
             for index in range(self.num_passes)
         )
         labels = Labels(**{field.name: tensor(field.name) for field in fields(Labels)})
-        return TrainingBatch(step=self.step, passes=passes, labels=labels, names=self.names, refused=self.refused)
+        return TrainingBatch(
+            step=self.step, part=self.part, passes=passes, labels=labels, names=self.names, refused=self.refused
+        )
 
     def _stacked(self, memory: Any, name: str, field: str) -> Any:
         """One array of the batch: the examples' one after the other, each with zeros after it."""
@@ -148,6 +152,7 @@ def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedStep:
         buffer[offset : offset + content.nbytes] = content.reshape(-1).view(np.uint8)
     return PackedStep(
         step=drawn.step,
+        part=drawn.part,
         names=tuple(example.name for example in drawn.examples),
         refused=drawn.refused,
         num_passes=len(drawn.examples[0].samples),
@@ -215,17 +220,17 @@ class _PackedSteps(Dataset[PackedStep | InputError]):
         self.dataset = dataset
         self.sizes = dataset.config.sizes() if dataset.config.fixed_shapes else None
 
-    def __getitem__(self, step: int) -> PackedStep | InputError:
+    def __getitem__(self, part: tuple[int, int]) -> PackedStep | InputError:
         try:
-            return pack(self.dataset[step], self.sizes)
+            return pack(self.dataset.draw(*part), self.sizes)
         except InputError as error:
             return error
 
 
 class TrainingLoader:
-    """The batches of one rank from `first_step` to before `last_step`, in order, made ahead by worker processes.
+    """One rank's parts of the batches from `first_step` to before `last_step`, in order, made ahead by worker processes.
 
-    A step's batch depends on the dataset and the step alone: not on `workers`, on `prefetch` or on where it began.
+    A part depends on the dataset, the step and its number alone: not on `workers`, `prefetch` or where it began.
     An error in a worker is raised here with the chain and the step in its text.
     """
 
@@ -235,6 +240,7 @@ class TrainingLoader:
         *,
         first_step: int,
         last_step: int,
+        parts: Sequence[int] = (0,),  # of every step's batch
         device: torch.device | str = "cpu",
         workers: int = 0,
         prefetch: int = 4,  # steps made ahead by each worker; a deep alignment takes as long as many a shallow one
@@ -248,7 +254,7 @@ class TrainingLoader:
         self._loader = DataLoader(
             _PackedSteps(dataset),
             batch_size=None,
-            sampler=range(first_step, last_step),
+            sampler=[(step, part) for step in range(first_step, last_step) for part in parts],
             num_workers=workers,
             worker_init_fn=_keep_memory,
             prefetch_factor=prefetch if workers else None,

@@ -41,7 +41,7 @@ def assert_equal(one: TrainingBatch, two: TrainingBatch) -> None:
 @pytest.mark.parametrize("fixed_shapes", [True, False])
 def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool) -> None:
     config = replace(CONFIG, crop_size=40, fixed_shapes=fixed_shapes)
-    drawn = dataset(config=config, batch_size=2 if fixed_shapes else 1)[4]
+    drawn = dataset(config=config, batch_size=2 if fixed_shapes else 1).draw(4)
     batch = pack(drawn, config.sizes() if fixed_shapes else None).on(CPU)
     assert batch.names == tuple(example.name for example in drawn.examples)
     assert len(batch.passes) == len(drawn.examples[0].samples)
@@ -73,7 +73,7 @@ def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool) 
 
 
 def test_small_whole_numbers_travel_as_bytes_and_others_as_they_are() -> None:
-    drawn = dataset()[4]
+    drawn = dataset().draw(4)
     long = replace(drawn.examples[0].samples[0], residue_index=np.arange(16, dtype=np.int32) + 1000)
     for index, dtype in ((drawn.examples[0].samples[0].residue_index, np.int8), (long.residue_index, np.int32)):
         sample = replace(long, residue_index=index)
@@ -85,13 +85,13 @@ def test_small_whole_numbers_travel_as_bytes_and_others_as_they_are() -> None:
 
 
 def test_arrays_begin_where_any_type_may() -> None:
-    packed = pack(dataset()[4], CONFIG.sizes())
+    packed = pack(dataset().draw(4), CONFIG.sizes())
     assert not any(place.offset % 64 for places in packed.places.values() for place in places)
 
 
 def test_padding_is_no_part_of_what_is_sent() -> None:
     wide = replace(CONFIG, crop_size=4000, sampling=SamplingConfig(max_msa_clusters=508, max_extra_msa=5120))
-    assert pack(dataset(config=wide)[4], wide.sizes()).buffer.nbytes < 2**20
+    assert pack(dataset(config=wide).draw(4), wide.sizes()).buffer.nbytes < 2**20
 
 
 def test_workers_change_nothing_and_a_run_resumes_where_it_stood() -> None:
@@ -113,7 +113,7 @@ def test_examples_of_own_shapes_make_batches_of_one() -> None:
 def test_errors_of_workers_name_chain_and_step() -> None:
     store = small_store()
     faulty = replace(store, faulty=frozenset(entry.name for entry in store.entries))
-    with pytest.raises(ZeroDivisionError, match=r"(?s)made of chain 'chain\d+', step 6, rank 0, place 0 in the batch"):
+    with pytest.raises(ZeroDivisionError, match=r"(?s)made of chain 'chain\d+', step 6, place 0 in the batch"):
         next(iter(TrainingLoader(dataset(store=faulty), first_step=6, last_step=7, workers=1)))
 
 
@@ -134,7 +134,7 @@ def test_refused_chains_are_told() -> None:
 
 
 def test_large_buffers_are_shared_and_small_ones_or_those_without_room_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, sizes = dataset()[1], CONFIG.sizes()
+    drawn, sizes = dataset().draw(1), CONFIG.sizes()
     sent = pack(drawn, sizes)
     assert isinstance(sent.buffer, np.ndarray)
     monkeypatch.setattr(loading, "_WORTH_SHARING", 1)
@@ -169,3 +169,9 @@ def test_batches_arrive_on_the_gpu_unchanged() -> None:
             assert all(tensor.device.type == "cuda" for tensor in tensors(batch))
             moved = [tensor.cpu() for tensor in tensors(batch)]
             assert all(map(torch.equal, moved, tensors(expected)))
+
+
+def test_parts_come_step_by_step_in_the_order_they_are_asked_for() -> None:
+    loaded = list(TrainingLoader(dataset(), first_step=2, last_step=4, parts=(1, 3)))
+    assert [(batch.step, batch.part) for batch in loaded] == [(2, 1), (2, 3), (3, 1), (3, 3)]
+    assert_equal(loaded[3], pack(dataset().draw(3, 3), CONFIG.sizes()).on(CPU))

@@ -31,43 +31,44 @@ def assert_equal(one: StepExamples, two: StepExamples) -> None:
 
 
 def test_a_step_does_not_depend_on_the_steps_before_or_on_the_process() -> None:
-    in_order = [dataset()[step] for step in range(6)]
+    in_order = [dataset().draw(step) for step in range(6)]
     one = dataset()
     for step in (5, 0, 3, 3):
-        assert_equal(one[step], in_order[step])
-    assert_equal(pickle.loads(pickle.dumps(one))[4], in_order[4])
+        assert_equal(one.draw(step), in_order[step])
+    assert_equal(pickle.loads(pickle.dumps(one)).draw(4), in_order[4])
 
 
-def test_ranks_places_steps_and_seeds_draw_for_themselves() -> None:
-    def signature(found: TrainingDataset, step: int) -> tuple[bytes, ...]:
-        return tuple(example.samples[0].msa_feat.tobytes() for example in found[step].examples)
+def test_parts_steps_and_seeds_draw_for_themselves() -> None:
+    def signature(found: TrainingDataset, step: int, part: int = 0) -> tuple[bytes, ...]:
+        return tuple(example.samples[0].msa_feat.tobytes() for example in found.draw(step, part).examples)
 
     two = dataset(batch_size=2)
-    drawn = [*signature(two, 0), *signature(two, 1), *signature(two.on_rank(1), 0), *signature(dataset(seed=4), 0)]
+    drawn = [*signature(two, 0), *signature(two, 1), *signature(two, 0, 1), *signature(dataset(seed=4), 0)]
     assert len(set(drawn)) == len(drawn)
-    # The first place of a larger batch is the batch of one.
-    assert signature(dataset(), 0)[0] == drawn[0]
+    # A place of the step's batch is what it is, however the batch is cut into parts.
+    assert [*signature(dataset(), 0, 0), *signature(dataset(), 0, 1)] == drawn[:2]
+    assert [*signature(dataset(), 0, 2), *signature(dataset(), 0, 3)] == drawn[4:6]
 
 
-def test_chains_and_transforms_have_streams_of_their_own_on_every_rank_and_place() -> None:
+def test_chains_and_transforms_have_streams_of_their_own_in_every_place() -> None:
     def names(found: TrainingDataset, place: int) -> list[str]:
-        return [found[step].examples[place].name for step in range(12)]
+        return [found.draw(step, place // 2).examples[place % 2].name for step in range(12)]
 
     two = dataset(batch_size=2)
-    drawn = [tuple(names(two.on_rank(rank), place)) for rank in range(2) for place in range(2)]
+    drawn = [tuple(names(two, place)) for place in range(4)]
     assert len(set(drawn)) == 4
-    # With one chain to draw, only the transform can tell ranks and places apart.
+    # With one chain to draw, only the transform can tell places apart.
     single = dataset(store=small_store(1), batch_size=2)
-    shown = [example.samples[0].msa_feat.tobytes() for rank in range(2) for example in single.on_rank(rank)[0].examples]
+    shown = [example.samples[0].msa_feat.tobytes() for part in range(2) for example in single.draw(0, part).examples]
     assert len(set(shown)) == 4
 
 
-def test_every_example_of_a_step_has_the_same_number_of_passes_on_every_rank() -> None:
+def test_every_example_of_a_step_has_the_same_number_of_passes_in_every_part() -> None:
     two = dataset(batch_size=2)
     passes = [two.num_passes(step) for step in range(12)]
-    for rank in range(3):
+    for part in range(3):
         for step in range(12):
-            assert {len(example.samples) for example in two.on_rank(rank)[step].examples} == {passes[step]}
+            assert {len(example.samples) for example in two.draw(step, part).examples} == {passes[step]}
     assert len(set(passes)) > 1
 
 
@@ -75,38 +76,37 @@ def test_chains_that_cannot_be_loaded_are_replaced_and_named() -> None:
     healthy, broken = dataset(), dataset(store=small_store(damaged=frozenset({"chain3", "chain7"})))
     affected = 0
     for step in range(40):
-        chain, found = healthy[step].examples[0].name, broken[step]
+        chain, found = healthy.draw(step).examples[0].name, broken.draw(step)
         if chain in ("chain3", "chain7"):
             affected += 1
             assert found.refused[0] == f"{chain}: the record of '{chain}' is damaged"
             assert found.examples[0].name not in ("chain3", "chain7")
-            assert_equal(found, broken[step])
+            assert_equal(found, broken.draw(step))
         else:
-            assert_equal(found, healthy[step])
+            assert_equal(found, healthy.draw(step))
     assert affected
 
 
 def test_a_store_without_a_usable_chain_ends_the_run_with_the_reason() -> None:
     everything = small_store()
     broken = replace(everything, damaged=frozenset(entry.name for entry in everything.entries))
-    with pytest.raises(InputError, match=r"10 chains drawn one after the other for step 2, rank 0 .* is damaged"):
-        dataset(store=broken)[2]
+    with pytest.raises(InputError, match=r"10 chains drawn one after the other for step 2, place 0 .* is damaged"):
+        dataset(store=broken).draw(2)
 
 
 def test_bugs_are_not_taken_for_bad_records_and_say_where_they_struck() -> None:
     store = small_store()
     faulty = MemoryStore(store.entries, faulty=frozenset(entry.name for entry in store.entries))
     with pytest.raises(ZeroDivisionError) as caught:
-        dataset(store=faulty, rank=2)[5]
+        dataset(store=faulty).draw(5, 2)
     assert caught.value.__notes__[0].startswith("while an example was made of chain 'chain")
-    assert caught.value.__notes__[0].endswith("', step 5, rank 2, place 0 in the batch")
+    assert caught.value.__notes__[0].endswith("', step 5, place 2 in the batch")
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be at least 1 and rank not negative, got 0 and 0"),
-        ({"rank": -1}, "rank not negative"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"batch_size": 2, "config": replace(CONFIG, fixed_shapes=False)}, "only if config.fixed_shapes is set"),
     ],
 )

@@ -1,0 +1,112 @@
+"""Settings as frozen, validated dataclasses that travel with what was made with them: nothing is lost or guessed."""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Literal, Self
+
+from data_pipeline.errors import InputError, printable
+
+
+class ConfigError(InputError):
+    """A setting that nothing can be made with, or stored settings that do not match this version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Base of all settings: a strict round trip to plain dictionaries, as JSON has them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_dict()`; missing or unknown keys and wrong types are errors."""
+        kinds = typing.get_type_hints(cls)
+        unknown, missing = sorted(values.keys() - kinds.keys()), sorted(kinds.keys() - values.keys())
+        if unknown or missing:
+            raise ConfigError(f"{cls.__name__}: unknown settings {unknown}, missing settings {missing}")
+        return cls(**{name: _restore(f"{cls.__name__}.{name}", kinds[name], values[name]) for name in kinds})
+
+    def with_settings(self, settings: Sequence[str]) -> Self:
+        """These settings with some changed, as a command line has them: `name.name=value`.
+
+        A value is JSON; what is no JSON (`model_1`, `2018-04-30`) is text. All changes are made at once, so that
+        settings that must agree can be changed together.
+        """
+        values = self.to_dict()
+        for setting in settings:
+            name, equals, text = setting.partition("=")
+            if not equals:
+                raise ConfigError(f"a setting is written name=value, got '{printable(setting)}'")
+            try:
+                value = json.loads(text)
+            except ValueError:
+                value = text.strip()
+            table: Any = values
+            parts = name.strip().split(".")
+            for depth, part in enumerate(parts, start=1):
+                if not isinstance(table, dict) or part not in table:
+                    raise ConfigError(_unknown(name.strip(), part, table))
+                if depth == len(parts):
+                    table[part] = value
+                table = table[part]
+        return type(self).from_dict(values)
+
+    def _require_positive(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{type(self).__name__}.{name} must be at least 1, got {getattr(self, name)}")
+
+    def _require_fraction(self, *names: str) -> None:
+        for name in names:
+            if not 0 <= getattr(self, name) < 1:
+                given = getattr(self, name)
+                raise ConfigError(f"{type(self).__name__}.{name} must be at least 0 and below 1, got {given}")
+
+    def _require_divisible(self, channels: str, heads: str) -> None:
+        self._require_positive(channels, heads)
+        c, h = getattr(self, channels), getattr(self, heads)
+        if c % h:
+            raise ConfigError(f"{type(self).__name__}.{heads} ({h}) must divide {channels} ({c})")
+
+
+def _restore(where: str, kind: Any, value: Any) -> Any:
+    options = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    for option in options:
+        if typing.get_origin(option) is Literal:
+            if value in typing.get_args(option):
+                return value
+        elif option is type(None):
+            if value is None:
+                return None
+        elif issubclass(option, Config):
+            if isinstance(value, Mapping):
+                return option.from_dict(value)
+        elif option is float and type(value) in (int, float):
+            return float(value)
+        elif option is date:
+            if isinstance(value, str):
+                try:
+                    return date.fromisoformat(value)
+                except ValueError:
+                    continue
+        elif type(value) is option:
+            return value
+    raise ConfigError(f"{where} must be {getattr(kind, '__name__', kind)}, got {value!r}")
+
+
+def _unknown(name: str, part: str, table: Any) -> str:
+    if not isinstance(table, dict):
+        return f"there is no setting '{printable(name)}': what stands before '{printable(part)}' has no parts"
+    return f"there is no setting '{printable(name)}': '{printable(part)}' could be one of {', '.join(table)}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_dict()
+    return value.isoformat() if isinstance(value, date) else value
