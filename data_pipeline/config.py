@@ -4,7 +4,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, Self
@@ -22,6 +22,10 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting by its whole name, `outer.inner`."""
+        return dict(_flat(self.to_dict()))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -104,6 +108,14 @@ def _unknown(name: str, part: str, table: Any) -> str:
     if not isinstance(table, dict):
         return f"there is no setting '{printable(name)}': what stands before '{printable(part)}' has no parts"
     return f"there is no setting '{printable(name)}': '{printable(part)}' could be one of {', '.join(table)}"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,14 @@
 """Named settings: DeepMind's ten monomer models and a tiny one for tests and first looks."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+from data_pipeline.config import Config, ConfigError
+from data_pipeline.errors import printable
 from data_pipeline.transforms.sample import SamplingConfig
-from helixfold.config import ConfigError, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
+from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 
 # AlphaFold 2, Suppl. Table 5: clusters per sample. Template rows come on top of the clusters, so that models
 # with templates draw that many fewer and every MSA has 512 rows.
@@ -12,13 +16,24 @@ MSA_ROWS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class Preset(Config):
     """A network, the size of the alignment sample it is fed, and how often it is recycled."""
 
     name: str
     model: ModelConfig
     sampling: SamplingConfig
     num_recycles: int = 3
+
+    def __post_init__(self) -> None:
+        # It becomes part of file names, and comes out of files.
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", self.name):
+            raise ConfigError(f"a model's name is at most 64 letters, digits and _.- , got '{printable(self.name)}'")
+        if self.num_recycles < 0:
+            raise ConfigError(f"num_recycles must not be negative, got {self.num_recycles}")
+
+    def use(self) -> dict[str, Any]:
+        """All but the model, as it travels with the model's parameters."""
+        return {name: value for name, value in self.to_dict().items() if name != "model"}
 
 
 def _alphafold(name: str, *, templates: bool, extra_rows: int, aligned_error: bool) -> Preset:

@@ -36,7 +36,7 @@ class StepExamples:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingDataset:
-    """Maps a step, and a part of that step's batch, to examples; every place in the batch has random streams of its own.
+    """Maps a step and a part of its batch to examples; every place in the batch has random streams of its own.
 
     Parts are `batch_size` places of the step's batch one after the other, and which rank asks for a part changes
     nothing: so a run goes on exactly on another number of ranks. Different seeds are different runs. A chain whose

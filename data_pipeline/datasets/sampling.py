@@ -27,6 +27,7 @@ class Use(IntEnum):
     CHOICE = 0
     TRANSFORM = 1
     RECYCLING = 2
+    DROPOUT = 3
 
 
 def stream(seed: int, use: Use, *counters: int) -> np.random.Generator:

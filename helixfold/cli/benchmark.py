@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.cli.benchmark_data import add_store_benchmark
 from helixfold.cli.benchmark_loader import add_loader_benchmark
+from helixfold.cli.benchmark_recompute import add_recompute_benchmark
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.inference import DTYPES
@@ -124,6 +125,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         part.set_defaults(run=function)
     add_store_benchmark(parts)
     add_loader_benchmark(parts)
+    add_recompute_benchmark(parts)
 
 
 def _print_memory(options: argparse.Namespace) -> int:

@@ -43,9 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"helixfold {helixfold.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     # Imported here, so that `helixfold --version` needs no torch.
-    from helixfold.cli import benchmark, doctor, features, predict, weights  # noqa: PLC0415
+    from helixfold.cli import benchmark, doctor, features, predict, train, weights  # noqa: PLC0415
 
-    for command in (predict, features, doctor, weights, benchmark):
+    for command in (predict, features, train, doctor, weights, benchmark):
         command.add_command(commands)
     return parser
 

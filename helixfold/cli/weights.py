@@ -12,6 +12,7 @@ from helixfold.presets import PRESETS
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters, parameters_directory
+from helixfold.weights.find import trained_preset
 from helixfold.weights.fit import fitting_presets
 from helixfold.weights.load import load_weights, read_shapes
 from helixfold.weights.npz import write_npz
@@ -40,14 +41,20 @@ def inspect(path: Path) -> None:
     print(f"fits presets: {', '.join(fitting) if fitting else 'none'}")
 
 
-def convert(source: Path, target: Path, preset: str, *, overwrite: bool = False) -> None:
-    """Rewrite a parameter file for another program; the suffix of `target` says which: .npz, .pt or .safetensors."""
+def convert(source: Path, target: Path, preset: str | None = None, *, overwrite: bool = False) -> None:
+    """Rewrite a parameter file for another program; the suffix of `target` says which: .npz, .pt or .safetensors.
+
+    `preset` names the model, unless the file says itself which it is (as those of `helixfold train` do).
+    """
     form = target.suffix.lower()
     if form not in WRITTEN:
         raise InputError(f"{target}: give the file to write a name that ends in {', '.join(WRITTEN)}")
     if target.exists() and not overwrite:
         raise InputError(f"{target}: exists already; choose another name, or add --overwrite")
-    config = presets.preset(preset).model
+    chosen = presets.preset(preset) if preset is not None else trained_preset(source)
+    if chosen is None:
+        raise InputError(f"{source}: does not say which model it is; add --preset with one of {', '.join(PRESETS)}")
+    config = chosen.model
     state = load_weights(source, config)
     try:
         if form == ".npz":
@@ -55,7 +62,7 @@ def convert(source: Path, target: Path, preset: str, *, overwrite: bool = False)
         elif form == ".pt":
             write_pt(target, openfold.from_state_dict(state, config))
         else:
-            save_checkpoint(target, state, config.to_dict())
+            save_checkpoint(target, state, config.to_dict(), chosen.use())
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
     print(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
@@ -105,7 +112,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     change = actions.add_parser("convert", help="rewrite a parameter file for another program")
     change.add_argument("source", type=Path, metavar="SOURCE", help="the parameter file to read")
     change.add_argument("target", type=Path, metavar="TARGET", help=f"the file to write: {', '.join(WRITTEN)}")
-    change.add_argument("--preset", required=True, choices=PRESETS, metavar="MODEL", help=f"of {', '.join(PRESETS)}")
+    change.add_argument("--preset", choices=PRESETS, metavar="MODEL", help=f"which model: {', '.join(PRESETS)}")
     change.add_argument("--overwrite", action="store_true", help="replace TARGET if it exists")
     change.set_defaults(run=_convert)
 

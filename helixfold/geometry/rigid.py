@@ -52,6 +52,12 @@ def quaternion_to_rotation(quaternion: Float[Tensor, "*batch 4"]) -> Float[Tenso
     )
 
 
+def rigid_from_tensor(frames: Float[Tensor, "*batch 7"]) -> Rigid:
+    """Frames that are kept as unit quaternions (w, x, y, z) and translations in one."""
+    quaternion, translation = frames.split([4, 3], -1)
+    return Rigid(rotation=quaternion_to_rotation(quaternion), translation=translation)
+
+
 def quaternion_multiply(a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
     """Hamilton product: the rotation `b` followed by `a`."""
     aw, ax, ay, az = a.unbind(-1)

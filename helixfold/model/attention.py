@@ -4,7 +4,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from helixfold.model.layers import Linear
+from helixfold.model.layers import Linear, ToHeads
 from helixfold.ops.attention import attention
 
 
@@ -18,9 +18,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = heads
         # Query, key and value in one map: one product instead of three, as HelixFold does.
-        self.qkv = Linear(c, 3 * c, bias=False)
-        for part in self.qkv.weight.data.chunk(3):
-            nn.init.xavier_uniform_(part)  # each for itself: together they would start smaller
+        self.qkv = ToHeads(c, heads, c // heads, maps=3)
         self.gate = Linear(c, c, init="gate")
         self.out = Linear(c, c, init="zeros")
 

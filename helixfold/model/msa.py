@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.model.attention import SelfAttention
-from helixfold.model.layers import LayerNorm, Linear
+from helixfold.model.layers import LayerNorm, Linear, ToHeads
 from helixfold.model.update import Update
 from helixfold.ops.attention import attention
 
@@ -19,7 +19,7 @@ class MSARowAttention(Update):
         super().__init__()
         self.norm = LayerNorm(c_m)
         self.pair_norm = LayerNorm(c_z)
-        self.pair_bias = Linear(c_z, heads, bias=False)
+        self.pair_bias = Linear(c_z, heads, bias=False, init="normal")
         self.attention = SelfAttention(c_m, heads)
         self.dropout_rate = dropout
 
@@ -71,7 +71,7 @@ class MSAGlobalColumnAttention(Update):
         super().__init__()
         self.heads = heads
         self.norm = LayerNorm(c_m)
-        self.query = Linear(c_m, c_m, bias=False, init="glorot")
+        self.query = ToHeads(c_m, heads, c_m // heads)
         self.key = Linear(c_m, c_m // heads, bias=False, init="glorot")
         self.value = Linear(c_m, c_m // heads, bias=False, init="glorot")
         self.gate = Linear(c_m, c_m, init="gate")

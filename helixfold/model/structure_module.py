@@ -160,14 +160,8 @@ class StructureModule(nn.Module):
         frames = BackboneFrames.identity(state)
         steps = []
         for _ in range(self.layers):
-            state = self.norm_attention(self.dropout(state + self.attention(state, pair, mask, frames.rigid())))
-            state = self.norm_transition(self.dropout(self.transition(state)))
-            frames = frames.updated(self.backbone_update(state))
-            placed = frames.scaled(UNIT)
-            torsions, raw = self.angles(state, initial)
-            groups = atoms.rigid_groups_from_torsions(aatype, placed.rigid(), torsions)
-            matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
-            steps.append((placed.to_tensor(), matrices, atoms.atom14_from_rigid_groups(aatype, groups), torsions, raw))
+            state, frames, step = self.iteration(state, frames, initial=initial, pair=pair, aatype=aatype, mask=mask)
+            steps.append(step)
             frames = frames.without_rotation_gradient()
 
         trajectory, rigid_groups, atom14, torsions, raw = (torch.stack(step) for step in zip(*steps, strict=True))
@@ -183,3 +177,24 @@ class StructureModule(nn.Module):
             positions=atoms.atom14_to_atom37(atom14[-1], aatype, mask37),
             mask=mask37,
         )
+
+    def iteration(
+        self,
+        state: Float[Tensor, "b r c"],
+        frames: BackboneFrames,
+        *,
+        initial: Float[Tensor, "b r c_s"],
+        pair: Float[Tensor, "b r r c_z"],
+        aatype: Int[Tensor, "b r"],
+        mask: Float[Tensor, "b r"],
+    ) -> tuple[Float[Tensor, "b r c"], BackboneFrames, tuple[Tensor, ...]]:
+        """One pass through the loop (Suppl. Alg. 20 lines 6 to 25): state, frames, and this step of each trajectory."""
+        state = self.norm_attention(self.dropout(state + self.attention(state, pair, mask, frames.rigid())))
+        state = self.norm_transition(self.dropout(self.transition(state)))
+        frames = frames.updated(self.backbone_update(state))
+        placed = frames.scaled(UNIT)
+        torsions, raw = self.angles(state, initial)
+        groups = atoms.rigid_groups_from_torsions(aatype, placed.rigid(), torsions)
+        matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
+        step = (placed.to_tensor(), matrices, atoms.atom14_from_rigid_groups(aatype, groups), torsions, raw)
+        return state, frames, step

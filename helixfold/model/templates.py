@@ -11,7 +11,7 @@ from helixfold.config import TemplateConfig
 from helixfold.geometry.atoms import DistanceBins, distogram
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.model.evoformer import outer_mask
-from helixfold.model.layers import LayerNorm, Linear, Transition
+from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor
 from helixfold.ops.attention import attention
@@ -72,11 +72,11 @@ class TemplatePointwiseAttention(nn.Module):
 
     def __init__(self, config: TemplateConfig, c_z: int) -> None:
         super().__init__()
-        c = config.attention_channels
-        self.heads = config.attention_heads
-        self.query = Linear(c_z, c, bias=False, init="glorot")
-        self.key = Linear(config.c_t, c, bias=False, init="glorot")
-        self.value = Linear(config.c_t, c, bias=False, init="glorot")
+        c, heads = config.attention_channels, config.attention_heads
+        self.heads = heads
+        self.query = ToHeads(c_z, heads, c // heads)
+        self.key = ToHeads(config.c_t, heads, c // heads)
+        self.value = ToHeads(config.c_t, heads, c // heads)
         self.out = Linear(c, c_z, init="zeros")
 
     def forward(

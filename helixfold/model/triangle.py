@@ -75,7 +75,7 @@ class TriangleAttention(Update):
         super().__init__()
         self.axis = self.source_axis = self.dropout_axis = axis
         self.norm = LayerNorm(c_z)
-        self.pair_bias = Linear(c_z, heads, bias=False)
+        self.pair_bias = Linear(c_z, heads, bias=False, init="normal")
         self.attention = SelfAttention(c_z, heads)
         self.dropout_rate = dropout
 

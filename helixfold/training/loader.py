@@ -228,7 +228,7 @@ class _PackedSteps(Dataset[PackedStep | InputError]):
 
 
 class TrainingLoader:
-    """One rank's parts of the batches from `first_step` to before `last_step`, in order, made ahead by worker processes.
+    """One rank's parts of all batches from `first_step` to before `last_step`, made ahead by worker processes.
 
     A part depends on the dataset, the step and its number alone: not on `workers`, `prefetch` or where it began.
     An error in a worker is raised here with the chain and the step in its text.

@@ -22,20 +22,30 @@ FORMAT_VERSION = "1"
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a file says about itself: settings of the model (`to_dict()`) and shapes of its tensors."""
+    """What a file says about itself: settings of the model (`to_dict()`) and shapes of its tensors.
+
+    `use` is what a preset has beside the model, for a model that is none of the named ones; None if it was not given.
+    """
 
     config: dict[str, Any]
+    use: dict[str, Any] | None
     shapes: dict[str, tuple[int, ...]]
     sha256: str
 
 
-def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Write a model's state dict and its settings, whole or not at all."""
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    state: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    use: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a model's state dict, its settings and how it is used (see `Header`), whole or not at all."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     metadata = {
         "format": "helixfold",
         "version": FORMAT_VERSION,
         "config": json.dumps(config, allow_nan=False),
+        "use": json.dumps(use, allow_nan=False),
         "sha256": _digest(tensors),
     }
     with replacing(Path(path)) as temporary:
@@ -72,12 +82,12 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         version = printable(metadata.get("version", "none"))
         raise InputError.at(path, f"has format version {version}, this helixfold reads {FORMAT_VERSION}; update it")
     try:
-        config = json.loads(metadata.get("config", ""))
+        config, use = json.loads(metadata.get("config", "")), json.loads(metadata.get("use", "null"))
     except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not isinstance(use, dict | None):
         raise InputError.at(path, "its settings are not a table of names and values")
-    return Header(config=config, shapes=shapes, sha256=metadata.get("sha256", ""))
+    return Header(config=config, use=use, shapes=shapes, sha256=metadata.get("sha256", ""))
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

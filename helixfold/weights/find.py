@@ -6,11 +6,13 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.errors import InputError
+from data_pipeline.config import ConfigError
+from data_pipeline.errors import InputError, printable
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS, Preset, preset
+from helixfold.weights.checkpoint import read_header
 from helixfold.weights.download import parameters_directory
-from helixfold.weights.load import load_weights
+from helixfold.weights.load import file_format, load_weights
 from helixfold.weights.untrained import untrained_model
 
 DEFAULT, UNTRAINED_PRESET = "model_1_ptm", "tiny"
@@ -29,12 +31,15 @@ class ReadyModel:
 def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> list[ReadyModel]:
     """Load the models of those names from `weights`, a parameter file or a directory of them.
 
-    Without names, the file's name says which model it holds, and a directory gives all it has. Without `weights`,
-    models come from where `helixfold weights download` puts them; if nothing is there and no name is given, the result
-    is the small preset with untrained parameters. Raises `InputError` where something is missing or does not fit.
+    Without names, the file itself (of a model trained here) or its name says which model it holds, and a directory
+    gives all it has. Without `weights`, models come from where `helixfold weights download` puts them; if nothing is
+    there and no name is given, the result is the small preset with untrained parameters. Raises `InputError` where
+    something is missing or does not fit.
     """
     for name in names:
         preset(name)
+    if weights is not None and not names and (trained := trained_preset(weights)) is not None:
+        return [_load(trained, weights)]
     if len(set(names)) < len(names):
         raise InputError(f"each model can be named once, got {', '.join(names)}")
     if weights is None and not names and _in_directory(parameters_directory(), DEFAULT):
@@ -42,6 +47,19 @@ def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> lis
     if weights is None and set(names) <= {UNTRAINED_PRESET}:
         return [_untrained(preset(UNTRAINED_PRESET), seed)]
     return [_load(preset(name), path) for name, path in _files(names, weights).items()]
+
+
+def trained_preset(weights: Path) -> Preset | None:
+    """The preset that a parameter file brings with it; None if it has none."""
+    if not weights.is_file() or file_format(weights) != "safetensors":
+        return None
+    header = read_header(weights)
+    if header.use is None:
+        return None
+    try:
+        return Preset.from_dict({**header.use, "model": header.config})
+    except ConfigError as error:
+        raise InputError.at(weights, f"its settings are not those of a model: {printable(str(error))}") from error
 
 
 def _untrained(chosen: Preset, seed: int) -> ReadyModel:

@@ -2,7 +2,7 @@
 
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,10 @@ def file_format(path: Path) -> Format:
 def _require_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig) -> None:
     """Two models can have the same shapes and still compute different things: heads, block order, iterations."""
     try:
-        theirs = dict(_flat(ModelConfig.from_dict(stored).to_dict()))
+        theirs = ModelConfig.from_dict(stored).flat()
     except ConfigError as error:
         raise InputError.at(path, f"its settings are not those of a model: {printable(str(error))}") from error
-    ours = dict(_flat(config.to_dict()))
+    ours = config.flat()
     changed = [
         f"{name} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
         for name in sorted(theirs.keys() | ours.keys())
@@ -98,10 +98,3 @@ def _require_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig
     if changed:
         raise InputError.at(path, f"was written by another model: {'; '.join(changed)}")
 
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -53,6 +53,6 @@ def test_rows_do_not_see_each_other() -> None:
 
 def test_query_key_and_value_start_as_three_maps_not_as_one() -> None:
     weight = SelfAttention(64, 4).qkv.weight
-    limit = (6 / (64 + 64)) ** 0.5
+    limit = (6 / (64 * 4 + 64 * 16)) ** 0.5
     for part in weight.chunk(3):
         assert 0.95 * limit < part.abs().max() <= limit

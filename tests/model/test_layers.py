@@ -5,7 +5,7 @@ import torch
 
 from helixfold.execution.slabs import Slabs
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.layers import LayerNorm, Linear, Transition
+from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
 from tests.networks import tiny_config
 
 
@@ -18,6 +18,22 @@ def test_weights_start_from_a_cut_normal_distribution(init: str, variance: float
     largest = 2 * variance**0.5 / 0.87962566103423978
     assert 0.98 * largest < linear.weight.abs().max() <= largest
     assert (linear.bias == 0).all()
+
+
+def test_maps_into_heads_start_as_haiku_draws_an_array_with_an_axis_for_heads() -> None:
+    """Fans of [c, heads, width] are c * heads and c * width; side by side, each map starts as if it were alone."""
+    for maps in (1, 3):
+        weight = ToHeads(96, 4, 40, maps=maps).weight
+        limit = (6 / (96 * 4 + 96 * 40)) ** 0.5
+        assert weight.shape == (maps * 160, 96)
+        assert 0.99 * limit < weight.abs().max() <= limit
+        assert abs(weight.std() / (limit / 3**0.5) - 1) < 0.02
+
+
+def test_other_biases_of_attention_start_from_a_whole_normal_distribution() -> None:
+    weight = Linear(400, 300, init="normal").weight
+    assert abs(weight.var() * 400 - 1) < 0.03
+    assert weight.abs().max() > 4 / 400**0.5
 
 
 @pytest.mark.parametrize(("init", "bias"), [("zeros", 0), ("gate", 1)])
@@ -46,7 +62,10 @@ PLACES = {
     "heads.experimentally_resolved.linear": "zeros",
     "heads.aligned_error.linear": "zeros",
     "gate": "gate",
-    # Queries, keys and values of attention, but not of invariant point attention; fused ones: see test_attention.
+    "structure_module.attention.pair_bias": "linear",
+    ".pair_bias": "normal",
+    # Queries, keys and values of attention, but not of invariant point attention.
+    ".qkv": "glorot",
     **{
         f"{place}.{part}": "glorot"
         for place in ("column_attention", "template_embedder.attention")
@@ -60,7 +79,7 @@ def test_every_map_starts_as_its_place_demands() -> None:
     linears = {name: each for name, each in AlphaFold(tiny_config()).named_modules() if isinstance(each, Linear)}
     found = {name: linear.init for name, linear in linears.items()}
     assert found == {name: next(PLACES[end] for end in PLACES if name.endswith(end)) for name in linears}
-    assert set(found.values()) == {"linear", "relu", "glorot", "zeros", "gate"}
+    assert set(found.values()) == {"linear", "relu", "normal", "glorot", "zeros", "gate"}
 
 
 def test_a_fresh_block_changes_no_stream() -> None:

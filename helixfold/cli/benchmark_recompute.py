@@ -1,0 +1,178 @@
+"""`helixfold benchmark recompute`: memory and time of a training pass by what it keeps for its gradients."""
+
+import argparse
+import gc
+import multiprocessing
+import statistics
+import time
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data_pipeline.transforms.training import initial_training
+from helixfold.batch import Batch
+from helixfold.device import pick_device
+from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
+from helixfold.execution.whole import Whole
+from helixfold.inference import DTYPES
+from helixfold.model.alphafold import AlphaFold
+from helixfold.presets import PRESETS, Preset, preset
+from helixfold.stages import peak_memory, reset_peak_memory
+
+VARIANTS = typing.get_args(Keep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassSize:
+    """The network of a preset, with so many Evoformer blocks, and the size of what it reads."""
+
+    preset: str
+    blocks: int
+    crop: int
+    dtype: str
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassCost:
+    """What forward and backward of one sample take; `memory` in bytes beyond parameters and their gradients."""
+
+    seconds: float
+    memory: int
+
+    def with_more_blocks(self, fewer: "PassCost", step: int, more: int) -> "PassCost":
+        """What `more` further blocks will take, if they grow as from `fewer` to this, which has `step` blocks more."""
+        return PassCost(
+            seconds=self.seconds + more * (self.seconds - fewer.seconds) / step,
+            memory=self.memory + more * (self.memory - fewer.memory) // step,
+        )
+
+
+def measure_pass(size: PassSize, keep: Keep, repeats: int) -> PassCost:
+    """Median time and peak memory of several passes, in a process of its own: memory once used is rarely given back."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_measure_pass, (size, keep, repeats, torch.get_num_threads()))
+
+
+def _measure_pass(size: PassSize, keep: Keep, repeats: int, threads: int) -> PassCost:
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    device = pick_device(size.device)
+    network = preset(size.preset)
+    config = replace(network.model, evoformer=replace(network.model.evoformer, blocks=size.blocks))
+    model = AlphaFold(config).to(device).train()
+    recompute(model, RecomputeConfig.everywhere(keep))
+    # Gradients, and what libraries allocate once, are there before memory is counted.
+    _forward_and_backward(model, _random_batch(network, 8, device), size.dtype)
+    batch = _random_batch(network, size.crop, device)
+    gc.collect()
+    reset_peak_memory(device)
+    start = peak_memory(device)
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        _forward_and_backward(model, batch, size.dtype)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return PassCost(seconds=statistics.median(seconds), memory=peak_memory(device) - start)
+
+
+def _forward_and_backward(model: AlphaFold, batch: Batch, dtype: str) -> None:
+    """A training pass with a loss that costs next to nothing and reads all outputs."""
+    outputs = model(Whole(), [batch], None, DTYPES[dtype])
+    torch.stack([each.float().square().mean() for each in _tensors(outputs) if each.requires_grad]).sum().backward()
+
+
+def _tensors(outputs: Any) -> Iterator[Tensor]:
+    for field in fields(outputs):
+        value = getattr(outputs, field.name)
+        if is_dataclass(value):
+            yield from _tensors(value)
+        elif value is not None:
+            yield value
+
+
+def _random_batch(network: Preset, residues: int, device: torch.device) -> Batch:
+    """One sample as deep as the alignments that this network is trained with."""
+    sampling = network.sampling if network.name == "tiny" else initial_training().sampling
+    templates = network.sampling.max_templates
+    rows, extra = sampling.max_msa_clusters, sampling.max_extra_msa
+    aatype = torch.randint(0, 20, (1, residues))
+    atoms = 10 * torch.randn(1, templates, residues, 37, 3)
+    batch = Batch(
+        aatype=aatype,
+        residue_index=torch.arange(residues)[None],
+        seq_mask=torch.ones(1, residues),
+        target_feat=torch.nn.functional.one_hot(aatype + 1, 22).float(),
+        msa_feat=torch.rand(1, rows, residues, 49),
+        msa_mask=torch.ones(1, rows, residues),
+        extra_msa=torch.randint(0, 22, (1, extra, residues)),
+        extra_has_deletion=torch.zeros(1, extra, residues),
+        extra_deletion_value=torch.zeros(1, extra, residues),
+        extra_msa_mask=torch.ones(1, extra, residues),
+        template_aatype=torch.randint(0, 20, (1, templates, residues)),
+        template_all_atom_positions=atoms,
+        template_all_atom_masks=torch.ones(1, templates, residues, 37),
+        template_mask=torch.ones(1, templates),
+        template_pseudo_beta=atoms[..., 3, :],
+        template_pseudo_beta_mask=torch.ones(1, templates, residues),
+    )
+    return Batch(**{field.name: getattr(batch, field.name).to(device) for field in fields(batch)})
+
+
+def add_recompute_benchmark(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe `helixfold benchmark recompute` to the command line."""
+    parser = parts.add_parser(
+        "recompute",
+        help="memory and time of a training pass by what is recomputed",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--presets", nargs="+", choices=list(PRESETS), default=["tiny", "model_1"])
+    parser.add_argument("--crop", type=int, default=128, metavar="N", help="residues")
+    parser.add_argument(
+        "--blocks", type=int, default=4, metavar="N", help="of the Evoformer that are measured; more follow by growth"
+    )
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
+    parser.add_argument("--device", default="cpu", help="auto, cpu or cuda")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="passes, of which the median time counts")
+    parser.set_defaults(run=_print)
+
+
+def _print(options: argparse.Namespace) -> int:
+    print(f"forward and backward of one sample, dropout on, {options.crop} residues, {torch.get_num_threads()} threads")
+    print("memory is beyond parameters and gradients; ratios are to keeping everything (none recomputed)")
+    for name in options.presets:
+        _print_preset(name, options)
+    return 0
+
+
+def _print_preset(name: str, options: argparse.Namespace) -> None:
+    whole = preset(name).model.evoformer.blocks
+    blocks = min(whole, max(2, options.blocks))
+    print(
+        f"\n{name}, {blocks} of {whole} Evoformer blocks" + ("" if blocks == whole else f"; then all {whole} by growth")
+    )
+    print(f"{'dtype':10} {'keeps':8} {'MiB':>8} {'ratio':>6} {'seconds':>8} {'ratio':>6}", end="")
+    print("" if blocks == whole else f" {'MiB':>10} {'ratio':>6} {'seconds':>8} {'ratio':>6}")
+    for dtype in options.dtypes:
+        size = PassSize(preset=name, blocks=blocks, crop=options.crop, dtype=dtype, device=options.device)
+        plain: tuple[PassCost, ...] = ()
+        for keep in VARIANTS:
+            costs = [measure_pass(size, keep, options.repeats)]
+            if blocks < whole:
+                fewer = measure_pass(replace(size, blocks=blocks // 2), keep, options.repeats)
+                costs.append(costs[0].with_more_blocks(fewer, blocks - blocks // 2, whole - blocks))
+            plain = plain or tuple(costs)
+            what = "all" if keep == "none" else keep
+            print(f"{dtype:10} {what:8} {_row(costs[0], plain[0], 8)}", end="")
+            print(f" {_row(costs[1], plain[1], 10)}" if costs[1:] else "", flush=True)
+
+
+def _row(cost: PassCost, plain: PassCost, width: int) -> str:
+    memory = f"{cost.memory / 2**20:{width}.0f} {cost.memory / plain.memory:6.2f}"
+    return f"{memory} {cost.seconds:8.2f} {cost.seconds / plain.seconds:6.2f}"

@@ -1,0 +1,126 @@
+"""`helixfold train`: from a training set to a trained model, alone or on many GPUs under `torchrun`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+import helixfold
+from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.errors import InputError
+from helixfold.parallel.mesh import Mesh, join, leave
+from helixfold.training.config import TrainingConfig
+from helixfold.training.evaluate import read_names
+from helixfold.training.presets import TRAINING_PRESETS, training_preset
+from helixfold.training.results import RunFiles
+from helixfold.training.stopping import StopRequest
+from helixfold.training.trainer import DivergedError, Trainer
+from helixfold.weights.load import load_weights
+
+FAILED, TERMINATED = 1, 143
+
+
+def train(
+    store: Path,
+    config: TrainingConfig,
+    *,
+    output: Path,
+    name: str,
+    held_out: Path | None = None,
+    weights: Path | None = None,
+    device: str = "auto",
+    workers: int = 0,
+) -> int:
+    """Train until `config.steps`, or go on with the run in `output`; 0, or 143 if it was asked to end and saved.
+
+    Under `torchrun` every process calls this. Wrong input is an `InputError`, before anything is written.
+    """
+    mesh = join(device)
+    try:
+        return _train_on(mesh, store, config, RunFiles(directory=output, name=name), held_out, weights, workers)
+    finally:
+        leave()
+
+
+def _train_on(
+    mesh: Mesh,
+    path: Path,
+    config: TrainingConfig,
+    files: RunFiles,
+    held_out: Path | None,
+    weights: Path | None,
+    workers: int,
+) -> int:
+    store = FeatureStore.open(path)
+    names = read_names(held_out, store) if held_out is not None else ()
+    initial = load_weights(weights, config.model) if weights is not None else None
+    about = {
+        "training_set": str(path),
+        "held_out": list(names),
+        "weights": None if weights is None else str(weights),
+        "ranks": mesh.size,
+        "versions": {"helixfold": helixfold.__version__, "torch": torch.__version__},
+    }
+    if mesh.is_first:
+        files.prepare(config, about)
+    with StopRequest().listening() as stop:
+        trainer = Trainer(config, store, files, mesh, held_out=names, initial=initial, workers=workers)
+        try:
+            finished = trainer.run(stop)
+        except DivergedError as error:
+            print(f"helixfold: error: {error}", file=sys.stderr)
+            return FAILED
+    return 0 if finished else TERMINATED
+
+
+def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe `helixfold train` to the command line."""
+    parser = commands.add_parser(
+        "train",
+        help="train a model",
+        description="Train a model on a training set that helixfold features made. The same command again goes on with "
+        "the run; torchrun starts it on several GPUs.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("store", type=Path, metavar="TRAINING_SET", help="directory that helixfold features made")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the run's directory")
+    parser.add_argument("--preset", default="tiny", choices=TRAINING_PRESETS, help="settings to begin with")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change a setting (steps=100, optimizer.learning_rate=1e-4, model.evoformer.blocks=8); "
+        "--show-settings lists them",
+    )
+    parser.add_argument("--show-settings", action="store_true", help="print all settings and end")
+    parser.add_argument(
+        "--held-out", type=Path, metavar="FILE", help="names of chains to judge the model by, and not to train on"
+    )
+    parser.add_argument(
+        "--weights", type=Path, metavar="FILE", help="start from these parameters (.npz, .pt, .safetensors)"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
+    parser.add_argument("--workers", type=int, default=0, help="processes that make examples ahead, for each device")
+    parser.set_defaults(run=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    if options.workers < 0:
+        raise InputError(f"--workers must not be negative, got {options.workers}")
+    config = training_preset(options.preset).with_settings(options.set)
+    if options.show_settings:
+        for name, value in config.flat().items():
+            print(f"{name}={'null' if value is None else value}")
+        return 0
+    return train(
+        options.store,
+        config,
+        output=options.output,
+        name=options.preset,
+        held_out=options.held_out,
+        weights=options.weights,
+        device=options.device,
+        workers=options.workers,
+    )

@@ -1,0 +1,119 @@
+"""Recompute: what a training pass keeps for its backward, chosen from outside the model.
+
+A stretch that is recomputed keeps nothing but its inputs and is run a second time, with the same dropout, when its
+gradients are asked for. The autograd graph stays what it was, so loss and gradients do too, bit for bit.
+"""
+
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from helixfold.config import Config, ConfigError
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.update import Executor, Source, Update
+
+Keep = Literal["none", "inputs", "block"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputeConfig(Config):
+    """What is recomputed in each part of the network: "none", or everything but the "inputs" of each update, or
+    everything but what enters a "block".
+
+    A block is a block of the Evoformer, of the extra-MSA stack or of the template pair stack, or an iteration of the
+    structure module, whose modules (attention, transition, angles) are its updates here. "block" keeps the two
+    streams once per block and "inputs" one stream per update, about five times as much; while a block's gradients
+    are computed "block" holds everything that the block computes, "inputs" only what one update does.
+
+    The default is the stacks' blocks as in AlphaFold 2 (Suppl. Sec. 1.11.8), and for the structure module the
+    modules: nearly all that an iteration would keep is inside its attention, and the many small steps around it cost
+    more time to run twice than they hold memory.
+    """
+
+    evoformer: Keep = "block"
+    extra_msa: Keep = "block"
+    template: Keep = "block"
+    structure: Keep = "inputs"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) not in typing.get_args(Keep):
+                allowed, given = ", ".join(typing.get_args(Keep)), getattr(self, field.name)
+                raise ConfigError(f"RecomputeConfig.{field.name} must be one of {allowed}; got {given!r}")
+
+    @classmethod
+    def everywhere(cls, keep: Keep) -> "RecomputeConfig":
+        """The same choice for all parts."""
+        return cls(evoformer=keep, extra_msa=keep, template=keep, structure=keep)
+
+
+def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
+    """Make training passes of `model` recompute what `config` says, instead of whatever was chosen before.
+
+    Passes without gradient are not changed, nor are parameters or their names.
+    """
+    for module in model.modules():
+        for method in [name for name, value in vars(module).items() if isinstance(value, Recomputed | EachUpdate)]:
+            delattr(module, method)
+
+    stacks = [(config.evoformer, model.evoformer.blocks), (config.extra_msa, model.extra_msa_stack.blocks)]
+    if model.template_embedder is not None:
+        stacks.append((config.template, model.template_embedder.pair.blocks))
+    for keep, blocks in stacks:
+        for block in blocks:
+            _replace(block, "forward", {"none": None, "inputs": EachUpdate, "block": Recomputed}[keep])
+
+    structure = model.structure_module
+    if config.structure == "block":
+        _replace(structure, "iteration", Recomputed)
+    elif config.structure == "inputs":
+        for module in (structure.attention, structure.transition, structure.angles):
+            _replace(module, "forward", Recomputed)
+
+
+class Recomputed:
+    """A method that keeps its arguments only."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return _recomputed(self.method, *arguments, **named)
+
+
+class EachUpdate:
+    """A block's forward whose updates each keep their inputs only."""
+
+    def __init__(self, forward: Callable[..., Any]) -> None:
+        self.forward = forward
+
+    def __call__(self, run: Executor, *streams: Tensor) -> Any:
+        return self.forward(_Recomputing(run), *streams)
+
+
+class _Recomputing:
+    """An executor whose updates are carried out by another one, and again for the gradients."""
+
+    def __init__(self, run: Executor) -> None:
+        self.run = run
+
+    def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
+        changed: Tensor = _recomputed(self.run, update, stream, mask, source)
+        return changed
+
+
+def _recomputed(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return function(*arguments, **named)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=True, **named)
+
+
+def _replace(module: nn.Module, method: str, by: Callable[[Callable[..., Any]], object] | None) -> None:
+    """Put a stand-in before a method of this one module; Python finds it before the class's."""
+    if by is not None:
+        setattr(module, method, by(getattr(module, method)))

@@ -1,0 +1,79 @@
+"""Teach the model what it knows: per-residue lDDT, aligned errors, and which atoms an experiment resolves.
+
+What these are scored on is computed from the prediction and passes no gradient to it.
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from data_pipeline.residues import ATOM_ORDER
+from helixfold.confidence import aligned_error_breaks
+from helixfold.geometry.rigid import Rigid, rigid_from_tensor
+from helixfold.labels import Labels
+from helixfold.losses.cross_entropy import cross_entropy
+
+_CA = ATOM_ORDER["CA"]
+_COUNT_FLOOR = 1e-8  # DeepMind's program
+_LDDT_CUTOFF = 15.0  # Angstrom, in the true structure
+_LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom that a distance may be off
+_LDDT_FLOOR = 1e-10  # DeepMind's program: a residue without neighbours has an lDDT of 1
+
+
+@torch.no_grad()
+def lddt_ca(
+    points: Float[Tensor, "b r 3"], true_points: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
+) -> Float[Tensor, "b r"]:
+    """lDDT of each residue's C-alpha, 0 to 1 (Suppl. Alg. 29 line 5), without the checks of the stereochemistry."""
+    true_distances = _distances(true_points)
+    off = (true_distances - _distances(points)).abs()
+    counted = (true_distances < _LDDT_CUTOFF) * rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
+    counted = counted * (1 - torch.eye(mask.shape[1], dtype=mask.dtype, device=mask.device))
+    kept = sum((off < limit).to(mask.dtype) for limit in _LDDT_LIMITS) / len(_LDDT_LIMITS)
+    return (_LDDT_FLOOR + (counted * kept).sum(-1)) / (_LDDT_FLOOR + counted.sum(-1))
+
+
+def lddt_loss(
+    logits: Float[Tensor, "b r v"], positions: Float[Tensor, "b r 37 3"], labels: Labels
+) -> Float[Tensor, " b"]:
+    """Cross-entropy of each observed residue's lDDT-CA (AlphaFold 2, Suppl. Alg. 29)."""
+    mask = labels.all_atom_mask[..., _CA]
+    score = lddt_ca(positions[..., _CA, :], labels.all_atom_positions[..., _CA, :], mask)
+    bins = logits.shape[-1]
+    true_bins = (score * bins).long().clamp(max=bins - 1)
+    return (cross_entropy(logits, true_bins) * mask).sum(-1) / (_COUNT_FLOOR + mask.sum(-1))
+
+
+def aligned_error_loss(
+    logits: Float[Tensor, "b i j v"], frames: Float[Tensor, "b r 7"], true_frames: Rigid, mask: Float[Tensor, "b r"]
+) -> Float[Tensor, " b"]:
+    """Cross-entropy of each C-alpha's error as seen from each backbone frame (b r) (Suppl. Sec. 1.9.7)."""
+    with torch.no_grad():
+        difference = _seen_by_each_other(rigid_from_tensor(frames)) - _seen_by_each_other(true_frames)
+        breaks = aligned_error_breaks(logits.shape[-1]).to(logits.device)
+        true_bins = torch.bucketize(difference.square().sum(-1), breaks.square())
+    pairs = rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
+    return (cross_entropy(logits, true_bins) * pairs).sum((-1, -2)) / (_COUNT_FLOOR + pairs.sum((-1, -2)))
+
+
+def experimentally_resolved_loss(logits: Float[Tensor, "b r 37"], labels: Labels) -> Float[Tensor, " b"]:
+    """Binary cross-entropy of which atoms of each residue are observed (Suppl. Sec. 1.9.10)."""
+    errors = nn.functional.binary_cross_entropy_with_logits(logits, labels.all_atom_mask, reduction="none")
+    exists = labels.atom37_atom_exists
+    return (errors * exists).sum((-1, -2)) / (_COUNT_FLOOR + exists.sum((-1, -2)))
+
+
+def has_resolution(labels: Labels, least: float, most: float) -> Bool[Tensor, " b"]:
+    """Which samples are experiments sharp enough to learn confidences from (Suppl. Sec. 1.9.6 and 1.9.10)."""
+    return (labels.resolution >= least) & (labels.resolution <= most)
+
+
+def _seen_by_each_other(frames: Rigid) -> Float[Tensor, "b i j 3"]:
+    """Origins j in the frames i. A frame's own origin is exactly 0 in it, so its error is in the first bin."""
+    origins = frames.translation
+    return frames[..., None].invert_apply(rearrange(origins, "b j x -> b 1 j x").expand(-1, origins.shape[1], -1, -1))
+
+
+def _distances(points: Float[Tensor, "b r 3"]) -> Float[Tensor, "b r r"]:
+    return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,0 +1,66 @@
+"""What the training loss is made of: weights of its terms, and the constants one may want to change."""
+
+import math
+from dataclasses import dataclass, fields
+
+from helixfold.config import Config, ConfigError
+
+TERMS = (
+    "backbone_fape",
+    "sidechain_fape",
+    "torsion",
+    "angle_norm",
+    "distogram",
+    "masked_msa",
+    "lddt",
+    "experimentally_resolved",
+    "aligned_error",
+    "violation",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig(Config):
+    """Weights of the terms, each under its term's name, then constants (AlphaFold 2, Suppl. Sec. 1.9)."""
+
+    backbone_fape: float = 0.5
+    sidechain_fape: float = 0.5
+    torsion: float = 0.5
+    angle_norm: float = 0.01
+    distogram: float = 0.3
+    masked_msa: float = 2.0
+    lddt: float = 0.01
+    experimentally_resolved: float = 0.0
+    aligned_error: float = 0.0  # no effect on models without that head
+    violation: float = 0.0
+
+    fape_clamp: float = 10.0  # Angstrom, beyond which an error in FAPE does not grow
+    # Confidences and resolved atoms are learnt from structures with a resolution in this range only, in Angstrom;
+    # NMR structures and predictions have none.
+    min_resolution: float = 0.1
+    max_resolution: float = 3.0
+    violation_tolerance_factor: float = 12.0  # standard deviations that a bond or an angle may be off
+    clash_overlap_tolerance: float = 1.5  # Angstrom by which two atoms may overlap
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"LossConfig.{field.name} must be a number that is not negative, got {value}")
+        if self.fape_clamp == 0:
+            raise ConfigError("LossConfig.fape_clamp must be more than 0 Angstrom, got 0")
+        if self.min_resolution > self.max_resolution:
+            raise ConfigError(
+                f"LossConfig.min_resolution ({self.min_resolution}) must not be above max_resolution "
+                f"({self.max_resolution})"
+            )
+
+
+def initial_training() -> LossConfig:
+    """AlphaFold's first stage (Suppl. Sec. 1.11.1 and Eq. 7)."""
+    return LossConfig()
+
+
+def finetuning() -> LossConfig:
+    """AlphaFold's later stages: also physically plausible structures, resolved atoms and aligned errors."""
+    return LossConfig(experimentally_resolved=0.01, aligned_error=0.1, violation=1.0)

@@ -1,0 +1,91 @@
+"""The training loss of a batch, term by term and sample by sample."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from helixfold.batch import Batch
+from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
+from helixfold.geometry.torsions import torsions_from_atom37
+from helixfold.labels import Labels
+from helixfold.losses.ambiguity import renamed_truth
+from helixfold.losses.confidence import aligned_error_loss, experimentally_resolved_loss, has_resolution, lddt_loss
+from helixfold.losses.config import TERMS, LossConfig
+from helixfold.losses.distogram import distogram_loss
+from helixfold.losses.fape import backbone_fape, sidechain_fape
+from helixfold.losses.masked_msa import masked_msa_loss
+from helixfold.losses.torsion import angle_norm_loss, torsion_loss
+from helixfold.losses.violations import violation_loss
+from helixfold.model.outputs import Outputs
+
+_BACKBONE_GROUP = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """Every term of each sample, unweighted; `weighted` is their sum by weights, `total` what is differentiated."""
+
+    backbone_fape: Float[Tensor, " b"]
+    sidechain_fape: Float[Tensor, " b"]
+    torsion: Float[Tensor, " b"]
+    angle_norm: Float[Tensor, " b"]
+    distogram: Float[Tensor, " b"]
+    masked_msa: Float[Tensor, " b"]
+    lddt: Float[Tensor, " b"]
+    experimentally_resolved: Float[Tensor, " b"]
+    aligned_error: Float[Tensor, " b"]
+    violation: Float[Tensor, " b"]
+    weighted: Float[Tensor, " b"]
+    total: Float[Tensor, " b"]
+
+    def terms(self) -> dict[str, Float[Tensor, " b"]]:
+        """The unweighted terms by name, for logs."""
+        return {name: getattr(self, name).detach() for name in TERMS}
+
+
+def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfig) -> Losses:
+    """AlphaFold 2's loss (Suppl. Eq. 7) of a pass's outputs, float32; `batch` is what that pass read.
+
+    The total is the weighted sum times the root of the number of residues (Suppl. Sec. 1.11.3), so that short
+    chains count less than long ones. Terms of weight 0 are computed and take no part in it.
+    """
+    structure, logits = outputs.structure, outputs.logits
+    with torch.no_grad():
+        groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
+        torsions = torsions_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
+        truth = renamed_truth(structure.atom14[-1], labels, groups)
+        backbone, backbone_mask = groups.frames[..., _BACKBONE_GROUP], groups.mask[..., _BACKBONE_GROUP]
+        clamp = torch.where(labels.use_clamped_fape > 0, config.fape_clamp, math.inf)
+        sharp = has_resolution(labels, config.min_resolution, config.max_resolution)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and config.violation > 0):
+        violation = violation_loss(
+            structure,
+            labels,
+            batch,
+            tolerance_factor=config.violation_tolerance_factor,
+            overlap_tolerance=config.clash_overlap_tolerance,
+        )
+    terms = {
+        "backbone_fape": backbone_fape(structure.frames, backbone, backbone_mask, clamp),
+        "sidechain_fape": sidechain_fape(structure, truth, labels.aatype, config.fape_clamp),
+        "torsion": torsion_loss(structure.torsions, torsions),
+        "angle_norm": angle_norm_loss(structure.unnormalized_torsions, batch.seq_mask),
+        "distogram": distogram_loss(logits.distogram, labels.pseudo_beta, labels.pseudo_beta_mask),
+        "masked_msa": masked_msa_loss(logits.masked_msa, labels.true_msa, labels.bert_mask),
+        "lddt": lddt_loss(logits.lddt, structure.positions, labels) * sharp,
+        "experimentally_resolved": experimentally_resolved_loss(logits.experimentally_resolved, labels) * sharp,
+        "aligned_error": torch.zeros_like(violation)
+        if logits.aligned_error is None
+        else aligned_error_loss(logits.aligned_error, structure.frames[-1], backbone, backbone_mask) * sharp,
+        "violation": violation,
+    }
+    # Left out rather than multiplied by 0, which would leave the gradient of a term of weight 0 to be computed.
+    weighted = sum(
+        (getattr(config, name) * terms[name] for name in TERMS if getattr(config, name) > 0),
+        start=torch.zeros_like(violation),
+    )
+    length = batch.seq_mask.sum(-1)
+    return Losses(**terms, weighted=weighted, total=weighted * length.sqrt())

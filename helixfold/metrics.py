@@ -1,0 +1,149 @@
+"""How close a predicted structure is to the true one: lDDT, TM-score, GDT and RMSD, as their authors' programs do.
+
+Points are in Angstrom. Give what is observed in both structures, in the order of the chain.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from biotite import structure
+from jaxtyping import Bool, Float, Float64, Int
+
+_GDT_LIMITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # Angstrom; GDT-HA is of the first four, GDT-TS of the last four
+# The program's constants: fragments down to so many residues, so many rounds, and the radii within which pairs are
+# superposed in the first and in further rounds.
+_LEAST_FRAGMENT, _ROUNDS = 4, 20
+_FIRST_RADIUS, _FURTHER_RADIUS = -1.0, 1.0
+_SEARCH_RADIUS = (4.5, 8.0)
+_BATCH_ELEMENTS = 2**21  # distances at a time: 16 MiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Superposed:
+    """Scores of C-alpha atoms under the superpositions that are best for each; all from 0 to 1 but the RMSD."""
+
+    tm_score: float
+    gdt_ts: float
+    gdt_ha: float
+    rmsd: float  # Angstrom
+
+
+def lddt(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"], residue: Int[np.ndarray, " n"]) -> float:
+    """The share of distances between atoms of different residues that the prediction keeps (Mariani et al. 2013).
+
+    Of distances up to 15 Angstrom, within 0.5, 1, 2 and 4 Angstrom. Given C-alpha atoms alone it is lDDT-CA. `residue`
+    numbers each atom's residue. 0 if no distance is asked for. Stereochemistry is not checked.
+    """
+    atoms = structure.AtomArray(len(true))
+    atoms.coord = true.astype(np.float32)
+    atoms.res_id = residue
+    score = float(structure.lddt(atoms, predicted.astype(np.float32)))
+    return 0.0 if np.isnan(score) else score
+
+
+def rmsd(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> float:
+    """Root mean square distance under the superposition that makes it least, in Angstrom."""
+    fitted, _ = structure.superimpose(true.astype(np.float64), predicted.astype(np.float64))
+    return float(structure.rmsd(true.astype(np.float64), fitted))
+
+
+def superposed_scores(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> Superposed:
+    """TM-score (Zhang & Skolnick 2004), GDT and RMSD of the C-alpha atoms that a true structure of n residues has.
+
+    As in the TM-score program, superpositions are sought from every fragment of six lengths, each refined on the pairs
+    that it brings together; the TM-score and every count of GDT is the best that any of them gives. Where the
+    prediction is not finite the scores are 0.
+    """
+    if not np.isfinite(predicted).all():
+        return Superposed(tm_score=0.0, gdt_ts=0.0, gdt_ha=0.0, rmsd=float("nan"))
+    length = len(true)
+    scale = max(0.5, 1.24 * np.cbrt(length - 15) - 1.8)
+    search = _Search(predicted, true, scale)
+    for size in _fragment_sizes(length):
+        search.from_fragments(size)
+    within = search.within / length
+    return Superposed(
+        tm_score=float(search.tm_sum / length),
+        gdt_ts=float(within[1:].mean()),
+        gdt_ha=float(within[:-1].mean()),
+        rmsd=rmsd(predicted, true),
+    )
+
+
+def _fragment_sizes(length: int) -> Iterator[int]:
+    least = min(_LEAST_FRAGMENT, length)
+    for halvings in range(5):
+        size = length >> halvings
+        if size <= least:
+            break
+        yield size
+    yield least
+
+
+class _Search:
+    """The best scores over many superpositions, which are computed side by side."""
+
+    def __init__(self, predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"], scale: float) -> None:
+        # About their centres, so that what is subtracted below is not much larger than what is left.
+        self._x, self._y = (points - points.mean(0, dtype=np.float64) for points in (predicted, true))
+        self._scale = scale
+        self._radius = float(np.clip(scale, *_SEARCH_RADIUS))
+        n = len(true)
+        # Of each pair: what sums over a set of pairs need, and what its distance is a linear function of.
+        self._products = np.einsum("n a, n b -> n a b", self._y, self._x).reshape(n, 9)
+        self._squares = np.square(self._x).sum(1) + np.square(self._y).sum(1)
+        self.tm_sum = 0.0
+        self.within = np.zeros(len(_GDT_LIMITS))
+
+    def from_fragments(self, size: int) -> None:
+        """Start from each stretch of `size` residues."""
+        n = len(self._x)
+        starts = np.arange(n - size + 1)
+        batch = max(1, _BATCH_ELEMENTS // n)
+        for first in range(0, len(starts), batch):
+            start = starts[first : first + batch, None]
+            self._refine((np.arange(n) >= start) & (np.arange(n) < start + size))
+
+    def _refine(self, chosen: Bool[np.ndarray, "f n"]) -> None:
+        squared = self._scored(chosen)
+        chosen = self._near(squared, self._radius + _FIRST_RADIUS)
+        for _ in range(_ROUNDS):
+            squared = self._scored(chosen)
+            further = self._near(squared, self._radius + _FURTHER_RADIUS)
+            # What is superposed on the same pairs again stays as it is.
+            chosen = further[(further != chosen).any(1)]
+            if not len(chosen):
+                break
+
+    def _near(self, squared: Float64[np.ndarray, "f n"], radius: float) -> Bool[np.ndarray, "f n"]:
+        """The pairs within a radius, widened by 0.5 Angstrom until they are three: fewer fix no superposition."""
+        least = min(3, squared.shape[1])
+        # The least number of half Angstroms by which the radius of each must grow.
+        third = np.sqrt(np.partition(squared, least - 1, axis=1)[:, least - 1])
+        wider = np.maximum(0, np.floor((third - radius) / 0.5) + 1)
+        return squared < np.square(radius + 0.5 * wider)[:, None]
+
+    def _scored(self, chosen: Bool[np.ndarray, "f n"]) -> Float64[np.ndarray, "f n"]:
+        """Squared distances of all pairs when the chosen ones are superposed; scores are kept if they are the best."""
+        squared = self._distances(chosen)
+        self.tm_sum = max(self.tm_sum, float((1 / (1 + squared / self._scale**2)).sum(1).max()))
+        for index, limit in enumerate(_GDT_LIMITS):
+            self.within[index] = max(self.within[index], (squared <= limit**2).sum(1).max())
+        return squared
+
+    def _distances(self, chosen: Bool[np.ndarray, "f n"]) -> Float64[np.ndarray, "f n"]:
+        weights = chosen / chosen.sum(1, keepdims=True)
+        x, y = weights @ self._x, weights @ self._y
+        covariance = (weights @ self._products).reshape(-1, 3, 3) - y[:, :, None] * x[:, None]
+        left, _, right = np.linalg.svd(covariance)
+        # A reflection would fit better than any rotation: turn the least important axis round.
+        left[:, :, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[:, None]
+        rotation = left @ right
+        shift = y - np.einsum("f a b, f b -> f a", rotation, x)
+        # |R x + t - y|^2, multiplied out: a matrix product for all superpositions and pairs.
+        turned_shift = np.einsum("f a b, f a -> f b", rotation, shift)
+        squared = -rotation.reshape(-1, 9) @ self._products.T + turned_shift @ self._x.T - shift @ self._y.T
+        squared *= 2
+        squared += self._squares + np.square(shift).sum(1, keepdims=True)
+        return np.maximum(squared, 0)

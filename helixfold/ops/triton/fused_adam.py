@@ -1,0 +1,85 @@
+"""The fused Adam update as one Triton kernel: every buffer is read once and written once."""
+
+import math
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from helixfold.ops.fused_adam import LINE, AdamBuffers, AdamStep
+
+_BLOCK = 1024
+
+
+@triton.jit
+def _update(
+    master_at,
+    gradient_at,
+    first_at,
+    second_at,
+    average_at,
+    working_at,
+    scale_at,
+    scale_stride,
+    elements,
+    working_elements,
+    kept,
+    step_size,
+    keep1,
+    take1,
+    keep2,
+    take2,
+    root_correction2,
+    eps,
+    take_average,
+    line: tl.constexpr,
+    block: tl.constexpr,
+    has_working: tl.constexpr,
+):
+    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = place < elements
+    scale = tl.load(scale_at + place // line * scale_stride, mask=inside, other=0.0)
+    gradient = tl.load(gradient_at + place, mask=inside, other=0.0) * scale
+    first = keep1 * tl.load(first_at + place, mask=inside, other=0.0) + take1 * gradient
+    second = keep2 * tl.load(second_at + place, mask=inside, other=0.0) + take2 * gradient * gradient
+    master = tl.load(master_at + place, mask=inside, other=0.0) * kept
+    master -= step_size * first / (tl.sqrt(second) / root_correction2 + eps)
+    average = tl.load(average_at + place, mask=inside, other=0.0)
+    average += take_average * (master - average)
+    tl.store(master_at + place, master, mask=inside)
+    tl.store(first_at + place, first, mask=inside)
+    tl.store(second_at + place, second, mask=inside)
+    tl.store(average_at + place, average, mask=inside)
+    tl.store(gradient_at + place, tl.zeros_like(gradient), mask=inside)
+    if has_working:
+        tl.store(working_at + place, master.to(tl.bfloat16), mask=place < working_elements)
+
+
+def fused_adam_triton(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
+    """`fused_adam` on a CUDA device. `scale` may be one number expanded: it is read by its stride."""
+    elements = buffers.master.numel()
+    working = buffers.working
+    _update[(triton.cdiv(elements, _BLOCK),)](
+        buffers.master,
+        gradient,
+        buffers.first_moment,
+        buffers.second_moment,
+        buffers.average,
+        buffers.master if working is None else working,
+        scale,
+        scale.stride(0),
+        elements,
+        0 if working is None else working.numel(),
+        1 - step.learning_rate * step.weight_decay,
+        step.learning_rate / step.correction1,
+        step.beta1,
+        1 - step.beta1,
+        step.beta2,
+        1 - step.beta2,
+        math.sqrt(step.correction2),
+        step.eps,
+        1 - step.ema_decay,
+        line=LINE,
+        block=_BLOCK,
+        has_working=working is not None,
+    )

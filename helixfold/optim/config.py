@@ -1,0 +1,75 @@
+"""Settings of the optimiser: learning rate, clipping, Adam and the moving average of the weights."""
+
+import typing
+from dataclasses import dataclass, field
+from typing import Literal
+
+from helixfold.config import Config, ConfigError
+
+Clipping = Literal["none", "sample", "global", "adagc"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaGCConfig(Config):
+    """Adaptive thresholds for each parameter tensor (AdaGC, arXiv 2502.11034, Alg. 1; its defaults).
+
+    A gradient may be `relative_threshold` times the moving average, of the given `decay`, of its own earlier norms.
+    In the first `warmup_steps` updates the whole gradient is clipped at `clip_norm` instead.
+    """
+
+    relative_threshold: float = 1.05
+    decay: float = 0.98
+    warmup_steps: int = 100
+
+    def __post_init__(self) -> None:
+        self._require_fraction("decay")
+        self._require_positive("warmup_steps")
+        if not self.relative_threshold > 0:
+            raise ConfigError(
+                f"AdaGCConfig.relative_threshold must be greater than 0, got {self.relative_threshold}; 1.05 is usual"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(Config):
+    """Adam as AlphaFold was trained with (AlphaFold 2, Suppl. Sec. 1.11.3); steps are updates of the weights.
+
+    `clipping` limits a norm to `clip_norm`: of each example's gradient ("sample", AlphaFold), of their mean
+    ("global", HelixFold), or of each tensor's part in the mean ("adagc").
+    """
+
+    learning_rate: float = 1e-3
+    warmup_steps: int = 1000
+    decay_after: int | None = 50_000
+    decay_factor: float = 0.95
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+    clipping: Clipping = "sample"
+    clip_norm: float = 0.1
+    adagc: AdaGCConfig = field(default_factory=AdaGCConfig)
+    ema_decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        self._require_fraction("beta1", "beta2", "ema_decay")
+        for name in ("learning_rate", "decay_factor", "eps", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"OptimizerConfig.{name} must be greater than 0, got {getattr(self, name)}")
+        for name in ("warmup_steps", "weight_decay", "decay_after"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ConfigError(f"OptimizerConfig.{name} must be at least 0, got {value}")
+        ways = typing.get_args(Clipping)
+        if self.clipping not in ways:
+            raise ConfigError(f"OptimizerConfig.clipping must be one of {', '.join(ways)}, got {self.clipping!r}")
+
+
+def initial_training() -> OptimizerConfig:
+    """AlphaFold's first stage: up to 1e-3 in 1,000 steps, a little lower after 50,000."""
+    return OptimizerConfig()
+
+
+def finetuning() -> OptimizerConfig:
+    """AlphaFold's second stage: half the learning rate from the first step on."""
+    return OptimizerConfig(learning_rate=5e-4, warmup_steps=0, decay_after=None)

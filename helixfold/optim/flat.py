@@ -1,0 +1,234 @@
+"""The optimiser: parameters, gradients, moments and averages in a few flat buffers, updated in one pass."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.errors import InputError
+from helixfold.ops.fused_adam import LINE, AdamBuffers, AdamStep, fused_adam
+from helixfold.optim import adagc
+from helixfold.optim.clip import add_scaled, factor, tensor_norms
+from helixfold.optim.config import OptimizerConfig
+from helixfold.optim.layout import lay_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """What became of a step.
+
+    `gradient_norm` is that of the mean over parts, before "global" and after "sample" clipping; `clipped` the fraction
+    that was limited: of this process's samples, of the tensors ("adagc"), or 0 or 1 for the whole gradient.
+    """
+
+    gradient_norm: float
+    clipped: float
+    skipped: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Gathering:
+    """A stretch of the gradients that autograd writes, and where it is added to the sum."""
+
+    gradient: Tensor
+    total: Tensor
+    lines: Tensor
+
+
+class FlatOptimizer:
+    """Adam with clipping, a moving average of the weights and a bfloat16 working copy (AlphaFold 2, Suppl. 1.11.3).
+
+    The model's parameters and their gradients become views of flat buffers. Load weights before, not after: with
+    `working_dtype` bfloat16 the parameters, but those of the submodules `keep_float32`, are a rounded copy of float32
+    masters and overwritten by every step. Clear gradients by `zero_gradients()`; the views must stay in place.
+
+    A parameter that a step gives no gradient has a zero one: its moments decay and it moves on by them, as with
+    torch.optim.Adam and zero gradients. Frozen parameters (requires_grad False) are left where they are.
+    With clipping "sample", a part must be one example.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: OptimizerConfig,
+        *,
+        working_dtype: torch.dtype = torch.float32,
+        keep_float32: Collection[str] = ("structure_module", "heads"),
+    ) -> None:
+        if working_dtype not in (torch.float32, torch.bfloat16):
+            raise InputError(f"working_dtype must be torch.float32 or torch.bfloat16, got {working_dtype}")
+        self.config = config
+        self._model = model
+        self._layout, self._parameters = lay_out(model, keep_float32)
+        device, low, total = self._parameters[0].device, self._layout.low, self._layout.total
+        lines = [slot.lines for slot in self._layout.slots]
+        self._lines = torch.tensor(lines, device=device)
+        self._tensor_of_line = torch.repeat_interleave(
+            torch.arange(len(lines), dtype=torch.int32, device=device), self._lines, output_size=total // LINE
+        )
+
+        def zeros(elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(elements, dtype=dtype, device=device)
+
+        master = zeros(total)
+        rounded = working_dtype != torch.float32
+        working = zeros(low, working_dtype) if rounded else master[:low]
+        with torch.no_grad():
+            for view, parameter in zip(self._layout.views(master[:low], master[low:]), self._parameters, strict=True):
+                view.copy_(parameter)
+            for view, parameter in zip(self._layout.views(working, master[low:]), self._parameters, strict=True):
+                parameter.data = view
+        self._buffers = AdamBuffers(
+            master=master,
+            first_moment=zeros(total),
+            second_moment=zeros(total),
+            average=master.clone(),
+            working=working if rounded else None,
+        )
+        self._updates = torch.zeros(1, dtype=torch.int64)
+        self._norm_averages = adagc.unseen(len(lines), device) if config.clipping == "adagc" else None
+
+        self.gradient_sum = zeros(total)
+        # Where nothing is done to a part's gradient before it is added, autograd adds it to the sum by itself.
+        by_sample = config.clipping == "sample"
+        sums = self.gradient_sum[:low], self.gradient_sum[low:]
+        gradients = (
+            zeros(low, working_dtype) if by_sample or rounded else sums[0],
+            zeros(total - low) if by_sample else sums[1],
+        )
+        low_tensors = sum(slot.offset < low for slot in self._layout.slots)
+        self._gathered = [
+            _Gathering(gradient=gradient, total=into, lines=of_lines)
+            for gradient, into, of_lines in zip(
+                gradients, sums, (self._lines[:low_tensors], self._lines[low_tensors:]), strict=True
+            )
+            if gradient is not into and len(gradient) > 0
+        ]
+        self._gradients = tuple(self._layout.views(*gradients))
+        self._one = torch.ones((), device=device)
+        self._samples, self._clipped_samples = 0, zeros(1)
+        self.restored()
+
+    def restored(self) -> None:
+        """Make everything else follow from `tensors()`, after those were filled: the working copy, no gradients."""
+        if self._buffers.working is not None:
+            self._buffers.working.copy_(self._buffers.master[: self._layout.low])
+        self.zero_gradients()
+
+    def zero_gradients(self) -> None:
+        """Forget what was computed or collected since the last step."""
+        self.gradient_sum.zero_()
+        self._forget_samples()
+        for each in self._gathered:
+            each.gradient.zero_()
+        for parameter, view in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = view
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Add the gradient of the part just computed to the sum, clipped if parts are clipped, and clear it."""
+        self._check_views()
+        scale = self._one
+        if self.config.clipping == "sample":
+            norms = torch.cat([tensor_norms(each.gradient, each.lines) for each in self._gathered])
+            norm = torch.linalg.vector_norm(norms)
+            scale = factor(norm, self.config.clip_norm)
+            self._clipped_samples += norm > self.config.clip_norm
+            self._samples += 1
+        for each in self._gathered:
+            add_scaled(each.total, each.gradient, scale)
+
+    @torch.no_grad()
+    def step(self, learning_rate: float, *, parts: int) -> StepReport:
+        """Update the weights by the mean of the `parts` gradients in the sum, and clear it.
+
+        A gradient that is not finite, or whose squares are not, leaves everything as it was but the sum.
+        """
+        self._check_views()
+        norms = tensor_norms(self.gradient_sum, self._lines) / parts
+        norm = torch.linalg.vector_norm(norms)
+        gradient_norm = float(norm)
+        if not math.isfinite(gradient_norm):
+            self.gradient_sum.zero_()
+            self._forget_samples()
+            return StepReport(gradient_norm=gradient_norm, clipped=0.0, skipped=True)
+        scale, clipped = self._scale(norms, norm)
+        self._updates += 1
+        config = self.config
+        fused_adam(
+            self._buffers,
+            self.gradient_sum,
+            scale / parts if scale.ndim else (scale / parts).expand(len(self._tensor_of_line)),
+            AdamStep(
+                number=int(self._updates),
+                learning_rate=learning_rate,
+                beta1=config.beta1,
+                beta2=config.beta2,
+                eps=config.eps,
+                weight_decay=config.weight_decay,
+                ema_decay=config.ema_decay,
+            ),
+        )
+        return StepReport(gradient_norm=gradient_norm, clipped=clipped, skipped=False)
+
+    def _scale(self, norms: Tensor, norm: Tensor) -> tuple[Tensor, float]:
+        """The factor of the whole gradient or of each line, and how much of what there was to clip is clipped."""
+        config, averages = self.config, self._norm_averages
+        if averages is not None:
+            if int(self._updates) < config.adagc.warmup_steps:
+                scale, seen = adagc.warm_up(norms, averages, config.clip_norm)
+            else:
+                scale, seen = adagc.adapt(norms, averages, config.adagc)
+            averages.copy_(seen)
+            return scale[self._tensor_of_line], float((scale < 1).float().mean())
+        if config.clipping == "global":
+            return factor(norm, config.clip_norm), float(norm > config.clip_norm)
+        clipped = float(self._clipped_samples) / max(1, self._samples)
+        self._forget_samples()
+        return self._one, clipped
+
+    def _forget_samples(self) -> None:
+        self._samples = 0
+        self._clipped_samples.zero_()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The whole state, to be saved, or to be filled in place and followed by `restored()`."""
+        buffers = self._buffers
+        averages = {} if self._norm_averages is None else {"norm_averages": self._norm_averages}
+        return {
+            "master": buffers.master,
+            "first_moment": buffers.first_moment,
+            "second_moment": buffers.second_moment,
+            "average": buffers.average,
+            "updates": self._updates,
+            **averages,
+        }
+
+    @property
+    def layout(self) -> list[tuple[str, list[int], int]]:
+        """Name, shape and offset in elements of each parameter in the flat tensors."""
+        return [(slot.name, list(slot.shape), slot.offset) for slot in self._layout.slots]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The float32 parameters by their names in the model's state dict; views, which the next step changes."""
+        return self._by_name(self._buffers.master)
+
+    def averaged(self) -> dict[str, Tensor]:
+        """The moving averages of the parameters, named likewise; frozen parameters are their own average."""
+        return self._by_name(self._buffers.average)
+
+    def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
+        views = self._layout.views(flat[: self._layout.low], flat[self._layout.low :])
+        own = {id(parameter): view for parameter, view in zip(self._parameters, views, strict=True)}
+        named = self._model.named_parameters(remove_duplicate=False)
+        return {name: own.get(id(parameter), parameter.detach()) for name, parameter in named}
+
+    def _check_views(self) -> None:
+        for slot, parameter, view in zip(self._layout.slots, self._parameters, self._gradients, strict=True):
+            if parameter.grad is not view:
+                raise InputError(
+                    f"the gradient of {slot.name!r} is no longer a view of the optimizer's buffer; clear gradients "
+                    "with FlatOptimizer.zero_gradients() instead of zero_grad()"
+                )

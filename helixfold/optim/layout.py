@@ -1,0 +1,71 @@
+"""Where each parameter lies in the flat buffers."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.errors import InputError
+from helixfold.ops.fused_adam import LINE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One parameter's place, from `offset` on, in elements."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def lines(self) -> int:
+        return -(-torch.Size(self.shape).numel() // LINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Parameters one after another, each from the start of a line; those that stay float32 are the last.
+
+    The order does not depend on the working dtype, so that a state serves any. `low` elements come before the first
+    parameter that stays float32; `total` counts the padding as well.
+    """
+
+    slots: tuple[Slot, ...]
+    low: int
+    total: int
+
+    def views(self, low: Tensor, high: Tensor) -> Iterator[Tensor]:
+        """Each parameter's part, in its shape, of the buffers of the first `low` elements and of the others."""
+        for slot in self.slots:
+            flat, offset = (low, slot.offset) if slot.offset < self.low else (high, slot.offset - self.low)
+            yield flat[offset : offset + torch.Size(slot.shape).numel()].view(slot.shape)
+
+
+def lay_out(model: nn.Module, keep_float32: Collection[str]) -> tuple[Layout, tuple[nn.Parameter, ...]]:
+    """Places for all parameters that are trained, tied ones once, and the parameters in the same order.
+
+    `keep_float32` are names of submodules.
+    """
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained:
+        raise InputError("the model has no parameter to train; leave requires_grad on for some")
+    for name, parameter in trained:
+        if parameter.dtype != torch.float32 or parameter.device != trained[0][1].device:
+            given = f"{parameter.dtype} on {parameter.device}"
+            raise InputError(f"parameter {name!r} is {given}; give the optimizer a float32 model on one device")
+    for prefix in keep_float32:
+        if not any(name == prefix or name.startswith(f"{prefix}.") for name, _ in model.named_modules()):
+            raise InputError(f"keep_float32 names {prefix!r}, which is no part of the model; name its submodules")
+
+    def kept(name: str) -> bool:
+        return any(name.startswith(f"{prefix}.") for prefix in keep_float32)
+
+    slots, offset, low = [], 0, 0
+    trained.sort(key=lambda named: kept(named[0]))
+    for name, parameter in trained:
+        slots.append(Slot(name=name, shape=tuple(parameter.shape), offset=offset))
+        offset += slots[-1].lines * LINE
+        if not kept(name):
+            low = offset
+    return Layout(slots=tuple(slots), low=low, total=offset), tuple(parameter for _, parameter in trained)

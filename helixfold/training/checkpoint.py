@@ -1,0 +1,268 @@
+"""Training state that a kill, a full disk or a damaged file cannot take away."""
+
+import errno
+import fcntl
+import json
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from data_pipeline.errors import InputError
+from data_pipeline.files import replacing
+from helixfold.config import ConfigError
+from helixfold.parallel.mesh import Mesh
+from helixfold.training.checkpoint_files import (
+    DamagedError,
+    checkpoint_path,
+    checkpoint_steps,
+    mismatch,
+    read_manifest,
+    read_tensors,
+    remove_checkpoint,
+    set_aside,
+    sweep,
+    write_checkpoint,
+)
+
+BEST = "best.json"
+LOCK = ".lock"
+# A killed process holds its lock until the system has taken its memory apart.
+LOCK_PATIENCE = 10.0  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """Where a run goes on: the step, its record, and a sentence for each newer checkpoint that could not be used."""
+
+    step: int
+    record: dict[str, Any]
+    passed_over: tuple[str, ...]
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one directory: the newest `keep` and the best.
+
+    State is the same on all ranks, so the first one writes and reads it, and hands it to the others. Every rank makes
+    one of these and calls the same methods; only the first needs to see the directory. A save that fails leaves the
+    others as they are and is told by `problems`; training goes on, and the next save tries again.
+    """
+
+    def __init__(self, directory: Path, *, keep: int = 3, mesh: Mesh) -> None:
+        """Open a directory for a run, alone, and clear away what a killed run left in it."""
+        if keep < 1:
+            raise ConfigError(f"keep is the number of checkpoints kept, at least 1, got {keep}")
+        self._directory = directory
+        self._keep = keep
+        self._mesh = mesh
+        self._pending: Future[None] | None = None
+        self._staged: dict[str, Tensor] = {}
+        self._problems: list[str] = []
+        self._failed: str | None = None  # what went wrong in the last save
+        _on_first(mesh, self._open)
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        """Write all tensors and a record (anything that JSON has) as the checkpoint of `step`, in the background.
+
+        The tensors may change as soon as this returns. It waits for the save before, if that is still under way.
+        """
+        if not self._mesh.is_first:
+            return
+        self._wait()
+        text = json.dumps(dict(record), allow_nan=False)
+        staged = self._stage(tensors)
+        with_own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending = with_own_thread.submit(self._write, step, staged, text)
+        with_own_thread.shutdown(wait=False)  # the thread ends with the save, and the program not before it
+
+    def finish(self) -> None:
+        """Wait, on all ranks, until the last save is on disk; `InputError` if it could not be written."""
+        _on_first(self._mesh, self._finish)
+
+    def problems(self) -> list[str]:
+        """What went wrong since this was last asked, one sentence each, on the first rank; none of it stops a run."""
+        problems, self._problems = self._problems, []
+        return problems
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> Restored | None:
+        """Fill the tensors in place from the newest whole checkpoint, on all ranks; None if there is no checkpoint.
+
+        Damaged ones are passed over and kept under another name. `InputError` if no checkpoint is whole, or if it is
+        of other tensors than these.
+        """
+        found = _on_first(self._mesh, lambda: self._restore(tensors))
+        if found is None:
+            return None
+        if self._mesh.size > 1:
+            for tensor in tensors.values():
+                _broadcast(tensor.detach())
+        return Restored(step=found["step"], record=found["record"], passed_over=tuple(found["passed_over"]))
+
+    def mark_best(self, step: int) -> None:
+        """Keep the checkpoint of this step, instead of the one that was best before, until another is best."""
+        if not self._mesh.is_first:
+            return
+        self._wait()
+        try:
+            if not checkpoint_path(self._directory, step).is_dir():
+                self._problems.append(f"step {step} did best but has no checkpoint in {self._directory}")
+                return
+            with replacing(self._directory / BEST) as temporary:
+                temporary.write_text(json.dumps({"step": step}))
+            self._prune()
+        except OSError as error:
+            self._problems.append(f"step {step} could not be marked as the best in {self._directory}: {_why(error)}")
+
+    def latest(self) -> int | None:
+        """The newest step that has a checkpoint in the directory, as this rank sees it."""
+        return max(checkpoint_steps(self._directory), default=None)
+
+    def best(self) -> int | None:
+        """The step marked as the best, as this rank sees the directory."""
+        try:
+            step = json.loads((self._directory / BEST).read_text())["step"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # at worst a checkpoint more is deleted, and never one of the newest
+        return step if step in checkpoint_steps(self._directory) else None
+
+    def _open(self) -> None:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            weakref.finalize(self, os.close, lock)
+            self._lock(lock)
+            sweep(self._directory)
+        except OSError as error:
+            raise InputError.at(self._directory, f"cannot hold checkpoints: {_why(error)}") from error
+
+    def _lock(self, descriptor: int) -> None:
+        deadline = time.monotonic() + LOCK_PATIENCE
+        while True:
+            try:
+                # Unlike flock's, this lock is not passed on to forked workers, which may outlive a killed run.
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    # Some cluster file systems have no locks; the run need not fail for it.
+                    self._problems.append(
+                        f"{self._directory} cannot be locked ({_why(error)}), so see that no other run writes there"
+                    )
+                    return
+                if time.monotonic() > deadline:
+                    problem = "another run writes its checkpoints here; wait for it, or train in another directory"
+                    raise InputError.at(self._directory, problem) from error
+            time.sleep(0.1)
+
+    def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Private copies in CPU memory that is kept from save to save, page-locked for tensors on a GPU."""
+        on_gpu = False
+        staged = {}
+        for name, tensor in tensors.items():
+            copy = self._staged.get(name)
+            if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+                copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            copy.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
+            on_gpu |= tensor.is_cuda
+            staged[name] = copy
+        if on_gpu:
+            torch.cuda.current_stream(self._mesh.device).synchronize()
+        self._staged = staged
+        return staged
+
+    def _write(self, step: int, tensors: Mapping[str, Tensor], record: str) -> None:
+        self._failed = None
+        try:
+            write_checkpoint(self._directory, step, tensors, record)
+        except OSError as error:
+            newest = self.latest()
+            left = "there is none yet" if newest is None else f"the newest there is of step {newest}"
+            self._failed = f"the checkpoint of step {step} could not be written to {self._directory} ({_why(error)}); "
+            self._failed += left
+            self._problems.append(self._failed)
+            return
+        try:
+            self._prune()
+        except OSError as error:
+            self._problems.append(f"old checkpoints in {self._directory} could not be deleted: {_why(error)}")
+
+    def _prune(self) -> None:
+        best = self.best()
+        for step in checkpoint_steps(self._directory)[: -self._keep]:
+            if step != best:
+                remove_checkpoint(self._directory, step)
+
+    def _wait(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _finish(self) -> None:
+        self._wait()
+        if self._failed is not None:
+            raise InputError(f"{self._failed}; make room or permit writing there, and start the run again")
+
+    def _restore(self, tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
+        self._wait()
+        damaged: dict[int, str] = {}
+        for step in reversed(checkpoint_steps(self._directory)):
+            try:
+                manifest = read_manifest(self._directory, step)
+                if (difference := mismatch(manifest, tensors)) is not None:
+                    problem = f"{difference}; go on with the settings that it was made with, or train elsewhere"
+                    raise InputError.at(checkpoint_path(self._directory, step), problem)
+                read_tensors(self._directory, step, tensors)
+            except DamagedError as error:
+                damaged[step] = str(error)
+                continue
+            passed_over = [self._set_aside(other, problem) for other, problem in damaged.items()]
+            return {"step": step, "record": manifest.record, "passed_over": passed_over}
+        if not damaged:
+            return None
+        step = max(damaged)
+        problem = f"none of the {len(damaged)} checkpoints is whole (of step {step}: {damaged[step]}); "
+        raise InputError.at(self._directory, problem + "bring back a copy, or train in another directory")
+
+    def _set_aside(self, step: int, problem: str) -> str:
+        sentence = f"the checkpoint of step {step} in {self._directory} is damaged and was passed over: {problem}"
+        try:
+            return f"{sentence}; it is kept as {set_aside(self._directory, step).name}"
+        except OSError:
+            return sentence
+
+
+def _on_first(mesh: Mesh, act: Callable[[], Any]) -> Any:
+    """What `act` returns on the first rank, or the mistake that it raises there, on every rank."""
+    outcome: dict[str, Any] = {}
+    if mesh.is_first:
+        try:
+            outcome = {"value": act()}
+        except InputError as error:
+            if mesh.size == 1:
+                raise
+            outcome = {"mistake": str(error)}
+    outcome = mesh.broadcast(outcome)
+    if "mistake" in outcome:
+        raise InputError(outcome["mistake"])
+    return outcome["value"]
+
+
+def _broadcast(tensor: Tensor) -> None:
+    """Give all ranks the first one's bits: no dtype is refused, no sign of a zero lost."""
+    flat = tensor.reshape(-1)
+    if flat.numel():
+        dist.broadcast(flat.view(torch.uint8), src=0)
+        if not tensor.is_contiguous():
+            tensor.copy_(flat.view(tensor.shape))
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

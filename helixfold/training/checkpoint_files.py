@@ -1,0 +1,259 @@
+"""One checkpoint on disk: written whole or not at all, and known to be whole before a number of it is used.
+
+A checkpoint is a directory `step_00001000/` of safetensors files, written and read by `torch.distributed.checkpoint`'s
+Hugging Face storage, and `manifest.json`: size and SHA-256 of each file, shapes and dtypes, and the caller's record.
+That storage is chosen because the default one keeps its table as a pickle. Whatever is not yet, or no longer, a
+checkpoint has a hidden name, and a rename is all that makes it one or ends it.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+
+from data_pipeline.errors import printable
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+# A file is serialised in one go while all other threads stand still: short files keep training going.
+PIECE_BYTES = 1 << 24
+
+_NAME = re.compile(r"step_(\d{8,})")
+_HIDDEN = re.compile(r"\.(step_\d{8,})\.[0-9a-f]{8}\.(partial|replaced|deleted)")
+
+
+class DamagedError(ValueError):
+    """A directory that is no whole checkpoint; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a checkpoint says about itself."""
+
+    step: int
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, str]
+    files: dict[str, tuple[int, str]]  # bytes and SHA-256
+    record: dict[str, Any]
+
+
+def checkpoint_path(directory: Path, step: int) -> Path:
+    return directory / f"step_{step:08d}"
+
+
+def checkpoint_steps(directory: Path) -> list[int]:
+    """Steps that have a checkpoint, whole or damaged, in ascending order."""
+    if not directory.is_dir():
+        return []
+    return sorted(int(found[1]) for path in directory.iterdir() if (found := _NAME.fullmatch(path.name)))
+
+
+def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], record: str) -> None:
+    """Write tensors in CPU memory and a record (JSON) as the checkpoint of a step; `OSError` leaves what was there.
+
+    A checkpoint of the same step is replaced.
+    """
+    final = checkpoint_path(directory, step)
+    partial = _hidden(final, "partial")
+    try:
+        partial.mkdir()
+        _write_tensors(partial, tensors)
+        body = {
+            "step": step,
+            "tensors": {
+                name: {"shape": list(tensor.shape), "dtype": _dtype_name(tensor)} for name, tensor in tensors.items()
+            },
+            "files": {
+                path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in sorted(partial.iterdir())
+            },
+            "record": json.loads(record),
+        }
+        manifest = {"format": FORMAT_VERSION, "sha256": _manifest_sha256(body), "checkpoint": body}
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False))
+        for path in [*partial.iterdir(), partial]:
+            _sync(path)
+        if final.exists():
+            replaced = _hidden(final, "replaced")
+            final.rename(replaced)  # `sweep` takes this back should the process end before the next line
+            partial.rename(final)
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            partial.rename(final)
+        _sync(directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def read_manifest(directory: Path, step: int) -> Manifest:
+    """What the checkpoint of a step holds; `DamagedError` unless every file is there and no bit of it has changed."""
+    path = checkpoint_path(directory, step)
+    try:
+        manifest = _parse((path / MANIFEST).read_bytes())
+        if manifest.step != step:
+            raise DamagedError(f"it says that it is of step {manifest.step}")
+        for name, (size, sha256) in manifest.files.items():
+            if not (path / name).is_file():
+                raise DamagedError(f"{printable(name)} is missing")
+            if (found := (path / name).stat().st_size) != size:
+                raise DamagedError(f"{printable(name)} has {found} bytes instead of {size}")
+            if _sha256(path / name) != sha256:
+                raise DamagedError(f"{printable(name)} is not what was written, by its checksum")
+    except FileNotFoundError as error:
+        raise DamagedError(f"it has no {MANIFEST}") from error
+    except NotADirectoryError as error:
+        raise DamagedError("it is no directory") from error
+    except OSError as error:
+        raise DamagedError(f"it cannot be read: {error.strerror or error}") from error
+    return manifest
+
+
+def read_tensors(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
+    """Fill tensors of the names, shapes and dtypes that a whole checkpoint holds, in place."""
+    # A tensor that is not contiguous has no flat view: it is read beside and copied.
+    flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
+    state: dict[str, Any] = dict(_pieces(flat))
+    if state:
+        reader = HuggingFaceStorageReader(str(checkpoint_path(directory, step)))
+        planner = DefaultLoadPlanner()
+        try:
+            metadata = reader.read_metadata()
+            planner.set_up_planner(state, metadata, is_coordinator=True)
+            reader.set_up_storage_reader(metadata, is_coordinator=True)
+            plan = reader.prepare_local_plan(planner.create_local_plan())
+            (plan,) = reader.prepare_global_plan(planner.create_global_plan([plan]))
+            reader.read_data(planner.finish_plan(plan), planner).wait()
+        except (SafetensorError, OSError) as error:
+            raise DamagedError(f"its tensors cannot be read: {printable(str(error))}") from error
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if not tensor.is_contiguous():
+                tensor.copy_(flat[name].view(tensor.shape))
+
+
+def remove_checkpoint(directory: Path, step: int) -> None:
+    """Take a checkpoint away: at no moment is there half of it under its name."""
+    path = checkpoint_path(directory, step)
+    hidden = _hidden(path, "deleted")
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def set_aside(directory: Path, step: int) -> Path:
+    """Give a damaged checkpoint a name under which it is kept and never counts again."""
+    path = checkpoint_path(directory, step)
+    aside = path.with_name(f"damaged_{path.name}_{secrets.token_hex(4)}")
+    return path.rename(aside)
+
+
+def sweep(directory: Path) -> None:
+    """Clear away what a killed run left half written, half replaced or half deleted."""
+    for path in sorted(directory.iterdir()):
+        if found := _HIDDEN.fullmatch(path.name):
+            if found[2] == "replaced" and not (directory / found[1]).exists():
+                path.rename(directory / found[1])
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def mismatch(manifest: Manifest, tensors: Mapping[str, Tensor]) -> str | None:
+    """How a checkpoint differs from the tensors that it should fill, if it does."""
+    for name, tensor in tensors.items():
+        if name not in manifest.shapes:
+            return f"has no '{name}'"
+        if manifest.shapes[name] != tuple(tensor.shape):
+            return f"has '{name}' of shape {manifest.shapes[name]}, this run has {tuple(tensor.shape)}"
+        if manifest.dtypes[name] != _dtype_name(tensor):
+            return f"has '{name}' in {manifest.dtypes[name]}, this run in {_dtype_name(tensor)}"
+    surplus = next((name for name in manifest.shapes if name not in tensors), None)
+    return None if surplus is None else f"has '{printable(surplus)}', which this run has not"
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    state: dict[str, Any] = dict(_pieces({name: tensor.reshape(-1) for name, tensor in tensors.items()}))
+    file_of: dict[str, int] = {}
+    total = 0
+    for key, piece in state.items():
+        file_of[key] = 1 + total // PIECE_BYTES
+        total += piece.nbytes
+    # What `torch.distributed.checkpoint.save` does for one process; that function warns when there is no process
+    # group, and takes part in collectives when there is one.
+    writer = HuggingFaceStorageWriter(str(path), fqn_to_index_mapping=file_of)
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(state, writer.storage_meta(), is_coordinator=True)
+    writer.set_up_storage_writer(is_coordinator=True)
+    plan = writer.prepare_local_plan(planner.create_local_plan())
+    plans, metadata = planner.create_global_plan([plan])
+    (plan,) = writer.prepare_global_plan(plans)
+    written = writer.write_data(planner.finish_plan(plan), planner)
+    written.wait()
+    writer.finish(metadata, [written.value()])
+
+
+def _pieces(flat: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Each flat tensor in consecutive views of at most `PIECE_BYTES`, by name and place."""
+    for name, tensor in flat.items():
+        length = PIECE_BYTES // tensor.element_size()
+        for start in range(0, tensor.numel(), length):
+            piece = tensor[start : start + length]
+            yield f"{name}[{start}:{start + len(piece)}]", piece
+
+
+def _parse(content: bytes) -> Manifest:
+    try:
+        outer = json.loads(content)
+        body = outer["checkpoint"]
+        if outer["format"] != FORMAT_VERSION:
+            raise DamagedError(f"{MANIFEST} is of format {printable(str(outer['format']))}, not {FORMAT_VERSION}")
+        if outer["sha256"] != _manifest_sha256(body):
+            raise DamagedError(f"{MANIFEST} is not what was written, by its checksum")
+        if any(Path(name).name != name for name in body["files"]):
+            raise DamagedError(f"{MANIFEST} names files elsewhere")
+        return Manifest(
+            step=int(body["step"]),
+            shapes={name: tuple(entry["shape"]) for name, entry in body["tensors"].items()},
+            dtypes={name: entry["dtype"] for name, entry in body["tensors"].items()},
+            files={name: (entry["bytes"], entry["sha256"]) for name, entry in body["files"].items()},
+            record=body["record"],
+        )
+    except DamagedError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{MANIFEST} is not one that helixfold wrote") from error
+
+
+def _manifest_sha256(body: Any) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _hidden(path: Path, state: str) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{state}")
+
+
+def _sync(path: Path) -> None:
+    """Have the system put a file, or a directory's table of names, on the disk itself."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,71 @@
+"""What a training run is: everything that its results depend on, kept with every checkpoint."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from data_pipeline.config import Config, ConfigError
+from data_pipeline.datasets.sampling import ChainSelection
+from data_pipeline.transforms.training import ExampleConfig
+from helixfold.config import ModelConfig
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.losses.config import LossConfig
+from helixfold.optim.config import OptimizerConfig
+from helixfold.presets import Preset
+from helixfold.training.evaluate import EvaluationConfig
+
+# Settings that a run may change when it goes on: they say how long and how closely it is watched, not what it computes.
+FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(Config):
+    """One training run. The defaults of the parts are AlphaFold's for initial training."""
+
+    model: ModelConfig
+    example: ExampleConfig = field(default_factory=ExampleConfig)
+    selection: ChainSelection = field(default_factory=ChainSelection)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    recompute: RecomputeConfig = field(default_factory=RecomputeConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the trunk; masters, structure module and losses are float32
+    batch_size: int = 128  # examples of one step, on all ranks together
+    micro_batch: int = 1  # of these, how many go through the network at once
+    steps: int = 75_000
+    seed: int = 0
+    save_every: int = 500  # steps
+    keep: int = 3  # checkpoints, beside the best
+    max_skipped: int = 10  # steps in a row whose loss or gradient is not finite, until the run stops
+
+    def __post_init__(self) -> None:
+        self._require_positive("batch_size", "micro_batch", "steps", "save_every", "keep", "max_skipped")
+        if self.seed < 0:
+            raise ConfigError(f"seed must not be negative, got {self.seed}")
+        if self.batch_size % self.micro_batch:
+            raise ConfigError(f"micro_batch ({self.micro_batch}) must divide batch_size ({self.batch_size})")
+        if self.optimizer.clipping == "sample" and self.micro_batch > 1:
+            raise ConfigError(
+                f"optimizer.clipping=sample clips the gradient of each example, so micro_batch must be 1, got "
+                f"{self.micro_batch}; or choose another clipping"
+            )
+        if self.micro_batch > 1 and not self.example.fixed_shapes:
+            raise ConfigError(
+                "examples of different shapes do not stack; set micro_batch=1 or example.fixed_shapes=true"
+            )
+        slots = self.example.sampling.max_templates
+        if self.model.template is not None and slots > self.model.template.max_templates:
+            raise ConfigError(
+                f"example.sampling.max_templates ({slots}) must not exceed model.template.max_templates "
+                f"({self.model.template.max_templates})"
+            )
+
+    @property
+    def parts(self) -> int:
+        """How many parts a step's batch is cut into; each goes through the network at once."""
+        return self.batch_size // self.micro_batch
+
+    def prediction_preset(self, name: str) -> Preset:
+        """How a model trained so is used for prediction."""
+        return Preset(
+            name=name, model=self.model, sampling=self.example.sampling, num_recycles=self.example.max_passes - 1
+        )

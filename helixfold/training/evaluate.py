@@ -1,0 +1,262 @@
+"""Held-out evaluation: how well given weights fold chains that were not trained on."""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import nn
+
+from data_pipeline.config import Config, ConfigError
+from data_pipeline.datasets.examples import ChainStore, StepExamples
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import replacing
+from data_pipeline.parse.fasta import check_name
+from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER
+from data_pipeline.transforms.msa import BlockDeletion
+from data_pipeline.transforms.training import ExampleConfig, training_example
+from helixfold import metrics
+from helixfold.batch import Batch
+from helixfold.confidence import plddt
+from helixfold.execution.slabs import Slabs
+from helixfold.labels import Labels
+from helixfold.losses.ambiguity import alternative_is_better
+from helixfold.losses.config import LossConfig
+from helixfold.losses.total import total_loss
+from helixfold.losses.violations import violations
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Outputs, Recycled
+from helixfold.training.loader import TrainingBatch, pack
+from helixfold.training.progress import say
+from helixfold.write.pdb import to_pdb
+
+MAX_NAMES_BYTES = 2**26
+_CA = ATOM_ORDER["CA"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(Config):
+    """How often held-out chains are folded, and how."""
+
+    every: int = 1000  # steps
+    num_recycles: int = 3
+    max_residues: int = 256  # of longer chains a stretch, always the same, is folded
+    structures: int = 4  # how many of the predicted structures are written
+
+    def __post_init__(self) -> None:
+        self._require_positive("every", "max_residues")
+        for name in ("num_recycles", "structures"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"EvaluationConfig.{name} must not be negative, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainScores:
+    """What one held-out chain came to. Scores are from 0 to 1 and about what the experiment observed."""
+
+    name: str
+    residues: int  # that were folded
+    lddt_ca: float
+    lddt: float  # of all heavy atoms
+    tm_score: float
+    gdt_ts: float
+    gdt_ha: float
+    rmsd: float  # Angstrom, of C-alpha
+    plddt: float  # what the model expects of itself, 0 to 100
+    violations: float  # share of residues with impossible bonds, angles or clashes
+    losses: dict[str, float]  # each term unweighted, and "total"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summary(scores: Sequence[ChainScores]) -> dict[str, float]:
+    """Means over the chains: of each score, of the total loss ("loss") and of its terms ("loss/fape" and so on)."""
+    if not scores:
+        return {}
+    measured = [field.name for field in fields(ChainScores) if field.name not in ("name", "residues", "losses")]
+    means = {name: float(np.mean([getattr(each, name) for each in scores])) for name in measured}
+    for term in scores[0].losses:
+        name = "loss" if term == "total" else f"loss/{term}"
+        means[name] = float(np.mean([each.losses[term] for each in scores]))
+    return means
+
+
+def read_names(path: str | PathLike[str], store: ChainStore) -> tuple[str, ...]:
+    """The held-out chains that a file lists: a name of the store on each line, and comments after '#'."""
+    known = {entry.name for entry in store.entries}
+    lines_of: dict[str, int] = {}
+    try:
+        lines = read_text_bytes(path, MAX_NAMES_BYTES).decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError.at(path, "not UTF-8 text; a list of chains has one name on each line") from error
+    for number, line in enumerate(lines, start=1):
+        name = line.partition("#")[0].strip()
+        if not name:
+            continue
+        if name not in known:
+            problem = f"the feature store has no chain '{printable(name)}'; take names from its index"
+            raise InputError.at(path, problem, line=number)
+        if name in lines_of:
+            problem = f"'{printable(name)}' is also in line {lines_of[name]}; name each chain once"
+            raise InputError.at(path, problem, line=number)
+        lines_of[name] = number
+    if not lines_of:
+        raise InputError.at(path, "it names no chain; put one name on each line")
+    return tuple(lines_of)
+
+
+@torch.no_grad()
+def evaluate(
+    model: AlphaFold,
+    store: ChainStore,
+    names: Sequence[str],
+    *,
+    example: ExampleConfig,
+    loss: LossConfig,
+    config: EvaluationConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    structures: Path | None,
+    report: Callable[[str], None] = say,
+) -> tuple[ChainScores, ...]:
+    """Fold these chains with the weights that the model has; its mode stays as it is.
+
+    What is drawn for a chain depends on its name alone, so every evaluation of it asks the same. PDB files of the first
+    `config.structures` chains are written into `structures`. A chain that cannot be used is reported and left out.
+    """
+    shown = replace(
+        example,
+        crop_size=config.max_residues,
+        block_deletion=BlockDeletion(blocks=0),
+        unclamped_fraction=0.0,
+        spatial_crop_probability=0.0,
+        fixed_shapes=False,
+    )
+    scores: list[ChainScores] = []
+    with _evaluating(model):
+        for number, name in enumerate(names):
+            try:
+                batch = _drawn(store, name, shown, config.num_recycles + 1, device)
+            except InputError as error:
+                report(f"held-out chain {printable(name)} is left out: {error}")
+                continue
+            outputs = _folded(model, batch, dtype)
+            scores.append(_scores(name, outputs, batch, loss))
+            if structures is not None and number < config.structures:
+                _write_structure(structures, scores[-1], outputs, batch.passes[-1], report)
+    return tuple(scores)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _drawn(store: ChainStore, name: str, config: ExampleConfig, num_passes: int, device: torch.device) -> TrainingBatch:
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    drawn = training_example(*store.load(name), config, rng, num_passes)
+    if not drawn.truth.all_atom_mask[:, _CA].any():
+        raise InputError(f"none of the C-alpha atoms of its {len(drawn.truth.aatype)} residues were observed")
+    return pack(StepExamples(step=0, part=0, examples=(drawn,), refused=()), None).on(device)
+
+
+def _folded(model: AlphaFold, batch: TrainingBatch, dtype: torch.dtype) -> Outputs:
+    run = Slabs()
+    previous: Recycled | None = None
+    for sample in batch.passes[:-1]:
+        previous = model(run, [sample], previous, dtype).recycled()
+    outputs: Outputs = model(run, [batch.passes[-1]], previous, dtype)
+    return outputs
+
+
+def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig) -> ChainScores:
+    labels, last = batch.labels, batch.passes[-1]
+    losses = total_loss(outputs, last, labels, loss)
+    found = violations(
+        outputs.structure.atom14[-1],
+        labels.atom14_atom_exists,
+        labels.aatype,
+        last.residue_index,
+        last.seq_mask,
+        tolerance_factor=loss.violation_tolerance_factor,
+        overlap_tolerance=loss.clash_overlap_tolerance,
+    )
+    predicted, true = (
+        positions[0, :, _CA].cpu().numpy() for positions in (outputs.structure.positions, labels.all_atom_positions)
+    )
+    observed = labels.all_atom_mask[0, :, _CA].cpu().numpy() > 0
+    superposed = metrics.superposed_scores(predicted[observed], true[observed])
+    return ChainScores(
+        name=name,
+        residues=len(observed),
+        lddt_ca=metrics.lddt(predicted[observed], true[observed], np.flatnonzero(observed)),
+        lddt=_all_atom_lddt(outputs, labels),
+        tm_score=superposed.tm_score,
+        gdt_ts=superposed.gdt_ts,
+        gdt_ha=superposed.gdt_ha,
+        rmsd=superposed.rmsd,
+        plddt=float(plddt(outputs.logits.lddt).mean()),
+        violations=float(found.shares(last.seq_mask)["per_residue"]),
+        losses={term: float(value) for term, value in losses.terms().items()} | {"total": float(losses.total)},
+    )
+
+
+def _all_atom_lddt(outputs: Outputs, labels: Labels) -> float:
+    """With the atoms of symmetric side chains under the names that fit the prediction better, as in the losses."""
+    predicted = outputs.structure.atom14[-1]
+    swapped = alternative_is_better(
+        predicted,
+        labels.atom14_gt_positions,
+        labels.atom14_gt_exists,
+        labels.atom14_alt_gt_positions,
+        labels.atom14_atom_is_ambiguous,
+    )[..., None]
+    true = torch.where(swapped[..., None], labels.atom14_alt_gt_positions, labels.atom14_gt_positions)
+    exists = torch.where(swapped, labels.atom14_alt_gt_exists, labels.atom14_gt_exists)
+    observed: Bool[np.ndarray, "r 14"] = exists[0].cpu().numpy() > 0
+    residue, _ = observed.nonzero()
+    return metrics.lddt(predicted[0].cpu().numpy()[observed], true[0].cpu().numpy()[observed], residue)
+
+
+def _write_structure(
+    directory: Path, scores: ChainScores, outputs: Outputs, batch: Batch, report: Callable[[str], None]
+) -> None:
+    confidence: Float[np.ndarray, " r"] = plddt(outputs.logits.lddt)[0].cpu().numpy()
+    mask = outputs.structure.mask[0].cpu().numpy()
+    positions = outputs.structure.positions[0].cpu().numpy()
+    protein = Protein(
+        aatype=batch.aatype[0].cpu().numpy(),
+        # Where a prediction lies means nothing, and a PDB file has room for few digits.
+        atom_positions=(positions - positions[:, _CA].mean(0)) * mask[..., None],
+        atom_mask=mask,
+        residue_index=batch.residue_index[0].cpu().numpy() + 1,
+        chain_index=np.zeros(len(mask), np.int64),
+        b_factors=confidence[:, None] * mask,
+    )
+    remarks = (
+        f"Held-out chain {scores.name}: CA-lDDT {scores.lddt_ca:.3f}, TM-score {scores.tm_score:.3f}.",
+        "B-factors are pLDDT.",
+    )
+    # A name that cannot be a file's: it comes from a store that others may have built.
+    stem = f"chain_{zlib.crc32(scores.name.encode()):08x}" if check_name(scores.name) else scores.name
+    path = directory / f"{stem}.pdb"
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(to_pdb(protein, remarks), encoding="ascii")
+    except (OSError, ValueError) as error:
+        report(f"the structure of held-out chain {printable(scores.name)} is not written: {printable(str(error))}")

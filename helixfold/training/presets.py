@@ -1,0 +1,70 @@
+"""Named training runs: AlphaFold's two stages, and one for a laptop."""
+
+from collections.abc import Callable
+
+from data_pipeline.config import ConfigError
+from data_pipeline.transforms import training as examples
+from data_pipeline.transforms.msa import BlockDeletion
+from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.transforms.training import ExampleConfig
+from helixfold import presets
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.losses import config as losses
+from helixfold.optim import config as optimizers
+from helixfold.optim.config import OptimizerConfig
+from helixfold.training.config import TrainingConfig
+from helixfold.training.evaluate import EvaluationConfig
+
+
+def initial_training() -> TrainingConfig:
+    """AlphaFold 2, Suppl. Table 4, first stage: 78,000 steps of 128 examples (about ten million)."""
+    return TrainingConfig(
+        model=presets.model_1().model,
+        example=examples.initial_training(),
+        loss=losses.initial_training(),
+        steps=78_000,
+    )
+
+
+def finetuning() -> TrainingConfig:
+    """AlphaFold 2, Suppl. Table 4, second stage: larger crops, all losses, 12,000 steps (1.5 million examples)."""
+    return TrainingConfig(
+        model=presets.model_1_ptm().model,
+        example=examples.finetuning(),
+        loss=losses.finetuning(),
+        optimizer=optimizers.finetuning(),
+        steps=12_000,
+    )
+
+
+def tiny() -> TrainingConfig:
+    """The `tiny` network on short crops with few sequences: learns something on two cores in minutes."""
+    return TrainingConfig(
+        model=presets.tiny().model,
+        example=ExampleConfig(
+            crop_size=64,
+            sampling=SamplingConfig(max_msa_clusters=8, max_extra_msa=16, max_templates=0),
+            block_deletion=BlockDeletion(blocks=0),
+            max_passes=2,
+            fixed_shapes=False,
+        ),
+        loss=losses.finetuning(),
+        optimizer=OptimizerConfig(warmup_steps=100, ema_decay=0.99),
+        recompute=RecomputeConfig(evoformer="none", extra_msa="none", template="none", structure="none"),
+        evaluation=EvaluationConfig(every=500, num_recycles=1, max_residues=128),
+        batch_size=4,
+        steps=2_000,
+        save_every=200,
+    )
+
+
+TRAINING_PRESETS: dict[str, Callable[[], TrainingConfig]] = {
+    function.__name__: function for function in (initial_training, finetuning, tiny)
+}
+
+
+def training_preset(name: str) -> TrainingConfig:
+    """The training run of that name."""
+    if name not in TRAINING_PRESETS:
+        raise ConfigError(f"there is no training preset {name!r}; choose one of {', '.join(TRAINING_PRESETS)}")
+    return TRAINING_PRESETS[name]()

@@ -1,0 +1,60 @@
+"""Where everything of a training run lies: its directory, and the files in it that people look at."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from data_pipeline.config import ConfigError
+from data_pipeline.files import replacing
+from helixfold.training.config import TrainingConfig
+from helixfold.training.log import LOG_FILE, read_log
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.write.curves import plot_curves
+
+CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """The directory of one run."""
+
+    directory: Path
+    name: str  # of the model that it trains
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    def structures(self, step: int) -> Path:
+        """Where the structures of an evaluation go."""
+        return self.directory / "structures" / f"step_{step:08d}"
+
+    def prepare(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
+        """Make the directory and write what the run is; refuse one that holds something else."""
+        if self.directory.exists() and not self.directory.is_dir():
+            raise ConfigError(f"{self.directory} is a file; name a directory for the run")
+        is_run = (self.directory / CONFIG_FILE).exists() or self.checkpoints.exists()
+        if self.directory.exists() and not is_run and any(self.directory.iterdir()):
+            raise ConfigError(
+                f"{self.directory} holds other files than those of a training run; name another directory"
+            )
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with replacing(self.directory / CONFIG_FILE) as temporary:
+                temporary.write_text(json.dumps({"name": self.name, **about, "config": config.to_dict()}, indent=1))
+        except OSError as error:
+            raise ConfigError(f"{self.directory}: cannot be written: {error.strerror or error}") from error
+
+    def write_weights(self, name: str, state: Mapping[str, Tensor], config: TrainingConfig) -> None:
+        """Parameters for `helixfold predict` and `helixfold weights convert`."""
+        preset = config.prediction_preset(self.name)
+        folder = self.directory / "weights"
+        folder.mkdir(exist_ok=True)
+        save_checkpoint(folder / f"{name}.safetensors", state, preset.model.to_dict(), preset.use())
+
+    def plot_curves(self) -> None:
+        plot_curves(read_log(self.directory / LOG_FILE), self.directory / "curves.png")

@@ -1,0 +1,360 @@
+"""The training loop: batches in, steps made, everything recorded, and nothing lost whatever ends it.
+
+A step is a function of the state before it, the settings and the training set: of nothing that was drawn, measured or
+restarted meanwhile. So a run that is killed and goes on, also on another number of ranks, is the run that was not.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data_pipeline.config import ConfigError
+from data_pipeline.datasets.examples import ChainStore, TrainingDataset
+from data_pipeline.datasets.held_out import WithoutHeldOut
+from helixfold.execution.recompute import recompute
+from helixfold.model.alphafold import AlphaFold
+from helixfold.optim.flat import FlatOptimizer, StepReport
+from helixfold.optim.schedule import learning_rate
+from helixfold.parallel.mesh import Mesh
+from helixfold.stages import peak_memory
+from helixfold.training.checkpoint import Checkpoints
+from helixfold.training.config import FREE_SETTINGS, TrainingConfig
+from helixfold.training.evaluate import ChainScores, evaluate, summary
+from helixfold.training.loader import TrainingBatch, TrainingLoader
+from helixfold.training.log import StepRecord, TrainingLog
+from helixfold.training.results import RunFiles
+from helixfold.training.step import forward_losses
+from helixfold.training.stopping import StopRequest
+
+_GIB = 2**30
+
+
+class DivergedError(RuntimeError):
+    """Too many steps in a row had a loss or a gradient that is not finite."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a run has come: what its checkpoints record beside tensors."""
+
+    step: int = 0  # the next one to be made
+    skipped: int = 0  # in all
+    skipped_in_a_row: int = 0
+    best_score: float = -math.inf  # mean CA-lDDT of the held-out chains
+    best_step: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        score = None if math.isinf(self.best_score) else self.best_score
+        return {**self.__dict__, "best_score": score}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Progress":
+        score = -math.inf if values["best_score"] is None else values["best_score"]
+        return cls(**{**values, "best_score": score})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What one rank tells the others of its share of a step; plain data."""
+
+    losses: dict[str, float]  # sums over its examples
+    names: list[str]
+    refused: list[str]
+    data_seconds: float
+    memory: int  # bytes
+    stop: bool
+
+    @classmethod
+    def joined(cls, parts: list[dict[str, Any]]) -> "_Part":
+        """All ranks' parts as one."""
+        return cls(
+            losses={name: sum(part["losses"][name] for part in parts) for name in parts[0]["losses"]},
+            names=[name for part in parts for name in part["names"]],
+            refused=[text for part in parts for text in part["refused"]],
+            data_seconds=max(part["data_seconds"] for part in parts),
+            memory=max(part["memory"] for part in parts),
+            stop=any(part["stop"] for part in parts),
+        )
+
+
+class Trainer:
+    """One training run in its directory, on one rank of the mesh.
+
+    Made anew for the same directory, it goes on where the newest whole checkpoint stands.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        store: ChainStore,
+        files: RunFiles,
+        mesh: Mesh,
+        *,
+        held_out: tuple[str, ...] = (),
+        initial: dict[str, Tensor] | None = None,
+        workers: int = 0,
+        progress: bool = True,
+    ) -> None:
+        """`initial` are parameters to start from instead of random ones; `held_out` names the chains of evaluations."""
+        if config.parts % mesh.size:
+            raise ConfigError(
+                f"{mesh.size} ranks cannot share {config.parts} parts of a batch equally; set batch_size to a multiple "
+                f"of {mesh.size * config.micro_batch}"
+            )
+        self.config, self.files, self.mesh = config, files, mesh
+        self.store, self.held_out, self.workers = store, held_out, workers
+        seen = WithoutHeldOut(store=store, names=held_out) if held_out else store
+        self.dataset = TrainingDataset(
+            store=seen,
+            config=config.example,
+            selection=config.selection,
+            seed=config.seed,
+            batch_size=config.micro_batch,
+        )
+        self.model = _new_model(config, initial, mesh.device)
+        recompute(self.model, config.recompute)
+        self.optimizer = FlatOptimizer(self.model, config.optimizer, working_dtype=getattr(torch, config.dtype))
+        self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
+        self.progress, notes = self._restored()
+        self.log = (
+            TrainingLog(files.directory, first_step=self.progress.step, last_step=config.steps, progress=progress)
+            if mesh.is_first
+            else TrainingLog.silent()
+        )
+        for note in notes:
+            self.log.event("restore", note)
+
+    def run(self, stop: StopRequest) -> bool:
+        """Make the steps that are left; False if `stop` was asked for before (all is saved then)."""
+        first = self.progress.step
+        try:
+            if first < self.config.steps:
+                self.model.train()
+                if not self._run_steps(stop):
+                    return False
+            self.checkpoints.finish()
+            if self.mesh.is_first:
+                self._write_weights("last")
+            return True
+        finally:
+            self._tell_problems()
+            self.log.close()
+
+    def _run_steps(self, stop: StopRequest) -> bool:
+        loader = TrainingLoader(
+            self.dataset,
+            first_step=self.progress.step,
+            last_step=self.config.steps,
+            parts=self.mesh.parts(self.config.parts),
+            device=self.mesh.device,
+            workers=self.workers,
+        )
+        batches = iter(loader)
+        while self.progress.step < self.config.steps:
+            stopping = self._make_step(batches, stop)
+            self._tell_problems()
+            done, total = self.progress.step, self.config.steps
+            if self.held_out and (done % self.config.evaluation.every == 0 or done == total):
+                self._evaluate()
+            is_best = self.progress.best_step == done
+            if done % self.config.save_every == 0 or done == total or stopping or is_best:
+                self._save()
+            if is_best:
+                self.checkpoints.mark_best(done)
+            if stopping and done < total:
+                self.checkpoints.finish()
+                self.log.event("stop", f"asked to end: saved after {done} steps; the same command goes on")
+                return False
+        return True
+
+    def _make_step(self, batches: Iterator[TrainingBatch], stop: StopRequest) -> bool:
+        """Make one step and record it; whether some rank was asked to stop."""
+        start = time.perf_counter()
+        step, config = self.progress.step, self.config
+        waited, sums = 0.0, dict[str, float]()
+        names: list[str] = []
+        refused: list[str] = []
+        for _ in self.mesh.parts(config.parts):
+            asked = time.perf_counter()
+            batch = next(batches)
+            waited += time.perf_counter() - asked
+            names += batch.names
+            refused += batch.refused
+            losses = forward_losses(self.model, batch, config)
+            losses.total.mean().backward()
+            self.optimizer.collect()
+            for name, values in {**losses.terms(), "total": losses.total.detach()}.items():
+                sums[name] = sums.get(name, 0.0) + float(values.sum())
+
+        own = _Part(
+            losses=sums,
+            names=names,
+            refused=refused,
+            data_seconds=waited,
+            memory=peak_memory(self.mesh.device),
+            stop=stop.is_asked(),
+        )
+        self.mesh.sum_(self.optimizer.gradient_sum)
+        everyone = _Part.joined(self.mesh.gather(own.__dict__))
+        report, rate = self._update(step, everyone)
+        self.progress.step = step + 1
+        seconds = time.perf_counter() - start
+        self.log.step(
+            StepRecord(
+                step=step,
+                examples_seen=self.progress.step * config.batch_size,
+                losses={name: value / config.batch_size for name, value in everyone.losses.items()},
+                learning_rate=rate,
+                gradient_norm=report.gradient_norm,
+                clipped=report.clipped,
+                skipped=report.skipped,
+                passes=self.dataset.num_passes(step),
+                seconds=seconds,
+                data_seconds=everyone.data_seconds,
+                examples_per_second=config.batch_size / seconds,
+                memory_gib=everyone.memory / _GIB,
+                names=tuple(everyone.names),
+            )
+        )
+        for text in everyone.refused:
+            self.log.event("refused", text, step=step)
+        self._count_skipped(step, report, everyone)
+        return everyone.stop
+
+    def _update(self, step: int, everyone: _Part) -> tuple[StepReport, float]:
+        """Change the parameters, on all ranks alike: they have the same gradients and the same losses."""
+        rate = learning_rate(self.config.optimizer, step)
+        if not all(math.isfinite(value) for value in everyone.losses.values()):
+            self.optimizer.zero_gradients()
+            return StepReport(gradient_norm=math.nan, clipped=0.0, skipped=True), rate
+        return self.optimizer.step(rate, parts=self.config.parts), rate
+
+    def _count_skipped(self, step: int, report: StepReport, everyone: _Part) -> None:
+        if not report.skipped:
+            self.progress.skipped_in_a_row = 0
+            return
+        self.progress.skipped += 1
+        self.progress.skipped_in_a_row += 1
+        wrong = [name for name, value in everyone.losses.items() if not math.isfinite(value)] or ["the gradient"]
+        batch = ", ".join(everyone.names)
+        self.log.event(
+            "skipped",
+            f"{', '.join(wrong)} not finite; parameters stay as they were (seed {self.config.seed}, chains {batch})",
+            step=step,
+            chains=everyone.names,
+        )
+        if self.progress.skipped_in_a_row >= self.config.max_skipped:
+            raise DivergedError(
+                f"{self.progress.skipped_in_a_row} steps in a row, the last of them step {step} (seed "
+                f"{self.config.seed}, chains {batch}), had a loss or a gradient that is not finite; lower "
+                f"optimizer.learning_rate or look at these chains, and start again from an earlier checkpoint"
+            )
+
+    def _save(self) -> None:
+        self.checkpoints.save(
+            self.progress.step,
+            self.optimizer.tensors(),
+            {
+                "progress": self.progress.to_dict(),
+                "config": self.config.to_dict(),
+                "layout": [list(place) for place in self.optimizer.layout],
+                "data": self._fingerprint(),
+            },
+        )
+
+    def _restored(self) -> tuple[Progress, list[str]]:
+        """Go on where the newest checkpoint stands; what a person should know of it."""
+        found = self.checkpoints.restore(self.optimizer.tensors())
+        if found is None:
+            return Progress(), []
+        record, notes = found.record, list(found.passed_over)
+        _require_same(TrainingConfig.from_dict(record["config"]), self.config, self.files.directory)
+        if json.loads(json.dumps([list(place) for place in self.optimizer.layout])) != record["layout"]:
+            raise ConfigError(
+                f"{self.files.directory}: the checkpoints were written with another layout of the parameters; go on "
+                "with the version of helixfold that wrote them"
+            )
+        self.optimizer.restored()
+        notes.append(f"going on after {found.step} steps")
+        if record["data"] != self._fingerprint():
+            notes.append("the training set has changed since, so other examples are drawn than would have been")
+        return Progress.from_dict(record["progress"]), notes
+
+    def _evaluate(self) -> None:
+        """Judge the averaged parameters by the held-out chains, shared among the ranks."""
+        config, step = self.config, self.progress.step
+        with torch.device("meta"):
+            model = AlphaFold(config.model)
+        model.load_state_dict(self.optimizer.averaged(), assign=True)
+        own = self.held_out[self.mesh.rank :: self.mesh.size]
+        scores = evaluate(
+            model.eval(),
+            self.store,
+            own,
+            example=config.example,
+            loss=config.loss,
+            config=config.evaluation,
+            dtype=getattr(torch, config.dtype),
+            device=self.mesh.device,
+            structures=self.files.structures(step),
+            report=lambda text: self.log.event("evaluation", text, step=step - 1),
+        )
+        gathered = [each for part in self.mesh.gather([score.to_dict() for score in scores]) for each in part]
+        everyone = sorted((ChainScores(**each) for each in gathered), key=lambda score: self.held_out.index(score.name))
+        means = summary(everyone)
+        score = means.get("lddt_ca", -math.inf)
+        is_best = score > self.progress.best_score
+        if is_best:
+            self.progress.best_score, self.progress.best_step = score, step
+        if self.mesh.is_first:
+            self.log.evaluation(step - 1, means, [each.to_dict() for each in everyone])
+            self.files.plot_curves()
+            if is_best:
+                self._write_weights("best")
+
+    def _write_weights(self, name: str) -> None:
+        self.files.write_weights(name, self.optimizer.averaged(), self.config)
+
+    def _fingerprint(self) -> str:
+        """What tells one training set from another."""
+        entries = "\n".join(f"{entry.name}\t{entry.key}" for entry in self.dataset.store.entries)
+        return hashlib.sha256(entries.encode()).hexdigest()
+
+    def _tell_problems(self) -> None:
+        for problem in self.checkpoints.problems():
+            self.log.event("save", problem)
+
+
+def _new_model(config: TrainingConfig, initial: dict[str, Tensor] | None, device: torch.device) -> AlphaFold:
+    """The same on every rank: from the seed, or from given parameters."""
+    torch.manual_seed(config.seed)
+    model = AlphaFold(config.model)
+    if initial is not None:
+        model.load_state_dict(initial)
+    return model.to(device)
+
+
+def _require_same(stored: TrainingConfig, given: TrainingConfig, directory: Path) -> None:
+    """Settings that results depend on stay as they were when the run began."""
+    before, now = (
+        {name: value for name, value in config.flat().items() if name.split(".")[0] not in FREE_SETTINGS}
+        for config in (stored, given)
+    )
+    changed = [
+        f"{name} was {before.get(name)!r} and is now {now.get(name)!r}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if changed:
+        raise ConfigError(
+            f"{directory}: this run began with other settings ({'; '.join(changed)}); repeat them, or name another "
+            "directory"
+        )

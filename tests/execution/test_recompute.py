@@ -1,0 +1,217 @@
+"""Recompute changes what is kept, and neither the loss nor any gradient by a single bit."""
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from helixfold.config import ConfigError
+from helixfold.execution import recompute as subject
+from helixfold.execution.recompute import RecomputeConfig, recompute
+from helixfold.execution.whole import Whole
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Outputs, Recycled
+from helixfold.model.update import Update
+from tests.networks import random_batch, tiny_model
+
+NONE = RecomputeConfig.everywhere("none")
+PARTS = [field.name for field in fields(RecomputeConfig)]
+VARIANTS = {
+    **{f"{keep} of {part}": replace(NONE, **{part: keep}) for part in PARTS for keep in ("inputs", "block")},
+    "inputs": RecomputeConfig.everywhere("inputs"),
+    "block": RecomputeConfig.everywhere("block"),
+    "default": RecomputeConfig(),
+}
+STEPS = 2
+
+
+def loss_of(outputs: Outputs) -> Tensor:
+    """A number that depends on everything the network computes."""
+    values = [getattr(part, field.name) for part in vars(outputs).values() for field in fields(part)]
+    return torch.stack([value.float().square().mean() for value in values if value.requires_grad]).sum()
+
+
+def one_pass(model: AlphaFold, dtype: torch.dtype = torch.float32, previous: Recycled | None = None) -> Outputs:
+    return model(Whole(), [random_batch()], previous, dtype)
+
+
+def train(model: AlphaFold, dtype: torch.dtype) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Losses of a few steps with dropout, each after a recycling pass without gradient, and the last gradients."""
+    losses = []
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        with torch.no_grad():
+            previous = one_pass(model, dtype).recycled()
+        loss = loss_of(one_pass(model, dtype, previous))
+        model.zero_grad()
+        loss.backward()
+        losses.append(loss.detach())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(1e-3 * parameter.grad.sign())
+    return losses, {name: each.grad.clone() for name, each in model.named_parameters()}
+
+
+@cache
+def plain(dtype: torch.dtype) -> tuple[list[Tensor], dict[str, Tensor]]:
+    return train(tiny_model().train(), dtype)
+
+
+def differing(found: tuple[list[Tensor], dict[str, Tensor]], dtype: torch.dtype) -> list[str]:
+    """What is not the same, bit for bit, as without recompute."""
+    losses, gradients = plain(dtype)
+    steps = [f"loss {step}" for step, loss in enumerate(losses) if not torch.equal(found[0][step], loss)]
+    return steps + [name for name, gradient in gradients.items() if not torch.equal(found[1][name], gradient)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_losses_and_gradients_are_those_without_recompute_bit_for_bit(variant: str, dtype: torch.dtype) -> None:
+    model = tiny_model().train()
+    recompute(model, VARIANTS[variant])
+    assert not differing(train(model, dtype), dtype)
+
+
+@pytest.mark.parametrize("variant", ["inputs of extra_msa", "inputs of template", "block of structure", "block"])
+def test_another_dropout_in_the_second_run_would_be_noticed(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_random_state(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return checkpoint(function, *arguments, **{**options, "preserve_rng_state": False})
+
+    monkeypatch.setattr(subject, "checkpoint", without_random_state)
+    model = tiny_model().train()
+    recompute(model, VARIANTS[variant])
+    assert differing(train(model, torch.float32), torch.float32)
+
+
+def runs(model: AlphaFold, keep_gradient: bool = True) -> Counter[str]:
+    """How often each module is run by a forward and a backward pass."""
+    counts: Counter[str] = Counter()
+
+    def count(name: str) -> Callable[..., None]:
+        return lambda *_: counts.update([name])
+
+    handles = [module.register_forward_pre_hook(count(name)) for name, module in model.named_modules()]
+    with torch.set_grad_enabled(keep_gradient):
+        outputs = one_pass(model)
+    if keep_gradient:
+        loss_of(outputs).backward()
+    for handle in handles:
+        handle.remove()
+    return counts
+
+
+def parts_run_twice(model: AlphaFold, keep_gradient: bool = True) -> set[str]:
+    """Which parts have updates or modules that a pass runs twice as often as it needs to."""
+    expected, found = runs(tiny_model().train()), runs(model, keep_gradient)
+    places = {
+        "evoformer": "evoformer.blocks.",
+        "extra_msa": "extra_msa_stack.blocks.",
+        "template": "template_embedder.pair.blocks.",
+        "structure": "structure_module.attention.",
+    }
+    modules = dict(model.named_modules())
+    twice = set()
+    for part, place in places.items():
+        inside = [name for name in found if name.startswith(place) and name != place.removesuffix(".")]
+        inside = [name for name in inside if part == "structure" or isinstance(modules[name], Update)]
+        ratios = {found[name] / expected[name] for name in inside}
+        assert len(ratios) == 1, ratios
+        if ratios != {1.0}:
+            assert ratios == {2.0}, ratios
+            twice.add(part)
+    return twice
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_parts_asked_for_are_run_a_second_time_and_no_others(variant: str) -> None:
+    model = tiny_model().train()
+    recompute(model, VARIANTS[variant])
+    assert parts_run_twice(model) == {part for part in PARTS if getattr(VARIANTS[variant], part) != "none"}
+
+
+def kept(model: AlphaFold) -> int:
+    """Bytes of activations, streams apart, that a pass keeps outside of what it recomputes."""
+    storages: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = one_pass(model)
+    assert outputs.representations.pair.requires_grad
+    return sum(storages.values())
+
+
+def test_little_is_kept_of_what_is_recomputed() -> None:
+    model = tiny_model().train()
+    everything = kept(model)
+    for keep in ("inputs", "block"):
+        recompute(model, RecomputeConfig.everywhere(keep))
+        assert kept(model) < 0.25 * everything
+
+
+def test_passes_without_gradient_run_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "checkpoint", lambda *_, **__: pytest.fail("nothing is to be kept"))
+    for keep in ("inputs", "block"):
+        model = tiny_model().eval()
+        recompute(model, RecomputeConfig.everywhere(keep))
+        assert parts_run_twice(model, keep_gradient=False) == set()
+
+
+def test_a_second_choice_replaces_the_first() -> None:
+    model = tiny_model().train()
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    for keep in ("block", "inputs", "block"):
+        recompute(model, RecomputeConfig.everywhere(keep))
+        assert parts_run_twice(model) == set(PARTS)
+    recompute(model, NONE)
+    assert parts_run_twice(model) == set()
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+
+
+def test_names_and_parameters_stay_as_they_are() -> None:
+    model = tiny_model()
+    before = {name: each.data_ptr() for name, each in model.state_dict().items()}
+    for keep in ("inputs", "block"):
+        recompute(model, RecomputeConfig.everywhere(keep))
+        assert {name: each.data_ptr() for name, each in model.state_dict().items()} == before
+
+
+@pytest.mark.parametrize("keep", ["inputs", "block"])
+def test_a_copy_of_the_model_recomputes_with_its_own_parameters(keep: str) -> None:
+    model = tiny_model().eval()
+    recompute(model, RecomputeConfig.everywhere(keep))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    expected = loss_of(one_pass(model))
+    loss_of(one_pass(other)).backward()
+    assert all(each.grad is None for each in model.parameters())
+    assert torch.equal(loss_of(one_pass(model)), expected)
+    assert not torch.equal(loss_of(one_pass(other)), expected)
+
+
+def test_a_model_without_templates_has_the_other_parts_recomputed() -> None:
+    model = AlphaFold(replace(tiny_model().config, template=None)).train()
+    recompute(model, RecomputeConfig())
+    loss_of(one_pass(model)).backward()
+
+
+def test_unknown_choices_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"RecomputeConfig.template must be .*, got 'layer'"):
+        RecomputeConfig.from_dict({**RecomputeConfig().to_dict(), "template": "layer"})
+    # Tests check the types of arguments; a program does not, so the class itself must.
+    config = RecomputeConfig()
+    object.__setattr__(config, "template", "layer")
+    with pytest.raises(ConfigError, match=r"RecomputeConfig.template must be one of none, inputs, block; got 'layer'"):
+        config.__post_init__()
+    assert RecomputeConfig.from_dict(RecomputeConfig().to_dict()) == RecomputeConfig()

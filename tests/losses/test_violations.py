@@ -1,0 +1,295 @@
+"""Impossible geometry is found as AlphaFold finds it, and its loss has a gradient wherever atoms stand."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, RESTYPES
+from helixfold.batch import Batch
+from helixfold.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
+from helixfold.geometry.rigid import Rigid
+from helixfold.labels import Labels
+from helixfold.losses import violations as module
+from helixfold.losses.violations import Violations, violation_loss, violations
+from helixfold.model.outputs import Structure
+from tests.parity.test_functions import Function
+
+ALPHAFOLD = {
+    "bond_c_n": "between_residues/bonds_c_n_loss_mean",
+    "angle_ca_c_n": "between_residues/angles_ca_c_n_loss_mean",
+    "angle_c_n_ca": "between_residues/angles_c_n_ca_loss_mean",
+    "connections": "between_residues/connections_per_residue_loss_sum",
+    "connections_mask": "between_residues/connections_per_residue_violation_mask",
+    "clash": "between_residues/clashes_mean_loss",
+    "clashes": "between_residues/clashes_per_atom_loss_sum",
+    "clashes_mask": "between_residues/clashes_per_atom_clash_mask",
+    "within": "within_residues/per_atom_loss_sum",
+    "within_mask": "within_residues/per_atom_violations",
+    "residues_mask": "total_per_residue_violations_mask",
+}
+T = TypeVar("T")
+CYSTEINE = RESTYPES.index("C")
+
+
+def chain(residues: int, *, b: int = 1, seed: int = 0, noise: float = 0.6) -> dict[str, Tensor]:
+    """A crowded random chain with a gap in its numbering; in float64, so that a reference can be held to the digits."""
+    generator = torch.Generator().manual_seed(seed)
+    aatype = torch.randint(0, 21, (b, residues), generator=generator)
+    steps = torch.randn(b, residues, 1, 3, generator=generator, dtype=torch.float64).cumsum(1)
+    atoms = steps + noise * torch.randn(b, residues, 14, 3, generator=generator, dtype=torch.float64)
+    index = torch.arange(residues) + 3 * (torch.arange(residues) > residues // 2)
+    exists = torch.tensor(ATOM14_MASK)[aatype].double()
+    exists *= torch.rand(exists.shape, generator=generator) > 0.1
+    return {
+        "atoms": atoms,
+        "exists": exists,
+        "aatype": aatype,
+        "residue_index": index.expand(b, -1).clone(),
+        "seq_mask": torch.ones(b, residues, dtype=torch.float64),
+    }
+
+
+def holding(kind: type[T], **values: Tensor) -> T:
+    """An object of which these fields alone are asked for."""
+    made = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def loss(found: Violations) -> Tensor:
+    """Everything that has a gradient, each with a weight of its own."""
+    total = found.bond_c_n + 2 * found.angle_ca_c_n + 3 * found.angle_c_n_ca + 4 * found.clash
+    weights = torch.linspace(0.5, 1.5, 14)
+    return total + (weights * (found.clashes + 0.7 * found.within)).sum((1, 2)) + found.connections.sum(1)
+
+
+def plain_clashes(given: dict[str, Tensor], tolerance: float = 1.5) -> tuple[Tensor, Tensor]:
+    """Mean and sum of each atom, pair by pair, of the first sample."""
+    atoms, exists = given["atoms"][0], given["exists"][0]
+    aatype, index = given["aatype"][0].tolist(), given["residue_index"][0].tolist()
+    sums = [[torch.zeros((), dtype=atoms.dtype) for _ in range(14)] for _ in aatype]
+    total, count = torch.zeros((), dtype=atoms.dtype), 0
+    for i in range(len(aatype)):
+        for j in range(len(aatype)):
+            for a in range(14):
+                for c in range(14):
+                    is_bond = index[i] + 1 == index[j] and (a, c) == (2, 0)
+                    if not index[i] < index[j] or is_bond or (a, c) == (5, 5) or not exists[i, a] * exists[j, c]:
+                        continue
+                    radii = sum(
+                        float(module.norms.VAN_DER_WAALS_RADIUS[ATOM14_TO_ATOM37[aatype[k], slot]])
+                        for k, slot in ((i, a), (j, c))
+                    )
+                    overlap = torch.relu(radii - tolerance - torch.linalg.vector_norm(atoms[i, a] - atoms[j, c]))
+                    sums[i][a], sums[j][c] = sums[i][a] + overlap, sums[j][c] + overlap
+                    total, count = total + overlap, count + 1
+    return total / count, torch.stack([torch.stack(row) for row in sums])
+
+
+def assert_equals_alphafold(found: Violations, expected: dict[str, np.ndarray]) -> None:
+    for ours, theirs in ALPHAFOLD.items():
+        value = getattr(found, ours)[0].numpy()
+        assert value.shape == expected[theirs].shape, ours
+        assert np.abs(value - expected[theirs]).max() <= 1e-6 * max(1, np.abs(expected[theirs]).max()), ours
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["find_structural_violations", "find_structural_violations_perturbed"])
+def test_violations_equal_alphafolds(name: str) -> None:
+    function = Function(name)
+    given = [function.given[key] for key in ("atom14_pred_positions", "atom14_atom_exists", "aatype")]
+    found = violations(*given, function.given["residue_index"], function.given["seq_mask"])
+    assert_equals_alphafold(found, function.returned)
+    variants = Function("angles_ca_c_n_loss_mean_variants").returned
+    if name.endswith("perturbed"):
+        assert float(found.angle_ca_c_n) == pytest.approx(float(variants["released"]))
+        assert found.clashes_mask.sum() > 20
+        assert found.within_mask.sum() > 100
+
+
+@pytest.mark.parity
+def test_violations_of_a_prediction_equal_alphafolds(reference: Path) -> None:
+    folder = reference / "cases" / "monomer_ptm_loss"
+    outputs, features = np.load(folder / "outputs.npz"), np.load(folder / "features.npz")
+    given = {name: torch.from_numpy(features[name]) for name in ("aatype", "residue_index", "seq_mask")}
+    atoms = torch.from_numpy(outputs["structure_module/final_atom14_positions"])[None]
+    exists = torch.from_numpy(features["atom14_atom_exists"])
+    found = violations(atoms, exists, given["aatype"].long(), given["residue_index"].long(), given["seq_mask"])
+    prefix = "structure_module/violations/"
+    expected = {name.removeprefix(prefix): outputs[name] for name in outputs.files if name.startswith(prefix)}
+    assert_equals_alphafold(found, expected)
+    for kind, share in found.shares(given["seq_mask"]).items():
+        assert float(share) == pytest.approx(float(outputs[f"structure_module/metrics/violations_{kind}"])), kind
+
+
+def test_clashes_and_their_gradients_equal_a_plain_loop() -> None:
+    given = chain(7)
+    given["atoms"].requires_grad_()
+    found = violations(**given)
+    mean, sums = plain_clashes(given)
+    assert 10 < int(found.clashes_mask.sum()) < int(given["exists"].sum())
+    assert torch.allclose(found.clash[0], mean, rtol=0, atol=1e-8)
+    assert torch.allclose(found.clashes[0], sums, rtol=0, atol=1e-8)
+    weights = torch.rand(7, 14, dtype=torch.float64)
+    (ours,) = torch.autograd.grad((weights * found.clashes[0]).sum() + found.clash[0], given["atoms"])
+    (theirs,) = torch.autograd.grad((weights * sums).sum() + mean, given["atoms"])
+    assert float((ours - theirs).abs().max()) < 1e-7
+
+
+def test_the_loss_has_the_gradient_of_its_own_differences() -> None:
+    given = chain(5)
+
+    def of_atoms(atoms: Tensor) -> Tensor:
+        return loss(violations(**{**given, "atoms": atoms}))
+
+    assert torch.autograd.gradcheck(of_atoms, given["atoms"].requires_grad_(), eps=1e-7, atol=1e-4)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-8, 1e-3])
+@pytest.mark.parametrize("residues", [1, 2, 6])
+def test_gradients_are_finite_where_atoms_coincide(residues: int, spread: float) -> None:
+    given = {name: value.float() if value.is_floating_point() else value for name, value in chain(residues).items()}
+    atoms = (given["atoms"] * spread).requires_grad_()
+    found = violations(**{**given, "atoms": atoms})
+    loss(found).sum().backward()
+    assert atoms.grad is not None
+    assert torch.isfinite(atoms.grad).all()
+    assert all(torch.isfinite(getattr(found, field.name)).all() for field in fields(found))
+
+
+def test_without_atoms_there_is_nothing_wrong() -> None:
+    given = chain(4)
+    atoms = given["atoms"].requires_grad_()
+    found = violations(**{**given, "exists": torch.zeros_like(given["exists"]), "seq_mask": torch.zeros(1, 4).double()})
+    assert all(not getattr(found, field.name).any() for field in fields(found))
+    loss(found).sum().backward()
+    assert atoms.grad is not None
+    assert not atoms.grad.any()
+
+
+def test_a_batch_gives_what_its_samples_give_alone() -> None:
+    given = chain(9, b=3)
+    whole = violations(**given)
+    for sample in range(3):
+        alone = violations(**{name: value[sample : sample + 1] for name, value in given.items()})
+        for field in fields(whole):
+            difference = getattr(whole, field.name)[sample] - getattr(alone, field.name)[0]
+            assert float(difference.abs().max()) < 1e-6, field.name
+
+
+def test_padding_changes_nothing() -> None:
+    given = chain(9)
+    plain = violations(**given)
+    padded = {name: torch.cat([value, value.new_zeros(1, 4, *value.shape[2:])], 1) for name, value in given.items()}
+    # What a network makes of padding is anything.
+    padded["atoms"][:, 9:] = given["atoms"][:, :4]
+    padded["atoms"].requires_grad_()
+    found = violations(**padded)
+    for field in fields(plain):
+        value, expected = getattr(found, field.name), getattr(plain, field.name)
+        if value.ndim > 1:
+            assert not value[:, 9:].any(), field.name
+            value = value[:, :9]
+        assert float((value - expected).abs().max()) < 1e-9, field.name
+    loss(found).sum().backward()
+    assert padded["atoms"].grad is not None
+    assert not padded["atoms"].grad[:, 9:].any()
+
+
+def test_the_size_of_slabs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = chain(11, b=2)
+    whole = violations(**given)
+    for elements in (1, 5_000):
+        monkeypatch.setattr(module, "_SLAB_ELEMENTS", elements)
+        found = violations(**given)
+        assert torch.equal(found.clashes_mask, whole.clashes_mask)
+        assert float((found.clashes - whole.clashes).abs().max()) < 1e-12
+
+
+def test_ideal_residues_break_no_rule_within_and_stretched_ones_do() -> None:
+    aatype = torch.arange(20)[None]
+    torsions = torch.nn.functional.normalize(torch.randn(1, 20, 7, 2), dim=-1)
+    # Far apart, so that there is nothing between residues.
+    where = torch.arange(20.0)[None, :, None] * torch.tensor([50.0, 0.0, 0.0])
+    backbone = Rigid(rotation=torch.eye(3).expand(1, 20, 3, 3), translation=where)
+    atoms = atom14_from_rigid_groups(aatype, rigid_groups_from_torsions(aatype, backbone, torsions))
+    exists, index, mask = torch.tensor(ATOM14_MASK)[aatype], 2 * aatype, torch.ones(1, 20)
+    # Of random torsions some bring atoms of one side chain together; bonds and angles are right whatever they are.
+    stretched = where[:, :, None] + 1.6 * (atoms - where[:, :, None])
+    few, many = (violations(each, exists, aatype, index, mask).within_mask.sum() for each in (atoms, stretched))
+    assert few <= 6
+    assert many >= 100
+    assert not violations(atoms, exists, aatype, index, mask).clashes.any()
+
+
+def test_a_disulphide_bond_is_no_clash_and_any_other_contact_so_close_is() -> None:
+    aatype, index = torch.tensor([[CYSTEINE, CYSTEINE]]), torch.tensor([[1, 9]])
+    atoms = torch.zeros(1, 2, 14, 3)
+    atoms[0, :, :, 0] = 100 * torch.arange(28.0).view(2, 14)
+    exists, mask = torch.tensor(ATOM14_MASK)[aatype], torch.ones(1, 2)
+    atoms[0, 1, 5] = atoms[0, 0, 5] + torch.tensor([2.0, 0.0, 0.0])
+    assert not violations(atoms, exists, aatype, index, mask).clashes.any()
+    atoms[0, 1, 4] = atoms[0, 0, 5] + torch.tensor([0.0, 1.0, 0.0])
+    clashes = violations(atoms, exists, aatype, index, mask).clashes[0]
+    assert clashes[0, 5] == pytest.approx(1.8 + 1.7 - 1.5 - 1)
+    assert clashes[1, 4] == pytest.approx(1.8 + 1.7 - 1.5 - 1)
+    assert int((clashes > 0).sum()) == 2
+
+
+def test_only_neighbours_in_the_numbering_are_bonded_and_proline_has_its_own_bond() -> None:
+    atoms = torch.zeros(1, 2, 14, 3)
+    atoms[0, 1, 0, 0] = 1.335  # N of the second residue from C of the first
+    exists = torch.zeros(1, 2, 14)
+    exists[0, 0, 2] = exists[0, 1, 0] = 1
+    mask = torch.ones(1, 2)
+
+    def bond(second: str, number: int) -> Violations:
+        aatype = torch.tensor([[0, RESTYPES.index(second)]])
+        return violations(atoms, exists, aatype, torch.tensor([[1, number]]), mask, tolerance_factor=0.0)
+
+    # 1e-6 under the root keeps what is off by nothing from 0.
+    assert float(bond("A", 2).bond_c_n) == pytest.approx(np.hypot(0.006, 1e-3), abs=1e-5)
+    assert float(bond("P", 2).bond_c_n) == pytest.approx(np.hypot(-0.006, 1e-3), abs=1e-5)
+    assert bond("A", 2).connections_mask.tolist() == [[1, 1]]
+    assert not bond("A", 2).clashes.any()
+    gap = bond("A", 3)
+    assert not gap.bond_c_n.any()
+    assert not gap.connections_mask.any()
+    assert gap.clashes[0, 0, 2] == pytest.approx(1.7 + 1.55 - 1.5 - 1.335, abs=1e-5)
+
+
+def test_real_structures_break_few_rules(real_data: Path) -> None:
+    """Crambin has three disulphide bonds and five prolines."""
+    (observed,) = read_structure(real_data / "core" / "1crn.cif.gz").chains
+    slots = ATOM14_TO_ATOM37[observed.aatype]
+    rows = np.arange(len(slots))[:, None]
+    exists = torch.from_numpy(observed.atom_mask[rows, slots] * ATOM14_MASK[observed.aatype])[None]
+    atoms = torch.from_numpy(observed.atom_positions[rows, slots])[None]
+    aatype, index = torch.from_numpy(observed.aatype).long()[None], torch.arange(len(slots))[None]
+    assert aatype.eq(CYSTEINE).sum() == 6
+    shares = violations(atoms, exists, aatype, index, torch.ones(1, len(slots))).shares(torch.ones(1, len(slots)))
+    assert max(float(share) for share in shares.values()) == 0
+    moved = atoms + torch.tensor([0.0, 0.0, 5.0]) * (index >= 20)[..., None, None]
+    shares = violations(moved, exists, aatype, index, torch.ones(1, len(slots))).shares(torch.ones(1, len(slots)))
+    assert float(shares["extreme_ca_ca_distance"]) == pytest.approx(1 / 45)
+    assert float(shares["between_residue_bond"]) == pytest.approx(2 / 46)
+
+
+def test_the_loss_is_of_the_last_iteration_and_by_existing_atoms() -> None:
+    given = chain(6, b=2)
+    structure = holding(Structure, atom14=torch.stack([given["atoms"] + 7 * given["atoms"].sign(), given["atoms"]]))
+    labels = holding(Labels, aatype=given["aatype"], atom14_atom_exists=given["exists"])
+    batch = holding(Batch, residue_index=given["residue_index"], seq_mask=given["seq_mask"])
+    found = violations(**given, tolerance_factor=9.0, overlap_tolerance=1.0)
+    per_atom = (found.clashes + found.within).sum((1, 2)) / given["exists"].sum((1, 2))
+    expected = found.bond_c_n + found.angle_ca_c_n + found.angle_c_n_ca + per_atom
+    result = violation_loss(structure, labels, batch, tolerance_factor=9.0, overlap_tolerance=1.0)
+    assert result.shape == (2,)
+    assert torch.allclose(result, expected, rtol=0, atol=1e-6)

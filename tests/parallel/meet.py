@@ -1,0 +1,26 @@
+"""What every process of tests/parallel/test_mesh.py runs, under torchrun."""
+
+import torch
+
+from helixfold.parallel.mesh import join, leave
+
+mesh = join("cpu")
+try:
+    total = torch.arange(3.0) + mesh.rank
+    mesh.sum_(total)
+    assert total.tolist() == [1.0, 3.0, 5.0]
+    assert mesh.any(mesh.rank == 1)
+    assert not mesh.any(False)
+    for value in ("first", {"losses": [1.5, float("inf")], "names": ["ä"]}, None, []):
+        assert mesh.broadcast(value if mesh.is_first else "other") == value
+    values = [{"rank": 0, "text": ""}, {"rank": 1, "text": "longer than the other's"}]
+    assert mesh.gather(values[mesh.rank]) == values
+    assert mesh.gather(None) == [None, None]
+    assert [list(mesh.parts(count)) for count in (2, 6)] == [[mesh.rank], [3 * mesh.rank + i for i in range(3)]]
+    mesh.barrier()
+    # One writer, so that the lines cannot mix.
+    for rank, text in enumerate(mesh.gather(f"rank {mesh.rank} of {mesh.size} has met the other")):
+        if mesh.is_first:
+            print(rank, text)
+finally:
+    leave()

@@ -1,0 +1,44 @@
+"""Processes find each other and tell each other what they have; a process alone needs no one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_pipeline.errors import InputError
+from helixfold.parallel.mesh import Mesh, join
+
+
+def test_a_process_alone_has_all_and_changes_nothing() -> None:
+    mesh = Mesh.alone()
+    tensor = torch.arange(3.0)
+    mesh.sum_(tensor)
+    assert tensor.tolist() == [0.0, 1.0, 2.0]
+    assert (mesh.any(True), mesh.any(False)) == (True, False)
+    assert mesh.broadcast({"a": 1}) == {"a": 1}
+    assert mesh.gather("own") == ["own"]
+    assert list(mesh.parts(3)) == [0, 1, 2]
+    mesh.barrier()
+    assert join("cpu") == mesh
+
+
+def test_parts_are_shared_out_in_order() -> None:
+    ranks = [Mesh(rank=rank, size=3, device=torch.device("cpu")) for rank in range(3)]
+    assert [list(mesh.parts(6)) for mesh in ranks] == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.distributed
+def test_two_processes_meet() -> None:
+    script = Path(__file__).with_name("meet.py")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    done = subprocess.run(launcher, capture_output=True, text=True, timeout=120, check=False, cwd=script.parents[2])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{rank} rank {rank} of 2 has met the other" for rank in range(2)]
+
+
+def test_under_torchrun_every_process_takes_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with pytest.raises(InputError, match="each process takes its own"):
+        join("cuda:1")
