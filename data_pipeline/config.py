@@ -101,7 +101,15 @@ def _restore(where: str, kind: Any, value: Any) -> Any:
                     continue
         elif type(value) is option:
             return value
-    raise ConfigError(f"{where} must be {getattr(kind, '__name__', kind)}, got {value!r}")
+    raise ConfigError(f"{where} must be {' or '.join(map(_named, options))}, got {value!r}")
+
+
+def _named(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(map(str, typing.get_args(kind)))
+    if kind is type(None):
+        return "null"
+    return "a table of settings" if issubclass(kind, Config) else str(kind.__name__)
 
 
 def _unknown(name: str, part: str, table: Any) -> str:

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.cli.benchmark_data import add_store_benchmark
 from helixfold.cli.benchmark_loader import add_loader_benchmark
+from helixfold.cli.benchmark_optimizer import add_optimizer_benchmark
 from helixfold.cli.benchmark_recompute import add_recompute_benchmark
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
@@ -112,7 +113,7 @@ def _median_seconds(action: Callable[[], object]) -> float:
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe `helixfold benchmark` to the command line."""
-    parser = commands.add_parser("benchmark", help="speed and memory of the Evoformer, and of training data")
+    parser = commands.add_parser("benchmark", help="speed and memory of the Evoformer, and of training")
     parts = parser.add_subparsers(title="what to measure", required=True, metavar="PART")
     for name, function, summary in (
         ("memory", _print_memory, "peak memory of a no-grad Evoformer, in a process of its own"),
@@ -126,6 +127,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     add_store_benchmark(parts)
     add_loader_benchmark(parts)
     add_recompute_benchmark(parts)
+    add_optimizer_benchmark(parts)
 
 
 def _print_memory(options: argparse.Namespace) -> int:

@@ -145,7 +145,7 @@ def add_recompute_benchmark(parts: "argparse._SubParsersAction[argparse.Argument
 
 def _print(options: argparse.Namespace) -> int:
     print(f"forward and backward of one sample, dropout on, {options.crop} residues, {torch.get_num_threads()} threads")
-    print("memory is beyond parameters and gradients; ratios are to keeping everything (none recomputed)")
+    print("memory is beyond parameters and gradients; ratios are to recomputing nothing")
     for name in options.presets:
         _print_preset(name, options)
     return 0
@@ -154,11 +154,14 @@ def _print(options: argparse.Namespace) -> int:
 def _print_preset(name: str, options: argparse.Namespace) -> None:
     whole = preset(name).model.evoformer.blocks
     blocks = min(whole, max(2, options.blocks))
+    columns, further = f"{'MiB':>8} {'ratio':>6} {'seconds':>8} {'ratio':>6}", ""
+    if blocks < whole:
+        further = f"   all {whole}: {columns}"
     print(
-        f"\n{name}, {blocks} of {whole} Evoformer blocks" + ("" if blocks == whole else f"; then all {whole} by growth")
+        f"\n{name}, {blocks} of {whole} Evoformer blocks"
+        + ("; what all need follows from the growth" if further else "")
     )
-    print(f"{'dtype':10} {'keeps':8} {'MiB':>8} {'ratio':>6} {'seconds':>8} {'ratio':>6}", end="")
-    print("" if blocks == whole else f" {'MiB':>10} {'ratio':>6} {'seconds':>8} {'ratio':>6}")
+    print(f"{'dtype':10} {'recompute':9} {columns}{further}")
     for dtype in options.dtypes:
         size = PassSize(preset=name, blocks=blocks, crop=options.crop, dtype=dtype, device=options.device)
         plain: tuple[PassCost, ...] = ()
@@ -168,11 +171,10 @@ def _print_preset(name: str, options: argparse.Namespace) -> None:
                 fewer = measure_pass(replace(size, blocks=blocks // 2), keep, options.repeats)
                 costs.append(costs[0].with_more_blocks(fewer, blocks - blocks // 2, whole - blocks))
             plain = plain or tuple(costs)
-            what = "all" if keep == "none" else keep
-            print(f"{dtype:10} {what:8} {_row(costs[0], plain[0], 8)}", end="")
-            print(f" {_row(costs[1], plain[1], 10)}" if costs[1:] else "", flush=True)
+            rows = (_row(cost, reference) for cost, reference in zip(costs, plain, strict=True))
+            print(f"{dtype:10} {keep:9} {'           '.join(rows)}", flush=True)
 
 
-def _row(cost: PassCost, plain: PassCost, width: int) -> str:
-    memory = f"{cost.memory / 2**20:{width}.0f} {cost.memory / plain.memory:6.2f}"
+def _row(cost: PassCost, plain: PassCost) -> str:
+    memory = f"{cost.memory / 2**20:8.0f} {cost.memory / plain.memory:6.2f}"
     return f"{memory} {cost.seconds:8.2f} {cost.seconds / plain.seconds:6.2f}"

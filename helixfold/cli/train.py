@@ -1,6 +1,7 @@
 """`helixfold train`: from a training set to a trained model, alone or on many GPUs under `torchrun`."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -112,7 +113,7 @@ def _train(options: argparse.Namespace) -> int:
     config = training_preset(options.preset).with_settings(options.set)
     if options.show_settings:
         for name, value in config.flat().items():
-            print(f"{name}={'null' if value is None else value}")
+            print(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
         return 0
     return train(
         options.store,

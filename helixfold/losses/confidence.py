@@ -3,6 +3,8 @@
 What these are scored on is computed from the prediction and passes no gradient to it.
 """
 
+from functools import cache
+
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -51,8 +53,7 @@ def aligned_error_loss(
     """Cross-entropy of each C-alpha's error as seen from each backbone frame (b r) (Suppl. Sec. 1.9.7)."""
     with torch.no_grad():
         difference = _seen_by_each_other(rigid_from_tensor(frames)) - _seen_by_each_other(true_frames)
-        breaks = aligned_error_breaks(logits.shape[-1]).to(logits.device)
-        true_bins = torch.bucketize(difference.square().sum(-1), breaks.square())
+        true_bins = torch.bucketize(difference.square().sum(-1), _squared_breaks(logits.shape[-1], logits.device))
     pairs = rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
     return (cross_entropy(logits, true_bins) * pairs).sum((-1, -2)) / (_COUNT_FLOOR + pairs.sum((-1, -2)))
 
@@ -67,6 +68,11 @@ def experimentally_resolved_loss(logits: Float[Tensor, "b r 37"], labels: Labels
 def has_resolution(labels: Labels, least: float, most: float) -> Bool[Tensor, " b"]:
     """Which samples are experiments sharp enough to learn confidences from (Suppl. Sec. 1.9.6 and 1.9.10)."""
     return (labels.resolution >= least) & (labels.resolution <= most)
+
+
+@cache
+def _squared_breaks(bins: int, device: torch.device) -> Float[Tensor, "edges"]:
+    return aligned_error_breaks(bins).square().to(device)
 
 
 def _seen_by_each_other(frames: Rigid) -> Float[Tensor, "b i j 3"]:

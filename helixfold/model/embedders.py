@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from helixfold.geometry.atoms import DistanceBins, distogram, pseudo_beta
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Recycled
+from helixfold.ops.look_up import look_up
 
 # Sequence separations are told apart up to this many residues (AlphaFold 2, Suppl. Alg. 4).
 MAX_SEPARATION = 32
@@ -39,7 +40,8 @@ class InputEmbedder(nn.Module):
         separation = rearrange(residue_index, "b i -> b i 1") - rearrange(residue_index, "b j -> b 1 j")
         # A one-hot times a matrix is a row of it: no (r, r, 65) tensor.
         rows = self.relative_position.weight.T + self.relative_position.bias
-        position = rows.to(target.dtype)[separation.clamp(-MAX_SEPARATION, MAX_SEPARATION) + MAX_SEPARATION]
+        clipped = separation.clamp(-MAX_SEPARATION, MAX_SEPARATION)
+        position = look_up(rows.to(target.dtype), clipped + MAX_SEPARATION)
         pair = position + rearrange(left, "b i c -> b i 1 c") + rearrange(right, "b j c -> b 1 j c")
         return self.msa(msa) + rearrange(self.target(target), "b r c -> b 1 r c"), pair
 

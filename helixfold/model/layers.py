@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.model.update import Update
+from helixfold.ops.layer_norm import layer_norm
 
 Init = Literal["linear", "relu", "normal", "glorot", "zeros", "gate"]
 
@@ -57,9 +58,7 @@ class LayerNorm(nn.LayerNorm):
         super().__init__(c, eps=1e-5)
 
     def forward(self, x: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
-        return nn.functional.layer_norm(
-            x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps
-        )
+        return layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class Transition(Update):

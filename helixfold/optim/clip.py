@@ -13,7 +13,7 @@ _CHUNK = 2**18
 def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float[Tensor, " t"]:
     """The norm of each of the tensors of so many `lines` that fill a flat buffer, in one pass; float64.
 
-    A sum over the whole buffer in float32 would be off by a percent: sums are taken by line, then by tensor.
+    A sum over the whole buffer in float32 can be off by a percent: only lines are summed in float32.
     """
     if flat.dtype == torch.float32:
         by_line = torch.linalg.vector_norm(flat.view(-1, LINE), dim=1)
@@ -21,8 +21,7 @@ def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float[T
         by_line = torch.empty(len(flat) // LINE, device=flat.device)
         for part, norms in zip(flat.split(_CHUNK), by_line.split(_CHUNK // LINE), strict=True):
             torch.linalg.vector_norm(part.float().view(-1, LINE), dim=1, out=norms)
-    squares = torch.segment_reduce(by_line.square_(), "sum", lengths=lines, unsafe=True)
-    return squares.double().sqrt()
+    return torch.segment_reduce(by_line.double().square_(), "sum", lengths=lines, unsafe=True).sqrt_()
 
 
 def factor(norm: Float[Tensor, "*t"], limit: Float[Tensor, "*t"] | float) -> Float32[Tensor, "*t"]:

@@ -89,7 +89,8 @@ class Checkpoints:
 
     def problems(self) -> list[str]:
         """What went wrong since this was last asked, one sentence each, on the first rank; none of it stops a run."""
-        problems, self._problems = self._problems, []
+        problems = self._problems[:]
+        del self._problems[: len(problems)]  # a save under way may add to the end meanwhile
         return problems
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Restored | None:
@@ -208,6 +209,7 @@ class Checkpoints:
     def _finish(self) -> None:
         self._wait()
         if self._failed is not None:
+            self._problems = [problem for problem in self._problems if problem != self._failed]
             raise InputError(f"{self._failed}; make room or permit writing there, and start the run again")
 
     def _restore(self, tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:

@@ -28,9 +28,10 @@ from data_pipeline.errors import printable
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 # A file is serialised in one go while all other threads stand still: short files keep training going.
-PIECE_BYTES = 1 << 24
+PIECE_BYTES = 1 << 23
 
 _NAME = re.compile(r"step_(\d{8,})")
+_UNFINISHED = re.compile(r"\.best\.json\.[0-9a-f]{8}\.partial")
 _HIDDEN = re.compile(r"\.(step_\d{8,})\.[0-9a-f]{8}\.(partial|replaced|deleted)")
 
 
@@ -165,6 +166,8 @@ def sweep(directory: Path) -> None:
                 path.rename(directory / found[1])
             else:
                 shutil.rmtree(path, ignore_errors=True)
+        elif _UNFINISHED.fullmatch(path.name):
+            path.unlink()
 
 
 def mismatch(manifest: Manifest, tensors: Mapping[str, Tensor]) -> str | None:
@@ -190,6 +193,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     # What `torch.distributed.checkpoint.save` does for one process; that function warns when there is no process
     # group, and takes part in collectives when there is one.
     writer = HuggingFaceStorageWriter(str(path), fqn_to_index_mapping=file_of)
+    writer.per_thread_copy_ahead = 0  # nothing is on a GPU here, and looking for one would take memory on the first
     planner = DefaultSavePlanner()
     planner.set_up_planner(state, writer.storage_meta(), is_coordinator=True)
     writer.set_up_storage_writer(is_coordinator=True)

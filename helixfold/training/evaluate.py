@@ -1,5 +1,6 @@
 """Held-out evaluation: how well given weights fold chains that were not trained on."""
 
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from helixfold.training.progress import say
 from helixfold.write.pdb import to_pdb
 
 MAX_NAMES_BYTES = 2**26
+_COMMENT = re.compile(r"(?:^|\s)#")  # a name may have the sign in it
 _CA = ATOM_ORDER["CA"]
 
 
@@ -99,7 +101,7 @@ def read_names(path: str | PathLike[str], store: ChainStore) -> tuple[str, ...]:
     except UnicodeDecodeError as error:
         raise InputError.at(path, "not UTF-8 text; a list of chains has one name on each line") from error
     for number, line in enumerate(lines, start=1):
-        name = line.partition("#")[0].strip()
+        name = _COMMENT.split(line, maxsplit=1)[0].strip()
         if not name:
             continue
         if name not in known:
@@ -139,7 +141,6 @@ def evaluate(
         block_deletion=BlockDeletion(blocks=0),
         unclamped_fraction=0.0,
         spatial_crop_probability=0.0,
-        fixed_shapes=False,
     )
     scores: list[ChainScores] = []
     with _evaluating(model):

@@ -9,6 +9,8 @@ from tqdm import tqdm
 from data_pipeline.errors import printable
 
 _SECONDS_BETWEEN_LINES = 30
+# Of an evaluation's summary; log.jsonl has all of it.
+_SHOWN = {"loss": "loss", "lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
 
 
 def say(text: str) -> None:
@@ -43,7 +45,8 @@ class Progress:
     def evaluation(self, step: int, summary: Mapping[str, float]) -> None:
         if "lddt_ca" in summary:
             self._lddt = f", lDDT {summary['lddt_ca']:.3f}"
-        say(f"held-out chains after {step + 1} steps: {', '.join(f'{k} {v:.3f}' for k, v in summary.items())}")
+        shown = [f"{name} {summary[key]:.3f}" for key, name in _SHOWN.items() if key in summary]
+        say(f"held-out chains after {step + 1} steps: {', '.join(shown)}")
 
     def close(self) -> None:
         if self._bar is not None:

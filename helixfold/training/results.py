@@ -38,7 +38,11 @@ class RunFiles:
         if self.directory.exists() and not self.directory.is_dir():
             raise ConfigError(f"{self.directory} is a file; name a directory for the run")
         is_run = (self.directory / CONFIG_FILE).exists() or self.checkpoints.exists()
-        if self.directory.exists() and not is_run and any(self.directory.iterdir()):
+        # A run killed at its very beginning may have left half a `CONFIG_FILE` under a hidden name.
+        ours = f".{CONFIG_FILE}."
+        if self.directory.exists() and not (
+            is_run or all(path.name.startswith(ours) for path in self.directory.iterdir())
+        ):
             raise ConfigError(
                 f"{self.directory} holds other files than those of a training run; name another directory"
             )

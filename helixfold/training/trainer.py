@@ -123,23 +123,16 @@ class Trainer:
         recompute(self.model, config.recompute)
         self.optimizer = FlatOptimizer(self.model, config.optimizer, working_dtype=getattr(torch, config.dtype))
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
-        self.progress, notes = self._restored()
-        self.log = (
-            TrainingLog(files.directory, first_step=self.progress.step, last_step=config.steps, progress=progress)
-            if mesh.is_first
-            else TrainingLog.silent()
-        )
-        for note in notes:
-            self.log.event("restore", note)
+        self.progress, self._notes = self._restored()
+        self._shows_progress = progress
+        self.log = TrainingLog.silent()
 
     def run(self, stop: StopRequest) -> bool:
         """Make the steps that are left; False if `stop` was asked for before (all is saved then)."""
-        first = self.progress.step
+        self._open_log()
         try:
-            if first < self.config.steps:
-                self.model.train()
-                if not self._run_steps(stop):
-                    return False
+            if self.progress.step < self.config.steps and not self._run_steps(stop):
+                return False
             self.checkpoints.finish()
             if self.mesh.is_first:
                 self._write_weights("last")
@@ -148,7 +141,17 @@ class Trainer:
             self._tell_problems()
             self.log.close()
 
+    def _open_log(self) -> None:
+        if self.mesh.is_first:
+            first, last = self.progress.step, self.config.steps
+            self.log = TrainingLog(
+                self.files.directory, first_step=first, last_step=last, progress=self._shows_progress
+            )
+        for note in self._notes:
+            self.log.event("restore", note)
+
     def _run_steps(self, stop: StopRequest) -> bool:
+        self.model.train()
         loader = TrainingLoader(
             self.dataset,
             first_step=self.progress.step,

@@ -19,7 +19,7 @@ _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 _DOTS_PER_INCH = 150
 # A smoothed curve's window, as a share of the steps.
 _WINDOW_SHARE = 1 / 50
-SCORES: Final = {"lddt_ca": "CA-lDDT", "tm": "TM score"}
+SCORES: Final = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
 
 
 def plot_curves(history: TrainingHistory, path: Path) -> None:
@@ -36,7 +36,7 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
         axes.set_xlim(0, last)
         axes.grid(color="#E5E5E5", linewidth=0.6)
         axes.set_axisbelow(True)
-        axes.tick_params(labelsize=8)
+        axes.tick_params(labelsize=8, which="both")
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         if axes.get_legend_handles_labels()[0]:
@@ -64,15 +64,16 @@ def smoothed(values: Float[np.ndarray, "n"], window: int) -> Float[np.ndarray, "
 def _losses(axes: Axes, history: TrainingHistory) -> None:
     axes.set_ylabel("Loss")
     trained = [(record.step + 1, record.losses.get("total", math.nan)) for record in history.steps]
-    smooth = _raw_and_smooth(axes, trained, _BLUE, "training")
+    _raw_and_smooth(axes, trained, _BLUE, "training")
     held_out = [(record.step + 1, record.summary["loss"]) for record in history.evaluations if "loss" in record.summary]
     _points(axes, held_out, _ORANGE, "o", "held-out chains")
-    # A few wild steps must not press the curve flat.
-    seen = np.array([*smooth, *(value for _, value in held_out)])
-    seen = seen[np.isfinite(seen)]
-    if seen.size:
-        margin = 0.08 * float(np.ptp(seen)) or 0.5
-        axes.set_ylim(float(seen.min()) - margin, float(seen.max()) + margin)
+    # One wild step in a hundred must not press the curves flat.
+    common = np.array([value for _, value in trained if math.isfinite(value)])
+    seen = [*(np.quantile(common, (0.01, 0.99)) if common.size else ()), *(value for _, value in held_out)]
+    seen = [value for value in seen if math.isfinite(value)]
+    if seen:
+        margin = 0.08 * (max(seen) - min(seen)) or 0.5
+        axes.set_ylim(min(seen) - margin, max(seen) + margin)
 
 
 def _scores(axes: Axes, history: TrainingHistory) -> None:
@@ -116,8 +117,8 @@ def _rates(axes: Axes, history: TrainingHistory) -> None:
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
 
 
-def _raw_and_smooth(axes: Axes, points: Sequence[tuple[int, float]], color: str, label: str) -> Float[np.ndarray, "n"]:
-    """Draw every value faintly, and the smoothed curve over them; returns the latter."""
+def _raw_and_smooth(axes: Axes, points: Sequence[tuple[int, float]], color: str, label: str) -> None:
+    """Draw every value faintly, and the smoothed curve over them."""
     steps = np.array([step for step, _ in points])
     values = np.array([value for _, value in points], float)
     values[~np.isfinite(values)] = np.nan
@@ -128,7 +129,6 @@ def _raw_and_smooth(axes: Axes, points: Sequence[tuple[int, float]], color: str,
     name = f"{label} (mean of {window} steps)" if window > 1 else label
     if len(values):
         axes.plot(steps, smooth, color=color, linewidth=1.6, marker=marker, markersize=3, label=name)
-    return smooth
 
 
 def _points(axes: Axes, points: Sequence[tuple[int, float]], color: str, marker: str, label: str) -> None:

@@ -29,8 +29,9 @@ def test_bounds_of_distances_equal_alphafolds(alphafold: dict[str, np.ndarray]) 
 def test_deviations_of_distances_equal_alphafolds(alphafold: dict[str, np.ndarray]) -> None:
     (least, most), (_, mean) = distance_bounds(1.0, 1.5), distance_bounds(0.0, 1.5)
     bound = np.isfinite(most) & (most > 0)
-    np.testing.assert_allclose((most - mean)[bound], alphafold["atom14_dists_bounds_stddev"][bound], atol=5e-7)
-    np.testing.assert_allclose((mean - least)[bound], alphafold["atom14_dists_bounds_stddev"][bound], atol=5e-7)
+    expected = alphafold["atom14_dists_bounds_stddev"][bound]
+    np.testing.assert_allclose(most[bound] - mean[bound], expected, atol=5e-7)
+    np.testing.assert_allclose(mean[bound] - least[bound], expected, atol=5e-7)
 
 
 @pytest.mark.parity

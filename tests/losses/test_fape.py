@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.labels import Labels
+from helixfold.losses import fape
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.fape import Placed, backbone_fape, frame_aligned_point_error, sidechain_fape
 from helixfold.model.outputs import Structure
@@ -90,7 +91,27 @@ def test_gradients_are_those_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(error, tuple(each.requires_grad_() for each in given))
 
 
-@pytest.mark.parametrize(("off", "clamp", "expected"), [(3.0, 10, 0.3), (20.0, 10, 1.0), (20.0, math.inf, 2.0)])
+def test_blocks_and_left_out_pairs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pair at a time, some, or all at once, with pairs that do not count (as on a GPU) or without."""
+    aatype = residue_types().expand(2, -1)
+    truth = random_structure(aatype, 1)
+    labels = labels_of(truth, aatype, (torch.rand(truth.mask.shape) < 0.8).float())
+    results = []
+    for size, everything in ((1, False), (20_000, False), (20_000, True), (2**30, True)):
+        monkeypatch.setattr(fape, "_CPU_BLOCK", size)
+        if everything:
+            monkeypatch.setattr(fape, "_counting", lambda mask: torch.arange(mask.shape[1]))
+        structure = random_structure(aatype)
+        leaves = (structure.rigid_groups.requires_grad_(), structure.atom14.requires_grad_())
+        error = sidechain(structure, labels)
+        (error * torch.tensor([1.0, 3.0])).sum().backward()
+        results.append((error.detach(), *(leaf.grad for leaf in leaves)))
+    for result in results[1:]:
+        for found, expected in zip(result, results[0], strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("off", "clamp", "expected"), [(3.0, 10.0, 0.3), (20.0, 10.0, 1.0), (20.0, math.inf, 2.0)])
 def test_errors_count_up_to_the_clamp(off: float, clamp: float, expected: float) -> None:
     frames = random_rigid(1, 1, dtype=torch.float32)
     points = torch.tensor([[[0.0, off, 0.0]]], requires_grad=True)
@@ -111,10 +132,8 @@ def test_each_sample_is_clamped_as_it_asks() -> None:
     aatype = residue_types().expand(2, -1)
     structure, labels = random_structure(aatype), labels_of(random_structure(aatype, 1), aatype)
     groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
-    mixed = backbone_fape(
-        structure.frames, groups.frames[..., 0], groups.mask[..., 0], torch.tensor([10.0, math.inf])
-    )
-    clamped, free = backbone(structure, labels, 10), backbone(structure, labels, math.inf)
+    mixed = backbone_fape(structure.frames, groups.frames[..., 0], groups.mask[..., 0], torch.tensor([10.0, math.inf]))
+    clamped, free = backbone(structure, labels, 10.0), backbone(structure, labels, math.inf)
     assert torch.equal(mixed, torch.stack([clamped[0], free[1]]))
     assert (clamped < free).all()
     assert (clamped < 1).all()
@@ -183,6 +202,18 @@ def test_atoms_that_were_not_observed_do_not_count() -> None:
     assert torch.equal(sidechain(structure, others), sidechain(structure, paired))
 
 
+def test_every_group_with_atoms_counts() -> None:
+    aatype = residue_types()
+    structure, labels = random_structure(aatype), labels_of(random_structure(aatype, 1), aatype)
+    groups = structure.rigid_groups.requires_grad_()
+    sidechain(structure, labels).sum().backward()
+    assert groups.grad is not None
+    has_group = rigid_groups_from_atom37(aatype, labels.all_atom_positions, labels.all_atom_mask).mask.bool()
+    assert has_group[..., 7].any()
+    assert torch.equal(groups.grad[-1].abs().amax((-1, -2)) > 0, has_group)
+    assert not groups.grad[0].any()
+
+
 def test_an_unknown_residues_groups_do_not_count() -> None:
     aatype = residue_types("AXG")
     structure = random_structure(aatype)
@@ -215,5 +246,6 @@ def test_gradients_are_finite_where_all_residues_coincide(residues: str, observe
     for leaf in leaves.values():
         assert leaf.grad is not None
         assert torch.isfinite(leaf.grad).all()
-        assert bool(leaf.grad.any()) == (observed > 0)
+        # A single C-alpha is always where its own frame expects it.
+        assert bool(leaf.grad.any()) == (observed > 0 and not (leaf is structure.frames and len(residues) == 1))
     assert bool(error > 0) == (observed > 0)

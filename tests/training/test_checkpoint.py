@@ -21,6 +21,7 @@ from helixfold.config import ConfigError
 from helixfold.parallel.mesh import Mesh
 from helixfold.training import checkpoint, checkpoint_files
 from helixfold.training.checkpoint import Checkpoints, Restored
+from tests.training.ranks import Ranks, hold
 
 ROOT = Path(__file__).parents[2]
 ALONE = Mesh.alone()
@@ -82,6 +83,11 @@ def largest(directory: Path, step: int) -> Path:
     return max(files(directory, step), key=lambda path: path.stat().st_size)
 
 
+def remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink()
+
+
 def file_instead(path: Path) -> None:
     shutil.rmtree(path)
     path.write_text("x")
@@ -141,7 +147,7 @@ def test_an_empty_or_absent_directory_starts_anew(tmp_path: Path) -> None:
 
 def test_training_goes_on_while_a_save_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    write = checkpoint.write_checkpoint
+    write = checkpoint_files.write_checkpoint
 
     def slow(*arguments: object) -> None:
         assert go_on.wait(20)
@@ -164,7 +170,7 @@ def test_training_goes_on_while_a_save_is_written(tmp_path: Path, monkeypatch: p
 def test_a_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     order: list[str] = []
-    write = checkpoint.write_checkpoint
+    write = checkpoint_files.write_checkpoint
 
     def slow(directory: Path, step: int, *arguments: object) -> None:
         order.append(f"begins {step}")
@@ -246,9 +252,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda path: os.truncate(largest(path, 30), 1000), "has 1000 bytes instead of"),
     "a bit of the tensors": (lambda path: flip(largest(path, 30), 8 * 3000 + 5), "by its checksum"),
     "a bit of their table": (lambda path: flip(largest(path, 30), 8 * 100), "by its checksum"),
-    "file missing": (lambda path: largest(path, 30).unlink(), "is missing"),
-    "index missing": (lambda path: files(path, 30)[-1].unlink(), "is missing"),
-    "manifest missing": (lambda path: (path / "step_00000030/manifest.json").unlink(), "has no manifest.json"),
+    "file missing": (lambda path: remove(largest(path, 30)), "is missing"),
+    "index missing": (lambda path: remove(files(path, 30)[-1]), "is missing"),
+    "manifest missing": (lambda path: remove(path / "step_00000030/manifest.json"), "has no manifest.json"),
     "manifest empty": (lambda path: os.truncate(path / "step_00000030/manifest.json", 0), "not one that helixfold"),
     "manifest of another": (
         lambda path: shutil.copy(path / "step_00000020/manifest.json", path / "step_00000030/manifest.json"),
@@ -266,7 +272,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a list": (lambda path: (path / "step_00000030/manifest.json").write_text("[1, 2]"), "not one that helixfold"),
     "binary": (lambda path: (path / "step_00000030/manifest.json").write_bytes(os.urandom(300)), "not one that"),
-    "empty directory": (lambda path: [file.unlink() for file in files(path, 30)], "has no manifest.json"),
+    "empty directory": (lambda path: remove(*files(path, 30)), "has no manifest.json"),
     "no directory": (lambda path: file_instead(path / "step_00000030"), "is no directory"),
 }
 
@@ -375,6 +381,7 @@ def test_leftovers_of_killed_saves_are_swept(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "step_00000020", tmp_path / ".step_00000005.0123abcd.deleted")
     shutil.copytree(tmp_path / "step_00000020", tmp_path / ".step_00000020.0123abcd.replaced")
     (tmp_path / "step_00000010").rename(tmp_path / ".step_00000010.0123abcd.replaced")
+    (tmp_path / ".best.json.0123abcd.partial").write_text("{")
     (tmp_path / ".step_mine").mkdir()
     Checkpoints(tmp_path, mesh=ALONE)
     assert names(tmp_path) == [".step_mine", "step_00000010", "step_00000020"]
@@ -394,7 +401,7 @@ def system_calls(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
             stop = Countdown(moment)
             for name in ("rename", "mkdir", "replace", "fsync", "rmdir", "unlink"):
                 patch.setattr(os, name, stop.before(getattr(os, name)))
-            patch.setattr(checkpoint_files.shutil, "rmtree", stop.before(shutil.rmtree))
+            patch.setattr(shutil, "rmtree", stop.before(shutil.rmtree))
             try:
                 checkpoint_files.write_checkpoint(directory, 3, state(4), "{}")
                 checkpoint_files.remove_checkpoint(directory, 2)
@@ -483,12 +490,10 @@ def test_a_full_disk_keeps_the_last_good_one_and_the_next_save_tries_again(tiny_
     checkpoints.save(4, state(4), {})  # training went on
     with pytest.raises(InputError, match="step 4 could not be written"):
         checkpoints.finish()
-    problems = checkpoints.problems()
-    assert problems == [
-        f"the checkpoint of step {step} could not be written to {tiny_disk} (No space left on device); "
+    assert checkpoints.problems() == [
+        f"the checkpoint of step 3 could not be written to {tiny_disk} (No space left on device); "
         "the newest there is of step 2"
-        for step in (3, 4)
-    ]
+    ]  # and nothing of step 4, which has been told
     assert checkpoints.problems() == []
     assert names(tiny_disk) == ["ballast", "step_00000001", "step_00000002"]
     assert restored(tiny_disk).step == 2
@@ -569,24 +574,17 @@ def test_a_program_that_ends_with_a_save_under_way_ends_after_it(tmp_path: Path)
     assert torch.equal(tensors["t"], torch.ones(3))
 
 
-def test_two_runs_cannot_write_to_one_directory(tmp_path: Path) -> None:
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom helixfold.parallel.mesh import Mesh\n"
-        "from helixfold.training.checkpoint import Checkpoints\n"
-        "opened = Checkpoints(Path(sys.argv[1]), mesh=Mesh.alone())\nprint('open', flush=True)\nsys.stdin.read()"
-    )
-    other = subprocess.Popen(
-        [sys.executable, "-c", program, tmp_path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "open\n"
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="another run writes its checkp"):
+@pytest.mark.distributed
+def test_two_runs_cannot_write_to_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Ranks(1, tmp_path / "out.txt", hold, tmp_path / "run") as other:
+        while not (tmp_path / "out.txt").exists() or "open" not in other.printed():
+            assert not other.wait(0.01), other.printed()
+        with monkeypatch.context() as patch, pytest.raises(InputError, match="another run writes its checkpoints here"):
             patch.setattr(checkpoint, "LOCK_PATIENCE", 0.2)
-            Checkpoints(tmp_path, mesh=ALONE)
+            Checkpoints(tmp_path / "run", mesh=ALONE)
         with ThreadPoolExecutor(1) as waiting:  # a run that was just killed holds the directory a moment longer
-            opened = waiting.submit(Checkpoints, tmp_path, mesh=ALONE)
-            other.kill()
+            opened = waiting.submit(Checkpoints, tmp_path / "run", mesh=ALONE)
+            other.kill(other.processes)
             assert opened.result(20).latest() is None
 
 

@@ -12,7 +12,7 @@ _BLOCK = 1024
 
 
 @triton.jit
-def _update(
+def _update(  # noqa: PLR0917 (kernels are launched with positions)
     master_at,
     gradient_at,
     first_at,
@@ -50,7 +50,7 @@ def _update(
     tl.store(first_at + place, first, mask=inside)
     tl.store(second_at + place, second, mask=inside)
     tl.store(average_at + place, average, mask=inside)
-    tl.store(gradient_at + place, tl.zeros_like(gradient), mask=inside)
+    tl.store(gradient_at + place, 0.0, mask=inside)
     if has_working:
         tl.store(working_at + place, master.to(tl.bfloat16), mask=place < working_elements)
 

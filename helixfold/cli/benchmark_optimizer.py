@@ -1,0 +1,174 @@
+"""`helixfold benchmark optimizer`: a step of ours beside PyTorch's Adam with clipping and moving average."""
+
+import argparse
+import os
+import platform
+import statistics
+import time
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from helixfold.device import pick_device
+from helixfold.inference import DTYPES
+from helixfold.model.alphafold import AlphaFold
+from helixfold.optim.config import AdaGCConfig, Clipping, OptimizerConfig
+from helixfold.optim.flat import FlatOptimizer
+from helixfold.presets import PRESETS, preset
+
+# torch's three ways to carry out Adam; the first is the one that works tensor by tensor.
+PEERS: dict[str, dict[str, bool]] = {
+    "torch, by tensor": {"foreach": False},
+    "torch, foreach": {"foreach": True},
+    "torch, fused": {"fused": True},
+}
+_GRADIENT = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """How long clipping, Adam and moving average took together, and the bytes that they must read and write."""
+
+    seconds: tuple[float, ...]
+    traffic: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> StepTime:
+    """Collecting one part and a step, from gradients that are there to gradients that are cleared."""
+    # With one step of warm-up, it is the adaptive part of AdaGC that is measured.
+    config = OptimizerConfig(clipping=clipping, adagc=AdaGCConfig(warmup_steps=1))
+    keep = [name for name in ("structure_module", "heads") if hasattr(model, name)]
+    optimizer = FlatOptimizer(model, config, working_dtype=dtype, keep_float32=keep)
+    parameters = list(model.parameters())
+
+    def step() -> None:
+        optimizer.collect()
+        if optimizer.step(1e-3, parts=1).skipped:
+            raise AssertionError("the gradients are finite")
+
+    seconds = _measure(parameters, step, repeats)
+    elements = len(optimizer.gradient_sum)
+    # Norms, then ten passes of the update; where a part has its own buffer: it, the sum twice and the buffer cleared.
+    traffic = (4 + 10 * 4) * elements + sum(2 * p.numel() for p in parameters if p.dtype == torch.bfloat16)
+    norm = clipping == "sample"
+    own = (p for p in parameters if norm or p.dtype == torch.bfloat16)
+    traffic += sum(p.numel() * ((2 + norm) * p.element_size() + 8) for p in own)
+    return StepTime(seconds=seconds, traffic=traffic)
+
+
+def measure_peer(model: nn.Module, name: str, repeats: int) -> StepTime:
+    """`clip_grad_norm_`, `torch.optim.Adam` and a moving average; clearing the gradients is not counted."""
+    options = PEERS[name]
+    parameters = list(model.parameters())
+    by_tensor = options.get("foreach") is False
+    adam = torch.optim.Adam(parameters, eps=1e-6, **options)  # type: ignore[arg-type]
+    weights = [parameter.detach() for parameter in parameters]
+    averages = [weight.clone() for weight in weights]
+
+    @torch.no_grad()
+    def step() -> None:
+        nn.utils.clip_grad_norm_(parameters, 0.1, foreach=not by_tensor)
+        adam.step()
+        if by_tensor:
+            for average, weight in zip(averages, weights, strict=True):
+                average.lerp_(weight, 1e-3)
+        else:
+            torch._foreach_lerp_(averages, weights, 1e-3)
+
+    # The norm, clipping, and nine passes of Adam and average.
+    return StepTime(
+        seconds=_measure(parameters, step, repeats), traffic=4 * 12 * sum(each.numel() for each in parameters)
+    )
+
+
+def _measure(parameters: list[nn.Parameter], step: Callable[[], None], repeats: int) -> tuple[float, ...]:
+    """Seconds of each of several steps, after one that is not counted."""
+    seconds = []
+    for _ in range(repeats + 1):
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.fill_(_GRADIENT)
+        _wait(parameters[0].device)
+        start = time.perf_counter()
+        step()
+        _wait(parameters[0].device)
+        seconds.append(time.perf_counter() - start)
+    return tuple(seconds[1:])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def network(name: str, device: torch.device) -> AlphaFold:
+    """A preset's network with small random parameters."""
+    with torch.device("meta"):
+        model = AlphaFold(preset(name).model)
+    model.to_empty(device=device)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.02)
+    return model
+
+
+def add_optimizer_benchmark(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Describe `helixfold benchmark optimizer` to the command line."""
+    parser = parts.add_parser(
+        "optimizer",
+        help="a step of the optimizer, beside PyTorch's Adam, clipping and moving average by tensor",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--preset", choices=list(PRESETS), default="model_1_ptm")
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES), help="of the working copy")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=9, help="steps that are timed; the table has their median")
+    parser.set_defaults(run=_print_optimizer)
+
+
+def _print_optimizer(options: argparse.Namespace) -> int:
+    torch.set_num_threads(options.threads)
+    device = pick_device(options.device)
+    parameters = list(network(options.preset, torch.device("meta")).parameters())
+    print(
+        f"{_machine(device)}, {options.threads} threads, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    print(f"{options.preset}: {sum(p.numel() for p in parameters):,} parameters in {len(parameters):,} tensors")
+    if hasattr(os, "getloadavg"):
+        print(f"load average when it began: {os.getloadavg()[0]:.2f}")
+    print(
+        f"{'clipping, Adam, average':28} {'ms':>8} {'least':>8} {'most':>8} {'GB/s':>7} {'faster than by tensor':>22}"
+    )
+    peers = {}
+    for name in PEERS:
+        peers[name] = measure_peer(network(options.preset, device), name, options.repeats)
+        _print_time(name, peers[name], next(iter(peers.values())))
+    for dtype in options.dtypes:
+        for clipping in typing.get_args(Clipping):
+            found = measure_flat(network(options.preset, device), clipping, DTYPES[dtype], options.repeats)
+            _print_time(f"flat, {clipping}, {dtype}", found, next(iter(peers.values())))
+    return 0
+
+
+def _print_time(name: str, found: StepTime, by_tensor: StepTime) -> None:
+    times = " ".join(f"{1e3 * value:8.1f}" for value in (found.median, min(found.seconds), max(found.seconds)))
+    rate = found.traffic / found.median / 1e9
+    print(f"{name:28} {times} {rate:7.1f} {by_tensor.median / found.median:21.1f}x", flush=True)
+
+
+def _machine(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

@@ -1,0 +1,121 @@
+"""`helixfold train`: what is wrong is one sentence before anything is written; what it trains, `predict` uses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helixfold.cli.main import main
+from helixfold.presets import preset
+from helixfold.training.presets import TRAINING_PRESETS, training_preset
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.npz import NpzArrays
+from helixfold.weights.untrained import untrained_model
+
+STRUCTURES = Path(__file__).parents[2] / "examples/structures"
+SHORT = [
+    "--set",
+    "steps=2",
+    "--set",
+    "batch_size=1",
+    "--set",
+    "example.crop_size=12",
+    "--set",
+    "evaluation.max_residues=20",
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("set") / "store"
+    assert main(["features", "--structures", str(STRUCTURES), "--output", str(path)]) == 0
+    return path
+
+
+def test_a_run_leaves_weights_that_predict_and_convert(store: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    held_out = ["--held-out", str(STRUCTURES / "held_out.txt")]
+    assert main(["train", str(store), "--output", str(run), *SHORT, *held_out]) == 0
+    assert {path.name for path in run.iterdir()} == {
+        "checkpoints", "config.json", "curves.png", "log.jsonl", "structures", "tensorboard", "weights",
+    }  # fmt: skip
+    fasta = tmp_path / "short.fasta"
+    fasta.write_text(">short\nMKTAYIAK\n")
+    weights = run / "weights/last.safetensors"
+    predict = [
+        "predict",
+        str(fasta),
+        "--weights",
+        str(weights),
+        "--num-recycles",
+        "0",
+        "--output",
+        str(tmp_path / "out"),
+    ]
+    assert main(predict) == 0
+    remarks = (tmp_path / "out/short/ranked_0.pdb").read_text()
+    assert "UNTRAINED" not in remarks
+    assert "unrelaxed_tiny.pdb" in {path.name for path in (tmp_path / "out/short").iterdir()}
+    assert main(["weights", "convert", str(weights), str(tmp_path / "params_tiny.npz")]) == 0
+    with NpzArrays(tmp_path / "params_tiny.npz") as arrays:
+        assert len(arrays.shapes) > 300
+    # And DeepMind's format is what a run may begin with.
+    again = tmp_path / "again"
+    assert (
+        main(["train", str(store), "--output", str(again), *SHORT, "--weights", str(tmp_path / "params_tiny.npz")]) == 0
+    )
+    assert json.loads((again / "config.json").read_text())["weights"] == str(tmp_path / "params_tiny.npz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--set", "optimiser.eps=1"], "'optimiser' could be one of model, example,"),
+        (["--set", "steps"], "a setting is written name=value, got 'steps'"),
+        (["--set", "steps=many"], "TrainingConfig.steps must be int, got 'many'"),
+        (["--set", "batch_size=0"], "TrainingConfig.batch_size must be at least 1, got 0"),
+        (["--set", "micro_batch=2"], "so micro_batch must be 1, got 2"),
+        (["--set", "dtype=float16"], "dtype must be float32 or bfloat16, got 'float16'"),
+        (["--workers", "-1"], "--workers must not be negative"),
+        (["--held-out", "nowhere.txt"], "nowhere.txt"),
+        (["--weights", "nowhere.npz"], "nowhere.npz"),
+        (["--device", "tpu"], "there is no device 'tpu'"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_writes_nothing(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    capsys.readouterr()
+    assert main(["train", str(store), "--output", str(tmp_path / "run"), *arguments]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_directory_of_other_things_is_left_alone(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    assert main(["train", str(store), "--output", str(tmp_path)]) == 2
+    assert "holds other files than those of a training run" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_weights_of_another_model_are_refused(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = preset("tiny")
+    other = chosen.model.with_settings(["structure.layers=3"])
+    save_checkpoint(tmp_path / "w.safetensors", untrained_model(other, 0).state_dict(), other.to_dict())
+    run = tmp_path / "run"
+    assert main(["train", str(store), "--output", str(run), "--weights", str(tmp_path / "w.safetensors")]) == 2
+    assert "structure.layers is 3 there and 4 here" in capsys.readouterr().err
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("name", TRAINING_PRESETS)
+def test_settings_that_are_shown_can_be_set(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "unread", "--output", str(tmp_path / "run"), "--preset", name, "--show-settings"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    config = training_preset(name)
+    assert config.with_settings(shown) == config
+    assert not any(tmp_path.iterdir())

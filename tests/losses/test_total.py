@@ -1,0 +1,265 @@
+"""The total of a real forward pass: its terms, its samples, and gradients that training can live with."""
+
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from data_pipeline.datasets.examples import TrainingDataset
+from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.transforms.training import ExampleConfig
+from helixfold.batch import Batch
+from helixfold.config import HeadsConfig
+from helixfold.execution.whole import Whole
+from helixfold.labels import Labels
+from helixfold.losses.config import TERMS, LossConfig, finetuning, initial_training
+from helixfold.losses.total import Losses, total_loss
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Outputs
+from helixfold.presets import tiny
+from helixfold.training.loader import TrainingBatch, pack
+from tests.data_pipeline.datasets.memory_store import small_store
+from tests.networks import tiny_model
+
+CROP = 20
+CPU = torch.device("cpu")
+
+
+@cache
+def training_batch(examples: int = 2, residues: int = CROP) -> TrainingBatch:
+    """Examples of random chains, the shorter ones padded."""
+    config = ExampleConfig(
+        crop_size=residues,
+        unclamped_fraction=0.5,
+        sampling=SamplingConfig(max_msa_clusters=4, max_extra_msa=6, max_templates=2),
+    )
+    dataset = TrainingDataset(store=small_store(), config=config, seed=3, batch_size=examples)
+    return pack(dataset.draw(0), config.sizes()).on(CPU)
+
+
+def outputs_of(model: AlphaFold, batch: Batch, dtype: torch.dtype = torch.float32) -> Outputs:
+    return model(Whole(), [batch], dtype=dtype)
+
+
+@cache
+def some_outputs() -> Outputs:
+    """Of a network with random weights, without gradients."""
+    with torch.no_grad():
+        return outputs_of(tiny_model(), training_batch().passes[-1])
+
+
+def losses_of(config: LossConfig, **labels: Tensor) -> Losses:
+    """Of `some_outputs`, with these labels instead of the examples' own."""
+    batch = training_batch()
+    return total_loss(some_outputs(), batch.passes[-1], replace(batch.labels, **labels), config)
+
+
+def taken(whole: Any, sample: int, **sizes: int) -> Any:
+    """One sample of a batch or of labels, cut to as many residues and rows as it has."""
+    axes = {"r": "residues", "s": "rows"}
+    cut = {}
+    for field in fields(whole):
+        value = getattr(whole, field.name)[sample : sample + 1]
+        for dim, axis in enumerate(field.type.dim_str.split()[:3]):
+            if axes.get(axis) in sizes:
+                value = value.narrow(dim, 0, sizes[axes[axis]])
+        cut[field.name] = value
+    return replace(whole, **cut)
+
+
+def shortened(batch: TrainingBatch, sample: int) -> tuple[Batch, Labels]:
+    last = batch.passes[-1]
+    residues = int(last.seq_mask[sample].sum())
+    return taken(last, sample, residues=residues), taken(batch.labels, sample, residues=residues)
+
+
+def gradients(model: AlphaFold) -> dict[str, Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def test_the_total_is_the_weighted_sum_times_the_root_of_the_length() -> None:
+    losses = losses_of(finetuning())
+    terms = losses.terms()
+    assert tuple(terms) == TERMS
+    assert all(value.shape == (2,) and (value > 0).all() for value in terms.values())
+    weights = finetuning()
+    weighted = sum(getattr(weights, name) * value for name, value in terms.items())
+    torch.testing.assert_close(losses.weighted, weighted)
+    lengths = training_batch().passes[-1].seq_mask.sum(-1)
+    torch.testing.assert_close(losses.total, losses.weighted * lengths**0.5)
+
+
+def test_terms_for_logs_hold_no_graph() -> None:
+    batch = training_batch()
+    losses = total_loss(outputs_of(tiny_model(), batch.passes[-1]), batch.passes[-1], batch.labels, finetuning())
+    assert losses.total.requires_grad
+    assert not any(value.requires_grad for value in losses.terms().values())
+
+
+def test_a_term_of_weight_0_is_told_and_moves_nothing() -> None:
+    batch, model = training_batch(), tiny_model()
+    losses = total_loss(outputs_of(model, batch.passes[-1]), batch.passes[-1], batch.labels, initial_training())
+    assert (losses.violation > 0).all()
+    assert not losses.violation.requires_grad
+    losses.total.sum().backward()
+    without = {name.split(".")[1] for name in dict(model.named_parameters()).keys() - gradients(model).keys()}
+    assert without == {"experimentally_resolved", "aligned_error"}
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_each_term_is_weighted_by_its_own_weight(name: str) -> None:
+    losses = losses_of(LossConfig(**dict.fromkeys(TERMS, 0.0) | {name: 3.0}))
+    torch.testing.assert_close(losses.weighted, 3 * getattr(losses, name))
+
+
+def test_a_sample_alone_and_unpadded_has_the_same_losses() -> None:
+    batch, model = training_batch(4, 45), tiny_model()
+    last = batch.passes[-1]
+    assert len(set(last.seq_mask.sum(-1).tolist())) > 2
+    assert len(set(batch.labels.use_clamped_fape.tolist())) == 2
+    with torch.no_grad():
+        together = total_loss(outputs_of(model, last), last, batch.labels, finetuning())
+        for sample in range(4):
+            one, labels = shortened(batch, sample)
+            alone = total_loss(outputs_of(model, one), one, labels, finetuning())
+            for field in fields(Losses):
+                found, expected = getattr(together, field.name)[sample], getattr(alone, field.name)[0]
+                torch.testing.assert_close(
+                    found, expected, rtol=2e-4, atol=1e-6, msg=lambda m, f=field: f"{f.name}: {m}"
+                )
+
+
+def test_what_stands_in_padding_does_not_matter() -> None:
+    """Outputs and labels of padding, whatever they are, change no loss."""
+    batch, model = training_batch(), tiny_model()
+    sample, labels = shortened(batch, 0)
+    with torch.no_grad():
+        outputs = outputs_of(model, sample)
+        expected = total_loss(outputs, sample, labels, finetuning())
+        longer, longer_labels, garbage = with_garbage(sample, labels, outputs, more=3)
+        found = total_loss(garbage, longer, longer_labels, finetuning())
+    for field in fields(Losses):
+        torch.testing.assert_close(
+            getattr(found, field.name), getattr(expected, field.name), msg=lambda m, f=field: f"{f.name}: {m}"
+        )
+
+
+def with_garbage(sample: Batch, labels: Labels, outputs: Outputs, *, more: int) -> tuple[Batch, Labels, Outputs]:
+    """As many more residues: labels are 0 there, as the loader pads, and what the network says is random."""
+
+    def longer(part: Any, *, zeros: bool) -> Any:
+        values = {}
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if isinstance(value, Tensor):
+                for dim, axis in enumerate(field.type.dim_str.split()):
+                    if axis == "r":
+                        shape = [*value.shape[:dim], more, *value.shape[dim + 1 :]]
+                        random = 10 * torch.randn(shape) if value.is_floating_point() else torch.zeros(shape)
+                        value = torch.cat([value, (0 * random if zeros else random).to(value.dtype)], dim)
+            values[field.name] = value
+        return replace(part, **values)
+
+    structure = longer(outputs.structure, zeros=False)
+    structure.mask[:, -more:] = 0
+    structure.atom14_mask[:, -more:] = 0
+    logits = longer(replace(outputs.logits, aligned_error=None), zeros=False)
+    assert outputs.logits.aligned_error is not None
+    r = outputs.logits.aligned_error.shape[1]
+    errors = 10 * torch.randn(1, r + more, r + more, outputs.logits.aligned_error.shape[-1])
+    errors[:, :r, :r] = outputs.logits.aligned_error
+    return (
+        longer(sample, zeros=True),
+        longer(labels, zeros=True),
+        replace(outputs, structure=structure, logits=replace(logits, aligned_error=errors)),
+    )
+
+
+def test_a_model_without_the_aligned_error_head_has_no_such_loss() -> None:
+    batch = training_batch()
+    config = replace(tiny().model, heads=HeadsConfig(c_lddt=32))
+    losses = total_loss(outputs_of(AlphaFold(config), batch.passes[-1]), batch.passes[-1], batch.labels, finetuning())
+    assert losses.aligned_error.tolist() == [0, 0]
+    assert torch.isfinite(losses.total).all()
+
+
+def nothing_observed(labels: Labels) -> Labels:
+    blank = ("all_atom_mask", "atom14_gt_exists", "atom14_alt_gt_exists", "pseudo_beta_mask")
+    placed = ("all_atom_positions", "atom14_gt_positions", "atom14_alt_gt_positions", "pseudo_beta")
+    return replace(labels, **{name: torch.zeros_like(getattr(labels, name)) for name in (*blank, *placed)})
+
+
+@pytest.mark.parametrize("config", [initial_training(), finetuning()], ids=["initial", "finetuning"])
+@pytest.mark.parametrize("what", ["all", "no atoms", "nothing hidden", "one residue", "no templates", "bfloat16"])
+def test_an_untrained_model_gets_finite_gradients(what: str, config: LossConfig) -> None:
+    """As training starts: layers of zeros, so that all residues stand at the origin with the same frame."""
+    batch = training_batch(residues=1 if what == "one residue" else CROP)
+    last, labels = batch.passes[-1], batch.labels
+    if what == "no atoms":
+        labels = nothing_observed(labels)
+    if what == "nothing hidden":
+        labels = replace(labels, bert_mask=torch.zeros_like(labels.bert_mask))
+    if what == "no templates":
+        last = replace(
+            last, **{name: getattr(last, name)[:, :0] for name in Batch.__annotations__ if name.startswith("template_")}
+        )
+    model = AlphaFold(tiny().model).train()
+    dtype = torch.bfloat16 if what == "bfloat16" else torch.float32
+    outputs = outputs_of(model, last, dtype)
+    frames = outputs.structure.frames
+    assert (frames == frames[:, :, :1]).all()
+    losses = total_loss(outputs, last, labels, config)
+    assert all(value.dtype == torch.float32 and torch.isfinite(value).all() for value in losses.terms().values())
+    losses.total.mean().backward()
+    found = gradients(model)
+    assert all(torch.isfinite(gradient).all() for gradient in found.values())
+    if what not in ("no atoms", "one residue"):
+        assert found["structure_module.backbone_update.weight"].abs().max() > 1e-6
+    assert found["heads.distogram.linear.weight"].any() == (what != "no atoms")
+
+
+def test_a_chain_without_observed_atoms_is_learnt_from_by_its_sequence_alone() -> None:
+    batch = training_batch()
+    losses = total_loss(some_outputs(), batch.passes[-1], nothing_observed(batch.labels), initial_training())
+    for name in ("backbone_fape", "sidechain_fape", "torsion", "distogram", "lddt", "aligned_error"):
+        assert not getattr(losses, name).any(), name
+    assert (losses.masked_msa > 0).all()
+
+
+def test_only_the_samples_that_are_sharp_teach_confidence() -> None:
+    losses = losses_of(finetuning(), resolution=torch.tensor([0.0, 2.0]))
+    for name in ("lddt", "experimentally_resolved", "aligned_error"):
+        assert (getattr(losses, name) > 0).tolist() == [False, True]
+
+
+def test_outputs_that_are_no_numbers_give_a_loss_that_is_none() -> None:
+    """The trainer then leaves the step out; an index out of range would stop it."""
+    batch, outputs = training_batch(), some_outputs()
+    structure, logits = outputs.structure, outputs.logits
+    broken = {
+        "structure": {
+            name: torch.full_like(getattr(structure, name), torch.nan)
+            for name in ("frames", "rigid_groups", "atom14", "torsions", "unnormalized_torsions", "positions")
+        },
+        "logits": {name: torch.full_like(getattr(logits, name), torch.nan) for name in ("lddt", "distogram")},
+    }
+    for part, values in broken.items():
+        spoilt = replace(outputs, **{part: replace(getattr(outputs, part), **values)})
+        losses = total_loss(spoilt, batch.passes[-1], batch.labels, finetuning())
+        assert not torch.isfinite(losses.total).any()
+
+
+def test_a_few_steps_downhill_lower_the_loss() -> None:
+    batch, model = training_batch(), tiny_model()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    totals = []
+    for _ in range(2):
+        losses = total_loss(outputs_of(model, batch.passes[-1]), batch.passes[-1], batch.labels, finetuning())
+        optimizer.zero_grad()
+        losses.total.mean().backward()
+        optimizer.step()
+        totals.append(losses.total.detach().mean())
+    assert totals[-1] < totals[0]

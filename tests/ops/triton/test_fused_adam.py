@@ -1,0 +1,86 @@
+"""The kernel gives what the reference gives; without a GPU it runs in Triton's interpreter."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.ops.fused_adam import LINE, AdamBuffers, fused_adam_reference
+from tests.ops.adam_inputs import STEP, buffers, copied, gradient_and_scale
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Callable[..., None]]:
+    """The function that launches the kernel. Whether it is compiled is settled when its module is imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE == "cpu":
+            patch.setenv("TRITON_INTERPRET", "1")
+        pytest.importorskip("triton")
+        yield importlib.import_module("helixfold.ops.triton.fused_adam").fused_adam_triton
+
+
+def moved(state: AdamBuffers) -> AdamBuffers:
+    return AdamBuffers(
+        **{
+            field.name: None if (value := getattr(state, field.name)) is None else value.to(DEVICE)
+            for field in fields(state)
+        }
+    )
+
+
+def assert_rounded(working: Tensor, master: Tensor) -> None:
+    """The interpreter cuts digits off where a GPU rounds."""
+    expected = master[: len(working)].bfloat16()
+    if DEVICE == "cuda":
+        assert working.equal(expected)
+    torch.testing.assert_close(working, expected, rtol=2**-7, atol=0)
+
+
+# Blocks hold 32 lines: less than one, one, and several with a remainder; working copies that end within a block.
+@pytest.mark.parametrize(("lines", "working"), [(1, None), (1, 1), (32, 32), (33, 31), (101, 34), (70, None)])
+@pytest.mark.parametrize("uniform", [True, False])
+def test_the_kernel_equals_the_reference(
+    kernel: Callable[..., None], lines: int, working: int | None, uniform: bool
+) -> None:
+    state = buffers(lines, working)
+    expected = copied(state)
+    gradient, scale = gradient_and_scale(lines, uniform=uniform)
+    fused_adam_reference(expected, gradient.clone(), scale, STEP)
+    # What lies behind the buffers is not touched.
+    whole = torch.full((lines * LINE + 1024,), torch.nan, device=DEVICE)
+    whole[: lines * LINE] = gradient
+    ours = moved(state)
+    kernel(ours, whole[: lines * LINE], scale.to(DEVICE), STEP)
+    assert (whole[: lines * LINE] == 0).all()
+    assert whole[lines * LINE :].isnan().all()
+    for field in fields(state):
+        found, right = getattr(ours, field.name), getattr(expected, field.name)
+        if field.name != "working":
+            torch.testing.assert_close(found.cpu(), right, rtol=2e-6, atol=1e-9)
+        elif right is not None:
+            assert_rounded(found, ours.master)
+
+
+def test_the_working_copy_is_written_to_its_end_only(kernel: Callable[..., None]) -> None:
+    state = moved(buffers(40, None))
+    behind = torch.full((40 * LINE,), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    gradient, scale = gradient_and_scale(40, uniform=True)
+    kernel(
+        AdamBuffers(
+            master=state.master,
+            first_moment=state.first_moment,
+            second_moment=state.second_moment,
+            average=state.average,
+            working=behind[: 35 * LINE],
+        ),
+        gradient.to(DEVICE),
+        scale.to(DEVICE),
+        STEP,
+    )
+    assert_rounded(behind[: 35 * LINE], state.master)
+    assert behind[35 * LINE :].isnan().all()

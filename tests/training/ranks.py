@@ -1,0 +1,158 @@
+"""Training processes to kill: real ones that begin at once, forked from a server that has everything imported."""
+
+import multiprocessing
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from socket import create_server
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helixfold.cli import main
+from helixfold.parallel.mesh import Mesh, join, leave
+from helixfold.training.checkpoint import Checkpoints
+
+SERVER = multiprocessing.get_context("forkserver")
+COMMANDS = ("benchmark", "doctor", "features", "predict", "train", "weights")  # the command line imports them all
+SERVER.set_forkserver_preload(["tests.training.ranks", *(f"helixfold.cli.{name}" for name in COMMANDS)])
+
+
+class Ranks:
+    """Processes that run one function together, as `torchrun` would start them; what they print goes to a file."""
+
+    def __init__(self, count: int, output: Path, function: Callable[..., int | None], *arguments: Any) -> None:
+        with create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        self.output = output
+        self.processes: list[BaseProcess] = [
+            SERVER.Process(target=_run, args=(_environment(rank, count, port), output, function, arguments))
+            for rank in range(count)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill(self.processes)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether all have ended within that time."""
+        multiprocessing.connection.wait([process.sentinel for process in self.processes], seconds)
+        return all(process.exitcode is not None for process in self.processes)
+
+    def finish(self) -> list[int | None]:
+        """Exit codes, once all have ended."""
+        for process in self.processes:
+            process.join(120)
+        return [process.exitcode for process in self.processes]
+
+    def kill(self, processes: Sequence[BaseProcess]) -> None:
+        """SIGKILL."""
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+    def printed(self) -> str:
+        return self.output.read_text()
+
+
+def _environment(rank: int, count: int, port: int) -> dict[str, str]:
+    """What `torchrun` tells a process; nothing to one that is alone."""
+    if count == 1:
+        return {}
+    numbers = {"MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count}
+    return {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1"} | {k: str(v) for k, v in numbers.items()}
+
+
+def _run(
+    environment: dict[str, str], output: Path, function: Callable[..., int | None], arguments: tuple[Any, ...]
+) -> None:
+    with output.open("a") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+    os.environ |= environment
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    sys.exit(function(*arguments))
+
+
+def train(arguments: Sequence[str]) -> int:
+    """The command `helixfold train`."""
+    return main.main(["train", *arguments])
+
+
+def numbers() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return {
+        "masters": torch.randn(100, generator=generator),
+        "zeros": torch.tensor([0.0, -0.0, float("nan")]),
+        "working": torch.randn(7, generator=generator).bfloat16(),
+        "layers": torch.randn(3, 2, generator=generator).T,
+        "flags": torch.tensor([True, False]),
+        "updates": torch.tensor(8),
+        "empty": torch.zeros(0),
+    }
+
+
+def _bits(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
+    return {name: tensor.reshape(-1).view(torch.uint8).tolist() for name, tensor in tensors.items()}
+
+
+def save_on_ranks(directory: Path) -> None:
+    """What the other ranks have must not be written."""
+    with ExitStack() as stack:
+        mesh = join("cpu")
+        stack.callback(leave)
+        tensors = numbers()
+        if not mesh.is_first:
+            for tensor in tensors.values():
+                tensor.zero_()
+        checkpoints = Checkpoints(directory, mesh=mesh)
+        checkpoints.save(4, tensors, {"rank": mesh.rank})
+        checkpoints.finish()
+        checkpoints.mark_best(4)
+        assert checkpoints.latest() == 4
+
+
+def restore_on_ranks(directory: Path) -> None:
+    """Every rank gets the same bits, though only the first is told where the checkpoints are."""
+    with ExitStack() as stack:
+        mesh = join("cpu")
+        stack.callback(leave)
+        tensors = {name: torch.ones_like(tensor) for name, tensor in numbers().items()}
+        own = directory if mesh.is_first else directory / "nowhere"
+        restored = Checkpoints(own, mesh=mesh).restore(tensors)
+        assert restored is not None
+        assert (restored.step, restored.record) == (4, {"rank": 0})
+        assert _bits(tensors) == _bits(numbers())
+        assert own.exists() == mesh.is_first
+
+
+def hold(directory: Path) -> None:
+    """Keep a directory until killed."""
+    opened = Checkpoints(directory, mesh=Mesh.alone())
+    print("open", opened.latest(), flush=True)
+    time.sleep(120)
+
+
+def mistake_on_ranks(directory: Path) -> None:
+    """The first rank's mistake is everyone's: no rank waits for another that has gone."""
+    with ExitStack() as stack:
+        stack.callback(leave)
+        mesh = join("cpu")
+        try:
+            Checkpoints(directory, mesh=mesh).restore({"other": torch.zeros(2)})
+        except ValueError as error:
+            print(error)
+            sys.exit(2)

@@ -1,0 +1,332 @@
+"""Whatever ends a training run, and whenever: the run that goes on is the run that was never ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from data_pipeline.datasets.index import write_index
+from data_pipeline.datasets.records import encode_record
+from data_pipeline.datasets.store import write_database
+from data_pipeline.datasets.workbench import content_key
+from helixfold.training.checkpoint_files import checkpoint_steps, read_manifest
+from helixfold.training.log import StepRecord, read_log
+from tests.data_pipeline.datasets.stored import entry, example
+from tests.training.ranks import Ranks, mistake_on_ranks, restore_on_ranks, save_on_ranks, train
+
+ROOT = Path(__file__).parents[2]
+STEPS = 8
+# A network and examples as small as they get: what is tried is how a run ends, not what it learns.
+SETTINGS = {
+    "steps": STEPS,
+    "save_every": 2,
+    "keep": 2,
+    "batch_size": 2,
+    "example.crop_size": 8,
+    "example.sampling.max_msa_clusters": 4,
+    "example.sampling.max_extra_msa": 4,
+    "model.evoformer.blocks": 1,
+    "model.structure.layers": 1,
+    "optimizer.warmup_steps": 1,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run's directory and the command that begins it or goes on with it."""
+
+    store: Path
+    directory: Path
+
+    def start(self, ranks: int, **settings: object) -> Ranks:
+        return Ranks(ranks, self.directory.with_suffix(".txt"), train, self.arguments(**settings))
+
+    def arguments(self, **settings: object) -> list[str]:
+        changed = [f"--set={name}={value}" for name, value in {**SETTINGS, **settings}.items()]
+        return [str(self.store), f"--output={self.directory}", "--device=cpu", *changed]
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    def finish(self, ranks: int) -> None:
+        with self.start(ranks) as processes:
+            assert processes.finish() == [0] * ranks, processes.printed()
+
+    def result(self) -> tuple[object, ...]:
+        """Everything that the run came to, down to the last bit; times and memory differ from run to run."""
+        last = read_manifest(self.checkpoints, STEPS)
+        state = [bits(path) for path in sorted((self.checkpoints / f"step_{STEPS:08d}").glob("*.safetensors"))]
+        steps = [(step.step, step.losses, step.gradient_norm, step.names) for step in self.log()]
+        return last.record, state, bits(self.directory / "weights/last.safetensors"), steps
+
+    def log(self) -> tuple[StepRecord, ...]:
+        return read_log(self.directory / "log.jsonl").steps
+
+    def losses(self) -> NDArray[np.float64]:
+        """For each step the terms by name."""
+        return np.array([[step.losses[name] for name in sorted(step.losses)] for step in self.log()])
+
+
+def bits(path: Path) -> dict[str, bytes]:
+    """Tensors of a file; the file itself may differ, as the words in its header come in any order."""
+    return {name: array.tobytes() for name, array in load_file(path).items()}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training set of six chains on disk."""
+    path = tmp_path_factory.mktemp("training_set")
+    chains = {f"{number}abc_A": example(f"{number}abc_A", residues=20 + number, seed=number) for number in range(6)}
+    records = {name: encode_record(content_key(name), *chain) for name, chain in chains.items()}
+    database = sorted((content_key(name), record) for name, record in records.items())
+    write_database(path / "features.lmdb", database, [len(record) for _, record in database])
+    write_index(path / "index.tsv", [entry(name, content_key(name), length=20 + i) for i, name in enumerate(chains)])
+    return path
+
+
+@dataclass(frozen=True)
+class Unbroken:
+    """Runs that nothing happened to, and how long they took."""
+
+    runs: dict[int, Run]
+    seconds: dict[int, float]
+
+
+@pytest.fixture(scope="module")
+def unbroken(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
+    runs, seconds = {}, {}
+    with Ranks(1, tmp_path_factory.mktemp("first") / "out.txt", train, ["--help"]) as processes:
+        assert processes.finish() == [0]  # from here on processes begin at once
+    for ranks in (1, 2):
+        runs[ranks] = Run(store=store, directory=tmp_path_factory.mktemp("unbroken") / f"on_{ranks}")
+        start = time.monotonic()
+        runs[ranks].finish(ranks)
+        seconds[ranks] = time.monotonic() - start
+    return Unbroken(runs, seconds)
+
+
+def wait_for(condition: Callable[[], bool], processes: Ranks) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, processes.printed()
+        assert not processes.wait(0), f"it ended before: {processes.printed()}"
+        time.sleep(0.0005)
+
+
+def is_saving(run: Run) -> bool:
+    """Whether there is a checkpoint that is not whole yet."""
+    try:
+        return any(name.endswith(".partial") for name in os.listdir(run.checkpoints))
+    except FileNotFoundError:
+        return False
+
+
+class Killer:
+    """Ends processes by SIGKILL at random moments, every third time while a checkpoint is written."""
+
+    def __init__(self, kills: int, seconds: float, seed: int) -> None:
+        self.left = kills
+        self.during_a_save = 0
+        self._seconds = seconds
+        self._random = np.random.default_rng(seed)
+
+    def strike(self, run: Run, processes: Ranks) -> bool:
+        """Kill them, all at once or one and then the others; False if they were done before."""
+        if processes.wait(self._random.uniform(0, self._seconds)):
+            return False
+        if self._random.random() < 1 / 3:
+            while not is_saving(run):
+                if processes.wait(0.0005):
+                    return False
+            time.sleep(self._random.uniform(0, 0.01))
+        first = self._random.integers(len(processes.processes))
+        if self._random.random() < 1 / 2:
+            processes.kill([processes.processes[first]])
+            time.sleep(self._random.uniform(0, 0.3))
+        processes.kill(processes.processes)
+        self.left -= 1
+        self.during_a_save += is_saving(run)
+        return True
+
+
+def check_kills(kills: int, ranks: int, unbroken: Unbroken, directory: Path, seed: int = 0) -> Killer:
+    """Run after run is killed and goes on until all kills are spent; each ends as the unbroken one did."""
+    killer = Killer(kills, unbroken.seconds[ranks], seed)
+    number = 0
+    while killer.left:
+        number += 1
+        run = Run(store=unbroken.runs[ranks].store, directory=directory / f"run_{number}")
+        while True:
+            with run.start(ranks) as processes:
+                if killer.left and killer.strike(run, processes):
+                    continue
+                assert processes.finish() == [0] * ranks, processes.printed()
+                break
+        assert run.result() == unbroken.runs[ranks].result(), f"run {number}"
+        assert [path.name for path in run.checkpoints.iterdir() if path.name.startswith(".")] == [".lock"]
+    return killer
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_killed_runs_end_as_the_unbroken_one_bit_for_bit(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
+    check_kills(3, ranks, unbroken, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_hundred_kills_and_a_hundred_resumes(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
+    killer = check_kills(100, ranks, unbroken, tmp_path, seed=1)
+    print(f"on {ranks} ranks 100 kills, {killer.during_a_save} of them during a save")
+    assert killer.during_a_save >= 10
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_ranks(
+    before: int, after: int, unbroken: Unbroken, tmp_path: Path
+) -> None:
+    run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
+    with run.start(before) as processes:
+        wait_for(lambda: 4 in checkpoint_steps(run.checkpoints), processes)
+    begun = max(checkpoint_steps(run.checkpoints))
+    assert begun < STEPS
+    run.finish(after)
+    ours, theirs = run.losses(), unbroken.runs[before].losses()
+    assert (ours[:begun] == theirs[:begun]).all()
+    np.testing.assert_allclose(ours[begun], theirs[begun], rtol=1e-6)
+    # From here on gradients are summed in another order, and training makes what that changes larger from step to step.
+    np.testing.assert_allclose(ours.sum(1), theirs.sum(1), rtol=1e-4)
+    assert [step.names for step in run.log()] == [step.names for step in unbroken.runs[1].log()]
+    assert json.loads((run.directory / "config.json").read_text())["ranks"] == after
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_asked_to_end_a_run_saves_leaves_with_143_and_goes_on(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
+    run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
+    log = run.directory / "log.jsonl"
+    with run.start(ranks, save_every=1000) as processes:
+        wait_for(lambda: log.exists() and log.read_text().count("\n") >= 2, processes)
+        processes.processes[-1].terminate()
+        assert processes.finish() == [143] * ranks, processes.printed()
+    (done,) = checkpoint_steps(run.checkpoints)
+    assert 2 <= done < STEPS
+    assert [step.step for step in run.log()] == list(range(done))
+    run.finish(ranks)
+    # All but the record, which has the settings of this run.
+    assert run.result()[1:] == unbroken.runs[ranks].result()[1:]
+
+
+def test_a_run_killed_before_its_first_file_was_whole_begins_again(unbroken: Unbroken, tmp_path: Path) -> None:
+    run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
+    run.directory.mkdir()
+    (run.directory / ".config.json.0123abcd.partial").write_text("{")
+    run.finish(1)
+    assert run.result() == unbroken.runs[1].result()
+
+
+def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(
+    unbroken: Unbroken, tmp_path: Path
+) -> None:
+    run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
+    with run.start(1) as processes:
+        wait_for(lambda: len(checkpoint_steps(run.checkpoints)) == 2, processes)
+    newest = max(checkpoint_steps(run.checkpoints))
+    (damaged,) = run.checkpoints.glob(f"step_*{newest}/*1.safetensors")
+    os.truncate(damaged, damaged.stat().st_size // 2)
+    run.finish(1)
+    assert run.result() == unbroken.runs[1].result()
+    said = [line for line in (run.directory / "log.jsonl").read_text().splitlines() if '"restore"' in line]
+    assert f"the checkpoint of step {newest} in" in said[0]
+    assert "is damaged and was passed over" in said[0]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk that a run fills."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root may mount a small disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_full_disk_keeps_the_last_good_one_and_room_lets_the_run_end(
+    unbroken: Unbroken, tiny_disk: Path, tmp_path: Path
+) -> None:
+    run = Run(store=unbroken.runs[1].store, directory=tiny_disk / "run")
+    with run.start(1) as processes:
+        wait_for(lambda: bool(checkpoint_steps(run.checkpoints)), processes)
+        fill(tiny_disk / "ballast")
+        code = processes.finish()
+    if code != [0]:  # else it was done before the disk was full
+        kept = checkpoint_steps(run.checkpoints)
+        assert kept
+        for step in kept:
+            read_manifest(run.checkpoints, step)
+        assert "No space left" in processes.printed()
+    (tiny_disk / "ballast").unlink()
+    run.finish(1)
+    assert run.result() == unbroken.runs[1].result()
+
+
+def fill(path: Path) -> None:
+    """Leave no byte free."""
+    with path.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.mark.distributed
+def test_ranks_share_one_copy_of_their_state_and_get_the_same_bits_back(tmp_path: Path) -> None:
+    for ranks, function in ((2, save_on_ranks), (2, restore_on_ranks), (1, restore_on_ranks), (3, restore_on_ranks)):
+        with Ranks(ranks, tmp_path / "out.txt", function, tmp_path / "state") as processes:
+            assert processes.finish() == [0] * ranks, processes.printed()
+
+
+@pytest.mark.distributed
+def test_all_ranks_learn_of_the_first_ones_mistake(tmp_path: Path) -> None:
+    for function, code in ((save_on_ranks, 0), (mistake_on_ranks, 2)):
+        with Ranks(2, tmp_path / "out.txt", function, tmp_path / "state") as processes:
+            assert processes.finish() == [code] * 2, processes.printed()
+    first, second = processes.printed().splitlines()
+    assert first == second
+    assert "has no 'other'; go on with the settings" in first
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGTERM])
+def test_torchrun_starts_a_run_again_whose_rank_was_ended(
+    ended_by: signal.Signals, unbroken: Unbroken, tmp_path: Path
+) -> None:
+    run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    command = [*torchrun, "-m", "helixfold.cli.main", "train", *run.arguments()]
+    with (tmp_path / "out.txt").open("w") as out:
+        launcher = subprocess.Popen(
+            command, cwd=ROOT, stdout=out, stderr=out, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        while not checkpoint_steps(run.checkpoints):
+            assert launcher.poll() is None, (tmp_path / "out.txt").read_text()
+            time.sleep(0.005)
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        os.kill(int(children[-1]), ended_by)
+        assert launcher.wait(240) == 0, (tmp_path / "out.txt").read_text()
+    assert run.result() == unbroken.runs[2].result()
+    assert "going on after" in (run.directory / "log.jsonl").read_text()

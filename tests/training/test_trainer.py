@@ -1,0 +1,219 @@
+"""A run is a function of its settings and its training set, whatever interrupts it; what goes wrong is said."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from data_pipeline.config import ConfigError
+from helixfold.losses.total import Losses
+from helixfold.optim.config import OptimizerConfig
+from helixfold.parallel.mesh import Mesh
+from helixfold.training import trainer as training
+from helixfold.training.log import read_log
+from helixfold.training.step import forward_losses
+from helixfold.training.stopping import StopRequest
+from helixfold.training.trainer import DivergedError, Trainer
+from helixfold.weights.find import find_models
+from tests.data_pipeline.datasets.memory_store import small_store
+from tests.training.runs import small_config, small_run
+
+
+class StopAfter(StopRequest):
+    """Asked to end once it was looked at so many times."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.left = steps
+
+    def is_asked(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+def state(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.optimizer.tensors().items()}
+
+
+def assert_same(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, two[name]), name
+
+
+def events(directory: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["type"] == "event"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"dtype": "bfloat16", "optimizer": OptimizerConfig(warmup_steps=3, clipping="adagc")},
+        {"micro_batch": 2, "optimizer": OptimizerConfig(clipping="global")},
+    ],
+)
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(tmp_path: Path, settings: dict[str, Any]) -> None:
+    config = small_config(**settings)
+    unbroken = small_run(tmp_path / "unbroken", config)
+    start = state(unbroken)
+    assert unbroken.run(StopRequest())
+    final = state(unbroken)
+    assert not torch.equal(start["master"], final["master"])
+
+    for stop_after in (1, 3):
+        broken = small_run(tmp_path / f"broken{stop_after}", config)
+        assert not broken.run(StopAfter(stop_after))
+        assert broken.progress.step == stop_after
+        resumed = small_run(tmp_path / f"broken{stop_after}", config)
+        assert resumed.progress.step == stop_after
+        assert resumed.run(StopRequest())
+        assert_same(state(resumed), final)
+        steps = [read_log(tmp_path / name / "log.jsonl").steps for name in ("unbroken", f"broken{stop_after}")]
+        for one, two in zip(*steps, strict=True):
+            assert (one.losses, one.names, one.learning_rate) == (two.losses, two.names, two.learning_rate)
+
+
+def test_a_batch_may_be_cut_into_other_parts(tmp_path: Path) -> None:
+    one, two = (
+        small_run(
+            tmp_path / str(size),
+            small_config(batch_size=4, micro_batch=size, optimizer=OptimizerConfig(clipping="none")),
+        )
+        for size in (1, 2)
+    )
+    for trainer in (one, two):
+        trainer.model.eval()  # dropout is drawn for each part
+        for part in range(trainer.config.parts):
+            (batch,) = training.TrainingLoader(trainer.dataset, first_step=0, last_step=1, parts=[part])
+            forward_losses(trainer.model, batch, trainer.config).total.sum().backward()
+            trainer.optimizer.collect()
+    # The start is a heap of atoms in one place, whose violations have gradients of a million.
+    largest = one.optimizer.gradient_sum.abs().max()
+    assert (one.optimizer.gradient_sum - two.optimizer.gradient_sum).abs().max() < 1e-3 * largest
+
+
+def test_a_finished_run_that_is_started_again_changes_nothing(tmp_path: Path) -> None:
+    first = small_run(tmp_path)
+    assert first.run(StopRequest())
+    again = small_run(tmp_path)
+    assert_same(state(again), state(first))
+    assert again.run(StopRequest())
+    assert_same(state(again), state(first))
+    longer = small_run(tmp_path, small_config(steps=7))
+    assert longer.run(StopRequest())
+    assert longer.progress.step == 7
+
+
+def test_what_is_not_finite_is_skipped_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(model: Any, batch: Any, config: Any) -> Losses:
+        losses = forward_losses(model, batch, config)
+        if batch.step == 1 and batch.part == 1:
+            return replace(losses, total=losses.total + math.inf)  # its gradient is finite
+        return replace(losses, total=losses.total * math.nan) if batch.step == 3 else losses
+
+    monkeypatch.setattr(training, "forward_losses", faulty)
+    trainer = small_run(tmp_path)
+    assert trainer.run(StopRequest())
+    assert (trainer.progress.skipped, trainer.progress.skipped_in_a_row) == (2, 0)
+    assert int(trainer.optimizer.tensors()["updates"]) == 4
+    assert all(bool(tensor.isfinite().all()) for tensor in state(trainer).values())
+    history = read_log(tmp_path / "log.jsonl")
+    assert [record.step for record in history.steps if record.skipped] == [1, 3]
+    told = [event for event in events(tmp_path) if event["kind"] == "skipped"]
+    assert [event["step"] for event in told] == [1, 3]
+    assert all(set(event["details"]["chains"]) == set(history.steps[event["step"]].names) for event in told)
+    assert all(name in told[0]["text"] for name in history.steps[1].names)
+
+
+def test_a_run_that_diverges_ends_with_the_batch_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(model: Any, batch: Any, config: Any) -> Losses:
+        losses = forward_losses(model, batch, config)
+        return replace(losses, total=losses.total * math.nan) if batch.step >= 2 else losses
+
+    monkeypatch.setattr(training, "forward_losses", faulty)
+    trainer = small_run(tmp_path, small_config(steps=30, max_skipped=3))
+    with pytest.raises(
+        DivergedError, match=r"3 steps in a row, the last of them step 4 \(seed 0, chains chain\d, chain\d\)"
+    ):
+        trainer.run(StopRequest())
+    assert len(read_log(tmp_path / "log.jsonl").steps) == 5
+
+
+def test_other_settings_than_the_run_began_with_are_refused(tmp_path: Path) -> None:
+    small_run(tmp_path).run(StopAfter(2))
+    with pytest.raises(ConfigError, match=r"optimizer.learning_rate was 0.001 and is now 0.5"):
+        small_run(tmp_path, small_config().with_settings(["optimizer.learning_rate=0.5"]))
+    assert small_run(tmp_path, small_config(steps=4, save_every=1, keep=1)).run(StopRequest())
+
+
+def test_another_training_set_is_told(tmp_path: Path) -> None:
+    small_run(tmp_path).run(StopAfter(2))
+    small_run(tmp_path, store=small_store(7)).run(StopAfter(1))
+    assert any("training set has changed" in event["text"] for event in events(tmp_path))
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
+    config = small_config(save_every=2)
+    unbroken = small_run(tmp_path / "unbroken", config)
+    unbroken.run(StopRequest())
+    small_run(tmp_path / "broken", config).run(StopAfter(5))
+    newest = max((tmp_path / "broken/checkpoints").glob("step_*"))
+    assert newest.name == "step_00000005"
+    (shard,) = newest.glob("model-*.safetensors")
+    content = bytearray(shard.read_bytes())
+    content[-20] ^= 1
+    shard.write_bytes(content)
+    resumed = small_run(tmp_path / "broken", config)
+    assert resumed.progress.step == 4
+    resumed.run(StopRequest())
+    assert_same(state(resumed), state(unbroken))
+    assert any("step_00000005" in event["text"] for event in events(tmp_path / "broken"))
+
+
+def test_held_out_chains_are_judged_and_the_best_weights_predict(tmp_path: Path) -> None:
+    trainer = small_run(tmp_path, held_out=("chain1", "chain4"))
+    trainer.run(StopRequest())
+    history = read_log(tmp_path / "log.jsonl")
+    assert [record.step for record in history.evaluations] == [3, 5]
+    assert [chain["name"] for chain in history.evaluations[0].chains] == ["chain1", "chain4"]
+    assert not {"chain1", "chain4"} & {name for record in history.steps for name in record.names}
+    assert [path.name for path in (tmp_path / "structures/step_00000006").iterdir()] == ["chain1.pdb"]
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    assert trainer.checkpoints.best() == trainer.progress.best_step
+
+    for name in ("last", "best"):
+        (model,) = find_models([], tmp_path / "weights" / f"{name}.safetensors", seed=0)
+        assert model.preset == trainer.config.prediction_preset("small")
+    (last,) = find_models([], tmp_path / "weights/last.safetensors", seed=0)
+    averaged = trainer.optimizer.averaged()
+    assert all(torch.equal(parameter, averaged[name]) for name, parameter in last.network.named_parameters())
+
+
+def test_training_starts_from_given_weights(tmp_path: Path) -> None:
+    given = {name: torch.full_like(value, 0.25) for name, value in small_run(tmp_path / "a").model.state_dict().items()}
+    trainer = small_run(tmp_path / "b", initial=given)
+    assert all(torch.equal(parameter, given[name]) for name, parameter in trainer.model.named_parameters())
+
+
+def test_the_seed_decides_how_parameters_begin(tmp_path: Path) -> None:
+    one, same, other = (small_run(tmp_path / str(i), small_config(seed=seed)) for i, seed in enumerate((1, 1, 2)))
+    assert_same(state(one), state(same))
+    assert not torch.equal(one.optimizer.tensors()["master"], other.optimizer.tensors()["master"])
+
+
+def test_ranks_that_cannot_share_a_batch_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="set batch_size to a multiple of 3"):
+        small_run(tmp_path, mesh=Mesh(rank=0, size=3, device=torch.device("cpu")))
+
+
+def test_refused_chains_are_told(tmp_path: Path) -> None:
+    trainer = small_run(tmp_path, store=small_store(6, damaged=frozenset({"chain0", "chain1", "chain2"})))
+    trainer.run(StopRequest())
+    assert any("is damaged" in event["text"] for event in events(tmp_path) if event["kind"] == "refused")
