@@ -3,14 +3,17 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 import helixfold
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
-from helixfold.parallel.mesh import Mesh, join, leave
+from helixfold.config import ModelConfig
+from helixfold.parallel.mesh import join, leave
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
@@ -39,40 +42,47 @@ def train(
     """
     mesh = join(device)
     try:
-        return _train_on(mesh, store, config, RunFiles(directory=output, name=name), held_out, weights, workers)
+        chains = FeatureStore.open(store)
+        names = read_names(held_out, chains) if held_out is not None else ()
+        initial = initial_weights(weights, config.model) if weights is not None else None
+        files = RunFiles(directory=output, name=name)
+        if mesh.is_first:
+            files.prepare(
+                config,
+                {
+                    "training_set": str(store),
+                    "held_out": list(names),
+                    "weights": None if weights is None else str(weights),
+                    "ranks": mesh.size,
+                    "versions": {"helixfold": helixfold.__version__, "torch": torch.__version__},
+                },
+            )
+        with StopRequest().listening() as stop:
+            trainer = Trainer(config, chains, files, mesh, held_out=names, initial=initial, workers=workers)
+            return 0 if trainer.run(stop) else TERMINATED
+    except DivergedError as error:
+        print(f"helixfold: error: {error}", file=sys.stderr)
+        return FAILED
     finally:
         leave()
 
 
-def _train_on(
-    mesh: Mesh,
-    path: Path,
-    config: TrainingConfig,
-    files: RunFiles,
-    held_out: Path | None,
-    weights: Path | None,
-    workers: int,
-) -> int:
-    store = FeatureStore.open(path)
-    names = read_names(held_out, store) if held_out is not None else ()
-    initial = load_weights(weights, config.model) if weights is not None else None
-    about = {
-        "training_set": str(path),
-        "held_out": list(names),
-        "weights": None if weights is None else str(weights),
-        "ranks": mesh.size,
-        "versions": {"helixfold": helixfold.__version__, "torch": torch.__version__},
-    }
-    if mesh.is_first:
-        files.prepare(config, about)
-    with StopRequest().listening() as stop:
-        trainer = Trainer(config, store, files, mesh, held_out=names, initial=initial, workers=workers)
+def initial_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:
+    """Parameters to start from; an aligned-error head that the file's model does not have yet begins anew.
+
+    So AlphaFold's `_ptm` models began, too (Suppl. Sec. 1.9.7).
+    """
+    try:
+        return load_weights(path, config)
+    except InputError:
+        if not config.heads.aligned_error:
+            raise
+        headless = replace(config, heads=replace(config.heads, aligned_error=False))
         try:
-            finished = trainer.run(stop)
-        except DivergedError as error:
-            print(f"helixfold: error: {error}", file=sys.stderr)
-            return FAILED
-    return 0 if finished else TERMINATED
+            return load_weights(path, headless)
+        except InputError:
+            pass
+        raise
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -84,8 +94,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "the run; torchrun starts it on several GPUs.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("store", type=Path, metavar="TRAINING_SET", help="directory that helixfold features made")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the run's directory")
+    parser.add_argument("store", type=Path, nargs="?", metavar="TRAINING_SET", help="what helixfold features made")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="the run's directory")
     parser.add_argument("--preset", default="tiny", choices=TRAINING_PRESETS, help="settings to begin with")
     parser.add_argument(
         "--set",
@@ -115,6 +125,8 @@ def _train(options: argparse.Namespace) -> int:
         for name, value in config.flat().items():
             print(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
         return 0
+    if options.store is None or options.output is None:
+        raise InputError("name the training set and --output, the run's directory (or --show-settings alone)")
     return train(
         options.store,
         config,

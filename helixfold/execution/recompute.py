@@ -26,13 +26,13 @@ class RecomputeConfig(Config):
     everything but what enters a "block".
 
     A block is a block of the Evoformer, of the extra-MSA stack or of the template pair stack, or an iteration of the
-    structure module, whose modules (attention, transition, angles) are its updates here. "block" keeps the two
-    streams once per block and "inputs" one stream per update, about five times as much; while a block's gradients
-    are computed "block" holds everything that the block computes, "inputs" only what one update does.
+    structure module, whose attention and transition are its updates here. "block" keeps the two streams once per block
+    and "inputs" one stream per update, about five times as much; while a block's gradients are computed "block" holds
+    everything that the block computes, "inputs" only what one update does.
 
-    The default is the stacks' blocks as in AlphaFold 2 (Suppl. Sec. 1.11.8), and for the structure module the
-    modules: nearly all that an iteration would keep is inside its attention, and the many small steps around it cost
-    more time to run twice than they hold memory.
+    The default is the stacks' blocks as in AlphaFold 2 (Suppl. Sec. 1.11.8), and the updates of the structure module:
+    nearly all that an iteration would keep is inside its attention, and the small steps around it cost more time to
+    run twice than they hold memory.
     """
 
     evoformer: Keep = "block"
@@ -71,6 +71,7 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
     structure = model.structure_module
     if config.structure == "block":
         _replace(structure, "iteration", Recomputed)
+        _replace(structure.angles, "forward", Recomputed)
     elif config.structure == "inputs":
         for module in (structure.attention, structure.transition, structure.angles):
             _replace(module, "forward", Recomputed)
@@ -82,8 +83,8 @@ class Recomputed:
     def __init__(self, method: Callable[..., Any]) -> None:
         self.method = method
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return _recomputed(self.method, *arguments, **named)
+    def __call__(self, *arguments: Any) -> Any:
+        return _recomputed(self.method, *arguments)
 
 
 class EachUpdate:
@@ -107,10 +108,10 @@ class _Recomputing:
         return changed
 
 
-def _recomputed(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
     if not torch.is_grad_enabled():
-        return function(*arguments, **named)
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=True, **named)
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=True)
 
 
 def _replace(module: nn.Module, method: str, by: Callable[[Callable[..., Any]], object] | None) -> None:

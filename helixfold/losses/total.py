@@ -42,8 +42,8 @@ class Losses:
     total: Float[Tensor, " b"]
 
     def terms(self) -> dict[str, Float[Tensor, " b"]]:
-        """The unweighted terms by name, for logs."""
-        return {name: getattr(self, name).detach() for name in TERMS}
+        """The unweighted terms by name, their weighted sum and the total, for logs."""
+        return {name: getattr(self, name).detach() for name in (*TERMS, "weighted", "total")}
 
 
 def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfig) -> Losses:

@@ -1,7 +1,7 @@
 """The structure module: from single and pair representations to atoms."""
 
 import torch
-from einops import einsum, rearrange
+from einops import einsum, rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -158,13 +158,25 @@ class StructureModule(nn.Module):
         pair = self.norm_pair(pair.float())
         state = self.initial(initial)
         frames = BackboneFrames.identity(state)
-        steps = []
+        states, steps = [], []
         for _ in range(self.layers):
-            state, frames, step = self.iteration(state, frames, initial=initial, pair=pair, aatype=aatype, mask=mask)
-            steps.append(step)
+            state, frames = self.iteration(state, frames, pair, mask)
+            states.append(state)
+            steps.append(frames)
             frames = frames.without_rotation_gradient()
 
-        trajectory, rigid_groups, atom14, torsions, raw = (torch.stack(step) for step in zip(*steps, strict=True))
+        # No iteration reads the torsions and atoms of the one before: all are placed at once.
+        layers = {"l": self.layers}
+        placed = BackboneFrames(
+            quaternion=torch.cat([each.quaternion for each in steps]),
+            translation=torch.cat([each.translation for each in steps]),
+        ).scaled(UNIT)
+        types = repeat(aatype, "b r -> (l b) r", **layers)
+        torsions, raw = self.angles(torch.cat(states), repeat(initial, "b r c -> (l b) r c", **layers))
+        groups = atoms.rigid_groups_from_torsions(types, placed.rigid(), torsions)
+        matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
+        flat = (placed.to_tensor(), matrices, atoms.atom14_from_rigid_groups(types, groups), torsions, raw)
+        trajectory, rigid_groups, atom14, torsions, raw = (each.unflatten(0, (self.layers, -1)) for each in flat)
         mask37 = atoms.atom37_mask(aatype, mask)
         return Structure(
             single=state,
@@ -182,19 +194,10 @@ class StructureModule(nn.Module):
         self,
         state: Float[Tensor, "b r c"],
         frames: BackboneFrames,
-        *,
-        initial: Float[Tensor, "b r c_s"],
         pair: Float[Tensor, "b r r c_z"],
-        aatype: Int[Tensor, "b r"],
         mask: Float[Tensor, "b r"],
-    ) -> tuple[Float[Tensor, "b r c"], BackboneFrames, tuple[Tensor, ...]]:
-        """One pass through the loop (Suppl. Alg. 20 lines 6 to 25): state, frames, and this step of each trajectory."""
+    ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
+        """One pass through the loop (Suppl. Alg. 20 lines 6 to 10): the residues' states and frames."""
         state = self.norm_attention(self.dropout(state + self.attention(state, pair, mask, frames.rigid())))
         state = self.norm_transition(self.dropout(self.transition(state)))
-        frames = frames.updated(self.backbone_update(state))
-        placed = frames.scaled(UNIT)
-        torsions, raw = self.angles(state, initial)
-        groups = atoms.rigid_groups_from_torsions(aatype, placed.rigid(), torsions)
-        matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
-        step = (placed.to_tensor(), matrices, atoms.atom14_from_rigid_groups(aatype, groups), torsions, raw)
-        return state, frames, step
+        return state, frames.updated(self.backbone_update(state))

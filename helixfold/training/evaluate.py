@@ -74,20 +74,20 @@ class ChainScores:
     rmsd: float  # Angstrom, of C-alpha
     plddt: float  # what the model expects of itself, 0 to 100
     violations: float  # share of residues with impossible bonds, angles or clashes
-    losses: dict[str, float]  # each term unweighted, and "total"
+    losses: dict[str, float]  # each term unweighted, their sum "weighted", and "total"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def summary(scores: Sequence[ChainScores]) -> dict[str, float]:
-    """Means over the chains: of each score, of the total loss ("loss") and of its terms ("loss/fape" and so on)."""
+    """Means over the chains: of each score, of the weighted loss ("loss") and of its terms ("loss/fape" and so on)."""
     if not scores:
         return {}
     measured = [field.name for field in fields(ChainScores) if field.name not in ("name", "residues", "losses")]
     means = {name: float(np.mean([getattr(each, name) for each in scores])) for name in measured}
     for term in scores[0].losses:
-        name = "loss" if term == "total" else f"loss/{term}"
+        name = "loss" if term == "weighted" else f"loss/{term}"
         means[name] = float(np.mean([each.losses[term] for each in scores]))
     return means
 
@@ -213,7 +213,7 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
         rmsd=superposed.rmsd,
         plddt=float(plddt(outputs.logits.lddt).mean()),
         violations=float(found.shares(last.seq_mask)["per_residue"]),
-        losses={term: float(value) for term, value in losses.terms().items()} | {"total": float(losses.total)},
+        losses={term: float(value) for term, value in losses.terms().items()},
     )
 
 

@@ -28,7 +28,7 @@ class StepRecord:
 
     step: int
     examples_seen: int  # since the beginning of the run, with this step's
-    losses: dict[str, float]  # means over the step's batch: each term unweighted, and "total"
+    losses: dict[str, float]  # means over the step's batch: each term unweighted, their sum "weighted", and "total"
     learning_rate: float
     gradient_norm: float
     clipped: float  # share of what is clipped one by one, from 0 to 1

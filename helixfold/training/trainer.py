@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ class Trainer:
         workers: int = 0,
         progress: bool = True,
     ) -> None:
-        """`initial` are parameters to start from instead of random ones; `held_out` names the chains of evaluations."""
+        """`initial` are parameters to start from, all or some; `held_out` names the chains of evaluations."""
         if config.parts % mesh.size:
             raise ConfigError(
                 f"{mesh.size} ranks cannot share {config.parts} parts of a batch equally; set batch_size to a multiple "
@@ -194,7 +194,7 @@ class Trainer:
             losses = forward_losses(self.model, batch, config)
             losses.total.mean().backward()
             self.optimizer.collect()
-            for name, values in {**losses.terms(), "total": losses.total.detach()}.items():
+            for name, values in losses.terms().items():
                 sums[name] = sums.get(name, 0.0) + float(values.sum())
 
         own = _Part(
@@ -297,21 +297,30 @@ class Trainer:
         with torch.device("meta"):
             model = AlphaFold(config.model)
         model.load_state_dict(self.optimizer.averaged(), assign=True)
-        own = self.held_out[self.mesh.rank :: self.mesh.size]
+        mesh = self.mesh
+        reports: list[str] = []
         scores = evaluate(
             model.eval(),
             self.store,
-            own,
+            self.held_out[mesh.rank :: mesh.size],
             example=config.example,
             loss=config.loss,
-            config=config.evaluation,
+            # Of the structures that are written, this rank has those of the first chains that are its own.
+            config=replace(
+                config.evaluation, structures=len(range(mesh.rank, config.evaluation.structures, mesh.size))
+            ),
             dtype=getattr(torch, config.dtype),
-            device=self.mesh.device,
+            device=mesh.device,
             structures=self.files.structures(step),
-            report=lambda text: self.log.event("evaluation", text, step=step - 1),
+            report=reports.append,
         )
-        gathered = [each for part in self.mesh.gather([score.to_dict() for score in scores]) for each in part]
-        everyone = sorted((ChainScores(**each) for each in gathered), key=lambda score: self.held_out.index(score.name))
+        parts = mesh.gather({"scores": [score.to_dict() for score in scores], "reports": reports})
+        for text in (text for part in parts for text in part["reports"]):
+            self.log.event("evaluation", text, step=step - 1)
+        everyone = sorted(
+            (ChainScores(**values) for part in parts for values in part["scores"]),
+            key=lambda score: self.held_out.index(score.name),
+        )
         means = summary(everyone)
         score = means.get("lddt_ca", -math.inf)
         is_best = score > self.progress.best_score
@@ -341,7 +350,7 @@ def _new_model(config: TrainingConfig, initial: dict[str, Tensor] | None, device
     torch.manual_seed(config.seed)
     model = AlphaFold(config.model)
     if initial is not None:
-        model.load_state_dict(initial)
+        model.load_state_dict(initial, strict=False)
     return model.to(device)
 
 

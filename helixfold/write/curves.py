@@ -62,8 +62,8 @@ def smoothed(values: Float[np.ndarray, "n"], window: int) -> Float[np.ndarray, "
 
 
 def _losses(axes: Axes, history: TrainingHistory) -> None:
-    axes.set_ylabel("Loss")
-    trained = [(record.step + 1, record.losses.get("total", math.nan)) for record in history.steps]
+    axes.set_ylabel("Loss (weighted sum of terms)")
+    trained = [(record.step + 1, record.losses.get("weighted", math.nan)) for record in history.steps]
     _raw_and_smooth(axes, trained, _BLUE, "training")
     held_out = [(record.step + 1, record.summary["loss"]) for record in history.evaluations if "loss" in record.summary]
     _points(axes, held_out, _ORANGE, "o", "held-out chains")

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.errors import InputError
 from helixfold.cli.main import main
+from helixfold.cli.train import initial_weights
 from helixfold.presets import preset
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
 from helixfold.weights.checkpoint import save_checkpoint
@@ -93,6 +95,11 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(
     assert not any(tmp_path.iterdir())
 
 
+def test_a_run_needs_a_training_set_and_a_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 2
+    assert "name the training set and --output" in capsys.readouterr().err
+
+
 def test_a_directory_of_other_things_is_left_alone(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,10 +119,19 @@ def test_weights_of_another_model_are_refused(store: Path, tmp_path: Path, capsy
     assert not run.exists()
 
 
+def test_an_aligned_error_head_may_be_new(tmp_path: Path) -> None:
+    chosen = preset("tiny").model
+    headless = chosen.with_settings(["heads.aligned_error=false"])
+    state = untrained_model(headless, 0).state_dict()
+    save_checkpoint(tmp_path / "w.safetensors", state, headless.to_dict())
+    assert initial_weights(tmp_path / "w.safetensors", chosen).keys() == state.keys()
+    with pytest.raises(InputError, match="does not fit this model"):
+        initial_weights(tmp_path / "w.safetensors", chosen.with_settings(["c_s=32"]))
+
+
 @pytest.mark.parametrize("name", TRAINING_PRESETS)
-def test_settings_that_are_shown_can_be_set(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "unread", "--output", str(tmp_path / "run"), "--preset", name, "--show-settings"]) == 0
+def test_settings_that_are_shown_can_be_set(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--preset", name, "--show-settings"]) == 0
     shown = capsys.readouterr().out.splitlines()
     config = training_preset(name)
     assert config.with_settings(shown) == config
-    assert not any(tmp_path.iterdir())

@@ -40,8 +40,10 @@ def test_lddt_counts_distances_kept_within_four_limits() -> None:
 
 @pytest.mark.parametrize(
     ("distance", "off", "score"),
-    [(9.0, 0.4, 1), (9.0, 0.6, 0.75), (9.0, 1.1, 0.5), (9.0, 2.1, 0.25), (9.0, 3.9, 0.25), (9.0, 4.1, 0)]
-    + [(14.9, 9.0, 0), (15.1, 9.0, 1)],  # beyond 15 Angstrom a distance does not count
+    [
+        *((9.0, 0.4, 1), (9.0, 0.6, 0.75), (9.0, 1.1, 0.5), (9.0, 2.1, 0.25), (9.0, 3.9, 0.25), (9.0, 4.1, 0)),
+        *((14.9, 9.0, 0), (15.1, 9.0, 1)),  # beyond 15 Angstrom a distance does not count
+    ],
 )
 def test_lddt_of_one_distance(distance: float, off: float, score: float) -> None:
     truth, found = torch.zeros(1, 2, 3), torch.zeros(1, 2, 3)

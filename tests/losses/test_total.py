@@ -83,10 +83,10 @@ def gradients(model: AlphaFold) -> dict[str, Tensor]:
 def test_the_total_is_the_weighted_sum_times_the_root_of_the_length() -> None:
     losses = losses_of(finetuning())
     terms = losses.terms()
-    assert tuple(terms) == TERMS
+    assert tuple(terms) == (*TERMS, "weighted", "total")
     assert all(value.shape == (2,) and (value > 0).all() for value in terms.values())
     weights = finetuning()
-    weighted = sum(getattr(weights, name) * value for name, value in terms.items())
+    weighted = sum(getattr(weights, name) * terms[name] for name in TERMS)
     torch.testing.assert_close(losses.weighted, weighted)
     lengths = training_batch().passes[-1].seq_mask.sum(-1)
     torch.testing.assert_close(losses.total, losses.weighted * lengths**0.5)
@@ -227,6 +227,12 @@ def test_a_chain_without_observed_atoms_is_learnt_from_by_its_sequence_alone() -
     for name in ("backbone_fape", "sidechain_fape", "torsion", "distogram", "lddt", "aligned_error"):
         assert not getattr(losses, name).any(), name
     assert (losses.masked_msa > 0).all()
+
+
+def test_the_backbones_error_is_clamped_in_the_samples_that_ask_for_it_and_the_side_chains_in_all() -> None:
+    losses = losses_of(LossConfig(fape_clamp=1.0), use_clamped_fape=torch.tensor([1.0, 0.0]))
+    assert (losses.backbone_fape <= 0.1).tolist() == [True, False]
+    assert (losses.sidechain_fape <= 0.1).all()
 
 
 def test_only_the_samples_that_are_sharp_teach_confidence() -> None:

@@ -440,6 +440,8 @@ def test_a_kill_at_any_change_of_the_directory_leaves_the_old_set_or_the_new(
         outcomes.append(new)
         steps = checkpoint_files.checkpoint_steps(tmp_path / "run")
         assert steps == [2, 3] or (new and steps == [3]), moment
+        for step in steps:
+            checkpoint_files.read_manifest(tmp_path / "run", step)
         assert not [name for name in names(tmp_path / "run") if name.startswith(".")], moment
     assert outcomes == sorted(outcomes)  # old ones, and from some moment on new ones
     assert {False, True} == set(outcomes)

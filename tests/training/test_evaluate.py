@@ -263,9 +263,9 @@ def test_a_summary_is_of_means() -> None:
         rmsd=5.0,
         plddt=70.0,
         violations=0.0,
-        losses={"lddt": 2.0, "total": 30.0},
+        losses={"lddt": 2.0, "weighted": 30.0},
     )
-    other = replace(one, name="b", lddt_ca=0.7, losses={"lddt": 4.0, "total": 10.0})
+    other = replace(one, name="b", lddt_ca=0.7, losses={"lddt": 4.0, "weighted": 10.0})
     means = summary([one, other])
     assert means["lddt_ca"] == pytest.approx(0.6)
     assert (means["loss"], means["loss/lddt"], means["lddt"]) == pytest.approx((20, 3, 0.4))

@@ -181,7 +181,7 @@ def check_kills(kills: int, ranks: int, unbroken: Unbroken, directory: Path, see
 @pytest.mark.distributed
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_killed_runs_end_as_the_unbroken_one_bit_for_bit(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
-    check_kills(3, ranks, unbroken, tmp_path)
+    check_kills(2, ranks, unbroken, tmp_path)
 
 
 @pytest.mark.slow
