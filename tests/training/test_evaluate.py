@@ -127,7 +127,7 @@ def test_losses_are_those_of_training_with_the_whole_network(model: AlphaFold) -
         first = model(Whole(), [batch.passes[0]])
         outputs = model(Whole(), [batch.passes[1]], first.recycled())
         losses = total_loss(outputs, batch.passes[1], batch.labels, finetuning())
-    expected = {name: float(value) for name, value in losses.terms().items()} | {"total": float(losses.total)}
+    expected = {name: float(value) for name, value in losses.terms().items()}
     assert found.losses == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert found.losses["total"] > 0
     labels, numbers, mask = batch.labels, batch.passes[1].residue_index, batch.passes[1].seq_mask
@@ -271,7 +271,7 @@ def test_a_summary_is_of_means() -> None:
     assert (means["loss"], means["loss/lddt"], means["lddt"]) == pytest.approx((20, 3, 0.4))
     assert not {"name", "residues", "losses"} & means.keys()
     assert summary([]) == {}
-    assert one.to_dict()["losses"] == {"lddt": 2.0, "total": 30.0}
+    assert one.to_dict()["losses"] == {"lddt": 2.0, "weighted": 30.0}
 
 
 def test_a_list_of_names_has_comments_and_blank_lines(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def step(number: int, loss: float, **changes: Any) -> StepRecord:
     values: dict[str, Any] = {
         "step": number,
         "examples_seen": number + 1,
-        "losses": {"total": loss},
+        "losses": {"weighted": loss},
         "learning_rate": 1e-3,
         "gradient_norm": 0.1,
         "clipped": 0.0,
