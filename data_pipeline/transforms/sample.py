@@ -27,6 +27,10 @@ class SamplingConfig(Config):
     profile_prob: float = 0.1
     same_prob: float = 0.1
     unknown_fraction: float = 0.0  # residues turned into X before anything else
+    # Where no extra row is left, show the target's own, masked as among the clusters, instead of a row that does not
+    # count. AlphaFold's outer product mean divides by the number of rows + 0.001, so without a row it is a thousand
+    # times its bias: that is what the published models expect, and what no training from random weights survives.
+    target_as_extra: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("max_msa_clusters", 1), ("max_extra_msa", 1), ("max_templates", 0)):
@@ -50,7 +54,8 @@ def draw_sample(
     """What one recycling pass reads of a target: a new choice of rows and a new masking on every call.
 
     Rows, columns and templates are as many as there are, up to the config's sizes; `pad_sample` makes sizes fixed.
-    There is always an extra row, fully masked if the MSA is too shallow, so that no axis the model reads is empty.
+    There is always an extra row, so that no axis the model reads is empty: if the MSA is too shallow for one, it is the
+    target's or counts for nothing, as `config.target_as_extra` says.
 
     Training gives `crop`, the residues it shows: rows are still assigned to clusters by the whole chain, as AlphaFold
     crops last, and all else is worked out for the crop alone. It also gives the `profile` to draw replacements from,
@@ -82,7 +87,10 @@ def draw_sample(
     kept = msa.crop_extra_rows(len(rows), config.max_extra_msa, rng)
     extra, extra_deletions = rows[kept], row_deletions[kept]
     extra_mask = np.ones(extra.shape, np.float32)
-    if not len(extra):
+    if not len(extra) and config.target_as_extra:
+        # Its hidden residues stay hidden.
+        extra, extra_deletions, extra_mask = masked[:1], centre_deletions[:1], np.ones((1, len(aatype)), np.float32)
+    elif not len(extra):
         extra, extra_deletions = np.zeros((1, len(aatype)), np.int8), np.zeros((1, len(aatype)), np.int32)
         extra_mask = np.zeros(extra.shape, np.float32)
 

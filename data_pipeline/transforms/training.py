@@ -25,8 +25,8 @@ class ExampleConfig(Config):
     """How much of a chain one training example shows. The defaults are `initial_training()`."""
 
     crop_size: int = 256
-    # 128 rows, of which four are left to templates.
-    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_msa_clusters=124))
+    # 128 rows, of which four are left to templates. Differs from AlphaFold: no MSA leaves the extra rows empty.
+    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_msa_clusters=124, target_as_extra=True))
     max_template_hits: int = 20
     block_deletion: msa.BlockDeletion = field(default_factory=msa.BlockDeletion)
     unclamped_fraction: float = 0.1  # of examples, whose backbone loss is not clamped (Suppl. Sec. 1.9.2)
@@ -67,7 +67,9 @@ def initial_training() -> ExampleConfig:
 
 def finetuning() -> ExampleConfig:
     """AlphaFold 2, Suppl. Table 4, fine-tuning: longer crops, deeper MSAs."""
-    return ExampleConfig(crop_size=384, sampling=SamplingConfig(max_msa_clusters=508, max_extra_msa=5120))
+    return ExampleConfig(
+        crop_size=384, sampling=SamplingConfig(max_msa_clusters=508, max_extra_msa=5120, target_as_extra=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

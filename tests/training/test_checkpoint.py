@@ -447,6 +447,27 @@ def test_a_kill_at_any_change_of_the_directory_leaves_the_old_set_or_the_new(
     assert {False, True} == set(outcomes)
 
 
+def test_everything_is_on_the_disk_itself_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[int] = set()
+    missing: list[str] = []
+    sync, rename = os.fsync, os.rename
+
+    def noted_sync(descriptor: int) -> None:
+        sync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def checked_rename(old: Path, new: Path) -> None:
+        missing.extend(path.name for path in (old, *old.iterdir()) if path.stat().st_ino not in synced)
+        rename(old, new)
+        synced.discard(tmp_path.stat().st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "rename", checked_rename)
+    checkpoint_files.write_checkpoint(tmp_path, 1, state(1), "{}")
+    assert missing == []
+    assert tmp_path.stat().st_ino in synced  # the new name too
+
+
 @pytest.fixture
 def small_files() -> Iterator[None]:
     """A limit on the size of files, as a full disk has one; Python gets an error instead of the signal."""

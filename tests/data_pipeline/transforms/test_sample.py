@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.features.schema import SAMPLE_AXES
+from data_pipeline.features.schema import SAMPLE_AXES, Sample
 from data_pipeline.residues import MASKED, UNKNOWN
 from data_pipeline.transforms.sample import SamplingConfig, draw_sample
 from tests.data_pipeline.transforms.samples import random_features
@@ -130,3 +130,27 @@ def test_drawing_leaves_the_features_alone() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SamplingConfig(**settings)
+
+
+def test_where_no_extra_row_is_left_the_target_stands_in_with_what_is_hidden() -> None:
+    features = random_features(3, 40, 0)
+    config = SamplingConfig(
+        max_msa_clusters=3, masked_msa_fraction=0.5, same_prob=0.0, uniform_prob=0.0, profile_prob=0.0
+    )
+    without = draw_sample(features, config, np.random.default_rng(0))
+    assert without.extra_msa_mask.shape == (1, 40)
+    assert not without.extra_msa_mask.any()
+    sample = draw_sample(features, replace(config, target_as_extra=True), np.random.default_rng(0))
+    assert sample.extra_msa_mask.all()
+    hidden = sample.bert_mask[0] > 0
+    assert hidden.any()
+    np.testing.assert_array_equal(sample.extra_msa[0], np.where(hidden, MASKED, features.msa[0]))
+    # Nothing else is another draw.
+    np.testing.assert_array_equal(sample.msa_feat, without.msa_feat)
+    deeper = random_features(5, 40, 0)
+    for field in fields(Sample):
+        one, two = (
+            getattr(draw_sample(deeper, replace(config, target_as_extra=flag), np.random.default_rng(0)), field.name)
+            for flag in (False, True)
+        )
+        np.testing.assert_array_equal(one, two)
