@@ -47,18 +47,20 @@ def train(
         initial = initial_weights(weights, config.model) if weights is not None else None
         files = RunFiles(directory=output, name=name)
         if mesh.is_first:
-            files.prepare(
-                config,
-                {
-                    "training_set": str(store),
-                    "held_out": list(names),
-                    "weights": None if weights is None else str(weights),
-                    "ranks": mesh.size,
-                    "versions": {"helixfold": helixfold.__version__, "torch": torch.__version__},
-                },
-            )
+            files.check()
         with StopRequest().listening() as stop:
             trainer = Trainer(config, chains, files, mesh, held_out=names, initial=initial, workers=workers)
+            if mesh.is_first:
+                files.describe(
+                    config,
+                    {
+                        "training_set": str(store),
+                        "held_out": list(names),
+                        "weights": None if weights is None else str(weights),
+                        "ranks": mesh.size,
+                        "versions": {"helixfold": helixfold.__version__, "torch": torch.__version__},
+                    },
+                )
             return 0 if trainer.run(stop) else TERMINATED
     except DivergedError as error:
         print(f"helixfold: error: {error}", file=sys.stderr)

@@ -33,21 +33,21 @@ class RunFiles:
         """Where the structures of an evaluation go."""
         return self.directory / "structures" / f"step_{step:08d}"
 
-    def prepare(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
-        """Make the directory and write what the run is; refuse one that holds something else."""
+    def check(self) -> None:
+        """Refuse a directory that holds something else than a training run."""
         if self.directory.exists() and not self.directory.is_dir():
             raise ConfigError(f"{self.directory} is a file; name a directory for the run")
-        is_run = (self.directory / CONFIG_FILE).exists() or self.checkpoints.exists()
+        if self.checkpoints.exists() or not self.directory.exists():
+            return
         # A run killed at its very beginning may have left half a `CONFIG_FILE` under a hidden name.
-        ours = f".{CONFIG_FILE}."
-        if self.directory.exists() and not (
-            is_run or all(path.name.startswith(ours) for path in self.directory.iterdir())
-        ):
+        if not all(path.name.lstrip(".").startswith(CONFIG_FILE) for path in self.directory.iterdir()):
             raise ConfigError(
                 f"{self.directory} holds other files than those of a training run; name another directory"
             )
+
+    def describe(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
+        """Write what the run is, for its readers."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
             with replacing(self.directory / CONFIG_FILE) as temporary:
                 temporary.write_text(json.dumps({"name": self.name, **about, "config": config.to_dict()}, indent=1))
         except OSError as error:

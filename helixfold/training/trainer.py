@@ -289,7 +289,10 @@ class Trainer:
         notes.append(f"going on after {found.step} steps")
         if record["data"] != self._fingerprint():
             notes.append("the training set has changed since, so other examples are drawn than would have been")
-        return Progress.from_dict(record["progress"]), notes
+        progress = Progress.from_dict(record["progress"])
+        if progress.best_step is not None and self.checkpoints.best() != progress.best_step:
+            self.checkpoints.mark_best(progress.best_step)  # the run was killed between the save and the mark
+        return progress, notes
 
     def _evaluate(self) -> None:
         """Judge the averaged parameters by the held-out chains, shared among the ranks."""

@@ -97,4 +97,3 @@ def _require_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig
     ]
     if changed:
         raise InputError.at(path, f"was written by another model: {'; '.join(changed)}")
-

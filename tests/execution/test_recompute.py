@@ -143,6 +143,21 @@ def test_the_parts_asked_for_are_run_a_second_time_and_no_others(variant: str) -
     assert parts_run_twice(model) == {part for part in PARTS if getattr(VARIANTS[variant], part) != "none"}
 
 
+@pytest.mark.parametrize(
+    ("keep", "stretches"), [("none", 0), ("inputs", 9 * 3 + 5 * 2 + 2 * 4 + 1), ("block", 3 + 2 + 4 + 1)]
+)
+def test_a_stretch_is_an_update_or_a_block(keep: str, stretches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three blocks of nine updates, one of five for each of two templates, four iterations, and all angles at once."""
+    calls = []
+    monkeypatch.setattr(
+        subject, "checkpoint", lambda *given, **options: calls.append(1) or checkpoint(*given, **options)
+    )
+    model = tiny_model().train()
+    recompute(model, RecomputeConfig.everywhere(keep))
+    one_pass(model)
+    assert len(calls) == stretches
+
+
 def kept(model: AlphaFold) -> int:
     """Bytes of activations, streams apart, that a pass keeps outside of what it recomputes."""
     storages: dict[int, int] = {}

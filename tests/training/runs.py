@@ -52,5 +52,5 @@ def small_run(directory: Path, config: TrainingConfig | None = None, **options: 
     store = options.pop("store", None) or small_store(6)
     files = RunFiles(directory=directory, name="small")
     config = config or small_config()
-    files.prepare(config, {})
+    files.check()
     return Trainer(config, store, files, options.pop("mesh", Mesh.alone()), progress=False, **options)

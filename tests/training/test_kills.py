@@ -206,9 +206,8 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     run.finish(after)
     ours, theirs = run.losses(), unbroken.runs[before].losses()
     assert (ours[:begun] == theirs[:begun]).all()
-    np.testing.assert_allclose(ours[begun], theirs[begun], rtol=1e-6)
-    # From here on gradients are summed in another order, and training makes what that changes larger from step to step.
-    np.testing.assert_allclose(ours.sum(1), theirs.sum(1), rtol=1e-4)
+    # From here on gradients are summed in another order.
+    np.testing.assert_allclose(ours.sum(1), theirs.sum(1), rtol=1e-6)
     assert [step.names for step in run.log()] == [step.names for step in unbroken.runs[1].log()]
     assert json.loads((run.directory / "config.json").read_text())["ranks"] == after
 
