@@ -48,7 +48,7 @@ def tiny() -> TrainingConfig:
         model=presets.tiny().model,
         example=ExampleConfig(
             crop_size=64,
-            sampling=SamplingConfig(max_msa_clusters=8, max_extra_msa=16, max_templates=0, target_as_extra=True),
+            sampling=SamplingConfig(max_msa_clusters=8, max_extra_msa=16, max_templates=4, target_as_extra=True),
             block_deletion=BlockDeletion(blocks=0),
             max_passes=2,
             fixed_shapes=False,
