@@ -23,6 +23,7 @@ from helixfold.training.trainer import DivergedError, Trainer
 from helixfold.weights.load import load_weights
 
 FAILED, TERMINATED = 1, 143
+_GPU_WORKERS = 4
 
 
 def train(
@@ -34,7 +35,7 @@ def train(
     held_out: Path | None = None,
     weights: Path | None = None,
     device: str = "auto",
-    workers: int = 0,
+    workers: int | None = None,
 ) -> int:
     """Train until `config.steps`, or go on with the run in `output`; 0, or 143 if it was asked to end and saved.
 
@@ -48,6 +49,8 @@ def train(
         files = RunFiles(directory=output, name=name)
         if mesh.is_first:
             files.check()
+        if workers is None:
+            workers = _GPU_WORKERS if mesh.device.type == "cuda" else 0
         with StopRequest().listening() as stop:
             trainer = Trainer(config, chains, files, mesh, held_out=names, initial=initial, workers=workers)
             if mesh.is_first:
@@ -115,12 +118,16 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--weights", type=Path, metavar="FILE", help="start from these parameters (.npz, .pt, .safetensors)"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps")
-    parser.add_argument("--workers", type=int, default=0, help="processes that make examples ahead, for each device")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        help=f"processes that make examples ahead, for each device ({_GPU_WORKERS} for a GPU, else 0)",
+    )
     parser.set_defaults(run=_train)
 
 
 def _train(options: argparse.Namespace) -> int:
-    if options.workers < 0:
+    if options.workers is not None and options.workers < 0:
         raise InputError(f"--workers must not be negative, got {options.workers}")
     config = training_preset(options.preset).with_settings(options.set)
     if options.show_settings:

@@ -1,33 +1,47 @@
 """Norms of gradients that lie in flat buffers, and the factors that limit them."""
 
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor
 
 from helixfold.ops.fused_adam import LINE
 
+# Elements whose squares are added up in float32.
+_ROW = 1024
 # Elements that are converted to float32 at a time.
 _CHUNK = 2**18
 
 
-def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float[Tensor, " t"]:
-    """The norm of each of the tensors of so many `lines` that fill a flat buffer, in one pass; float64.
+def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
+    """The norm of each of the tensors of so many `lines` that fill a flat buffer, in one pass."""
+    squares = _norms_of_rows(flat, LINE).double().square_()
+    return torch.segment_reduce(squares, "sum", lengths=lines, unsafe=True).sqrt_()
 
-    A sum over the whole buffer in float32 can be off by a percent: only lines are summed in float32.
+
+def norm(flat: Float[Tensor, " n"]) -> Float64[Tensor, ""]:
+    """The norm of a whole flat buffer, in one pass.
+
+    A sum over all of it in float32 can be off by a percent: only rows are summed in float32.
     """
+    rest = len(flat) % _ROW
+    rows = _norms_of_rows(flat[: len(flat) - rest], _ROW)
+    last = torch.linalg.vector_norm(flat[len(flat) - rest :].float())
+    return torch.linalg.vector_norm(torch.cat([rows, last[None]]).double())
+
+
+def _norms_of_rows(flat: Tensor, size: int) -> Tensor:
     if flat.dtype == torch.float32:
-        by_line = torch.linalg.vector_norm(flat.view(-1, LINE), dim=1)
-    else:
-        by_line = torch.empty(len(flat) // LINE, device=flat.device)
-        for part, norms in zip(flat.split(_CHUNK), by_line.split(_CHUNK // LINE), strict=True):
-            torch.linalg.vector_norm(part.float().view(-1, LINE), dim=1, out=norms)
-    return torch.segment_reduce(by_line.double().square_(), "sum", lengths=lines, unsafe=True).sqrt_()
+        return torch.linalg.vector_norm(flat.view(-1, size), dim=1)
+    norms = torch.empty(len(flat) // size, device=flat.device)
+    for part, into in zip(flat.split(_CHUNK), norms.split(_CHUNK // size), strict=True):
+        torch.linalg.vector_norm(part.float().view(-1, size), dim=1, out=into)
+    return norms
 
 
-def factor(norm: Float[Tensor, "*t"], limit: Float[Tensor, "*t"] | float) -> Float32[Tensor, "*t"]:
+def factor(norms: Float[Tensor, "*t"], limit: Float[Tensor, "*t"] | float) -> Float32[Tensor, "*t"]:
     """What brings a norm down to its limit, 1 below it; NaN for a norm that is not finite, so that it is noticed."""
-    ratio = torch.where(norm > limit, limit / norm, 1.0)
-    return torch.where(norm.isfinite(), ratio, torch.nan).float()
+    ratio = torch.where(norms > limit, limit / norms, 1.0)
+    return torch.where(norms.isfinite(), ratio, torch.nan).float()
 
 
 def add_scaled(total: Float32[Tensor, " n"], gradient: Float[Tensor, " n"], scale: Float32[Tensor, ""]) -> None:

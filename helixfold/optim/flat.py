@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
 from helixfold.ops.fused_adam import LINE, AdamBuffers, AdamStep, fused_adam
-from helixfold.optim import adagc
-from helixfold.optim.clip import add_scaled, factor, tensor_norms
+from helixfold.optim import adagc, clip
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.layout import lay_out
 
@@ -34,7 +33,6 @@ class _Gathering:
 
     gradient: Tensor
     total: Tensor
-    lines: Tensor
 
 
 class FlatOptimizer:
@@ -98,13 +96,10 @@ class FlatOptimizer:
             zeros(low, working_dtype) if by_sample or rounded else sums[0],
             zeros(total - low) if by_sample else sums[1],
         )
-        low_tensors = sum(slot.offset < low for slot in self._layout.slots)
         self._gathered = [
-            _Gathering(gradient=gradient, total=into, lines=of_lines)
-            for gradient, into, of_lines in zip(
-                gradients, sums, (self._lines[:low_tensors], self._lines[low_tensors:]), strict=True
-            )
-            if gradient is not into and len(gradient) > 0
+            _Gathering(gradient=gradient, total=total)
+            for gradient, total in zip(gradients, sums, strict=True)
+            if gradient is not total and len(gradient) > 0
         ]
         self._gradients = tuple(self._layout.views(*gradients))
         self._one = torch.ones((), device=device)
@@ -132,13 +127,12 @@ class FlatOptimizer:
         self._check_views()
         scale = self._one
         if self.config.clipping == "sample":
-            norms = torch.cat([tensor_norms(each.gradient, each.lines) for each in self._gathered])
-            norm = torch.linalg.vector_norm(norms)
-            scale = factor(norm, self.config.clip_norm)
-            self._clipped_samples += norm > self.config.clip_norm
+            size = torch.linalg.vector_norm(torch.stack([clip.norm(each.gradient) for each in self._gathered]))
+            scale = clip.factor(size, self.config.clip_norm)
+            self._clipped_samples += size > self.config.clip_norm
             self._samples += 1
         for each in self._gathered:
-            add_scaled(each.total, each.gradient, scale)
+            clip.add_scaled(each.total, each.gradient, scale)
 
     @torch.no_grad()
     def step(self, learning_rate: float, *, parts: int) -> StepReport:
@@ -147,14 +141,14 @@ class FlatOptimizer:
         A gradient that is not finite, or whose squares are not, leaves everything as it was but the sum.
         """
         self._check_views()
-        norms = tensor_norms(self.gradient_sum, self._lines) / parts
-        norm = torch.linalg.vector_norm(norms)
+        sizes = self._sizes() / parts
+        norm = torch.linalg.vector_norm(sizes)
         gradient_norm = float(norm)
         if not math.isfinite(gradient_norm):
             self.gradient_sum.zero_()
             self._forget_samples()
             return StepReport(gradient_norm=gradient_norm, clipped=0.0, skipped=True)
-        scale, clipped = self._scale(norms, norm)
+        scale, clipped = self._scale(sizes, norm)
         self._updates += 1
         config = self.config
         fused_adam(
@@ -173,18 +167,24 @@ class FlatOptimizer:
         )
         return StepReport(gradient_norm=gradient_norm, clipped=clipped, skipped=False)
 
-    def _scale(self, norms: Tensor, norm: Tensor) -> tuple[Tensor, float]:
+    def _sizes(self) -> Tensor:
+        """The norms of the sum's tensors where they are told apart, of all of it where not."""
+        if self._norm_averages is None:
+            return clip.norm(self.gradient_sum)
+        return clip.tensor_norms(self.gradient_sum, self._lines)
+
+    def _scale(self, sizes: Tensor, norm: Tensor) -> tuple[Tensor, float]:
         """The factor of the whole gradient or of each line, and how much of what there was to clip is clipped."""
         config, averages = self.config, self._norm_averages
         if averages is not None:
             if int(self._updates) < config.adagc.warmup_steps:
-                scale, seen = adagc.warm_up(norms, averages, config.clip_norm)
+                scale, seen = adagc.warm_up(sizes, averages, config.clip_norm)
             else:
-                scale, seen = adagc.adapt(norms, averages, config.adagc)
+                scale, seen = adagc.adapt(sizes, averages, config.adagc)
             averages.copy_(seen)
             return scale[self._tensor_of_line], float((scale < 1).float().mean())
         if config.clipping == "global":
-            return factor(norm, config.clip_norm), float(norm > config.clip_norm)
+            return clip.factor(norm, config.clip_norm), float(norm > config.clip_norm)
         clipped = float(self._clipped_samples) / max(1, self._samples)
         self._forget_samples()
         return self._one, clipped

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from data_pipeline.config import ConfigError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, read_log
@@ -54,11 +56,19 @@ class RunFiles:
             raise ConfigError(f"{self.directory}: cannot be written: {error.strerror or error}") from error
 
     def write_weights(self, name: str, state: Mapping[str, Tensor], config: TrainingConfig) -> None:
-        """Parameters for `helixfold predict` and `helixfold weights convert`."""
+        """Parameters for `predict` and `weights convert`; `InputError` if they cannot be written."""
         preset = config.prediction_preset(self.name)
-        folder = self.directory / "weights"
-        folder.mkdir(exist_ok=True)
-        save_checkpoint(folder / f"{name}.safetensors", state, preset.model.to_dict(), preset.use())
+        path = self.directory / "weights" / f"{name}.safetensors"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            save_checkpoint(path, state, preset.model.to_dict(), preset.use())
+        except (OSError, SafetensorError) as error:
+            raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 
     def plot_curves(self) -> None:
-        plot_curves(read_log(self.directory / LOG_FILE), self.directory / "curves.png")
+        """Draw the log; `InputError` if the picture cannot be written."""
+        path = self.directory / "curves.png"
+        try:
+            plot_curves(read_log(self.directory / LOG_FILE), path)
+        except OSError as error:
+            raise InputError.at(path, f"cannot be written: {error.strerror or error}") from error

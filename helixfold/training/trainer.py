@@ -9,9 +9,8 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch import Tensor
 from data_pipeline.config import ConfigError
 from data_pipeline.datasets.examples import ChainStore, TrainingDataset
 from data_pipeline.datasets.held_out import WithoutHeldOut
+from data_pipeline.errors import InputError
 from helixfold.execution.recompute import recompute
 from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.flat import FlatOptimizer, StepReport
@@ -31,6 +31,7 @@ from helixfold.training.evaluate import ChainScores, evaluate, summary
 from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import StepRecord, TrainingLog
 from helixfold.training.results import RunFiles
+from helixfold.training.share import Share
 from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
 
@@ -42,47 +43,14 @@ class DivergedError(RuntimeError):
 
 
 @dataclass(kw_only=True)
-class Progress:
+class RunProgress:
     """How far a run has come: what its checkpoints record beside tensors."""
 
     step: int = 0  # the next one to be made
     skipped: int = 0  # in all
     skipped_in_a_row: int = 0
-    best_score: float = -math.inf  # mean CA-lDDT of the held-out chains
+    best_score: float | None = None  # mean CA-lDDT of the held-out chains
     best_step: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        score = None if math.isinf(self.best_score) else self.best_score
-        return {**self.__dict__, "best_score": score}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Progress":
-        score = -math.inf if values["best_score"] is None else values["best_score"]
-        return cls(**{**values, "best_score": score})
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """What one rank tells the others of its share of a step; plain data."""
-
-    losses: dict[str, float]  # sums over its examples
-    names: list[str]
-    refused: list[str]
-    data_seconds: float
-    memory: int  # bytes
-    stop: bool
-
-    @classmethod
-    def joined(cls, parts: list[dict[str, Any]]) -> "_Part":
-        """All ranks' parts as one."""
-        return cls(
-            losses={name: sum(part["losses"][name] for part in parts) for name in parts[0]["losses"]},
-            names=[name for part in parts for name in part["names"]],
-            refused=[text for part in parts for text in part["refused"]],
-            data_seconds=max(part["data_seconds"] for part in parts),
-            memory=max(part["memory"] for part in parts),
-            stop=any(part["stop"] for part in parts),
-        )
 
 
 class Trainer:
@@ -135,7 +103,7 @@ class Trainer:
                 return False
             self.checkpoints.finish()
             if self.mesh.is_first:
-                self._write_weights("last")
+                self.files.write_weights("last", self.optimizer.averaged(), self.config)
             return True
         finally:
             self._tell_problems()
@@ -182,7 +150,8 @@ class Trainer:
         """Make one step and record it; whether some rank was asked to stop."""
         start = time.perf_counter()
         step, config = self.progress.step, self.config
-        waited, sums = 0.0, dict[str, float]()
+        waited = 0.0
+        terms: dict[str, list[Tensor]] = {}
         names: list[str] = []
         refused: list[str] = []
         for _ in self.mesh.parts(config.parts):
@@ -195,10 +164,12 @@ class Trainer:
             losses.total.mean().backward()
             self.optimizer.collect()
             for name, values in losses.terms().items():
-                sums[name] = sums.get(name, 0.0) + float(values.sum())
+                terms.setdefault(name, []).append(values)
 
-        own = _Part(
-            losses=sums,
+        # Read here and not before, so that a GPU is waited for once.
+        sums = torch.stack([torch.cat(values) for values in terms.values()]).cpu().double().sum(1).tolist()
+        own = Share(
+            losses=dict(zip(terms, sums, strict=True)),
             names=names,
             refused=refused,
             data_seconds=waited,
@@ -206,7 +177,7 @@ class Trainer:
             stop=stop.is_asked(),
         )
         self.mesh.sum_(self.optimizer.gradient_sum)
-        everyone = _Part.joined(self.mesh.gather(own.__dict__))
+        everyone = own.joined(self.mesh)
         report, rate = self._update(step, everyone)
         self.progress.step = step + 1
         seconds = time.perf_counter() - start
@@ -232,7 +203,7 @@ class Trainer:
         self._count_skipped(step, report, everyone)
         return everyone.stop
 
-    def _update(self, step: int, everyone: _Part) -> tuple[StepReport, float]:
+    def _update(self, step: int, everyone: Share) -> tuple[StepReport, float]:
         """Change the parameters, on all ranks alike: they have the same gradients and the same losses."""
         rate = learning_rate(self.config.optimizer, step)
         if not all(math.isfinite(value) for value in everyone.losses.values()):
@@ -240,7 +211,7 @@ class Trainer:
             return StepReport(gradient_norm=math.nan, clipped=0.0, skipped=True), rate
         return self.optimizer.step(rate, parts=self.config.parts), rate
 
-    def _count_skipped(self, step: int, report: StepReport, everyone: _Part) -> None:
+    def _count_skipped(self, step: int, report: StepReport, everyone: Share) -> None:
         if not report.skipped:
             self.progress.skipped_in_a_row = 0
             return
@@ -266,18 +237,18 @@ class Trainer:
             self.progress.step,
             self.optimizer.tensors(),
             {
-                "progress": self.progress.to_dict(),
+                "progress": asdict(self.progress),
                 "config": self.config.to_dict(),
                 "layout": [list(place) for place in self.optimizer.layout],
                 "data": self._fingerprint(),
             },
         )
 
-    def _restored(self) -> tuple[Progress, list[str]]:
+    def _restored(self) -> tuple[RunProgress, list[str]]:
         """Go on where the newest checkpoint stands; what a person should know of it."""
         found = self.checkpoints.restore(self.optimizer.tensors())
         if found is None:
-            return Progress(), []
+            return RunProgress(), []
         record, notes = found.record, list(found.passed_over)
         _require_same(TrainingConfig.from_dict(record["config"]), self.config, self.files.directory)
         if json.loads(json.dumps([list(place) for place in self.optimizer.layout])) != record["layout"]:
@@ -289,7 +260,7 @@ class Trainer:
         notes.append(f"going on after {found.step} steps")
         if record["data"] != self._fingerprint():
             notes.append("the training set has changed since, so other examples are drawn than would have been")
-        progress = Progress.from_dict(record["progress"])
+        progress = RunProgress(**record["progress"])
         if progress.best_step is not None and self.checkpoints.best() != progress.best_step:
             self.checkpoints.mark_best(progress.best_step)  # the run was killed between the save and the mark
         return progress, notes
@@ -325,18 +296,18 @@ class Trainer:
             key=lambda score: self.held_out.index(score.name),
         )
         means = summary(everyone)
-        score = means.get("lddt_ca", -math.inf)
-        is_best = score > self.progress.best_score
+        score, best = means.get("lddt_ca"), self.progress.best_score
+        is_best = score is not None and (best is None or score > best)
         if is_best:
             self.progress.best_score, self.progress.best_step = score, step
         if self.mesh.is_first:
             self.log.evaluation(step - 1, means, [each.to_dict() for each in everyone])
-            self.files.plot_curves()
-            if is_best:
-                self._write_weights("best")
-
-    def _write_weights(self, name: str) -> None:
-        self.files.write_weights(name, self.optimizer.averaged(), self.config)
+            try:
+                self.files.plot_curves()
+                if is_best:
+                    self.files.write_weights("best", self.optimizer.averaged(), self.config)
+            except InputError as error:  # a full disk; the run has better things to do than to end
+                self.log.event("save", str(error), step=step - 1)
 
     def _fingerprint(self) -> str:
         """What tells one training set from another."""

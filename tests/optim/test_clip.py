@@ -5,7 +5,7 @@ import torch
 
 from helixfold.ops.fused_adam import LINE
 from helixfold.optim import clip
-from helixfold.optim.clip import add_scaled, factor, tensor_norms
+from helixfold.optim.clip import add_scaled, factor, norm, tensor_norms
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -17,9 +17,18 @@ def test_norms_are_those_of_each_tensor(dtype: torch.dtype, monkeypatch: pytest.
     torch.testing.assert_close(tensor_norms(flat, lines), expected, rtol=1e-6, atol=0)
 
 
-def test_the_norm_of_a_large_buffer_is_not_lost_in_rounding() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lines", [1, 31, 32, 65, 300])
+def test_the_norm_of_all_is_that_of_float64(lines: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clip, "_CHUNK", 64 * LINE)
+    flat = torch.randn(lines * LINE).to(dtype)
+    torch.testing.assert_close(norm(flat), flat.double().norm(), rtol=1e-6, atol=0)
+
+
+def test_norms_of_a_large_buffer_are_not_lost_in_rounding() -> None:
     # Summed one after another in float32, as many equal numbers are off by thousandths.
     flat = torch.full((2**24,), 1e-3)
+    assert float(norm(flat)) == pytest.approx(1e-3 * 2**12, rel=1e-6)
     assert float(tensor_norms(flat, torch.tensor([2**24 // LINE]))[0]) == pytest.approx(1e-3 * 2**12, rel=1e-6)
 
 
@@ -29,6 +38,7 @@ def test_a_number_that_is_not_finite_or_has_no_square_shows_in_the_norm_and_the_
     flat[100] = wrong
     norms = tensor_norms(flat, torch.tensor([2, 8]))
     assert norms.isfinite().tolist() == [True, False]
+    assert not norm(flat).isfinite()
     assert factor(norms, 0.1).isnan().tolist() == [False, True]
 
 

@@ -1,5 +1,6 @@
 """A run is a function of its settings and its training set, whatever interrupts it; what goes wrong is said."""
 
+import errno
 import json
 import math
 from dataclasses import replace
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor
 
 from data_pipeline.config import ConfigError
+from data_pipeline.errors import InputError
 from helixfold.losses.total import Losses
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.mesh import Mesh
+from helixfold.training import results
 from helixfold.training import trainer as training
 from helixfold.training.log import read_log
 from helixfold.training.step import forward_losses
@@ -217,3 +220,19 @@ def test_refused_chains_are_told(tmp_path: Path) -> None:
     trainer = small_run(tmp_path, store=small_store(6, damaged=frozenset({"chain0", "chain1", "chain2"})))
     trainer.run(StopRequest())
     assert any("is damaged" in event["text"] for event in events(tmp_path) if event["kind"] == "refused")
+
+
+def test_a_full_disk_at_an_evaluation_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trainer = small_run(tmp_path, held_out=("chain1",))
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "plot_curves", full)
+        patch.setattr(results, "save_checkpoint", full)
+        with pytest.raises(InputError, match=r"last.safetensors: cannot be written: .*No space left"):
+            trainer.run(StopRequest())
+    assert trainer.progress.step == 6
+    assert [event["kind"] for event in events(tmp_path)] == ["save", "save"]
+    assert small_run(tmp_path, held_out=("chain1",)).run(StopRequest())
+    assert (tmp_path / "weights/last.safetensors").exists()
