@@ -1,6 +1,5 @@
 """Settings of the optimiser: learning rate, clipping, Adam and the moving average of the weights."""
 
-import typing
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -60,9 +59,6 @@ class OptimizerConfig(Config):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ConfigError(f"OptimizerConfig.{name} must be at least 0, got {value}")
-        ways = typing.get_args(Clipping)
-        if self.clipping not in ways:
-            raise ConfigError(f"OptimizerConfig.clipping must be one of {', '.join(ways)}, got {self.clipping!r}")
 
 
 def initial_training() -> OptimizerConfig:

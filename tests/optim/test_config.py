@@ -28,7 +28,7 @@ from helixfold.optim.schedule import learning_rate
 )
 def test_a_wrong_setting_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        OptimizerConfig(**wrong)
+        OptimizerConfig.from_dict({**OptimizerConfig().to_dict(), **wrong})
 
 
 @pytest.mark.parametrize("wrong", [{"relative_threshold": 0.0}, {"decay": 1.0}, {"warmup_steps": 0}], ids=str)
