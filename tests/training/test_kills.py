@@ -184,7 +184,7 @@ def test_killed_runs_end_as_the_unbroken_one_bit_for_bit(ranks: int, unbroken: U
     check_kills(2, ranks, unbroken, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.distributed
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_hundred_kills_and_a_hundred_resumes(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_all_ranks_learn_of_the_first_ones_mistake(tmp_path: Path) -> None:
     assert "has no 'other'; go on with the settings" in first
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.distributed
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGTERM])
 def test_torchrun_starts_a_run_again_whose_rank_was_ended(

@@ -26,7 +26,7 @@ def train(structures: Path, directory: Path, *settings: str) -> tuple[FeatureSto
     return FeatureStore.open(store), tiny().with_settings(settings), run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["ideal", "real"])
 def test_one_protein_is_learnt_by_heart_with_all_losses_on(
     source: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -54,7 +54,7 @@ def test_one_protein_is_learnt_by_heart_with_all_losses_on(
     assert scores.lddt_ca >= 0.90
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bfloat16_training_follows_float32_as_one_seed_follows_another(tmp_path: Path) -> None:
     curves = {}
     for name, settings in {
