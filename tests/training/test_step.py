@@ -1,0 +1,57 @@
+"""A part's losses: recycled before, with dropout of its own, and gradients through the last pass alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from data_pipeline.datasets.examples import TrainingDataset
+from helixfold.model.alphafold import AlphaFold
+from helixfold.training.loader import TrainingBatch, pack
+from helixfold.training.step import forward_losses
+from tests.data_pipeline.datasets.memory_store import small_store
+from tests.networks import tiny_model
+from tests.training.runs import small_config
+
+CONFIG = small_config(model=tiny_model().config)
+
+
+@pytest.fixture
+def batch() -> TrainingBatch:
+    """One with two passes."""
+    dataset = TrainingDataset(store=small_store(6), config=CONFIG.example)
+    step = next(step for step in range(20) if dataset.num_passes(step) == 2)
+    return pack(dataset.draw(step), None).on(torch.device("cpu"))
+
+
+def total(model: AlphaFold, batch: TrainingBatch, **settings: Any) -> float:
+    return float(forward_losses(model, batch, replace(CONFIG, **settings)).total.detach())
+
+
+def test_dropout_is_a_function_of_seed_step_and_part(batch: TrainingBatch) -> None:
+    model = tiny_model().train()
+    first = total(model, batch)
+    torch.manual_seed(1)
+    assert total(model, batch) == first
+    others = [
+        total(model, replace(batch, part=batch.part + 1)),
+        total(model, replace(batch, step=batch.step + 1)),
+        total(model, batch, seed=1),
+    ]
+    assert len({first, *others}) == 4
+    model.eval()
+    assert total(model, batch) == total(model, replace(batch, part=batch.part + 1))
+
+
+def test_the_last_pass_starts_from_the_one_before(batch: TrainingBatch) -> None:
+    model = tiny_model().eval()
+    assert total(model, batch) != total(model, replace(batch, passes=batch.passes[1:]))
+
+
+def test_gradients_flow_through_the_last_pass_alone(batch: TrainingBatch) -> None:
+    model = tiny_model().eval()
+    grad_enabled: list[bool] = []
+    model.evoformer.register_forward_hook(lambda *_: grad_enabled.append(torch.is_grad_enabled()))
+    assert forward_losses(model, batch, CONFIG).total.requires_grad
+    assert grad_enabled == [False, True]
