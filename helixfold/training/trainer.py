@@ -257,7 +257,12 @@ class Trainer:
                 "with the version of helixfold that wrote them"
             )
         self.optimizer.restored()
-        notes.append(f"going on after {found.step} steps")
+        is_left = found.step < self.config.steps
+        notes.append(
+            f"going on after {found.step} steps"
+            if is_left
+            else f"all {found.step} steps were made before; set more to go on"
+        )
         if record["data"] != self._fingerprint():
             notes.append("the training set has changed since, so other examples are drawn than would have been")
         progress = RunProgress(**record["progress"])
