@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from helixfold.model.update import Source, Update, turned
+from helixfold.ops.residual import add_change
 
 
 class Whole:
@@ -13,4 +14,4 @@ class Whole:
         context = update.context(*turned_source)
         aligned = turned_source if update.reads_source else []
         change = update(turned(stream, update.axis), turned(mask, update.axis), context, *aligned)
-        return stream + update.dropout(turned(change, update.axis))
+        return add_change(stream, turned(change, update.axis), update.kept(stream))

@@ -1,17 +1,17 @@
 """Gated self-attention within rows: the piece that MSA and triangle attention share."""
 
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.model.layers import Linear, ToHeads
-from helixfold.ops.attention import attention
+from helixfold.ops.linear import Affine
+from helixfold.ops.self_attention import self_attention
 
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention within every row, with an output gate and an optional bias.
 
-    AlphaFold 2, Suppl. Alg. 7 lines 2 to 7, Alg. 8 and Alg. 13 lines 2 to 7.
+    AlphaFold 2, Suppl. Alg. 7 lines 2 to 7, Alg. 8 and Alg. 13 lines 2 to 7. The norm before it is the update's own.
     """
 
     def __init__(self, c: int, heads: int) -> None:
@@ -26,11 +26,10 @@ class SelfAttention(nn.Module):
         self,
         x: Float[Tensor, "b n k c"],
         mask: Float[Tensor, "b n k"],
+        norm: Affine,
         bias: Float[Tensor, "b h k k"] | None = None,
     ) -> Float[Tensor, "b n k c"]:
-        query, key, value = rearrange(self.qkv(x), "b n k (three h d) -> three b n h k d", three=3, h=self.heads)
-        gathered = rearrange(attention(query, key, value, mask, bias), "b n h k d -> b n k (h d)")
-        return self.out(gathered * self.gate(x).sigmoid())
+        return self_attention(x, mask, bias, norm, self.qkv.affine, self.gate.affine, self.out.affine, heads=self.heads)
 
     def workspace(self, rows: int, channels: int) -> int:
         """Elements of temporaries for one row of `rows` elements: projections, gate, results; logits are not kept."""

@@ -6,7 +6,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.model.update import Update
-from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.layer_norm import EPS, layer_norm
+from helixfold.ops.linear import Affine, linear
+from helixfold.ops.transition import transition
 
 Init = Literal["linear", "relu", "normal", "glorot", "zeros", "gate"]
 
@@ -32,9 +34,12 @@ class Linear(nn.Linear):
         if self.bias is not None:
             nn.init.constant_(self.bias, 1.0 if self.init == "gate" else 0.0)
 
+    @property
+    def affine(self) -> Affine:
+        return Affine(self.weight, self.bias)
+
     def forward(self, x: Float[Tensor, "*batch c_in"]) -> Float[Tensor, "*batch c_out"]:
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return nn.functional.linear(x, self.weight.to(x.dtype), bias)
+        return linear(x, self.affine)
 
 
 class ToHeads(Linear):
@@ -55,10 +60,14 @@ class LayerNorm(nn.LayerNorm):
     """Layer norm over channels; statistics are taken in float32."""
 
     def __init__(self, c: int) -> None:
-        super().__init__(c, eps=1e-5)
+        super().__init__(c, eps=EPS)
+
+    @property
+    def affine(self) -> Affine:
+        return Affine(self.weight, self.bias)
 
     def forward(self, x: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
-        return layer_norm(x, self.weight, self.bias, self.eps)
+        return layer_norm(x, self.affine)
 
 
 class Transition(Update):
@@ -75,7 +84,7 @@ class Transition(Update):
         self, slab: Float[Tensor, "b i j c"], mask: Float[Tensor, "b i j"], context: tuple[()]
     ) -> Float[Tensor, "b i j c"]:
         # The mask is not used, as in DeepMind's program: what stands at padding never reaches anything real.
-        return self.linear_2(self.linear_1(self.norm(slab)).relu_())
+        return transition(slab, self.norm.affine, self.linear_1.affine, self.linear_2.affine)
 
     def workspace(self, rows: int, channels: int) -> int:
         return rows * channels * (2 + self.factor)

@@ -1,13 +1,14 @@
 """Updates of the MSA stream: attention along sequences and along residues."""
 
-from einops import einsum, rearrange
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.model.attention import SelfAttention
 from helixfold.model.layers import LayerNorm, Linear, ToHeads
 from helixfold.model.update import Update
-from helixfold.ops.attention import attention
+from helixfold.ops.global_attention import global_attention
+from helixfold.ops.norm_linear import norm_linear
 
 
 class MSARowAttention(Update):
@@ -26,7 +27,8 @@ class MSARowAttention(Update):
     def context(
         self, pair: Float[Tensor, "b i j c_z"], pair_mask: Float[Tensor, "b i j"]
     ) -> tuple[Float[Tensor, "b h i j"]]:
-        return (rearrange(self.pair_bias(self.pair_norm(pair)), "b i j h -> b h i j").contiguous(),)
+        bias = norm_linear(pair, self.pair_norm.affine, self.pair_bias.affine)
+        return (rearrange(bias, "b i j h -> b h i j").contiguous(),)
 
     def forward(
         self,
@@ -35,7 +37,7 @@ class MSARowAttention(Update):
         context: tuple[Float[Tensor, "b h r r"]],
     ) -> Float[Tensor, "b s r c_m"]:
         (bias,) = context
-        return self.attention(self.norm(msa), mask, bias)
+        return self.attention(msa, mask, self.norm.affine, bias)
 
     def workspace(self, rows: int, channels: int) -> int:
         return self.attention.workspace(rows, channels)
@@ -55,7 +57,7 @@ class MSAColumnAttention(Update):
     def forward(
         self, columns: Float[Tensor, "b r s c_m"], mask: Float[Tensor, "b r s"], context: tuple[()]
     ) -> Float[Tensor, "b r s c_m"]:
-        return self.attention(self.norm(columns), mask)
+        return self.attention(columns, mask, self.norm.affine)
 
     def workspace(self, rows: int, channels: int) -> int:
         return self.attention.workspace(rows, channels)
@@ -80,14 +82,17 @@ class MSAGlobalColumnAttention(Update):
     def forward(
         self, columns: Float[Tensor, "b r s c_m"], mask: Float[Tensor, "b r s"], context: tuple[()]
     ) -> Float[Tensor, "b r s c_m"]:
-        x = self.norm(columns)
-        # The mean over sequences is taken in float32; 1e-10 keeps a column without sequences finite.
-        total = einsum(x.float(), mask.float(), "b r s c, b r s -> b r c")
-        mean = (total / (mask.float().sum(-1, keepdim=True) + 1e-10)).to(x.dtype)
-        query = rearrange(self.query(mean), "b r (h d) -> b r 1 h d", h=self.heads)
-        key, value = (rearrange(each(x), "b r s d -> b r 1 s d") for each in (self.key, self.value))
-        gathered = rearrange(attention(query, key, value, mask), "b r 1 h d -> b r 1 (h d)")
-        return self.out(gathered * self.gate(x).sigmoid())
+        return global_attention(
+            columns,
+            mask,
+            self.norm.affine,
+            self.query.affine,
+            self.key.affine,
+            self.value.affine,
+            self.gate.affine,
+            self.out.affine,
+            heads=self.heads,
+        )
 
     def workspace(self, rows: int, channels: int) -> int:
         return rows * (6 * channels + 2 * self.heads)

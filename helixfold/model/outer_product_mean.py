@@ -6,9 +6,8 @@ from torch import Tensor
 
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.update import Axis, Update
-
-# Added to the number of sequences that both residues have (DeepMind's program).
-COUNT_FLOOR = 1e-3
+from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.outer_product import outer_product_mean
 
 
 class OuterProductMean(Update):
@@ -32,7 +31,7 @@ class OuterProductMean(Update):
     def context(
         self, columns: Float[Tensor, "b j s c_m"], mask: Float[Tensor, "b j s"]
     ) -> tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]]:
-        right = self.right(self.norm(columns)) * mask[..., None].to(columns.dtype)
+        right = norm_linear(columns, self.norm.affine, self.right.affine) * mask[..., None].to(columns.dtype)
         return rearrange(right, "b j s c -> b s j c"), rearrange(mask, "b j s -> b s j")
 
     def forward(
@@ -44,12 +43,8 @@ class OuterProductMean(Update):
         mask: Float[Tensor, "b i s"],
     ) -> Float[Tensor, "b i j c_z"]:
         right, right_mask = context
-        left = self.left(self.norm(columns)) * mask[..., None].to(columns.dtype)
-        # One matrix product: rows (i c), columns (j d), summed over sequences.
-        outer = rearrange(left, "b i s c -> b (i c) s") @ rearrange(right, "b s j d -> b s (j d)")
-        outer = rearrange(outer, "b (i c) (j d) -> b i j (c d)", c=self.c_outer, d=self.c_outer)
-        count = mask.float() @ right_mask.float()
-        return self.out(outer) / (count + COUNT_FLOOR)[..., None].to(pair.dtype)
+        left = norm_linear(columns, self.norm.affine, self.left.affine) * mask[..., None].to(columns.dtype)
+        return outer_product_mean(left, right, mask, right_mask, self.out.affine)
 
     def workspace(self, rows: int, channels: int) -> int:
         return rows * (2 * self.c_outer**2 + 3 * channels)

@@ -1,7 +1,7 @@
 """The structure module: from single and pair representations to atoms."""
 
 import torch
-from einops import einsum, rearrange, repeat
+from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -9,16 +9,14 @@ from helixfold.config import StructureConfig
 from helixfold.geometry import atoms
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid
-from helixfold.model.evoformer import outer_mask
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Structure
+from helixfold.ops.invariant_point import invariant_point_attention
 
 # Translations inside the module are in units of 10 Angstrom (AlphaFold 2, Suppl. Alg. 20).
 UNIT = 10.0
 # Added to squared lengths of point results before the root (DeepMind's program).
 LENGTH_FLOOR = 1e-8
-# Added to the logits of padding residues (DeepMind's program; not the 1e9 of the Evoformer).
-MASKED = 1e5
 
 
 class InvariantPointAttention(nn.Module):
@@ -56,26 +54,26 @@ class InvariantPointAttention(nn.Module):
         # The three terms are weighted so that each has unit variance at the start (Suppl. Alg. 22 line 7).
         scalar_weight = (3 * self.c_scalar) ** -0.5
         point_weight = nn.functional.softplus(self.point_weights) * (3 * self.query_point_count * 4.5) ** -0.5
-        difference = rearrange(query_points, "b i h p x -> b h i 1 p x") - rearrange(
-            key_points, "b j h p x -> b h 1 j p x"
+        scalars, points, pairs = invariant_point_attention(
+            scalar_weight * query,
+            key,
+            value,
+            rearrange(query_points, "b i h p x -> b h i p x"),
+            rearrange(key_points, "b j h p x -> b h j p x"),
+            rearrange(value_points, "b j h p x -> b h j p x"),
+            point_weight,
+            3**-0.5 * rearrange(self.pair_bias(pair), "b i j h -> b h i j"),
+            pair,
+            mask,
+            mask,
         )
-        logits = (
-            scalar_weight * einsum(query, key, "b h i d, b h j d -> b h i j")
-            - 0.5 * rearrange(point_weight, "h -> h 1 1") * difference.square().sum((-1, -2))
-            + 3**-0.5 * rearrange(self.pair_bias(pair), "b i j h -> b h i j")
-            - MASKED * (1 - rearrange(outer_mask(mask), "b i j -> b 1 i j"))
-        )
-        weights = logits.softmax(-1)
-
-        scalars = rearrange(einsum(weights, value, "b h i j, b h j d -> b h i d"), "b h i d -> b i (h d)")
-        points = einsum(weights, value_points, "b h i j, b j h p x -> b i h p x")
+        points = rearrange(points, "b h i p x -> b i h p x")
         points = frames[..., None, None].invert_apply(points)
         lengths = torch.sqrt(points.square().sum(-1) + LENGTH_FLOOR)
-        pairs = einsum(weights, pair, "b h i j, b i j c -> b i h c")
         gathered = [
-            scalars,
+            rearrange(scalars, "b h i d -> b i (h d)"),
             *(rearrange(each, "b i h p -> b i (h p)") for each in (*points.unbind(-1), lengths)),
-            rearrange(pairs, "b i h c -> b i (h c)"),
+            rearrange(pairs, "b h i c -> b i (h c)"),
         ]
         return self.out(torch.cat(gathered, -1))
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from helixfold.model.attention import SelfAttention
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.update import Axis, Update
+from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.triangle import triangle_multiplication, triangle_operand
 
 
 class TriangleMultiplication(Update):
@@ -37,7 +39,7 @@ class TriangleMultiplication(Update):
     def context(
         self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]
     ) -> tuple[Float[Tensor, "b c j k"]]:
-        return (self._operand(self.norm_in(pair), mask, self.right, self.right_gate),)
+        return (triangle_operand(pair, mask, self.norm_in.affine, self.right.affine, self.right_gate.affine),)
 
     def forward(
         self,
@@ -46,21 +48,20 @@ class TriangleMultiplication(Update):
         context: tuple[Float[Tensor, "b c j k"]],
     ) -> Float[Tensor, "b i j c_z"]:
         (right,) = context
-        x = self.norm_in(pair)
-        left = self._operand(x, mask, self.left, self.left_gate)
-        product = rearrange(left @ right.mT, "b c i j -> b i j c")
-        return self.out(self.norm_out(product)) * self.gate(x).sigmoid()
+        return triangle_multiplication(
+            pair,
+            mask,
+            right,
+            self.norm_in.affine,
+            self.left.affine,
+            self.left_gate.affine,
+            self.norm_out.affine,
+            self.out.affine,
+            self.gate.affine,
+        )
 
     def workspace(self, rows: int, channels: int) -> int:
         return 8 * rows * channels
-
-    @staticmethod
-    def _operand(
-        x: Float[Tensor, "b i k c_z"], mask: Float[Tensor, "b i k"], project: Linear, gate: Linear
-    ) -> Float[Tensor, "b c i k"]:
-        # Channels lead, so that the sum over k is one matrix product per channel.
-        gated = project(x) * gate(x).sigmoid() * mask[..., None].to(x.dtype)
-        return rearrange(gated, "b i k c -> b c i k").contiguous()
 
 
 class TriangleAttention(Update):
@@ -82,7 +83,8 @@ class TriangleAttention(Update):
     def context(
         self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]
     ) -> tuple[Float[Tensor, "b h j k"]]:
-        return (rearrange(self.pair_bias(self.norm(pair)), "b j k h -> b h j k").contiguous(),)
+        bias = norm_linear(pair, self.norm.affine, self.pair_bias.affine)
+        return (rearrange(bias, "b j k h -> b h j k").contiguous(),)
 
     def forward(
         self,
@@ -91,7 +93,7 @@ class TriangleAttention(Update):
         context: tuple[Float[Tensor, "b h j k"]],
     ) -> Float[Tensor, "b i k c_z"]:
         (bias,) = context
-        return self.attention(self.norm(pair), mask, bias)
+        return self.attention(pair, mask, self.norm.affine, bias)
 
     def workspace(self, rows: int, channels: int) -> int:
         return self.attention.workspace(rows, channels)

@@ -42,13 +42,13 @@ class Update(nn.Module):
         """Elements of temporaries that one row of a slab needs; `rows` is the length of the other axis."""
         raise NotImplementedError
 
-    def dropout(self, change: Float[Tensor, "b i j c"]) -> Float[Tensor, "b i j c"]:
-        """Dropout with one mask for all rows or all columns (AlphaFold 2, Suppl. Sec. 1.11.6)."""
+    def kept(self, stream: Float[Tensor, "b i j c"]) -> Float[Tensor, "b #i #j c"] | None:
+        """What dropout leaves of the change: one mask for all rows or all columns (AlphaFold 2, Suppl. Sec. 1.11.6)."""
         if not self.training or self.dropout_rate == 0:
-            return change
-        b, i, j, c = change.shape
-        shared = change.new_ones((b, 1, j, c) if self.dropout_axis == "rows" else (b, i, 1, c))
-        return change * torch.nn.functional.dropout(shared, self.dropout_rate)
+            return None
+        b, i, j, c = stream.shape
+        shared = stream.new_ones((b, 1, j, c) if self.dropout_axis == "rows" else (b, i, 1, c))
+        return torch.nn.functional.dropout(shared, self.dropout_rate)
 
 
 @runtime_checkable

@@ -1,9 +1,11 @@
-"""Attention with a mask over keys and a bias shared by all rows."""
+"""Attention with a mask over keys, a bias shared by all rows, and a gate."""
 
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
+
+from helixfold.ops.dispatch import Backend, Op, wants_gradient
 
 # Added to the logits of masked keys (AlphaFold 2.0). A row whose keys are all masked attends evenly: it stays finite.
 MASKED = 1e9
@@ -11,42 +13,51 @@ MASKED = 1e9
 
 def attention(
     query: Float[Tensor, "b n h q d"],
-    key: Float[Tensor, "b n h k d"],
-    value: Float[Tensor, "b n h k c"],
+    key: Float[Tensor, "b n #h k d"],
+    value: Float[Tensor, "b n #h k c"],
     mask: Float[Tensor, "b n k"],
     bias: Float[Tensor, "b h q k"] | None = None,
+    gate: Float[Tensor, "b n h q c"] | None = None,
 ) -> Float[Tensor, "b n h q c"]:
     """Softmax attention within every row n, scaled by d**-0.5 (AlphaFold 2, Suppl. Alg. 7 lines 5 and 6).
 
-    `mask` is 1 for keys that count; `bias` is added to the logits of all rows of its sample.
+    `mask` is 1 for keys that count; `bias` is added to the logits of all rows of its sample; the result is multiplied
+    by the sigmoid of `gate`. What comes back may be a view of (b n q h c).
     """
-    if torch.is_grad_enabled() or query.numel() == 0 or query.shape[-1] != value.shape[-1]:
-        return attention_reference(query, key, value, mask, bias)
-    return torch.stack(
-        [
-            _attention_without_gradient(*sample, None if bias is None else bias[index])
-            for index, sample in enumerate(zip(query, key, value, mask, strict=True))
-        ]
-    )
+    return ATTENTION(query, key, value, mask, bias, gate)
 
 
 def attention_reference(
     query: Float[Tensor, "b n h q d"],
-    key: Float[Tensor, "b n h k d"],
-    value: Float[Tensor, "b n h k c"],
+    key: Float[Tensor, "b n #h k d"],
+    value: Float[Tensor, "b n #h k c"],
     mask: Float[Tensor, "b n k"],
     bias: Float[Tensor, "b h q k"] | None = None,
+    gate: Float[Tensor, "b n h q c"] | None = None,
 ) -> Float[Tensor, "b n h q c"]:
     """What `attention` means, in plain torch; softmax in float32 whatever the inputs are."""
     logits = einsum(query * query.shape[-1] ** -0.5, key, "b n h q d, b n h k d -> b n h q k").float()
     logits = logits + rearrange(MASKED * (mask.float() - 1), "b n k -> b n 1 1 k")
     if bias is not None:
         logits = logits + rearrange(bias.float(), "b h q k -> b 1 h q k")
-    return einsum(logits.softmax(-1).to(value.dtype), value, "b n h q k, b n h k c -> b n h q c")
+    gathered = einsum(logits.softmax(-1).to(value.dtype), value, "b n h q k, b n h k c -> b n h q c")
+    return gathered if gate is None else gathered * gate.sigmoid()
 
 
-def _attention_without_gradient(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
-    """One sample by PyTorch's fused kernel, which keeps no logits."""
+def _by_sdpa(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
+) -> Tensor:
+    """PyTorch's fused kernel, which keeps no logits, for one sample after the other."""
+    gathered = torch.stack(
+        [
+            _sample_by_sdpa(*sample, None if bias is None else bias[index])
+            for index, sample in enumerate(zip(query, key, value, mask, strict=True))
+        ]
+    )
+    return gathered if gate is None else gathered * gate.sigmoid()
+
+
+def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None) -> Tensor:
     n, h, q, d = query.shape
     term = None if bias is None else bias.to(query.dtype).expand(n, h, q, key.shape[-2])
     scale = d**-0.5
@@ -58,3 +69,22 @@ def _attention_without_gradient(query: Tensor, key: Tensor, value: Tensor, mask:
     query = torch.nn.functional.pad(query, (0, 1), value=1.0)
     key, value = torch.cat([key, penalty], -1), torch.nn.functional.pad(value, (0, 1))
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, term, scale=scale)[..., :d]
+
+
+def _refusal_of_sdpa(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
+) -> str | None:
+    if wants_gradient(query, key, value, bias, gate):
+        return "gradients are asked for"
+    if query.shape[-1] != value.shape[-1]:
+        return "values are not as wide as keys"
+    if query.shape[2] != key.shape[2]:
+        return "the heads share their keys"
+    return "there is nothing to compute" if query.numel() == 0 else None
+
+
+ATTENTION = Op(
+    "attention",
+    Backend(name="sdpa", refusal=_refusal_of_sdpa, run=_by_sdpa),
+    Backend(name="reference", run=attention_reference),
+)

@@ -1,13 +1,13 @@
 """One update of all parameters in one pass over flat buffers: scale, Adam, moving average, bfloat16 copy."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import torch
 from jaxtyping import BFloat16, Float32
 from torch import Tensor
+
+from helixfold.ops.dispatch import Backend, Op, refusal_without_triton
 
 # Elements that share a gradient scale. Buffers are made of whole lines: 64 bytes in bfloat16, 128 in float32.
 LINE = 32
@@ -25,6 +25,10 @@ class AdamBuffers:
     second_moment: Float32[Tensor, " n"]
     average: Float32[Tensor, " n"]
     working: BFloat16[Tensor, " w"] | None
+
+    @property
+    def device(self) -> torch.device:
+        return self.master.device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,7 @@ def fused_adam(
     buffers: AdamBuffers, gradient: Float32[Tensor, " n"], scale: Float32[Tensor, " lines"], step: AdamStep
 ) -> None:
     """Update the buffers in place with each line's gradient times its scale; the gradient is zero afterwards."""
-    backend(buffers).run(buffers, gradient, scale, step)
+    FUSED_ADAM(buffers, gradient, scale, step)
 
 
 def fused_adam_reference(
@@ -104,11 +108,8 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
             copy.copy_(master[: len(copy)])
 
 
-def _refusal_of_chunks(buffers: AdamBuffers) -> str | None:
-    if not hasattr(torch, "_fused_adamw_"):
-        return f"torch {torch.__version__} has no _fused_adamw_"
-    kind = buffers.master.device.type
-    return None if kind in ("cpu", "cuda") else f"torch's fused AdamW is not used on {kind}"
+def _refusal_of_chunks(*_: object, **__: object) -> str | None:
+    return None if hasattr(torch, "_fused_adamw_") else f"torch {torch.__version__} has no _fused_adamw_"
 
 
 def _by_triton(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
@@ -117,29 +118,9 @@ def _by_triton(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
     fused_adam_triton(buffers, gradient, scale, step)
 
 
-def _refusal_of_triton(buffers: AdamBuffers) -> str | None:
-    if buffers.master.device.type != "cuda":
-        return f"buffers on {buffers.master.device.type}, Triton compiles for cuda"
-    return None if find_spec("triton") else "triton is not installed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backend:
-    """A way to carry out the update; `refusal` says why it cannot be used with such buffers, None if it can."""
-
-    name: str
-    refusal: Callable[[AdamBuffers], str | None]
-    run: Callable[[AdamBuffers, Tensor, Tensor, AdamStep], None]
-
-
-# In the order of preference; the last one takes everything.
-BACKENDS = (
-    Backend(name="triton", refusal=_refusal_of_triton, run=_by_triton),
-    Backend(name="chunks", refusal=_refusal_of_chunks, run=_in_chunks),
-    Backend(name="reference", refusal=lambda _: None, run=fused_adam_reference),
+FUSED_ADAM = Op(
+    "fused_adam",
+    Backend(name="triton", devices=("cuda",), refusal=refusal_without_triton, run=_by_triton),
+    Backend(name="chunks", devices=("cpu", "cuda"), refusal=_refusal_of_chunks, run=_in_chunks),
+    Backend(name="reference", run=fused_adam_reference),
 )
-
-
-def backend(buffers: AdamBuffers) -> Backend:
-    """The first backend that does not refuse."""
-    return next(each for each in BACKENDS if each.refusal(buffers) is None)

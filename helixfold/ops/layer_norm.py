@@ -6,19 +6,34 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from helixfold.ops.dispatch import Backend, Op, wants_gradient
+from helixfold.ops.linear import Affine
+
+# Added to the variance (AlphaFold 2; DeepMind's program).
+EPS = 1e-5
 # Of the float32 copies that the gradients of scale and offset are summed from.
 CHUNK_ELEMENTS = 2**20
 
 
-def layer_norm(
-    x: Float[Tensor, "*batch c"], weight: Float[Tensor, " c"], bias: Float[Tensor, " c"], eps: float
-) -> Float[Tensor, "*batch c"]:
-    """Normalised channels times `weight` plus `bias`, in the dtype of `x`; statistics are taken in float32."""
-    weight, bias = weight.to(x.dtype), bias.to(x.dtype)
-    if x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16) and torch.is_grad_enabled():
-        normed: Tensor = _SummedInFloat32.apply(x, weight, bias, eps)
-        return normed
-    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
+def layer_norm(x: Float[Tensor, "*batch c"], norm: Affine) -> Float[Tensor, "*batch c"]:
+    """Normalised channels times scale plus offset, in the dtype of `x`; statistics are taken in float32."""
+    return LAYER_NORM(x, norm)
+
+
+def layer_norm_reference(x: Float[Tensor, "*batch c"], norm: Affine) -> Float[Tensor, "*batch c"]:
+    """What `layer_norm` means, in plain torch."""
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], *norm.to(x.dtype), EPS)
+
+
+def _summed_in_float32(x: Tensor, norm: Affine) -> Tensor:
+    normed: Tensor = _SummedInFloat32.apply(x, *norm.to(x.dtype))
+    return normed
+
+
+def _refusal_to_sum(x: Tensor, norm: Affine) -> str | None:
+    if x.dtype not in (torch.bfloat16, torch.float16):
+        return f"{x.dtype} needs no wider sums"
+    return None if wants_gradient(x, *norm) else "no gradients are asked for"
 
 
 class _SummedInFloat32(torch.autograd.Function):
@@ -29,14 +44,14 @@ class _SummedInFloat32(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         # With float32 parameters the kernel also keeps its statistics in float32.
-        normed, mean, scale = torch.native_layer_norm(x, weight.shape, weight.float(), bias.float(), eps)
+        normed, mean, scale = torch.native_layer_norm(x, weight.shape, weight.float(), bias.float(), EPS)
         ctx.save_for_backward(x, weight, mean, scale)
         return normed
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight, mean, scale = ctx.saved_tensors
         gradient = gradient.contiguous()
         of_x, _, _ = torch.ops.aten.native_layer_norm_backward(
@@ -49,4 +64,11 @@ class _SummedInFloat32(torch.autograd.Function):
             wide = gradients.float()
             of_weight += (wide * ((values.float() - means) * scales)).sum(0)
             of_bias += wide.sum(0)
-        return of_x, of_weight.to(weight.dtype), of_bias.to(weight.dtype), None
+        return of_x, of_weight.to(weight.dtype), of_bias.to(weight.dtype)
+
+
+LAYER_NORM = Op(
+    "layer_norm",
+    Backend(name="rows", devices=("cpu",), refusal=_refusal_to_sum, run=_summed_in_float32),
+    Backend(name="reference", run=layer_norm_reference),
+)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from helixfold.ops import fused_adam as module
-from helixfold.ops.fused_adam import BACKENDS, LINE, fused_adam, fused_adam_reference
+from helixfold.ops.fused_adam import FUSED_ADAM, LINE, fused_adam, fused_adam_reference
 from tests.ops.adam_inputs import STEP, buffers, copied, gradient_and_scale
 
+BACKENDS = FUSED_ADAM.backends
 OTHERS = [each for each in BACKENDS if each.name != "reference"]
 # Less than a chunk, a chunk, and several with a remainder.
 SIZES = [(1, None), (5, 5), (8, 3), (21, 17), (64, 64), (21, None)]
@@ -48,7 +49,7 @@ def test_chunks_equal_the_reference(lines: int, working: int | None, uniform: bo
     expected = copied(state)
     gradient, scale = gradient_and_scale(lines, uniform=uniform)
     fused_adam_reference(expected, gradient.clone(), scale, STEP)
-    assert module.backend(state).name == "chunks"
+    assert FUSED_ADAM.choice(state, gradient, scale, STEP).name == "chunks"
     fused_adam(state, gradient, scale, STEP)
     for field in fields(state):
         found, right = getattr(state, field.name), getattr(expected, field.name)
@@ -77,8 +78,8 @@ def test_corrections_are_those_of_the_step() -> None:
 
 
 def test_a_backend_refuses_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = buffers(1, None)
-    assert "cuda" in (BACKENDS[0].refusal(state) or "")
+    given = (buffers(1, None), *gradient_and_scale(1, uniform=True), STEP)
+    assert FUSED_ADAM.refusals("cpu", *given) == {"triton": "for cuda, not cpu", "chunks": None, "reference": None}
     monkeypatch.delattr(torch, "_fused_adamw_")
-    assert "_fused_adamw_" in (BACKENDS[1].refusal(state) or "")
-    assert module.backend(state).name == "reference"
+    assert "_fused_adamw_" in (FUSED_ADAM.refusals("cpu", *given)["chunks"] or "")
+    assert FUSED_ADAM.choice(*given).name == "reference"

@@ -5,9 +5,8 @@ import torch
 from torch import Tensor
 
 from helixfold.ops import layer_norm as subject
-from helixfold.ops.layer_norm import layer_norm
-
-EPS = 1e-5
+from helixfold.ops.layer_norm import layer_norm, layer_norm_reference
+from helixfold.ops.linear import Affine
 
 
 def inputs(*shape: int, turned: bool = False) -> list[Tensor]:
@@ -24,14 +23,10 @@ def results(function: object, given: list[Tensor], dtype: torch.dtype) -> list[T
     x, weight, bias, gradient = given
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     leaves = [each.to(kind, copy=True).requires_grad_() for each, kind in ((x, dtype), (weight, wide), (bias, wide))]
-    output = function(*leaves, EPS)
+    output = function(leaves[0], Affine(*leaves[1:]))
     assert output.dtype == dtype
     output.backward(gradient.to(dtype))
     return [output.detach(), *(leaf.grad for leaf in leaves)]
-
-
-def plain(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return torch.nn.functional.layer_norm(x, weight.shape, weight.to(x.dtype), bias.to(x.dtype), eps)
 
 
 def errors(found: list[Tensor], exact: list[Tensor]) -> list[float]:
@@ -45,14 +40,15 @@ def test_gradients_in_low_precision_are_as_near_as_their_rounding(
     shape: tuple[int, ...], turned: bool, dtype: torch.dtype
 ) -> None:
     given = inputs(*shape, turned=turned and len(shape) == 3)
-    found = errors(results(layer_norm, given, dtype), results(plain, given, torch.float64))
+    found = errors(results(layer_norm, given, dtype), results(layer_norm_reference, given, torch.float64))
     assert max(found) < 0.01
 
 
 def test_pytorchs_own_sums_lose_most_of_an_offsets_gradient() -> None:
     """If this fails, PyTorch has been mended and our own sums can go."""
     given = inputs(70, 65, 24)
-    assert errors(results(plain, given, torch.bfloat16), results(plain, given, torch.float64))[-1] > 0.2
+    plain, exact = (results(layer_norm_reference, given, dtype) for dtype in (torch.bfloat16, torch.float64))
+    assert errors(plain, exact)[-1] > 0.2
 
 
 def test_chunks_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,12 +63,14 @@ def test_chunks_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_in_full_precision_it_is_pytorchs(dtype: torch.dtype) -> None:
     given = inputs(6, 5, 8)
-    for ours, theirs in zip(results(layer_norm, given, dtype), results(plain, given, dtype), strict=True):
+    for ours, theirs in zip(
+        results(layer_norm, given, dtype), results(layer_norm_reference, given, dtype), strict=True
+    ):
         assert torch.equal(ours, theirs)
 
 
 def test_with_and_without_gradient_the_output_is_one() -> None:
     x, weight, bias, _ = inputs(50, 40, 32)
     with torch.no_grad():
-        expected = layer_norm(x.bfloat16(), weight, bias, EPS)
-    assert torch.equal(layer_norm(x.bfloat16().requires_grad_(), weight, bias, EPS), expected)
+        expected = layer_norm(x.bfloat16(), Affine(weight, bias))
+    assert torch.equal(layer_norm(x.bfloat16().requires_grad_(), Affine(weight, bias)), expected)

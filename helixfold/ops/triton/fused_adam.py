@@ -12,7 +12,7 @@ _BLOCK = 1024
 
 
 @triton.jit
-def _update(  # noqa: PLR0917 (kernels are launched with positions)
+def _update(
     master_at,
     gradient_at,
     first_at,

@@ -1,7 +1,7 @@
 """The kernel gives what the reference gives; without a GPU it runs in Triton's interpreter."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 
 import pytest
@@ -15,13 +15,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Callable[..., None]]:
-    """The function that launches the kernel. Whether it is compiled is settled when its module is imported."""
-    with pytest.MonkeyPatch.context() as patch:
-        if DEVICE == "cpu":
-            patch.setenv("TRITON_INTERPRET", "1")
-        pytest.importorskip("triton")
-        yield importlib.import_module("helixfold.ops.triton.fused_adam").fused_adam_triton
+def kernel() -> Callable[..., None]:
+    """The function that launches the kernel."""
+    pytest.importorskip("triton")
+    return importlib.import_module("helixfold.ops.triton.fused_adam").fused_adam_triton
 
 
 def moved(state: AdamBuffers) -> AdamBuffers:

@@ -1,0 +1,50 @@
+"""Global attention within rows: one averaged query and one key and value head for each row."""
+
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from helixfold.ops.attention import attention
+from helixfold.ops.dispatch import Backend, Op
+from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import Affine, linear
+
+
+def global_attention(
+    x: Float[Tensor, "b n k c"],
+    mask: Float[Tensor, "b n k"],
+    norm: Affine,
+    query: Affine,
+    key: Affine,
+    value: Affine,
+    gate: Affine,
+    out: Affine,
+    heads: int,
+) -> Float[Tensor, "b n k c"]:
+    """AlphaFold 2, Suppl. Alg. 19."""
+    return GLOBAL_ATTENTION(x, mask, norm, query, key, value, gate, out, heads)
+
+
+def global_attention_reference(
+    x: Float[Tensor, "b n k c"],
+    mask: Float[Tensor, "b n k"],
+    norm: Affine,
+    query: Affine,
+    key: Affine,
+    value: Affine,
+    gate: Affine,
+    out: Affine,
+    heads: int,
+) -> Float[Tensor, "b n k c"]:
+    """What `global_attention` means, of operators that have backends of their own."""
+    x = layer_norm(x, norm)
+    # The mean over the row is taken in float32; 1e-10 keeps a row without elements finite.
+    total = einsum(x.float(), mask.float(), "b n k c, b n k -> b n c")
+    mean = (total / (mask.float().sum(-1, keepdim=True) + 1e-10)).to(x.dtype)
+    queries = rearrange(linear(mean, query), "b n (h d) -> b n 1 h d", h=heads)
+    keys, values = (rearrange(linear(x, each), "b n k d -> b n 1 k d") for each in (key, value))
+    gathered = rearrange(attention(queries, keys, values, mask), "b n 1 h d -> b n 1 (h d)")
+    return linear(gathered * linear(x, gate).sigmoid(), out)
+
+
+GLOBAL_ATTENTION = Op("global_attention", Backend(name="reference", run=global_attention_reference))
