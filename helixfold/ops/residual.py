@@ -1,5 +1,6 @@
 """What an update does to its stream: add the change, of which dropout keeps a part."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -21,7 +22,7 @@ def add_change_reference(
     kept: Float[Tensor, "b #i #j c"] | None = None,
 ) -> Float[Tensor, "b i j c"]:
     """What `add_change` means, in plain torch."""
-    return stream + change if kept is None else stream + change * kept
+    return stream + change if kept is None else torch.addcmul(stream, change, kept)
 
 
 ADD_CHANGE = Op("add_change", Backend(name="reference", run=add_change_reference))

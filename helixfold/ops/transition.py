@@ -1,8 +1,10 @@
 """Layer norm, two linear maps and the ReLU between them, on every element alone."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from helixfold.ops.cpu.transition import transition_rows
 from helixfold.ops.dispatch import Backend, Op
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import Affine, linear
@@ -22,4 +24,12 @@ def transition_reference(
     return linear(linear(layer_norm(x, norm), expand).relu(), contract)
 
 
-TRANSITION = Op("transition", Backend(name="reference", run=transition_reference))
+def _refusal_of_rows(x: Tensor, norm: Affine, expand: Affine, contract: Affine) -> str | None:
+    return "float64 is left to the reference" if x.dtype == torch.float64 else None
+
+
+TRANSITION = Op(
+    "transition",
+    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=transition_rows),
+    Backend(name="reference", run=transition_reference),
+)

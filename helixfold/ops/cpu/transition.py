@@ -1,0 +1,81 @@
+"""The transition in blocks of rows whose hidden channels stay in the processor's cache."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helixfold.ops.layer_norm import EPS
+from helixfold.ops.linear import Affine
+
+# Of a block's hidden channels: they stay in cache, and the products are still large enough to be fast.
+_HIDDEN_ELEMENTS = 2**19
+
+
+def transition_rows(x: Tensor, norm: Affine, expand: Affine, contract: Affine) -> Tensor:
+    """`transition` on a CPU; a training pass keeps nothing but `x`."""
+    change: Tensor = _Transition.apply(x, *norm.to(torch.float32), *expand.to(x.dtype), *contract.to(x.dtype))
+    return change
+
+
+class _Transition(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(x, *parameters)
+        scale, offset, w1, b1, w2, b2 = parameters
+        change = torch.empty(x.shape, dtype=x.dtype)
+        room = _room(x, w1)
+        for rows, out in zip(_blocks(x, w1), _blocks(change, w1), strict=True):
+            normed = torch.nn.functional.layer_norm(rows.float(), scale.shape, scale, offset, EPS).to(x.dtype)
+            hidden = torch.addmm(b1, normed, w1.T, out=room[: len(rows)]).relu_()
+            torch.addmm(b2, hidden, w2.T, out=out)
+        return change
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale, offset, w1, b1, w2, _ = ctx.saved_tensors
+        of_x = torch.empty(x.shape, dtype=x.dtype)
+        sums = [torch.zeros(each.shape) for each in ctx.saved_tensors[1:]]
+        of_scale, of_offset, of_w1, of_b1, of_w2, of_b2 = sums
+        room, room_of_gradient = _room(x, w1), _room(x, w1)
+        for rows, gradients, out in zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(of_x, w1), strict=True):
+            wide = rows.float()
+            normed, mean, rstd = torch.native_layer_norm(wide, scale.shape, scale, offset, EPS)
+            normed = normed.to(x.dtype)
+            hidden = torch.addmm(b1, normed, w1.T, out=room[: len(rows)]).relu_()
+            _add_product(of_w2, gradients.T, hidden)
+            of_b2 += gradients.sum(0)
+            of_hidden = torch.mm(gradients, w2, out=room_of_gradient[: len(rows)])
+            torch.ops.aten.threshold_backward.grad_input(of_hidden, hidden, 0, grad_input=of_hidden)
+            _add_product(of_w1, of_hidden.T, normed)
+            of_b1 += of_hidden.sum(0)
+            of_rows, block_scale, block_offset = torch.ops.aten.native_layer_norm_backward(
+                (of_hidden @ w1).float(), wide, scale.shape, mean, rstd, scale, offset, [True, True, True]
+            )
+            out.copy_(of_rows)
+            of_scale += block_scale
+            of_offset += block_offset
+        return of_x, *(each.to(like.dtype) for each, like in zip(sums, ctx.saved_tensors[1:], strict=True))
+
+
+def _size(x: Tensor, expand: Tensor) -> int:
+    """Rows of a block."""
+    return max(1, min(x.numel() // x.shape[-1], _HIDDEN_ELEMENTS // expand.shape[0]))
+
+
+def _blocks(x: Tensor, expand: Tensor) -> tuple[Tensor, ...]:
+    """Views of the rows, a block at a time."""
+    return x.reshape(-1, x.shape[-1]).split(_size(x, expand))
+
+
+def _room(x: Tensor, expand: Tensor) -> Tensor:
+    """For a block's hidden channels; memory that is new for each block would have to be mapped each time."""
+    return x.new_empty(_size(x, expand), expand.shape[0])
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a matrix product to a float32 sum."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
