@@ -70,12 +70,10 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
         )
 
 
-def add_store_benchmark(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Describe `helixfold benchmark data` to the command line."""
-    parser = parts.add_parser("data", help="chains per second and size of a feature store, built and read")
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--structures", type=Path, required=True, metavar="DIR", help="as for helixfold features")
     parser.add_argument("--alignments", type=Path, metavar="DIR", help="as for helixfold features")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="that build (%(default)s)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="that build")
     parser.set_defaults(run=_print)
 
 

@@ -80,13 +80,7 @@ def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeat
     return Throughput(rates=tuple(rates))
 
 
-def add_loader_benchmark(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Describe `helixfold benchmark loader` to the command line."""
-    parser = parts.add_parser(
-        "loader",
-        help="training examples per second, from a feature store and from the files it was made of",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, required=True, help="made by helixfold features")
     parser.add_argument("--structures", type=Path, help="the structure files it was made of, to compare with")
     parser.add_argument("--alignments", type=Path, help="the alignments it was made of")

@@ -8,11 +8,12 @@ import time
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import nn
 
+from helixfold.cli.benchmark_machine import device_name
+from helixfold.cli.benchmark_timing import wait
 from helixfold.device import pick_device
 from helixfold.inference import DTYPES
 from helixfold.model.alphafold import AlphaFold
@@ -130,17 +131,12 @@ def _measure(parameters: list[nn.Parameter], step: Callable[[], None], repeats: 
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             parameter.grad.fill_(_GRADIENT)
-        _wait(parameters[0].device)
+        wait(parameters[0].device)
         start = time.perf_counter()
         step()
-        _wait(parameters[0].device)
+        wait(parameters[0].device)
         seconds.append(time.perf_counter() - start)
     return tuple(seconds[1:])
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def network(name: str, device: torch.device) -> AlphaFold:
@@ -153,13 +149,7 @@ def network(name: str, device: torch.device) -> AlphaFold:
     return model
 
 
-def add_optimizer_benchmark(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Describe `helixfold benchmark optimizer` to the command line."""
-    parser = parts.add_parser(
-        "optimizer",
-        help="a step of the optimizer, beside PyTorch's Adam, clipping and moving average by tensor",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=list(PRESETS), default="model_1_ptm")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES), help="of the working copy")
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
@@ -172,9 +162,8 @@ def _print_optimizer(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
     device = pick_device(options.device)
     parameters = list(network(options.preset, torch.device("meta")).parameters())
-    print(
-        f"{_machine(device)}, {options.threads} threads, Python {platform.python_version()}, torch {torch.__version__}"
-    )
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    print(f"{device_name(device)}, {options.threads} threads, {versions}")
     print(f"{options.preset}: {sum(p.numel() for p in parameters):,} parameters in {len(parameters):,} tensors")
     if hasattr(os, "getloadavg"):
         print(f"load average when it began: {os.getloadavg()[0]:.2f}")
@@ -191,12 +180,3 @@ def _print_optimizer(options: argparse.Namespace) -> int:
         seconds = statistics.median(measure_torch(network(options.preset, device), options.repeats, **{way: True}))
         print(f"torch.optim.Adam({way}=True), global, float32: {1e3 * seconds:.1f}")
     return 0
-
-
-def _machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())

@@ -1,11 +1,8 @@
 """`helixfold benchmark recompute`: memory and time of a training pass by what it keeps for its gradients."""
 
 import argparse
-import ctypes
-import gc
 import multiprocessing
 import statistics
-import sys
 import time
 import typing
 from collections.abc import Iterator
@@ -17,15 +14,15 @@ from torch import Tensor
 
 from data_pipeline.transforms.training import initial_training
 from helixfold.batch import Batch
+from helixfold.cli.benchmark_inputs import random_batch
+from helixfold.cli.benchmark_timing import peak_of
 from helixfold.device import pick_device
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
 from helixfold.inference import DTYPES
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS, Preset, preset
-from helixfold.stages import peak_memory, reset_peak_memory
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 VARIANTS = typing.get_args(Keep)
 
 
@@ -70,8 +67,8 @@ def _measure_pass(size: PassSize, keep: Keep, repeats: int, threads: int) -> Pas
     model = AlphaFold(config).to(device).train()
     recompute(model, RecomputeConfig.everywhere(keep))
     # Gradients, and what libraries allocate once, are there before anything is counted.
-    _forward_and_backward(model, _random_batch(network, 8, device), size.dtype)
-    batch = _random_batch(network, size.crop, device)
+    _forward_and_backward(model, _batch(network, 8, device), size.dtype)
+    batch = _batch(network, size.crop, device)
     seconds = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -79,26 +76,8 @@ def _measure_pass(size: PassSize, keep: Keep, repeats: int, threads: int) -> Pas
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - began)
-    _give_freed_memory_back()
-    reset_peak_memory(device)
-    start = peak_memory(device)
-    _forward_and_backward(model, batch, size.dtype)
-    return PassCost(seconds=statistics.median(seconds), memory=peak_memory(device) - start)
-
-
-def _give_freed_memory_back() -> None:
-    """Make the process hold what tensors need and no more; from here on allocation takes longer.
-
-    As it is, glibc keeps freed tensors of up to 32 MiB for later ones that may not fit into them: a pass that
-    recomputes, which frees the most, may hold twice what it needs.
-    """
-    gc.collect()
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        if hasattr(library, "mallopt"):
-            library.mallopt(_M_MMAP_THRESHOLD, 2**16)
-            library.mallopt(_M_TRIM_THRESHOLD, 2**16)
-            library.malloc_trim(0)
+    memory = peak_of(lambda: _forward_and_backward(model, batch, size.dtype), device)
+    return PassCost(seconds=statistics.median(seconds), memory=memory)
 
 
 def _forward_and_backward(model: AlphaFold, batch: Batch, dtype: str) -> None:
@@ -116,41 +95,14 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
             yield value
 
 
-def _random_batch(network: Preset, residues: int, device: torch.device) -> Batch:
+def _batch(network: Preset, residues: int, device: torch.device) -> Batch:
     """One sample as deep as the alignments that this network is trained with."""
     sampling = network.sampling if network.name == "tiny" else initial_training().sampling
     templates = network.sampling.max_templates
-    rows, extra = sampling.max_msa_clusters, sampling.max_extra_msa
-    aatype = torch.randint(0, 20, (1, residues))
-    atoms = 10 * torch.randn(1, templates, residues, 37, 3)
-    batch = Batch(
-        aatype=aatype,
-        residue_index=torch.arange(residues)[None],
-        seq_mask=torch.ones(1, residues),
-        target_feat=torch.nn.functional.one_hot(aatype + 1, 22).float(),
-        msa_feat=torch.rand(1, rows, residues, 49),
-        msa_mask=torch.ones(1, rows, residues),
-        extra_msa=torch.randint(0, 22, (1, extra, residues)),
-        extra_has_deletion=torch.zeros(1, extra, residues),
-        extra_deletion_value=torch.zeros(1, extra, residues),
-        extra_msa_mask=torch.ones(1, extra, residues),
-        template_aatype=torch.randint(0, 20, (1, templates, residues)),
-        template_all_atom_positions=atoms,
-        template_all_atom_masks=torch.ones(1, templates, residues, 37),
-        template_mask=torch.ones(1, templates),
-        template_pseudo_beta=atoms[..., 3, :],
-        template_pseudo_beta_mask=torch.ones(1, templates, residues),
-    )
-    return Batch(**{field.name: getattr(batch, field.name).to(device) for field in fields(batch)})
+    return random_batch(residues, sampling.max_msa_clusters, sampling.max_extra_msa, templates, device)
 
 
-def add_recompute_benchmark(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Describe `helixfold benchmark recompute` to the command line."""
-    parser = parts.add_parser(
-        "recompute",
-        help="memory and time of a training pass by what is recomputed",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--presets", nargs="+", choices=list(PRESETS), default=["tiny", "model_1"])
     parser.add_argument("--crop", type=int, default=128, metavar="N", help="residues")
     parser.add_argument(

@@ -15,7 +15,7 @@ from data_pipeline.search.database import HMMER, AlignmentDatabase, DatabaseProf
 from data_pipeline.search.plan import PACKAGES
 from data_pipeline.search.process import find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
-from helixfold.cli import searching
+from helixfold.cli import operators, searching
 from helixfold.cli.targets import read_targets
 from helixfold.device import pick_device
 from helixfold.weights.download import parameters_directory
@@ -124,17 +124,22 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Describe `helixfold doctor` to the command line."""
     parser = commands.add_parser(
         "doctor",
-        help="what is installed, and what each target would use",
-        description="Show machine, parameters, search programs and databases, and what targets would be made from.",
+        help="what is installed, and what each target and each operator would use",
+        description="Show machine, parameters, search programs and databases, what targets would be made from, and "
+        "what computes each operator at a size.",
     )
     parser.set_defaults(run=_run)
     parser.add_argument("inputs", nargs="*", type=Path, metavar="FILE", help="targets, as for `helixfold predict`")
     searching.add_options(parser)
+    operators.add_options(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
     targets = read_targets(options.inputs, options.msa, options.templates)
     for line in report(searching.profile_of(options), targets, options.msa_server):
+        print(line)
+    print()
+    for line in operators.report(options):
         print(line)
     sys.stdout.flush()
     return 0

@@ -1,6 +1,7 @@
 """The `helixfold` command: its subcommands, and the one place where errors become words and exit codes."""
 
 import argparse
+import importlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -8,13 +9,14 @@ from collections.abc import Sequence
 import helixfold
 from data_pipeline.errors import InputError, SearchError
 
+COMMANDS = ("predict", "features", "train", "doctor", "weights", "benchmark")
 FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 done, 1 something failed, 2 the input is wrong, 130 interrupted, 143 terminated."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser(given).parse_args(given)
     # Asked to end (kill, a scheduler's time limit), leave as after any error: search programs and their files go too.
     earlier = signal.signal(signal.SIGTERM, _end)
     try:
@@ -36,17 +38,15 @@ def _end(*_: object) -> None:
     sys.exit(TERMINATED)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="helixfold", description="Predict protein structures with HelixFold/AlphaFold 2 in PyTorch."
     )
     parser.add_argument("--version", action="version", version=f"helixfold {helixfold.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    # Imported here, so that `helixfold --version` needs no torch.
-    from helixfold.cli import benchmark, doctor, features, predict, train, weights  # noqa: PLC0415
-
-    for command in (predict, features, train, doctor, weights, benchmark):
-        command.add_command(commands)
+    # No other than what is asked for is imported: a benchmark needs none of the libraries that read and write files.
+    for name in [command for command in COMMANDS if command in arguments[:1]] or COMMANDS:
+        importlib.import_module(f"helixfold.cli.{name}").add_command(commands)
     return parser
 
 

@@ -18,6 +18,7 @@ from helixfold.cli import searching
 from helixfold.cli.searching import FEATURES_FILE, check_output, prepare_in, read_features, search_for_all
 from helixfold.cli.targets import check_names, read_targets
 from helixfold.device import pick_device
+from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.slabs import Slabs
 from helixfold.inference import DTYPES, FoldingOptions, fold
 from helixfold.presets import PRESETS
@@ -277,13 +278,14 @@ def _run(options: argparse.Namespace) -> int:
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
     check_names([job.name for job in jobs])
-    return predict(
-        jobs,
-        output=options.output,
-        plan=searching.plan_of(options),
-        models=options.models,
-        weights=options.weights,
-        options=folding,
-        device=options.device,
-        overwrite=options.overwrite,
-    )
+    with freed_memory_kept():
+        return predict(
+            jobs,
+            output=options.output,
+            plan=searching.plan_of(options),
+            models=options.models,
+            weights=options.weights,
+            options=folding,
+            device=options.device,
+            overwrite=options.overwrite,
+        )

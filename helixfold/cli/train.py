@@ -13,6 +13,7 @@ import helixfold
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from helixfold.config import ModelConfig
+from helixfold.execution.allocator import freed_memory_kept
 from helixfold.parallel.mesh import join, leave
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names
@@ -136,13 +137,14 @@ def _train(options: argparse.Namespace) -> int:
         return 0
     if options.store is None or options.output is None:
         raise InputError("name the training set and --output, the run's directory (or --show-settings alone)")
-    return train(
-        options.store,
-        config,
-        output=options.output,
-        name=options.preset,
-        held_out=options.held_out,
-        weights=options.weights,
-        device=options.device,
-        workers=options.workers,
-    )
+    with freed_memory_kept():
+        return train(
+            options.store,
+            config,
+            output=options.output,
+            name=options.preset,
+            held_out=options.held_out,
+            weights=options.weights,
+            device=options.device,
+            workers=options.workers,
+        )

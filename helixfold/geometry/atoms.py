@@ -6,6 +6,7 @@ import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from data_pipeline import residues
 from helixfold.geometry.rigid import Rigid
@@ -19,7 +20,7 @@ def rigid_groups_from_torsions(aatype: Int[Tensor, "b r"], backbone: Rigid, sin_
     """Global frames (b r 8) of backbone, pre-omega, phi, psi and chi1..4 groups (AlphaFold 2, Suppl. Alg. 24)."""
     default = per_residue("RIGID_GROUP_DEFAULT_FRAME", aatype, sin_cos.dtype)
     # The backbone group does not turn: sine 0, cosine 1.
-    sin, cos = torch.cat([sin_cos.new_tensor([[0.0, 1.0]]).expand(*aatype.shape, 1, 2), sin_cos], -2).unbind(-1)
+    sin, cos = (pad(each, (1, 0), value=of_none) for each, of_none in zip(sin_cos.unbind(-1), (0.0, 1.0), strict=True))
     zero, one = torch.zeros_like(sin), torch.ones_like(sin)
     turn = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], -1).unflatten(-1, (3, 3))
     local = Rigid(rotation=default[..., :3, :3] @ turn, translation=default[..., :3, 3])
@@ -84,7 +85,7 @@ def distogram(positions: Float[Tensor, "*batch r 3"], bins: DistanceBins) -> Flo
     Distances below the first edge are in no bin, those above the last edge in the last bin.
     """
     lower = torch.linspace(bins.first, bins.last, bins.count, device=positions.device).square()
-    upper = torch.cat([lower[1:], lower.new_tensor([1e8])])
+    upper = pad(lower[1:], (0, 1), value=1e8)
     difference = rearrange(positions, "... i x -> ... i 1 x") - rearrange(positions, "... j x -> ... 1 j x")
     squared = difference.square().sum(-1, keepdim=True)
     return ((squared > lower) & (squared < upper)).to(positions.dtype)

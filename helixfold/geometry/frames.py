@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from helixfold.geometry.rigid import Rigid, quaternion_multiply, quaternion_to_rotation
 
@@ -19,8 +20,8 @@ class BackboneFrames:
     @classmethod
     def identity(cls, like: Float[Tensor, "b r c"]) -> "BackboneFrames":
         """All residues at the origin ("black hole" start, Alg. 20 line 4), for as many residues as `like` has."""
-        quaternion = like.new_tensor([1.0, 0.0, 0.0, 0.0]).repeat(*like.shape[:2], 1)
-        return BackboneFrames(quaternion=quaternion, translation=like.new_zeros(*like.shape[:2], 3))
+        zeros = like.new_zeros(*like.shape[:2], 3)
+        return BackboneFrames(quaternion=pad(zeros, (1, 0), value=1.0), translation=zeros)
 
     def rigid(self) -> Rigid:
         return Rigid(rotation=quaternion_to_rotation(self.quaternion), translation=self.translation)
@@ -32,7 +33,7 @@ class BackboneFrames:
         """
         rotation, shift = update.split(3, -1)
         # q * (1, u) = q + q * (0, u); written so, a zero update leaves q exactly as it was.
-        quaternion = self.quaternion + quaternion_multiply(self.quaternion, torch.nn.functional.pad(rotation, (1, 0)))
+        quaternion = self.quaternion + quaternion_multiply(self.quaternion, pad(rotation, (1, 0)))
         quaternion = quaternion / torch.linalg.vector_norm(quaternion, dim=-1, keepdim=True)
         return BackboneFrames(quaternion=quaternion, translation=self.rigid().apply(shift))
 

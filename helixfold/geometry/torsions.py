@@ -56,7 +56,8 @@ def torsions_from_atom37(
     sin_cos = torch.stack([fourth[..., 2], fourth[..., 1]], -1)
     sin_cos = sin_cos / torch.sqrt((sin_cos * sin_cos).sum(-1, keepdim=True) + 1e-8)
     # Psi is measured against the oxygen, which stands opposite to the next nitrogen.
-    sin_cos = sin_cos * sin_cos.new_tensor([1, 1, -1, 1, 1, 1, 1])[:, None]
+    before_psi, psi, chis = sin_cos.split([2, 1, 4], -2)
+    sin_cos = torch.cat([before_psi, -psi, chis], -2)
 
     symmetric = per_residue("CHI_PI_PERIODIC", aatype, mask.dtype)
     turn = torch.cat([symmetric.new_ones(*aatype.shape, 3), 1 - 2 * symmetric], -1)

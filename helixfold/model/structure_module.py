@@ -12,11 +12,14 @@ from helixfold.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Structure
 from helixfold.ops.invariant_point import invariant_point_attention
+from helixfold.ops.linear import linear
 
 # Translations inside the module are in units of 10 Angstrom (AlphaFold 2, Suppl. Alg. 20).
 UNIT = 10.0
 # Added to squared lengths of point results before the root (DeepMind's program).
 LENGTH_FLOOR = 1e-8
+
+PairContext = tuple[Float[Tensor, "b r r c_z"], Float[Tensor, "b h r r"]]
 
 
 class InvariantPointAttention(nn.Module):
@@ -36,13 +39,15 @@ class InvariantPointAttention(nn.Module):
         self.point_weights = nn.Parameter(torch.full((h,), 0.541324854612918))
         self.out = Linear(h * (config.c_scalar + 4 * config.value_points + c_z), c, init="zeros")
 
+    def context(self, pair: Float[Tensor, "b r r c_z"]) -> PairContext:
+        """The same for all iterations: the pair's channels, and what they add to the logits."""
+        bias = 3**-0.5 * linear(pair, self.pair_bias.affine)
+        return pair, rearrange(bias, "b i j h -> b h i j").contiguous()
+
     def forward(
-        self,
-        single: Float[Tensor, "b r c"],
-        pair: Float[Tensor, "b r r c_z"],
-        mask: Float[Tensor, "b r"],
-        frames: Rigid,
+        self, single: Float[Tensor, "b r c"], context: PairContext, mask: Float[Tensor, "b r"], frames: Rigid
     ) -> Float[Tensor, "b r c"]:
+        pair, bias = context
         heads = {"h": self.heads}
         query = rearrange(self.query(single), "b r (h d) -> b h r d", **heads)
         key, value = rearrange(self.key_value(single), "b r (h two d) -> two b h r d", two=2, **heads)
@@ -62,7 +67,7 @@ class InvariantPointAttention(nn.Module):
             rearrange(key_points, "b j h p x -> b h j p x"),
             rearrange(value_points, "b j h p x -> b h j p x"),
             point_weight,
-            3**-0.5 * rearrange(self.pair_bias(pair), "b i j h -> b h i j"),
+            bias,
             pair,
             mask,
             mask,
@@ -153,12 +158,12 @@ class StructureModule(nn.Module):
         mask: Float[Tensor, "b r"],
     ) -> Structure:
         initial = self.norm_single(single.float())
-        pair = self.norm_pair(pair.float())
+        context = self.attention.context(self.norm_pair(pair.float()))
         state = self.initial(initial)
         frames = BackboneFrames.identity(state)
         states, steps = [], []
         for _ in range(self.layers):
-            state, frames = self.iteration(state, frames, pair, mask)
+            state, frames = self.iteration(state, frames, context, mask)
             states.append(state)
             steps.append(frames)
             frames = frames.without_rotation_gradient()
@@ -192,10 +197,10 @@ class StructureModule(nn.Module):
         self,
         state: Float[Tensor, "b r c"],
         frames: BackboneFrames,
-        pair: Float[Tensor, "b r r c_z"],
+        context: PairContext,
         mask: Float[Tensor, "b r"],
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
         """One pass through the loop (Suppl. Alg. 20 lines 6 to 10): the residues' states and frames."""
-        state = self.norm_attention(self.dropout(state + self.attention(state, pair, mask, frames.rigid())))
+        state = self.norm_attention(self.dropout(state + self.attention(state, context, mask, frames.rigid())))
         state = self.norm_transition(self.dropout(self.transition(state)))
         return state, frames.updated(self.backbone_update(state))

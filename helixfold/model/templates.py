@@ -148,8 +148,8 @@ class TemplateEmbedder(nn.Module):
 def template_pair_features(batch: Batch, index: int) -> Float[Tensor, "b r r 88"]:
     """What one template says about every pair of residues (Suppl. Table 1, template_pair_feat)."""
     beta_mask = outer_mask(batch.template_pseudo_beta_mask[:, index])
-    atoms = [ATOM_ORDER[name] for name in ("N", "CA", "C")]
-    backbone_mask = outer_mask(batch.template_all_atom_masks[:, index][..., atoms].prod(-1))
+    observed = batch.template_all_atom_masks[:, index].unbind(-1)
+    backbone_mask = outer_mask(observed[ATOM_ORDER["N"]] * observed[ATOM_ORDER["CA"]] * observed[ATOM_ORDER["C"]])
     types = nn.functional.one_hot(batch.template_aatype[:, index], TEMPLATE_TYPES).to(beta_mask.dtype)
     r = types.shape[1]
     features = torch.cat(

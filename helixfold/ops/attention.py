@@ -5,7 +5,8 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.dispatch import Backend, Op, wants_gradient
+from helixfold.ops.cpu.attention import attention_rows
+from helixfold.ops.dispatch import Backend, Op, refusal_without_triton, wants_gradient
 
 # Added to the logits of masked keys (AlphaFold 2.0). A row whose keys are all masked attends evenly: it stays finite.
 MASKED = 1e9
@@ -42,6 +43,49 @@ def attention_reference(
         logits = logits + rearrange(bias.float(), "b h q k -> b 1 h q k")
     gathered = einsum(logits.softmax(-1).to(value.dtype), value, "b n h q k, b n h k c -> b n h q c")
     return gathered if gate is None else gathered * gate.sigmoid()
+
+
+def penalty(mask: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"] | None:
+    """What is added to the logits in float32 for the mask; nothing where all keys count."""
+    return None if bool((mask == 1).all()) else MASKED * (mask.float() - 1)
+
+
+def _by_triton(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
+) -> Tensor:
+    from helixfold.ops.triton.attention import attention_triton  # noqa: PLC0415 (triton is there with CUDA only)
+
+    return attention_triton(query, key, value, mask, bias, gate)
+
+
+def _refusal_of_triton(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
+) -> str | None:
+    if query.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"{query.dtype} is left to the reference"
+    if not query.dtype == key.dtype == value.dtype:
+        return "query, key and value differ in dtype"
+    if query.shape[-1] not in (8, 16, 32, 64):
+        return f"head dim {query.shape[-1]} is not 8, 16, 32 or 64"
+    if query.shape[-1] != value.shape[-1]:
+        return "values are not as wide as keys"
+    if query.shape[2] != key.shape[2]:
+        return "the heads share their keys"
+    return "there is nothing to compute" if query.numel() == 0 or key.numel() == 0 else refusal_without_triton()
+
+
+def _by_rows(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
+) -> Tensor:
+    return attention_rows(query, key, value, penalty(mask), bias, gate)
+
+
+def _refusal_of_rows(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
+) -> str | None:
+    if query.dtype == torch.float64:
+        return "float64 is left to the reference"
+    return "there is nothing to compute" if query.numel() == 0 or value.numel() == 0 else None
 
 
 def _by_sdpa(
@@ -85,6 +129,8 @@ def _refusal_of_sdpa(
 
 ATTENTION = Op(
     "attention",
+    Backend(name="triton", devices=("cuda",), refusal=_refusal_of_triton, run=_by_triton),
+    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=_by_rows),
     Backend(name="sdpa", refusal=_refusal_of_sdpa, run=_by_sdpa),
     Backend(name="reference", run=attention_reference),
 )

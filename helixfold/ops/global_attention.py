@@ -1,10 +1,12 @@
 """Global attention within rows: one averaged query and one key and value head for each row."""
 
+import torch
 from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.attention import attention
+from helixfold.ops.attention import attention, penalty
+from helixfold.ops.cpu.global_attention import global_attention_rows
 from helixfold.ops.dispatch import Backend, Op
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import Affine, linear
@@ -47,4 +49,30 @@ def global_attention_reference(
     return linear(gathered * linear(x, gate).sigmoid(), out)
 
 
-GLOBAL_ATTENTION = Op("global_attention", Backend(name="reference", run=global_attention_reference))
+def _by_rows(
+    x: Tensor,
+    mask: Tensor,
+    norm: Affine,
+    query: Affine,
+    key: Affine,
+    value: Affine,
+    gate: Affine,
+    out: Affine,
+    heads: int,
+) -> Tensor:
+    return global_attention_rows(x, mask, penalty(mask), norm, query, key, value, gate, out, heads)
+
+
+def _refusal_of_rows(x: Tensor, mask: Tensor, norm: Affine, query: Affine, *_: object, **__: object) -> str | None:
+    if x.dtype == torch.float64:
+        return "float64 is left to the reference"
+    if query.bias is not None:
+        return "queries have an offset"
+    return "there is nothing to compute" if x.numel() == 0 else None
+
+
+GLOBAL_ATTENTION = Op(
+    "global_attention",
+    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=_by_rows),
+    Backend(name="reference", run=global_attention_reference),
+)

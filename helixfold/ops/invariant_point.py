@@ -1,9 +1,11 @@
 """The heart of invariant point attention: logits of three kinds, and what their weights gather."""
 
+import torch
 from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from helixfold.ops.cpu.invariant_point import invariant_point_attention_rows
 from helixfold.ops.dispatch import Backend, Op
 
 # Added to the logits of padding residues (DeepMind's program; not the 1e9 of the Evoformer).
@@ -64,6 +66,31 @@ def invariant_point_attention_reference(
     )
 
 
+def _by_rows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_points: Tensor,
+    key_points: Tensor,
+    value_points: Tensor,
+    point_weight: Tensor,
+    bias: Tensor,
+    pair: Tensor,
+    mask: Tensor,
+    key_mask: Tensor,
+) -> Gathered:
+    points = query_points, key_points, value_points
+    return invariant_point_attention_rows(query, key, value, *points, point_weight, bias, pair, mask, key_mask, MASKED)
+
+
+def _refusal_of_rows(query: Tensor, key: Tensor, *_: object, **__: object) -> str | None:
+    if query.dtype != torch.float32:
+        return f"{query.dtype} is left to the reference"
+    return "there is nothing to compute" if query.numel() == 0 or key.numel() == 0 else None
+
+
 INVARIANT_POINT_ATTENTION = Op(
-    "invariant_point_attention", Backend(name="reference", run=invariant_point_attention_reference)
+    "invariant_point_attention",
+    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=_by_rows),
+    Backend(name="reference", run=invariant_point_attention_reference),
 )

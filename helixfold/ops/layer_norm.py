@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.dispatch import Backend, Op, wants_gradient
+from helixfold.ops.dispatch import Backend, Op, refusal_without_triton, wants_gradient
 from helixfold.ops.linear import Affine
 
 # Added to the variance (AlphaFold 2; DeepMind's program).
@@ -67,8 +67,25 @@ class _SummedInFloat32(torch.autograd.Function):
         return of_x, of_weight.to(weight.dtype), of_bias.to(weight.dtype)
 
 
+def _by_triton(x: Tensor, norm: Affine) -> Tensor:
+    from helixfold.ops.triton.layer_norm import layer_norm_triton  # noqa: PLC0415 (triton is there with CUDA only)
+
+    return layer_norm_triton(x, norm)
+
+
+def _refusal_of_triton(x: Tensor, norm: Affine) -> str | None:
+    if x.dtype == torch.float64:
+        return "float64 is left to the reference"
+    if norm.bias is None or x.ndim > 4 or x.shape[-1] > 512:
+        return "it takes up to 4 dims, 512 channels, scale and offset"
+    if x.numel() == 0 or x.stride(-1) != 1:
+        return "it takes rows whose channels follow each other"
+    return refusal_without_triton()
+
+
 LAYER_NORM = Op(
     "layer_norm",
+    Backend(name="triton", devices=("cuda",), refusal=_refusal_of_triton, run=_by_triton),
     Backend(name="rows", devices=("cpu",), refusal=_refusal_to_sum, run=_summed_in_float32),
     Backend(name="reference", run=layer_norm_reference),
 )

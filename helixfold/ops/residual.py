@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.dispatch import Backend, Op
+from helixfold.ops.dispatch import Backend, Op, refusal_without_triton, wants_gradient
 
 
 def add_change(
@@ -25,4 +25,26 @@ def add_change_reference(
     return stream + change if kept is None else torch.addcmul(stream, change, kept)
 
 
-ADD_CHANGE = Op("add_change", Backend(name="reference", run=add_change_reference))
+def _by_triton(stream: Tensor, change: Tensor, kept: Tensor | None = None) -> Tensor:
+    from helixfold.ops.triton.residual import add_change_triton  # noqa: PLC0415 (triton is there with CUDA only)
+
+    return add_change_triton(stream, change, kept)
+
+
+def _refusal_of_triton(stream: Tensor, change: Tensor, kept: Tensor | None = None) -> str | None:
+    if torch.float64 in (stream.dtype, change.dtype) or stream.dtype != change.dtype:
+        return "float64 and mixed dtypes are left to the reference"
+    if kept is None and stream.stride() == change.stride():
+        return "one addition does it where nothing is dropped and nothing is turned"
+    if stream.numel() == 0 or stream.stride(-1) != 1:
+        return "it takes rows whose channels follow each other"
+    if wants_gradient(kept):
+        return "the mask wants a gradient"
+    return refusal_without_triton()
+
+
+ADD_CHANGE = Op(
+    "add_change",
+    Backend(name="triton", devices=("cuda",), refusal=_refusal_of_triton, run=_by_triton),
+    Backend(name="reference", run=add_change_reference),
+)

@@ -1,10 +1,12 @@
 """Self-attention within rows, from the stream to its change: norm, projections, attention, gate, output."""
 
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.attention import attention
+from helixfold.ops.attention import attention, penalty
+from helixfold.ops.cpu.self_attention import self_attention_rows
 from helixfold.ops.dispatch import Backend, Op
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import Affine, linear
@@ -41,4 +43,27 @@ def self_attention_reference(
     return linear(rearrange(attention(query, key, value, mask, bias, gates), "b n h k d -> b n k (h d)"), out)
 
 
-SELF_ATTENTION = Op("self_attention", Backend(name="reference", run=self_attention_reference))
+def _by_rows(
+    x: Tensor,
+    mask: Tensor,
+    bias: Tensor | None,
+    norm: Affine,
+    qkv: Affine,
+    gate: Affine,
+    out: Affine,
+    heads: int,
+) -> Tensor:
+    return self_attention_rows(x, penalty(mask), bias, norm, qkv, gate, out, heads)
+
+
+def _refusal_of_rows(x: Tensor, *_: object, **__: object) -> str | None:
+    if x.dtype == torch.float64:
+        return "float64 is left to the reference"
+    return "there is nothing to compute" if x.numel() == 0 else None
+
+
+SELF_ATTENTION = Op(
+    "self_attention",
+    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=_by_rows),
+    Backend(name="reference", run=self_attention_reference),
+)

@@ -3,11 +3,13 @@
 Channels lead in operands, so that the sum over the third residue is one matrix product for each channel.
 """
 
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.dispatch import Backend, Op
+from helixfold.ops.cpu.triangle import triangle_multiplication_rows, triangle_operand_rows
+from helixfold.ops.dispatch import Backend, Op, refusal_without_triton
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import Affine, linear
 
@@ -66,7 +68,57 @@ def _operand(x: Tensor, mask: Tensor, project: Affine, gate: Affine) -> Tensor:
     return rearrange(gated, "b i k c -> b c i k").contiguous()
 
 
-TRIANGLE_OPERAND = Op("triangle_operand", Backend(name="reference", run=triangle_operand_reference))
+def _refusal_of_rows(pair: Tensor, *_: object, **__: object) -> str | None:
+    return "float64 is left to the reference" if pair.dtype == torch.float64 else None
+
+
+def _refusal_of_triton(pair: Tensor, *given: object, **named: object) -> str | None:
+    if reason := refusal_without_triton():
+        return reason
+    if pair.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"{pair.dtype} is left to the reference"
+    affines = [each for each in (*given, *named.values()) if isinstance(each, Affine)]
+    for channels in (pair.shape[-1], *(len(affine.weight) for affine in affines)):
+        if channels not in (16, 32, 64, 128):
+            return f"{channels} channels are not 16, 32, 64 or 128"
+    if any(affine.bias is None for affine in affines):
+        return "maps without offset are left to the reference"
+    if pair.stride(-1) != 1 or 0 in pair.shape:
+        return "the pair is empty or its channels do not follow each other"
+    return None
+
+
+def _operand_by_triton(pair: Tensor, mask: Tensor, norm: Affine, project: Affine, gate: Affine) -> Tensor:
+    from helixfold.ops.triton.triangle import triangle_operand_triton  # noqa: PLC0415 (triton is there with CUDA only)
+
+    return triangle_operand_triton(pair, mask, norm, project, gate)
+
+
+def _multiplication_by_triton(
+    pair: Tensor,
+    mask: Tensor,
+    right: Tensor,
+    norm_in: Affine,
+    left: Affine,
+    left_gate: Affine,
+    norm_out: Affine,
+    out: Affine,
+    gate: Affine,
+) -> Tensor:
+    from helixfold.ops.triton.triangle import triangle_multiplication_triton  # noqa: PLC0415 (as above)
+
+    return triangle_multiplication_triton(pair, mask, right, norm_in, left, left_gate, norm_out, out, gate)
+
+
+TRIANGLE_OPERAND = Op(
+    "triangle_operand",
+    Backend(name="triton", devices=("cuda",), refusal=_refusal_of_triton, run=_operand_by_triton),
+    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=triangle_operand_rows),
+    Backend(name="reference", run=triangle_operand_reference),
+)
 TRIANGLE_MULTIPLICATION = Op(
-    "triangle_multiplication", Backend(name="reference", run=triangle_multiplication_reference)
+    "triangle_multiplication",
+    Backend(name="triton", devices=("cuda",), refusal=_refusal_of_triton, run=_multiplication_by_triton),
+    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=triangle_multiplication_rows),
+    Backend(name="reference", run=triangle_multiplication_reference),
 )

@@ -1,24 +1,126 @@
-"""The benchmark measures what it says, on sizes that take no time."""
+"""Benchmarks measure what they say, on sizes that take no time."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from helixfold.cli import benchmark
+from helixfold.cli import benchmark, benchmark_machine
+from helixfold.cli.benchmark_block import block_flops
+from helixfold.cli.benchmark_memory import measure_memory
 from helixfold.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "ops": ["--preset", "tiny", "--residues", "8", "--rows", "4", "--extra-rows", "4", "--only", "transition"],
+    "block": ["--preset", "tiny", "--residues", "8", "--rows", "4"],
+    "step": ["--residues", "12", "--rows", "4"],
+}
+# What a machine may lack that has torch, numpy, einops and jaxtyping.
+OTHER_LIBRARIES = (
+    "Bio", "biotite", "gemmi", "ihm", "lmdb", "matplotlib", "modelcif", "platformdirs", "pooch", "pyhmmer", "requests",
+    "safetensors", "tensorboard", "triton", "urllib3",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of 100 GFLOP/s and 10 GB/s, whatever this one does at the moment."""
+    monkeypatch.setattr(benchmark_machine, "product_rate", lambda *_: 1e11)
+    monkeypatch.setattr(benchmark_machine, "copy_rate", lambda *_: 1e10)
+
+
+def measured(path: Path, part: str, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    arguments = [part, *SMALL[part], "--dtypes", "float32", "--repeats", "1", "--json", str(path), *options]
+    assert main(["benchmark", *arguments]) == 0
+    found = json.loads(path.read_text())
+    return found["machine"], found["readings"]
+
+
+def kinds(rows: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+    return {(row["passes"], row["by"]) for row in rows}
 
 
 def test_operations_of_a_block_are_those_of_the_arithmetic() -> None:
-    assert benchmark.block_flops(256, 128) == pytest.approx(216.1e9, rel=1e-3)
+    assert block_flops(256, 128) == pytest.approx(216.1e9, rel=1e-3)
+    assert block_flops(256, 128, gradients=True) == pytest.approx(3 * 216.1e9, rel=1e-2)
+
+
+def test_a_block_is_measured_plain_whole_and_in_slabs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine, rows = measured(tmp_path / "block.json", "block")
+    assert machine["product_flops"] == {"float32": 1e11}
+    assert machine["threads"] >= 1
+    both = "forward and backward"
+    assert kinds(rows) == {
+        ("forward", "plain"),
+        ("forward", "ours"),
+        ("forward", "ours, in slabs"),
+        (both, "plain"),
+        (both, "ours"),
+    }
+    plain = rows[0]
+    assert plain["times_faster"] == 1
+    assert plain["gflops"] == pytest.approx(plain["flops"] / plain["seconds"] / 1e9)
+    assert plain["share_of_product"] == pytest.approx(plain["gflops"] / 100)
+    assert rows[1]["times_faster"] == pytest.approx(plain["seconds"] / rows[1]["seconds"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "load average" in lines[0]
+    assert "torch" in lines[1]
+    assert sum(line.startswith("forward") for line in lines) == len(rows)
+
+
+def test_a_step_is_measured_in_parts_and_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, rows = measured(tmp_path / "step.json", "step")
+    parts = ("forward", "backward", "optimizer", "whole")
+    assert kinds(rows) == {(part, by) for part in parts for by in ("plain", "ours")}
+    seconds = {(row["passes"], row["by"]): row["seconds"] for row in rows}
+    assert all(value > 0 for value in seconds.values())
+    for by in ("plain", "ours"):
+        assert seconds["whole", by] == pytest.approx(sum(seconds[part, by] for part in parts[:3]))
+    assert "examples/s" in capsys.readouterr().out
 
 
 def test_memory_is_measured_in_a_fresh_process() -> None:
-    found = benchmark.measure_memory(96, 8, "float32", blocks=1)
+    found = measure_memory(96, 8, "float32", blocks=1, allocator="kept")
     assert (found.pair, found.msa) == (96 * 96 * 128 * 4, 8 * 96 * 256 * 4)
     assert 1 < found.pairs_beside_msa < 20
 
 
-def test_a_table_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(benchmark, "REPEATS", 1)
-    assert main(["benchmark", "block", "--residues", "16", "--rows", "4", "--dtypes", "float32"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "torch" in lines[0]
-    assert [line.split()[1] for line in lines[3:]] == ["Whole", "Slabs"]
+def test_all_measures_every_part_at_its_own_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+    for part in benchmark.MEASURED:
+        monkeypatch.setattr(
+            f"helixfold.cli.benchmark_{part}.readings",
+            lambda options, machine, part=part: asked.update({part: options}) or iter(()),
+        )
+    assert main(["benchmark", "all", "--dtypes", "bfloat16", "--repeats", "2"]) == 0
+    assert list(asked) == list(benchmark.MEASURED)
+    assert asked["ops"].residues == [256]
+    assert asked["block"].residues == 256
+    assert all((options.dtypes, options.repeats) == (["bfloat16"], 2) for options in asked.values())
+
+
+def test_a_machine_with_little_more_than_torch_can_be_measured() -> None:
+    commands = [["benchmark", part, *SMALL[part], "--dtypes", "float32", "--repeats", "1"] for part in ("ops", "block")]
+    program = f"""
+import sys, torch
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {OTHER_LIBRARIES!r}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Lacking())
+torch.set_num_threads(1)
+from helixfold.cli import benchmark_machine
+from helixfold.cli.main import main
+benchmark_machine.product_rate = benchmark_machine.copy_rate = lambda *_: 1e10
+for command in {commands!r}:
+    assert main(command) == 0
+import helixfold.cli.benchmark_model, helixfold.cli.benchmark_step
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "failed" not in done.stdout

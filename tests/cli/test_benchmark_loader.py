@@ -14,7 +14,7 @@ from data_pipeline.datasets.layout import AlignmentDirectory
 from data_pipeline.datasets.recipe import Recipe
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
-from helixfold.cli.benchmark_loader import SourceFiles, add_loader_benchmark, measure_loader
+from helixfold.cli.benchmark_loader import SourceFiles, add_options, measure_loader
 from tests.data_pipeline.datasets.memory_store import small_store
 from tests.training.test_loader import CONFIG
 
@@ -51,9 +51,9 @@ def test_files_give_the_features_and_labels_of_the_store(sources: tuple[Path, Pa
 
 def test_a_table_of_rates_is_printed(sources: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
-    add_loader_benchmark(parser.add_subparsers())
+    add_options(parser)
     store, structures, alignments = map(str, sources)
-    arguments = ["loader", "--store", store, "--structures", structures, "--alignments", alignments]
+    arguments = ["--store", store, "--structures", structures, "--alignments", alignments]
     options = parser.parse_args([*arguments, "--workers", "0", "--steps", "1", "--repeats", "1", "--crop", "32"])
     assert options.run(options) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -62,3 +62,36 @@ def test_each_target_is_shown_with_what_it_would_use(
 def test_a_wrong_profile_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["doctor", "--databases", str(tmp_path / "missing.toml")]) == 2
     assert "missing.toml" in capsys.readouterr().err
+
+
+def operators(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, str]:
+    """What is said of each operator, by its place in the network."""
+    lines = doctor(capsys, *arguments).split("operators on ")[1].splitlines()[1:]
+    said: dict[str, str] = {}
+    for line in lines:
+        name = line[:50].strip() or name
+        said[name] = said.get(name, "") + line[50:] + "\n"
+    return said
+
+
+def test_each_operator_is_shown_with_its_backend_and_why_no_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = operators(capsys, "--length", 16, "--rows", 4, "--dtype", "bfloat16", "--device", "cpu")
+    assert said["Adam, moving average, all parameters"] == "fused_adam: chunks (triton: for cuda, not cpu)\n"
+    assert "layer_norm: rows (triton: for cuda, not cpu), in training" in said["layer norm of the pair"]
+    assert len(said["triangle multiplication, outgoing"].splitlines()) == 2
+    assert "memory that tensors leave" in said
+
+    monkeypatch.setattr("helixfold.ops.dispatch._triton_is_there", lambda: False)
+    said = operators(capsys, "--length", 16, "--rows", 4, "--device", "cuda")
+    assert said["Adam, moving average, all parameters"] == "fused_adam: chunks (triton: triton is not installed)\n"
+    assert "memory that tensors leave" not in said
+
+
+def test_the_allocator_that_cannot_be_told_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helixfold.execution.allocator.refusal", lambda: "no glibc")
+    said = operators(capsys, "--length", 16, "--rows", 4, "--device", "cpu")
+    assert said["memory that tensors leave"] == "left as it is: no glibc\n"

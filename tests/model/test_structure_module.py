@@ -126,7 +126,8 @@ def test_heads_start_with_point_weight_one_and_prefer_near_points() -> None:
     place = torch.arange(R, dtype=torch.float32)
     on_a_line = torch.stack([place, torch.zeros(R), torch.zeros(R)], -1)[None]
     frames = Rigid(rotation=torch.eye(3).expand(1, R, 3, 3), translation=on_a_line)
-    found = attention(torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z), torch.ones(1, R), frames)[0, :, 0]
+    pair = attention.context(torch.randn(1, R, R, C_Z))
+    found = attention(torch.randn(1, R, CONFIG.c), pair, torch.ones(1, R), frames)[0, :, 0]
     # Every one of P points adds its squared distance; the weight is (3 P 9/2)^-1/2 and half of that counts.
     logits = -0.5 * CONFIG.query_points * (place[:, None] - place).square() * (3 * CONFIG.query_points * 4.5) ** -0.5
     torch.testing.assert_close(found, logits.softmax(-1) @ place - place, rtol=1e-4, atol=1e-4)
@@ -142,7 +143,7 @@ def test_attention_shifts_by_pair_and_by_scalars_with_a_third_of_the_variance_ea
     torch.nn.init.normal_(attention.key_value.weight)
     attention.out.weight.data[: CONFIG.c_scalar, : CONFIG.c_scalar] = torch.eye(CONFIG.c_scalar)  # head 0's values
     single, pair = torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z)
-    found = attention(single, pair, torch.ones(1, R), random_frames())[0, :, : CONFIG.c_scalar]
+    found = attention(single, attention.context(pair), torch.ones(1, R), random_frames())[0, :, : CONFIG.c_scalar]
     query = attention.query(single)[0, :, : CONFIG.c_scalar]
     key, value = attention.key_value(single)[0, :, : 2 * CONFIG.c_scalar].chunk(2, -1)
     logits = query @ key.T * CONFIG.c_scalar**-0.5 + attention.pair_bias(pair)[0, ..., 0]

@@ -170,15 +170,16 @@ def test_moving_all_frames_moves_the_structure_along() -> None:
         rotation=quaternion_to_rotation(torch.nn.functional.normalize(torch.randn(1, 9, 4), dim=-1)),
         translation=torch.randn(1, 9, 3),
     )
-    update = attention(single, pair, torch.ones(1, 9), frames)
-    assert relative_error(attention(single, pair, torch.ones(1, 9), motion.compose(frames)), update) < 1e-4
+    context, mask = attention.context(pair), torch.ones(1, 9)
+    update = attention(single, context, mask, frames)
+    assert relative_error(attention(single, context, mask, motion.compose(frames)), update) < 1e-4
     aatype, torsions = torch.arange(9)[None], torch.nn.functional.normalize(torch.randn(1, 9, 7, 2), dim=-1)
 
     def atoms(backbone: Rigid) -> torch.Tensor:
         return atom14_from_rigid_groups(aatype, rigid_groups_from_torsions(aatype, backbone, torsions))
 
-    mask = atom14_mask(aatype, torch.ones(1, 9))[..., None]
-    assert relative_error(atoms(motion.compose(frames)), motion.apply(atoms(frames)) * mask) < 1e-5
+    atom_mask = atom14_mask(aatype, mask)[..., None]
+    assert relative_error(atoms(motion.compose(frames)), motion.apply(atoms(frames)) * atom_mask) < 1e-5
 
 
 def test_an_ensemble_averages_representations() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.attention import attention, attention_reference
+from helixfold.ops.dispatch import forced
 from tests.networks import relative_error
 
 SIZES = [(1, 1), (7, 7), (63, 65), (65, 7), (1, 65), (65, 1)]
@@ -52,11 +53,12 @@ def root_mean_square(difference: Tensor) -> float:
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("masked", ["none", "some", "row"])
-@pytest.mark.parametrize("b", [1, 2])
-def test_the_fused_path_equals_the_reference(queries: int, keys: int, bias: bool, masked: str, b: int) -> None:
-    given = inputs(queries, keys, b=b, bias=bias, masked=masked)
-    with torch.no_grad():
+@pytest.mark.parametrize("backend", ["rows", "sdpa"])
+def test_each_backend_equals_the_reference(queries: int, keys: int, bias: bool, masked: str, backend: str) -> None:
+    given = inputs(queries, keys, bias=bias, masked=masked)
+    with torch.no_grad(), forced(backend) as used:
         found, expected = attention(*given), attention_reference(*given)
+    assert used == {"attention": 1}
     assert torch.isfinite(found).all()
     assert relative_error(found, expected) < 1e-5
 
@@ -101,9 +103,12 @@ def test_masked_rows_have_finite_gradients() -> None:
 
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
 @pytest.mark.parametrize("masked", ["none", "some", "row"])
-def test_bfloat16_is_at_most_twice_as_far_off_as_plain_torch(queries: int, keys: int, masked: str) -> None:
+@pytest.mark.parametrize("backend", ["rows", "sdpa"])
+def test_bfloat16_is_at_most_twice_as_far_off_as_plain_torch(
+    queries: int, keys: int, masked: str, backend: str
+) -> None:
     given = cast(inputs(queries, keys, masked=masked), torch.bfloat16)
-    with torch.no_grad():
+    with torch.no_grad(), forced(backend):
         exact = attention_reference(*cast(given, torch.float32))
         fused, reference = attention(*given), attention_reference(*given)
         allowed = 2 * root_mean_square(plain(*given) - exact)

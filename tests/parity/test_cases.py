@@ -16,12 +16,31 @@ from helixfold.inference import FoldingOptions, recycle
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs, Recycled
 from helixfold.model.update import Executor
+from helixfold.ops.dispatch import forced
 from tests.parity.cases import DATA, SMALL_CASES, Case, deviation, outputs_as_deepmind, read_case
 
 pytestmark = pytest.mark.parity
 
 LARGER_CASES = ["monomer_ptm_full", "monomer_ptm_loss"]
 RECYCLED_CASES = ["monomer_ptm_recycle2", "monomer_ptm_padded", "monomer_ptm_full"]
+# What a pass without gradients uses of each.
+BACKENDS = {
+    "reference": {
+        "add_change",
+        "attention",
+        "global_attention",
+        "invariant_point_attention",
+        "layer_norm",
+        "norm_linear",
+        "outer_product_mean",
+        "self_attention",
+        "transition",
+        "triangle_multiplication",
+        "triangle_operand",
+    },
+    "rows": {},
+    "triton": {},
+}
 # Angstrom; asked of everything that holds atom positions or frames.
 COORDINATE_TOLERANCE = 1e-3
 # Not from the network: constants, scores made from logits (with a test of their own), and what needs labels.
@@ -81,6 +100,17 @@ def test_every_output_equals_deepminds(case: Case, model: AlphaFold, run: Execut
         outputs = run_all_passes(model, run, case)
     assert outputs.representations.pair.requires_grad == gradients
     require_equal(outputs, case)
+
+
+@pytest.mark.parametrize("case", ["monomer_ptm_full"], indirect=True)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_gives_deepminds_outputs(case: Case, model: AlphaFold, backend: str) -> None:
+    """At the channels of the published models, which kernels are made for."""
+    if backend == "triton":
+        pytest.importorskip("triton")
+    with torch.no_grad(), forced(backend) as used:
+        require_equal(model(Whole(), [case.batches[-1]], case.recycled[-1]), case)
+    assert used.keys() == BACKENDS[backend]
 
 
 @pytest.mark.parametrize("case", RECYCLED_CASES, indirect=True)

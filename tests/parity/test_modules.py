@@ -274,7 +274,8 @@ def test_invariant_point_attention() -> None:
     module = InvariantPointAttention(CONFIG.structure, C_Z)
     reference.load(module, "structure_module.attention", FOLD)
     single, pair, mask = (reference.given[name] for name in ("inputs_1d", "inputs_2d", "mask"))
-    require_equal(module(single, pair, mask[..., 0], frames(reference.given["affine"])), reference.returned["result"])
+    found = module(single, module.context(pair), mask[..., 0], frames(reference.given["affine"]))
+    require_equal(found, reference.returned["result"])
 
 
 def test_torsions_and_side_chains() -> None:

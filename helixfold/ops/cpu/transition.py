@@ -33,9 +33,11 @@ class _Transition(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale, offset, w1, b1, w2, _ = ctx.saved_tensors
+        # Read once: what recompute hands over can be asked for only once.
+        x, *parameters = ctx.saved_tensors
+        scale, offset, w1, b1, w2, _ = parameters
         of_x = torch.empty(x.shape, dtype=x.dtype)
-        sums = [torch.zeros(each.shape) for each in ctx.saved_tensors[1:]]
+        sums = [torch.zeros(each.shape) for each in parameters]
         of_scale, of_offset, of_w1, of_b1, of_w2, of_b2 = sums
         room, room_of_gradient = _room(x, w1), _room(x, w1)
         for rows, gradients, out in zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(of_x, w1), strict=True):
@@ -55,7 +57,7 @@ class _Transition(torch.autograd.Function):
             out.copy_(of_rows)
             of_scale += block_scale
             of_offset += block_offset
-        return of_x, *(each.to(like.dtype) for each, like in zip(sums, ctx.saved_tensors[1:], strict=True))
+        return of_x, *(each.to(like.dtype) for each, like in zip(sums, parameters, strict=True))
 
 
 def _size(x: Tensor, expand: Tensor) -> int:

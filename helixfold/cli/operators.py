@@ -1,0 +1,58 @@
+"""The part of `helixfold doctor` on operators: which backend computes each of them at a size, and why no other."""
+
+import argparse
+from collections.abc import Iterator
+
+import torch
+
+from helixfold.cli.op_cases import OpCase, Shape, op_cases
+from helixfold.device import pick_device
+from helixfold.execution import allocator
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The size and the place that operators are asked about."""
+    group = parser.add_argument_group("operators")
+    group.add_argument("--length", type=int, default=256, metavar="N", help="residues (%(default)s)")
+    group.add_argument("--rows", type=int, default=128, metavar="N", help="of the alignment (%(default)s)")
+    group.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="(%(default)s)")
+    group.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(%(default)s)")
+
+
+def report(options: argparse.Namespace) -> Iterator[str]:
+    """The report's lines."""
+    # Another device than those of this machine may be asked about.
+    device = pick_device().type if options.device == "auto" else options.device
+    shape = Shape(residues=options.length, rows=options.rows, dtype=getattr(torch, options.dtype))
+    yield f"operators on {device}, {options.length} residues, {options.rows} rows, {options.dtype}"
+    for case in op_cases(shape, "meta"):
+        lines = _lines(case, device)
+        yield from (f"  {case.name if line is lines[0] else '':48}{line}" for line in lines)
+    if device == "cpu":
+        refused = allocator.refusal()
+        kept = "kept for later ones by predict, train and benchmark"
+        yield f"  {'memory that tensors leave':48}{kept if refused is None else f'left as it is: {refused}'}"
+
+
+def _lines(case: OpCase, device: str) -> list[str]:
+    with torch.no_grad():
+        predicting = _choices(case, device)
+    with torch.enable_grad():
+        training = predicting if case.in_place else _choices(case, device)
+    if predicting == training:
+        return predicting
+    return [f"{line}, in prediction" for line in predicting] + [f"{line}, in training" for line in training]
+
+
+def _choices(case: OpCase, device: str) -> list[str]:
+    """Of each of its operators the first backend that can, and why none before it."""
+    lines = []
+    for op, arguments in case.calls:
+        before: list[str] = []
+        for name, reason in op.refusals(device, *arguments).items():
+            if reason is None:
+                because = f" ({'; '.join(before)})" if before else ""
+                lines.append(f"{op.name}: {name}{because}")
+                break
+            before.append(f"{name}: {reason}")
+    return lines

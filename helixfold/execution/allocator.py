@@ -1,0 +1,86 @@
+"""What becomes of memory that tensors leave on a CPU: kept for the next ones, or given back to the system.
+
+As it comes, the C library maps every tensor above 32 MiB anew and lets the system clear it page by page when it is
+first written, which takes longer than many an operator. Commands choose otherwise once, for the whole process; nothing
+here is done on import. Only glibc can be told.
+"""
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_PARAMETERS = {"trim_threshold": -1, "top_pad": -2, "mmap_threshold": -3, "mmap_max": -4}  # of malloc.h
+# glibc raises its thresholds as large blocks are freed, until it is told any; this is where it would have ended.
+_USUAL = {"trim_threshold": 64 * 2**20, "top_pad": 128 * 2**10, "mmap_threshold": 32 * 2**20, "mmap_max": 65536}
+# Blocks come from the heap, of which nothing is trimmed. The largest are still mapped alone: a freed block of the heap
+# serves a new one of its size only after it has been joined with a neighbour, and so some memory lies idle.
+_KEPT = {"trim_threshold": -1, "top_pad": 64 * 2**20, "mmap_threshold": 512 * 2**20, "mmap_max": 65536}
+# Everything above 64 KiB is mapped alone and unmapped when it is freed: the process holds what tensors hold.
+_RETURNED = {"trim_threshold": 2**16, "top_pad": 0, "mmap_threshold": 2**16, "mmap_max": 2**20}
+
+# What holds now, innermost last; malloc has one setting for all threads.
+_settings: list[dict[str, int]] = [_USUAL]
+
+
+def refusal() -> str | None:
+    """Why this process's allocator is left as it is; None if it can be told."""
+    if sys.platform != "linux":
+        return f"{sys.platform} has no glibc"
+    process = ctypes.CDLL(None)
+    if not hasattr(process, "gnu_get_libc_version"):
+        return "the C library is not glibc"
+    glibc = ctypes.CDLL("libc.so.6")
+    if _address(process.malloc) != _address(glibc.malloc):
+        return "another allocator has been loaded before glibc's"
+    return None
+
+
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Keep freed memory mapped for later tensors; where the allocator cannot be told, do nothing.
+
+    Afterwards what was kept is given back and the setting from before holds again.
+    """
+    with _set(_KEPT):
+        yield
+
+
+@contextmanager
+def freed_memory_returned() -> Iterator[None]:
+    """Give freed memory back at once, so that the process's size is that of its tensors; for measuring it."""
+    with _set(_RETURNED):
+        yield
+
+
+def give_back() -> None:
+    """Give memory that is free now back to the system, whatever holds for later."""
+    if refusal() is None:
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def _set(setting: dict[str, int]) -> Iterator[None]:
+    if refusal() is not None:
+        yield
+        return
+    _settings.append(setting)
+    _apply(setting)
+    try:
+        yield
+    finally:
+        _settings.pop()
+        _apply(_settings[-1])
+
+
+def _apply(setting: dict[str, int]) -> None:
+    library = ctypes.CDLL(None)
+    accepted = {name: library.mallopt(_PARAMETERS[name], value) for name, value in setting.items()}
+    if not accepted["mmap_threshold"]:
+        # Some versions allow 32 MiB at most: then no block is mapped alone.
+        library.mallopt(_PARAMETERS["mmap_max"], 0)
+    give_back()
+
+
+def _address(function: object) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]

@@ -1,0 +1,158 @@
+"""CUDA graphs: a pass without gradients recorded once for its shapes, then launched whole instead of op by op."""
+
+import copy
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from helixfold.model.alphafold import AlphaFold
+
+# Runs before a recording: kernels are compiled, libraries make their room and tables are copied to the device.
+WARM_UPS = 2
+# Recordings kept by a function, of the kinds of arguments that were used last; each keeps what it returns.
+MOST_RECORDINGS = 4
+_KIND_OF_DEVICE = "cuda"
+
+
+class Replayed:
+    """A function of tensors that is recorded on its first call on a GPU, and replayed for arguments of the same kind.
+
+    Two calls are of the same kind if they differ only in the values of tensors, which may stand in tuples, lists and
+    dataclasses. Arguments are copied in and results copied out. Whatever else the function reads is read where it was
+    at the recording: parameters may change in place, but not be replaced. The function must neither look at values nor
+    copy from the host. It may be a module, or a method of one; for the whole network, `Replayed(model)`.
+
+    Calls that `refusal` has a reason against are carried out as without a recording.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.recordings: dict[Hashable, _Recording] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.refusal(*arguments) is not None:
+            return self.function(*arguments)
+        # Modules compute otherwise in training, which their arguments do not show.
+        module = getattr(self.function, "__self__", self.function)
+        kind = getattr(module, "training", False), _kind(arguments)
+        recording = self.recordings.pop(kind, None)
+        if recording is None:
+            while len(self.recordings) >= MOST_RECORDINGS:
+                del self.recordings[next(iter(self.recordings))]
+            # Results are copied out before anything else is replayed, so all recordings can compute in the same memory.
+            pool = next((each.graph.pool() for each in self.recordings.values()), None)
+            recording = _Recording(self.function, arguments, pool)
+        self.recordings[kind] = recording
+        return recording.replay(arguments)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Replayed":
+        # The copy's parameters stand elsewhere.
+        return Replayed(copy.deepcopy(self.function, memo))
+
+    def refusal(self, *arguments: Any) -> str | None:
+        """Why such a call is not recorded; None if it is."""
+        if torch.is_grad_enabled():
+            return "gradients may be asked for"
+        if _recording_now:
+            return "it is part of what is being recorded"
+        devices = {each.device for each in _tensors(arguments)}
+        if len(devices) != 1:
+            return "its tensors are on several devices" if devices else "it is given no tensor"
+        kind = devices.pop().type
+        return None if kind == _KIND_OF_DEVICE else f"graphs are for {_KIND_OF_DEVICE}, not {kind}"
+
+
+def replay_structure_module(model: AlphaFold) -> None:
+    """Replay the structure module in passes without gradients: about 800 launches that each compute little."""
+    structure = model.structure_module
+    if not isinstance(structure.forward, Replayed):
+        # Python finds it before the class's method.
+        setattr(structure, "forward", Replayed(structure.forward))  # noqa: B010 (a method may not be assigned to)
+
+
+@runtime_checkable
+class Graph(Protocol):
+    """What is used of a `torch.cuda.CUDAGraph`."""
+
+    def replay(self) -> None: ...
+
+    def pool(self) -> Any: ...
+
+
+# Seen by functions inside of the one that is being recorded.
+_recording_now = False
+
+
+class _Recording:
+    """A function's launches for arguments of one kind."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], pool: Any) -> None:
+        global _recording_now  # noqa: PLW0603 (one recording at a time in a process)
+        self.inputs = [each.clone() for each in _tensors(arguments)]
+        given = _with_tensors(arguments, iter(self.inputs))
+        _recording_now = True
+        try:
+            self.graph, self.outputs = _record(lambda: function(*given), self.inputs[0].device, pool)
+        finally:
+            _recording_now = False
+
+    def replay(self, arguments: tuple[Any, ...]) -> Any:
+        for room, given in zip(self.inputs, _tensors(arguments), strict=True):
+            room.copy_(given)
+        self.graph.replay()
+        return _with_tensors(self.outputs, (each.clone() for each in _tensors(self.outputs)))
+
+
+def _record(run: Callable[[], Any], device: torch.device, pool: Any) -> tuple[Graph, Any]:
+    """The graph of what `run` launches, and what it returns: memory that a replay writes."""
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            outputs = run()
+    return graph, outputs
+
+
+def _kind(value: Any) -> Hashable:
+    """What is the same in all arguments of a kind."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.device
+    parts = _parts(value)
+    return value if parts is None else (type(value), *(_kind(part) for part in parts))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    for part in _parts(value) or ():
+        yield from _tensors(part)
+
+
+def _with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same with other tensors, which come in the order of `_tensors`."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    parts = _parts(value)
+    if parts is None:
+        return value
+    changed = [_with_tensors(part, tensors) for part in parts]
+    if isinstance(value, list | tuple):
+        return type(value)(changed)
+    return replace(value, **dict(zip((field.name for field in fields(value)), changed, strict=True)))
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What a tuple, list or dataclass holds."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in fields(value)]
+    return None

@@ -1,0 +1,215 @@
+"""Attention a few rows at a time: logits stay in the cache, and a backward pass computes them again."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from helixfold.ops.cpu.blocks import Scratch
+from helixfold.ops.cpu.folded_norm import parts
+
+# Of the logits of a row that are there at a time: enough to keep cores busy, little enough for their caches.
+_LOGITS_BYTES = 2 * 2**20
+# Of all that several rows need: only small ones are taken together, for then their heads must be copied.
+_ROWS_BYTES = 2**20
+# Tall products whose results are no wider run several times faster the other way round, and those of narrow dtypes
+# take longer than in float32.
+_NARROW = 16
+
+
+def attention_rows(
+    query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None, gate: Tensor | None
+) -> Tensor:
+    """`attention` on a CPU, with `penalty` [b n k] for the mask; keeps nothing of rows by queries by keys."""
+    heads, queries = query.shape[2:4]
+    query = query * query.shape[-1] ** -0.5
+    shared = key.shape[2] == 1
+    if shared:
+        # Heads with the same keys are as many more queries.
+        query = rearrange(query, "b n h q d -> b n 1 (h q) d")
+        bias = None if bias is None else rearrange(bias, "b h q k -> b 1 (h q) k")
+    gathered: Tensor = _Attention.apply(query, key, value, penalty, bias)
+    if shared:
+        gathered = rearrange(gathered, "b n 1 (h q) c -> b n h q c", h=heads, q=queries)
+    return gathered if gate is None else gathered * gate.sigmoid()
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, value, penalty, bias)
+        b, n, h, q, _ = query.shape
+        gathered = value.new_empty(b, n, q, h, value.shape[-1]).transpose(2, 3)
+        for rows, into in zip(_samples(query, key, value, penalty, bias), gathered, strict=True):
+            rows.gather(into)
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, penalty, bias = ctx.saved_tensors
+        of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
+        of_bias = torch.zeros(bias.shape) if ctx.needs_input_grad[4] else None
+        for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
+            rows.gather_again(
+                gradient[index],
+                None,
+                (of_query[index], of_key[index], of_value[index]),
+                None if of_bias is None else of_bias[index],
+            )
+        return of_query, of_key, of_value, None, None if of_bias is None else of_bias.to(bias.dtype)
+
+
+def _samples(
+    query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None
+) -> Iterator["Rows"]:
+    scratch = Scratch()
+    for index in range(len(query)):
+        yield Rows(
+            query=query[index],
+            key=key[index],
+            value=value[index],
+            penalty=None if penalty is None else penalty[index],
+            bias=None if bias is None else bias[index].float(),
+            scratch=scratch,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows that attend each within itself.
+
+    Query [n h q d], scaled already, key [n h k d] and value [n h k c] have any strides; `penalty` [n k] and `bias`
+    [h q k] are float32.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    penalty: Tensor | None
+    bias: Tensor | None
+    scratch: Scratch = field(default_factory=Scratch)
+
+    def gather(self, gathered: Tensor) -> None:
+        """Write what the queries find into `gathered` [n h q c]."""
+        for rows in self._rows():
+            key, value = self._flat(self.key[rows]), self._flat(self.value[rows])
+            for part in self._queries():
+                weights = self._rounded(
+                    "rounded", self._weights(self._flat(self.query[rows, :, part]), key, rows, part)
+                )
+                _put(_product(weights, value), gathered[rows, :, part])
+
+    def gather_again(
+        self,
+        gradient: Tensor,
+        gathered: Tensor | None,
+        of_heads: tuple[Tensor, Tensor, Tensor],
+        of_bias: Tensor | None,
+    ) -> None:
+        """Write the gradients of query, key and value that follow from what is found, and add those of the bias.
+
+        What is found is written again where there is room for it.
+        """
+        of_query, of_key, of_value = of_heads
+        for rows in self._rows():
+            key, value = self._flat(self.key[rows]), self._flat(self.value[rows])
+            to_key, to_value = [], []
+            for part in self._queries():
+                query, of_found = self._flat(self.query[rows, :, part]), self._flat(gradient[rows, :, part])
+                weights = self._weights(query, key, rows, part)
+                rounded = self._rounded("rounded", weights)
+                if gathered is not None:
+                    _put(_product(rounded, value), gathered[rows, :, part])
+                to_value.append(_product(rounded.mT, of_found))
+                of_logits = self._wide_product("gradients", of_found, value)
+                torch.ops.aten._softmax_backward_data.out(of_logits, weights, -1, torch.float32, grad_input=of_logits)
+                if of_bias is not None:
+                    _add(of_logits.view(-1, *of_bias[:, part].shape), of_bias[:, part])
+                rounded = self._rounded("rounded gradients", of_logits)
+                _put(_product(rounded, key), of_query[rows, :, part])
+                to_key.append(_product(rounded.mT, query))
+            _put(_total(to_key), of_key[rows])
+            _put(_total(to_value), of_value[rows])
+
+    def _rows(self) -> Iterator[slice]:
+        n, h, q, d = self.query.shape
+        k, c = self.value.shape[-2:]
+        return parts(n, _ROWS_BYTES // (4 * h * (q * k + q * d + k * (d + c))))
+
+    def _queries(self) -> Iterator[slice]:
+        _, h, q, _ = self.query.shape
+        return parts(q, _LOGITS_BYTES // (4 * h * self.key.shape[2]))
+
+    def _weights(self, query: Tensor, key: Tensor, rows: slice, part: slice) -> Tensor:
+        """The softmax of logits [(n h) q k], in float32 whatever the queries are."""
+        shape = (len(query), query.shape[1], key.shape[1])
+        logits = self.scratch("weights", *shape)
+        by_row = logits.view(-1, self.query.shape[1], *shape[1:])
+        penalty = None if self.penalty is None else self.penalty[rows, None, None]
+        bias = None if self.bias is None else self.bias[:, part]
+        terms = [each for each in (bias, penalty) if each is not None]
+        if query.dtype == logits.dtype and terms:
+            # A product that is added to what is there saves a pass.
+            if len(terms) == 2:
+                torch.add(*terms, out=by_row)
+            else:
+                by_row.copy_(terms[0])
+            logits.baddbmm_(query, key.mT)
+        else:
+            self._wide_product("weights", query, key)
+            for term in terms:
+                by_row += term
+        return torch.softmax(logits, -1, out=logits)
+
+    def _wide_product(self, name: str, left: Tensor, right: Tensor) -> Tensor:
+        """Products of all with all in float32, in the memory of that name."""
+        room = self.scratch(name, *left.shape[:2], right.shape[1])
+        if left.dtype == room.dtype:
+            return torch.bmm(left, right.mT, out=room)
+        narrow = self.scratch("narrow", *room.shape, dtype=left.dtype)
+        return room.copy_(torch.bmm(left, right.mT, out=narrow))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of the operands of products."""
+        return torch.float32 if min(self.query.shape[2], self.key.shape[2]) < _NARROW else self.value.dtype
+
+    def _rounded(self, name: str, weights: Tensor) -> Tensor:
+        """As operands of products."""
+        if weights.dtype == self._dtype:
+            return weights
+        return self.scratch(name, *weights.shape, dtype=self._dtype).copy_(weights)
+
+    def _flat(self, heads: Tensor) -> Tensor:
+        """[n h ...] as [(n h) ...], operands of products; oneDNN, for narrow dtypes, is faster if contiguous."""
+        flat = heads.flatten(0, 1).to(self._dtype)
+        return flat if flat.dtype == torch.float32 else flat.contiguous()
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    if left.shape[2] == 1:
+        return left * right
+    if right.shape[2] <= _NARROW < left.shape[1] and left.dtype == torch.float32:
+        return torch.bmm(right.mT, left.mT).mT
+    return torch.bmm(left, right)
+
+
+def _put(flat: Tensor, into: Tensor) -> None:
+    into.copy_(flat.view(into.shape))
+
+
+def _total(terms: list[Tensor]) -> Tensor:
+    """In float32 if there are several."""
+    return terms[0] if len(terms) == 1 else torch.stack(terms).sum(0, dtype=torch.float32)
+
+
+def _add(terms: Tensor, total: Tensor) -> None:
+    if len(terms) == 1:
+        total += terms[0]
+    else:
+        total += terms.sum(0)

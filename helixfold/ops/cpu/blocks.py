@@ -1,0 +1,20 @@
+"""What backends share that work on blocks small enough for the processor's cache."""
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+
+class Scratch:
+    """Memory for temporaries that every block uses again: fresh memory is slow, it is mapped page by page."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Contiguous and not initialised; overwrites what was given under this name, which has always one dtype."""
+        size, kept = prod(shape), self._kept.get(name)
+        if kept is None or len(kept) < size:
+            kept = self._kept[name] = torch.empty(size, dtype=dtype)
+        return kept[:size].view(shape)

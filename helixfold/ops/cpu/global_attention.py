@@ -1,0 +1,144 @@
+"""Global attention in blocks of rows that stay in the cache all the way from the stream to its change."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from helixfold.ops.cpu.attention import Rows
+from helixfold.ops.cpu.blocks import Scratch
+from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised, parts
+from helixfold.ops.linear import Affine
+
+# Of a block's projections: products are large enough to be fast.
+_BLOCK_BYTES = 4 * 2**20
+
+
+def global_attention_rows(
+    x: Tensor,
+    mask: Tensor,
+    penalty: Tensor | None,
+    norm: Affine,
+    query: Affine,
+    key: Affine,
+    value: Affine,
+    gate: Affine,
+    out: Affine,
+    heads: int,
+) -> Tensor:
+    """`global_attention` on a CPU, with `penalty` [b n k] for the mask; a training pass keeps its arguments only.
+
+    The queries' map has no offset.
+    """
+    scale = (len(query.weight) // heads) ** -0.5
+    # The mean's own last channel is 1, or 0 of a row without elements, and so brings in the norm's offset or not.
+    weight, offset = folded(norm, Affine(scale * query.weight))
+    of_mean = torch.cat([weight, offset[:, None]], 1)
+    out_offset = torch.zeros(len(out.weight)) if out.bias is None else out.bias.float()
+    change: Tensor = _GlobalAttention.apply(
+        x, mask, penalty, of_mean, *folded(norm, key, value, gate), out.weight.float(), out_offset
+    )
+    return change
+
+
+class _GlobalAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor, penalty: Tensor | None, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(x, mask, penalty, *parameters)
+        *maps, out_weight, out_offset = (each.to(x.dtype) for each in parameters)
+        change = torch.empty_like(x)
+        for index, block in _blocks(x, mask, penalty, *maps):
+            block.attention.gather(block.gathered)
+            gated = block.gates.mul_(block.for_elements(block.gathered))
+            change[index] = torch.addmm(out_offset, gated.flatten(0, 1), out_weight.mT).view(change[index].shape)
+        return change
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, mask, penalty, *parameters = ctx.saved_tensors
+        query_weight, weight, offset, out_weight, _ = (each.to(x.dtype) for each in parameters)
+        of_x = torch.empty_like(x)
+        of_query_map, of_maps, of_out = (MapGradient(each) for each in (query_weight, weight, out_weight))
+        scratch = Scratch()
+        for index, block in _blocks(x, mask, penalty, query_weight, weight, offset):
+            of_change = gradient[index].reshape(-1, len(out_weight))
+            of_gated = (of_change @ out_weight).view(block.gates.shape)
+            of_found = rearrange((of_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.gathered.shape[2])
+            of_projected = scratch("of projected", *block.gates.shape[:2], len(weight), dtype=x.dtype)
+            of_key, of_value, of_gates = of_projected.split(block.widths, -1)
+            of_query = torch.empty_like(block.gathered)
+            of_heads = of_query, of_key[:, None], of_value[:, None]
+            block.attention.gather_again(of_found, block.gathered, of_heads, of_bias=None)
+            found = block.for_elements(block.gathered)
+            of_out.add(of_change.mT, (block.gates * found).flatten(0, 1))
+            of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(found), block.gates))
+            of_projected = of_projected.flatten(0, 1)
+            of_maps.add(of_projected.mT, block.inputs)
+            of_query = of_query.flatten(1)
+            of_query_map.add(of_query.mT, block.means)
+            of_normed = (of_projected @ weight).float()
+            of_mean = (of_query @ query_weight)[:, :-1].float()
+            of_normed.view(*block.shares.shape, -1).addcmul_(block.shares[..., None], of_mean[:, None])
+            norm_gradient(of_normed, block.normed, block.scale, of_x[index])
+        of_parameters = (of_query_map.weight, of_maps.weight, of_maps.bias, of_out.weight, of_out.bias)
+        return of_x, None, None, *of_parameters
+
+
+class _Block(NamedTuple):
+    """Some rows of a sample."""
+
+    normed: Tensor  # [m c] of the elements of all rows
+    scale: Tensor  # [m 1]
+    inputs: Tensor  # [m c]
+    shares: Tensor  # [n k] of each element in its row's mean
+    means: Tensor  # [n c+1]
+    attention: Rows
+    gates: Tensor  # [n k h*d]
+    gathered: Tensor  # [n 1 h d], room for what the attention finds
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """Of key, value and gate side by side."""
+        return self.attention.key.shape[-1], self.attention.value.shape[-1], self.gates.shape[-1]
+
+    @staticmethod
+    def for_elements(of_rows: Tensor) -> Tensor:
+        return rearrange(of_rows, "n 1 h d -> n 1 (h d)")
+
+
+def _blocks(
+    x: Tensor, mask: Tensor, penalty: Tensor | None, query_weight: Tensor, weight: Tensor, offset: Tensor
+) -> Iterator[tuple[tuple[int, slice], _Block]]:
+    """Blocks up to their projections, each with its index; one is overwritten by the next."""
+    b, n, k, c = x.shape
+    width = len(query_weight)
+    narrow = (len(weight) - width) // 2
+    scratch = Scratch()
+    for sample in range(b):
+        for rows in parts(n, _BLOCK_BYTES // (len(weight) * k * x.element_size())):
+            normed, scale = normalised(x[sample, rows])
+            inputs = normed.to(x.dtype)
+            # 1e-10 keeps a row without elements finite.
+            shares = mask[sample, rows].float()
+            shares = shares / (shares.sum(-1, keepdim=True) + 1e-10)
+            mean = torch.bmm(shares[:, None], normed.view(*shares.shape, c))[:, 0]
+            means = torch.cat([mean, shares.sum(-1, keepdim=True)], -1).to(x.dtype)
+            room = scratch("projected", len(inputs), len(weight), dtype=x.dtype)
+            projected = torch.addmm(offset, inputs, weight.mT, out=room).view(*shares.shape, -1)
+            key, value, gates = projected.split((narrow, narrow, width), -1)
+            # The heads are queries of one head: they share its keys.
+            query = rearrange(means @ query_weight.mT, "n (h d) -> n 1 h d", d=narrow)
+            attention = Rows(
+                query=query,
+                key=key[:, None],
+                value=value[:, None],
+                penalty=None if penalty is None else penalty[sample, rows],
+                bias=None,
+                scratch=scratch,
+            )
+            yield (
+                (sample, rows),
+                _Block(normed, scale, inputs, shares, means, attention, gates.sigmoid_(), torch.empty_like(query)),
+            )

@@ -1,0 +1,41 @@
+"""Layer norm and a narrow map on a CPU: positions stay in the cache between the two, and only the stream is saved."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helixfold.ops.cpu.folded_norm import MapGradient, blocks, folded, norm_gradient, normalised
+from helixfold.ops.linear import Affine
+
+
+def norm_linear_rows(x: Tensor, norm: Affine, project: Affine) -> Tensor:
+    """`norm_linear` on a CPU."""
+    mapped: Tensor = _NormLinear.apply(x, *folded(norm, project))
+    return mapped
+
+
+class _NormLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+        mapped = x.new_empty(*x.shape[:-1], len(weight))
+        for block in blocks(x.shape[:-1]):
+            values, _ = normalised(x[block])
+            torch.addmm(bias, values.to(x.dtype), weight.mT, out=mapped[block].view(-1, len(weight)))
+        return mapped
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        of_map = MapGradient(weight)
+        of_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        weight = weight.to(x.dtype)
+        for block in blocks(x.shape[:-1]):
+            values, scale = normalised(x[block])
+            of_mapped = gradient[block].reshape(-1, len(weight))
+            of_map.add(of_mapped.mT, values.to(x.dtype))
+            if of_x is not None:
+                norm_gradient((of_mapped @ weight).float(), values, scale, of_x[block])
+        return of_x, of_map.weight, of_map.bias

@@ -1,0 +1,123 @@
+"""Self-attention in blocks of rows that stay in the cache all the way from the stream to its change."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from helixfold.ops.cpu.attention import Rows
+from helixfold.ops.cpu.blocks import Scratch
+from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised, parts
+from helixfold.ops.linear import Affine
+
+# Of a block's projections: products are large enough to be fast.
+_BLOCK_BYTES = 4 * 2**20
+
+
+def self_attention_rows(
+    x: Tensor,
+    penalty: Tensor | None,
+    bias: Tensor | None,
+    norm: Affine,
+    qkv: Affine,
+    gate: Affine,
+    out: Affine,
+    heads: int,
+) -> Tensor:
+    """`self_attention` on a CPU, with `penalty` [b n k] for the mask; a training pass keeps its arguments only."""
+    width = len(gate.weight)
+    # The logits are scaled by the queries' map.
+    factors = torch.ones(len(qkv.weight))
+    factors[:width] = (width // heads) ** -0.5
+    scaled = Affine(factors[:, None] * qkv.weight, None if qkv.bias is None else factors * qkv.bias)
+    offset = torch.zeros(len(out.weight)) if out.bias is None else out.bias.float()
+    change: Tensor = _SelfAttention.apply(
+        x, penalty, bias, *folded(norm, scaled, gate), out.weight.float(), offset, heads
+    )
+    return change
+
+
+class _SelfAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, penalty: Tensor | None, bias: Tensor | None, *arguments: Any) -> Tensor:
+        *parameters, heads = arguments
+        ctx.save_for_backward(x, penalty, bias, *parameters)
+        ctx.heads = heads
+        weight, offset, out_weight, out_offset = (each.to(x.dtype) for each in parameters)
+        change = torch.empty_like(x)
+        for index, block in _blocks(x, penalty, bias, weight, offset, heads):
+            block.attention.gather(block.by_head(block.gathered))
+            gated = block.gathered.mul_(block.gates)
+            change[index] = torch.addmm(out_offset, gated, out_weight.mT).view(change[index].shape)
+        return change
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, penalty, bias, *parameters = ctx.saved_tensors
+        weight, offset, out_weight, _ = (each.to(x.dtype) for each in parameters)
+        of_x = torch.empty_like(x)
+        of_bias = torch.zeros(bias.shape) if ctx.needs_input_grad[2] else None
+        of_maps, of_out = MapGradient(weight), MapGradient(out_weight)
+        scratch = Scratch()
+        for index, block in _blocks(x, penalty, bias, weight, offset, ctx.heads):
+            of_change = gradient[index].reshape(-1, len(out_weight))
+            of_gated = of_change @ out_weight
+            of_projected = scratch("of projected", len(of_gated), len(weight), dtype=x.dtype)
+            of_query, of_key, of_value, of_gates = of_projected.chunk(4, 1)
+            block.attention.gather_again(
+                block.by_head(of_gated * block.gates),
+                block.by_head(block.gathered),
+                (block.by_head(of_query), block.by_head(of_key), block.by_head(of_value)),
+                None if of_bias is None else of_bias[index[0]],
+            )
+            of_out.add(of_change.mT, block.gathered * block.gates)
+            of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(block.gathered), block.gates))
+            of_maps.add(of_projected.mT, block.inputs)
+            norm_gradient((of_projected @ weight).float(), block.normed, block.scale, of_x[index])
+        of_parameters = (of_maps.weight, of_maps.bias, of_out.weight, of_out.bias)
+        return of_x, None, None if of_bias is None else of_bias.to(bias.dtype), *of_parameters, None
+
+
+class _Block(NamedTuple):
+    """Some rows of a sample, their elements [m ...] all in one dim."""
+
+    normed: Tensor
+    scale: Tensor
+    inputs: Tensor
+    attention: Rows
+    gates: Tensor
+    gathered: Tensor  # room for what the attention finds
+
+    def by_head(self, channels: Tensor) -> Tensor:
+        n, h = self.attention.query.shape[:2]
+        return rearrange(channels, "(n k) (h d) -> n h k d", n=n, h=h)
+
+
+def _blocks(
+    x: Tensor, penalty: Tensor | None, bias: Tensor | None, weight: Tensor, offset: Tensor, heads: int
+) -> Iterator[tuple[tuple[int, slice], _Block]]:
+    """Blocks up to their projections, each with its index; one is overwritten by the next."""
+    b, n, k, _ = x.shape
+    width = len(weight) // 4
+    scratch = Scratch()
+    for sample in range(b):
+        bias_of_sample = None if bias is None else bias[sample].float()
+        for rows in parts(n, _BLOCK_BYTES // (len(weight) * k * x.element_size())):
+            normed, scale = normalised(x[sample, rows])
+            inputs = normed.to(x.dtype)
+            room = scratch("projected", len(inputs), len(weight), dtype=x.dtype)
+            projected = torch.addmm(offset, inputs, weight.mT, out=room)
+            heads_of = rearrange(projected[:, : 3 * width], "(n k) (t h d) -> t n h k d", t=3, k=k, h=heads)
+            attention = Rows(
+                query=heads_of[0],
+                key=heads_of[1],
+                value=heads_of[2],
+                penalty=None if penalty is None else penalty[sample, rows],
+                bias=bias_of_sample,
+                scratch=scratch,
+            )
+            gathered = scratch("gathered", len(inputs), width, dtype=x.dtype)
+            gates = projected[:, 3 * width :].sigmoid_()
+            yield (sample, rows), _Block(normed, scale, inputs, attention, gates, gathered)

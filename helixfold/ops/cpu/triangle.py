@@ -1,0 +1,205 @@
+"""Triangle multiplication on a CPU, in blocks of rows.
+
+What is computed position by position is so for blocks that stay in the cache, with channels before positions where a
+matrix product for each channel follows. Only the stream and the operand are saved; the backward pass computes a block's
+norms, projections and products anew.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helixfold.ops.cpu.blocks import Scratch
+from helixfold.ops.cpu.folded_norm import MapGradient, block_rows, folded, norm_gradient, normalised, parts
+from helixfold.ops.layer_norm import EPS
+from helixfold.ops.linear import Affine
+
+# Rows of a block, whose products read the whole operand of the other edges: as many as have so many bytes, but not
+# fewer than make the product of a channel fast.
+_BYTES = 2**24
+_LEAST_ROWS = 128
+
+
+def triangle_operand_rows(pair: Tensor, mask: Tensor, norm: Affine, project: Affine, gate: Affine) -> Tensor:
+    """`triangle_operand` on a CPU."""
+    operand: Tensor = _Operand.apply(pair, mask.to(pair.dtype), *folded(norm, project, gate))
+    return operand
+
+
+def triangle_multiplication_rows(
+    pair: Tensor,
+    mask: Tensor,
+    right: Tensor,
+    norm_in: Affine,
+    left: Affine,
+    left_gate: Affine,
+    norm_out: Affine,
+    out: Affine,
+    gate: Affine,
+) -> Tensor:
+    """`triangle_multiplication` on a CPU."""
+    change: Tensor = _Multiplication.apply(
+        pair,
+        mask.to(pair.dtype),
+        right,
+        *folded(norm_in, left, left_gate),
+        *folded(norm_in, gate),
+        *folded(norm_out, out),
+    )
+    return change
+
+
+class _Operand(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pair: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        b, j, k, _ = pair.shape
+        operand = pair.new_empty(b, len(weight) // 2, j, k)
+        # The operand is there until it is used: with it, the gate alone is computed anew.
+        ctx.save_for_backward(pair, mask, weight, bias, operand)
+        weight, bias = weight.to(pair.dtype), bias.to(pair.dtype)
+        for sample in range(b):
+            for rows in block_rows(j, k):
+                values, _ = normalised(pair[sample, rows])
+                _gate(_projected(values.to(pair.dtype), weight, bias), mask[sample, rows], operand[sample, :, rows])
+        return operand
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        pair, mask, weight, bias, operand = ctx.saved_tensors
+        of_map = MapGradient(weight)
+        of_pair = torch.empty_like(pair) if ctx.needs_input_grad[0] else None
+        weight, bias = weight.to(pair.dtype), bias.to(pair.dtype)
+        c = operand.shape[1]
+        for sample in range(len(pair)):
+            for rows in block_rows(*mask.shape[1:]):
+                values, scale = normalised(pair[sample, rows])
+                rounded = values.to(pair.dtype)
+                gate = _projected(rounded, weight[c:], bias[c:]).sigmoid_()
+                of_operand = gradient[sample, :, rows]
+                of_both = pair.new_empty(2, *of_operand.shape)
+                torch.mul(of_operand, mask[sample, rows], out=of_both[0])
+                torch.mul(of_operand, operand[sample, :, rows], out=of_both[1])
+                of_both = of_both.view(2, c, -1)
+                of_both[0].mul_(gate)
+                of_both[1].addcmul_(of_both[1], gate, value=-1)
+                of_both = of_both.view(2 * c, -1)
+                of_map.add(of_both, rounded)
+                if of_pair is not None:
+                    norm_gradient((of_both.mT @ weight).float(), values, scale, of_pair[sample, rows])
+        return of_pair, None, of_map.weight, of_map.bias
+
+
+class _Multiplication(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(pair, mask, right, *parameters)
+        w_in, b_in, w_gate, b_gate, w_out, b_out = (each.to(pair.dtype) for each in parameters)
+        change = torch.empty_like(pair)
+        scratch = Scratch()
+        for sample, block in _blocks(pair, right):
+            stream, kept, changed = pair[sample, block], mask[sample, block], change[sample, block]
+            left, product = (_room(scratch, name, right, len(stream)) for name in ("left", "product"))
+            for rows in block_rows(*kept.shape):
+                values = normalised(stream[rows])[0].to(pair.dtype)
+                _gate(_projected(values, w_in, b_in), kept[rows], left[:, rows])
+                # The gate waits where the change will be.
+                gate = torch.addmm(b_gate, values, w_gate.mT)
+                torch.sigmoid(gate.view(changed[rows].shape), out=changed[rows])
+            torch.bmm(left, right[sample].mT, out=product)
+            for rows in block_rows(*kept.shape):
+                values = _normalised_channels(product[:, rows])[0].to(pair.dtype)
+                changed[rows] *= torch.addmm(b_out, values.mT, w_out.mT).view(changed[rows].shape)
+        return change
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        pair, mask, right, *parameters = ctx.saved_tensors
+        of_in, of_gate, of_out = (MapGradient(each) for each in parameters[::2])
+        w_in, b_in, w_gate, b_gate, w_out, b_out = (each.to(pair.dtype) for each in parameters)
+        of_pair = torch.empty_like(pair)
+        of_right = torch.zeros_like(right) if ctx.needs_input_grad[2] else None
+        c_z, columns = pair.shape[-1], mask.shape[-1]
+        scratch = Scratch()
+        for sample, block in _blocks(pair, right):
+            stream, kept, of_stream = pair[sample, block], mask[sample, block], of_pair[sample, block]
+            left, product = (_room(scratch, name, right, len(stream)) for name in ("left", "product"))
+            projections = scratch("projections", kept.numel(), len(w_in), dtype=pair.dtype)
+            for rows in block_rows(*kept.shape):
+                values = normalised(stream[rows])[0].to(pair.dtype)
+                both = projections[rows.start * columns : rows.stop * columns].view(len(w_in), -1)
+                _gate(_projected(values, w_in, b_in, out=both), kept[rows], left[:, rows])
+            torch.bmm(left, right[sample].mT, out=product)
+            for rows in block_rows(*kept.shape):
+                values = normalised(stream[rows])[0].to(pair.dtype)
+                normed, scale = _normalised_channels(product[:, rows])
+                rounded = normed.to(pair.dtype)
+                of_change = gradient[sample, block][rows].reshape(-1, c_z)
+                gate = torch.addmm(b_gate, values, w_gate.mT).sigmoid_()
+                of_logits = torch.addmm(b_out, rounded.mT, w_out.mT).mul_(of_change)
+                torch.ops.aten.sigmoid_backward.grad_input(of_logits, gate, grad_input=of_logits)
+                of_gate.add(of_logits.mT, values)
+                # The part of the pair's gradient that comes through the gate waits where the whole will be.
+                of_stream[rows] = (of_logits @ w_gate).view(of_stream[rows].shape)
+                of_mapped = gate.mul_(of_change)
+                of_out.add(of_mapped.mT, rounded.mT)
+                found = _channel_norm_gradient((w_out.mT @ of_mapped.mT).float(), normed, scale)
+                product[:, rows] = found.view(product[:, rows].shape)
+            if of_right is not None:
+                of_right[sample].baddbmm_(product.mT, left)
+            torch.bmm(product, right[sample], out=left)
+            for rows in block_rows(*kept.shape):
+                values, scale = normalised(stream[rows])
+                both = projections[rows.start * columns : rows.stop * columns].view(len(w_in), -1)
+                of_both = _gate_gradient(left[:, rows], kept[rows], both)
+                of_in.add(of_both, values.to(pair.dtype))
+                of_values = torch.addmm(of_stream[rows].reshape(-1, c_z), of_both.mT, w_in).float()
+                norm_gradient(of_values, values, scale, of_stream[rows])
+        sums = [each for of_map in (of_in, of_gate, of_out) for each in (of_map.weight, of_map.bias)]
+        return of_pair, None, of_right, *sums
+
+
+def _blocks(pair: Tensor, right: Tensor) -> Iterator[tuple[int, slice]]:
+    """Samples and rows of the stream whose products are computed at once."""
+    row_bytes = right.shape[1] * right.shape[3] * right.element_size()
+    for sample in range(len(pair)):
+        for rows in parts(pair.shape[1], max(_LEAST_ROWS, _BYTES // max(1, row_bytes))):
+            yield sample, rows
+
+
+def _room(scratch: Scratch, name: str, right: Tensor, rows: int) -> Tensor:
+    """For a block's operand or products."""
+    return scratch(name, right.shape[1], rows, right.shape[3], dtype=right.dtype)
+
+
+def _projected(values: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
+    """Maps of positions, channels first; the second half of them is the gate of the first."""
+    return torch.addmm(bias[:, None], weight, values.mT, out=out)
+
+
+def _gate(both: Tensor, mask: Tensor, out: Tensor) -> None:
+    torch.mul(torch.nn.functional.glu(both, 0).view(out.shape), mask, out=out)
+
+
+def _gate_gradient(gradient: Tensor, mask: Tensor, both: Tensor) -> Tensor:
+    """The gradient of projections, from that of what they were gated to."""
+    masked = (gradient * mask).reshape(len(gradient), -1)
+    found: Tensor = torch.ops.aten.glu_backward(masked, both, 0)
+    return found
+
+
+def _normalised_channels(x: Tensor) -> tuple[Tensor, Tensor]:
+    """As `normalised`, for channels before positions: [c, m] and [1, m]."""
+    values = torch.empty(x.shape).copy_(x).view(len(x), -1)
+    average = torch.full((1, len(x)), 1 / len(x))
+    values.sub_(average @ values)
+    scale = (average @ values.square()).add_(EPS).rsqrt_()
+    return values.mul_(scale), scale
+
+
+def _channel_norm_gradient(gradient: Tensor, values: Tensor, scale: Tensor) -> Tensor:
+    """As `norm_gradient`, for channels before positions."""
+    average = torch.full((1, len(values)), 1 / len(values))
+    slope = average @ (gradient * values)
+    return gradient.sub_(average @ gradient).addcmul_(values, slope, value=-1).mul_(scale)

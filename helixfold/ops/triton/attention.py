@@ -1,0 +1,235 @@
+"""Attention with a mask, a bias that all rows share, and a gate, as Triton kernels that keep no logits."""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from helixfold.ops.dispatch import wants_gradient
+from helixfold.ops.triton.attention_backward import attention_backward
+from helixfold.ops.triton.attention_tiles import (
+    LOG2E,
+    addressed,
+    aligned,
+    effort,
+    group_of,
+    numbers_at,
+    penalty_of,
+    place,
+    power_of_2,
+    programs,
+    read,
+    read_bias,
+    row_at,
+    weighed,
+    write,
+)
+
+
+@triton.jit
+@no_type_check
+def _take_in(
+    query,
+    so_far,
+    key,
+    value,
+    penalty,
+    bias,
+    alive,
+    here,
+    first,
+    keys,
+    scale,
+    log2e,
+    channels: tl.constexpr,
+    width: tl.constexpr,
+    block_k: tl.constexpr,
+):
+    """The softmax with one more tile of keys: the sum of values, the largest logit, the sum of shares."""
+    gathered, peak, total = so_far
+    keys_here = read(key, here, first, keys, block_k, channels, width)
+    values_here = read(value, here, first, keys, block_k, channels, width)
+    added = penalty_of(penalty, here, first, block_k)[None, :]
+    logit = tl.dot(query, tl.trans(keys_here), input_precision="ieee") * (scale * alive) + added
+    if bias is not None:
+        logit += bias * (log2e * alive)
+    higher = tl.maximum(peak, tl.max(logit, 1))
+    share = tl.exp2(logit - higher[:, None])
+    faded = tl.exp2(peak - higher)
+    gathered = tl.dot(share.to(values_here.dtype), values_here, gathered * faded[:, None], input_precision="ieee")
+    return gathered, higher, total * faded + tl.sum(share, 1)
+
+
+@triton.jit
+@no_type_check
+def _put(
+    so_far,
+    gate,
+    out,
+    logsum,
+    here,
+    sizes,
+    first,
+    channels: tl.constexpr,
+    width: tl.constexpr,
+    block_q: tl.constexpr,
+):
+    """Store the result of a tile of queries, and what its gradients will need."""
+    gathered, peak, total = so_far
+    queries = sizes[2]
+    gathered = gathered / total[:, None]
+    if gate is not None:
+        gathered *= tl.sigmoid(read(gate, here, first, queries, block_q, channels, width).to(tl.float32))
+    write(out, here, first, queries, gathered, block_q, channels, width)
+    if logsum is not None:
+        query = first + tl.arange(0, block_q)
+        tl.store(numbers_at(logsum, here, sizes) + query, peak + tl.log2(total), mask=query < queries)
+
+
+@triton.jit
+@no_type_check
+def _attend(
+    query,
+    key,
+    value,
+    penalty,
+    alive,
+    bias,
+    bias_keys,
+    gate,
+    out,
+    logsum,
+    sizes,
+    scale,
+    log2e,
+    channels: tl.constexpr,
+    width: tl.constexpr,
+    block_q: tl.constexpr,
+    block_k: tl.constexpr,
+    group: tl.constexpr,
+    two: tl.constexpr,
+):
+    """A tile of queries of a head in one row, or in two of them, which read the bias once."""
+    rows, heads, queries, keys = sizes
+    row, head, tile = place(heads, tl.cdiv(queries, block_q), group)
+    if two:
+        row *= 2
+    if row >= rows:
+        return
+    first = tile * block_q
+    here = (tl.program_id(1), row, head)
+    own = read(query, here, first, queries, block_q, channels, width)
+    own_alive = tl.load(row_at(alive, here, sizes))
+    nothing = tl.zeros([block_q, width], tl.float32)
+    lowest = tl.full([block_q], -float("inf"), tl.float32)
+    so_far = (nothing, lowest, tl.zeros([block_q], tl.float32))
+    if two:
+        # The last row of an odd number of them is computed twice, and stored twice by the same program.
+        there = (tl.program_id(1), tl.minimum(row + 1, rows - 1), head)
+        other = read(query, there, first, queries, block_q, channels, width)
+        other_alive = tl.load(row_at(alive, there, sizes))
+        other_so_far = (nothing, lowest, tl.zeros([block_q], tl.float32))
+    query_index = (first + tl.arange(0, block_q))[:, None]
+    for at in range(0, keys, block_k):
+        term = None
+        if bias is not None:
+            key_index = (at + tl.arange(0, block_k))[None, :]
+            term = read_bias(bias, bias_keys, here, query_index, queries, key_index).to(tl.float32)
+        so_far = _take_in(
+            own, so_far, key, value, penalty, term, own_alive, here, at, keys, scale, log2e, channels, width, block_k
+        )
+        if two:
+            other_so_far = _take_in(
+                other,
+                other_so_far,
+                key,
+                value,
+                penalty,
+                term,
+                other_alive,
+                there,
+                at,
+                keys,
+                scale,
+                log2e,
+                channels,
+                width,
+                block_k,
+            )
+    _put(so_far, gate, out, logsum, here, sizes, first, channels, width, block_q)
+    if two:
+        _put(other_so_far, gate, out, logsum, there, sizes, first, channels, width, block_q)
+
+
+def attention_triton(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
+) -> Tensor:
+    """`attention` on a CUDA device. Nothing but a bias that cannot be read fast is copied."""
+    if wants_gradient(query, key, value, bias, gate):
+        out: Tensor = _Attention.apply(query, key, value, mask, bias, gate)
+        return out
+    return _forward(query, key, value, *weighed(mask), None if bias is None else aligned(bias), gate, save=False)[0]
+
+
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    penalty: Tensor,
+    alive: Tensor,
+    bias: Tensor | None,
+    gate: Tensor | None,
+    *,
+    save: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The result as a view of (b n q h c), and the logarithms of the sums of shares."""
+    b, n, h, q, c = query.shape
+    k = key.shape[-2]
+    out = query.new_empty(b, n, q, h, c).transpose(2, 3)
+    logsum = query.new_empty(b, n, h, q, dtype=torch.float32) if save else None
+    exact = query.dtype == torch.float32
+    two = bias is not None and n > 1
+    block_q, block_k = power_of_2(q, 64 if exact else 128), power_of_2(k, 32 if exact or two else 64)
+    places = triton.cdiv(n, 2) if two else n
+    _attend[(programs(places, h, triton.cdiv(q, block_q)), b)](
+        addressed(query),
+        addressed(key),
+        addressed(value),
+        addressed(penalty),
+        alive,
+        None if bias is None else addressed(bias),
+        None if bias is None else bias.shape[-1],
+        None if gate is None else addressed(gate),
+        addressed(out),
+        logsum,
+        (n, h, q, k),
+        c**-0.5 * LOG2E,
+        LOG2E,
+        channels=c,
+        width=max(16, c),
+        block_q=block_q,
+        block_k=block_k,
+        group=group_of(places),
+        two=two,
+        **effort(block_q),
+    )
+    return out, logsum
+
+
+class _Attention(torch.autograd.Function):
+    """Saves the result and one number for each query and head; shares are computed again for the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None, gate: Tensor | None
+    ) -> Tensor:
+        given = (query, key, value, *weighed(mask), None if bias is None else aligned(bias), gate)
+        out, logsum = _forward(*given, save=True)
+        ctx.save_for_backward(*given, out, logsum)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return attention_backward(gradient, ctx.needs_input_grad, *ctx.saved_tensors)

@@ -1,0 +1,206 @@
+"""Layer norm in Triton: every row is read once and written once, whatever the strides of the other dims are."""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from helixfold.ops.layer_norm import EPS
+from helixfold.ops.linear import Affine
+
+# Channels that a kernel can hold of a row.
+MOST_CHANNELS = 512
+# Elements of a tile: 16 to 32 of a thread, of which it loads 16 bytes at once.
+_FORWARD_TILE = 4096
+_BACKWARD_TILE = 2048
+# Of the backward pass: eight on every multiprocessor, each with its own sums of the parameters' gradients.
+_PROGRAMS = 1056
+
+
+def as_rows(x: Tensor, *others: Tensor) -> list[Tensor]:
+    """Views [b i j c] of tensors of one shape in which the rows of the first follow each other as in memory."""
+    views = [each[(None,) * (4 - each.ndim)] for each in (x, *others)]
+    turn = views[0].stride(1) < views[0].stride(2)
+    return [each.transpose(1, 2) for each in views] if turn else views
+
+
+def with_channels_together(x: Tensor) -> Tensor:
+    """The same, or a copy if the channels of a row do not follow each other."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+@triton.jit
+@no_type_check
+def elements(at, row, channel, size_i, size_j, stride_b, stride_i, stride_j):
+    """Pointers to channels of rows of [b i j c], which are counted in this order."""
+    b = (row // size_j // size_i).to(tl.int64)
+    i = (row // size_j % size_i).to(tl.int64)
+    j = (row % size_j).to(tl.int64)
+    return at + (b * stride_b + i * stride_i + j * stride_j)[:, None] + channel[None, :]
+
+
+@triton.jit
+@no_type_check
+def normalised(x, channel, eps, c: tl.constexpr):
+    """Rows of mean 0 and variance 1, zero past their c channels, and what their values were multiplied with."""
+    mean = tl.sum(x, 1) / c
+    centred = tl.where(channel[None, :] < c, x - mean[:, None], 0.0)
+    factor = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / c + eps)
+    return centred * factor[:, None], factor
+
+
+@triton.jit
+@no_type_check
+def gradient_through_norm(of_normed, normed, factor, c: tl.constexpr):
+    """The gradient of rows from that of their normalised values."""
+    along_ones = tl.sum(of_normed, 1) / c
+    along_normed = tl.sum(of_normed * normed, 1) / c
+    return factor[:, None] * (of_normed - along_ones[:, None] - normed * along_normed[:, None])
+
+
+@triton.jit
+@no_type_check
+def _forward(
+    x_at,
+    y_at,
+    scale_at,
+    offset_at,
+    rows,
+    size_i,
+    size_j,
+    x_b,
+    x_i,
+    x_j,
+    y_b,
+    y_i,
+    y_j,
+    eps,
+    c: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_c: tl.constexpr,
+):
+    row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    channel = tl.arange(0, block_c)
+    inside = (row < rows)[:, None] & (channel < c)[None, :]
+    x_at = elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j)
+    x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
+    normed, _ = normalised(x, channel, eps, c)
+    scale = tl.load(scale_at + channel, mask=channel < c, other=0.0)
+    offset = tl.load(offset_at + channel, mask=channel < c, other=0.0)
+    y = normed * scale[None, :] + offset[None, :]
+    tl.store(elements(y_at, row, channel, size_i, size_j, y_b, y_i, y_j), y.to(y_at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _backward(
+    x_at,
+    of_y_at,
+    of_x_at,
+    scale_at,
+    of_scale_at,
+    of_offset_at,
+    rows,
+    size_i,
+    size_j,
+    x_b,
+    x_i,
+    x_j,
+    of_y_b,
+    of_y_i,
+    of_y_j,
+    of_x_b,
+    of_x_i,
+    of_x_j,
+    eps,
+    c: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_c: tl.constexpr,
+):
+    channel = tl.arange(0, block_c)
+    scale = tl.load(scale_at + channel, mask=channel < c, other=0.0)
+    of_scale = tl.zeros((block_rows, block_c), tl.float32)
+    of_offset = tl.zeros((block_rows, block_c), tl.float32)
+    for tile in range(tl.program_id(0), tl.cdiv(rows, block_rows), tl.num_programs(0)):
+        row = tile * block_rows + tl.arange(0, block_rows)
+        inside = (row < rows)[:, None] & (channel < c)[None, :]
+        tile_x_at = elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j)
+        tile_of_y_at = elements(of_y_at, row, channel, size_i, size_j, of_y_b, of_y_i, of_y_j)
+        tile_of_x_at = elements(of_x_at, row, channel, size_i, size_j, of_x_b, of_x_i, of_x_j)
+        x = tl.load(tile_x_at, mask=inside, other=0.0).to(tl.float32)
+        of_y = tl.load(tile_of_y_at, mask=inside, other=0.0).to(tl.float32)
+        normed, factor = normalised(x, channel, eps, c)
+        of_scale += of_y * normed
+        of_offset += of_y
+        of_x = gradient_through_norm(of_y * scale[None, :], normed, factor, c)
+        tl.store(tile_of_x_at, of_x.to(of_x_at.dtype.element_ty), mask=inside)
+    sums = tl.program_id(0) * c + channel
+    tl.store(of_scale_at + sums, tl.sum(of_scale, 0), mask=channel < c)
+    tl.store(of_offset_at + sums, tl.sum(of_offset, 0), mask=channel < c)
+
+
+class _LayerNorm(torch.autograd.Function):
+    """Keeps its input only; statistics are taken again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+        y = torch.empty_like(x)
+        x_rows, y_rows = as_rows(x, y)
+        rows, c = x_rows[..., 0].numel(), x.shape[-1]
+        block_c = triton.next_power_of_2(c)
+        block_rows = _FORWARD_TILE // block_c
+        _forward[(triton.cdiv(rows, block_rows),)](
+            x_rows,
+            y_rows,
+            scale,
+            offset,
+            rows,
+            *x_rows.shape[1:3],
+            *x_rows.stride()[:3],
+            *y_rows.stride()[:3],
+            EPS,
+            c=c,
+            block_rows=block_rows,
+            block_c=block_c,
+            num_warps=4,
+        )
+        ctx.save_for_backward(x, scale)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, scale = ctx.saved_tensors
+        of_x = torch.empty_like(x)
+        x_rows, of_y_rows, of_x_rows = as_rows(x, with_channels_together(of_y), of_x)
+        rows, c = x_rows[..., 0].numel(), x.shape[-1]
+        block_c = triton.next_power_of_2(c)
+        block_rows = _BACKWARD_TILE // block_c
+        programs = min(triton.cdiv(rows, block_rows), _PROGRAMS)
+        of_scale, of_offset = torch.empty(2, programs, c, dtype=torch.float32, device=x.device)
+        _backward[(programs,)](
+            x_rows,
+            of_y_rows,
+            of_x_rows,
+            scale,
+            of_scale,
+            of_offset,
+            rows,
+            *x_rows.shape[1:3],
+            *x_rows.stride()[:3],
+            *of_y_rows.stride()[:3],
+            *of_x_rows.stride()[:3],
+            EPS,
+            c=c,
+            block_rows=block_rows,
+            block_c=block_c,
+            num_warps=4,
+        )
+        return of_x, of_scale.sum(0), of_offset.sum(0)
+
+
+def layer_norm_triton(x: Tensor, norm: Affine) -> Tensor:
+    """`layer_norm` on a CUDA device."""
+    normed: Tensor = _LayerNorm.apply(x, *norm.to(torch.float32))
+    return normed

@@ -1,0 +1,391 @@
+"""The outer product mean in Triton: its c * d channels of an edge never leave the chip, forward and backward.
+
+Forward, a tile of 16 x 8 edges takes its columns of the two halves and the whole output weight: with s = 128,
+c = d = 32, c_z = 128 in bfloat16 128 + 64 + 256 KiB from the L2 for 67 MFLOP, 146 operations for a byte. For 256 x 256
+edges that is 0.23 GB, of which the weight is 0.13; the memory sees 22 MB, where the stored channels would be 134,
+written and read. Deeper alignments take the right half again for every chunk of the left one's channels, and have at
+s = 512 91 operations for a byte.
+
+Backward, with G the gradient divided by the count: the gradient of a half is summed by programs that own some of its
+columns, channels and sequences, and make the channels' gradients G W again for every block of sequences; the weight's
+by programs that own channels and make those again, each once in all, with one sum for every share of the edges.
+"""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from helixfold.ops.linear import Affine
+from helixfold.ops.outer_product import COUNT_FLOOR
+
+# Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.
+_SEQUENCES = 64
+# Programs for the weight's gradient: one on every multiprocessor of an H200.
+_PROGRAMS = 132
+
+
+@triton.jit
+@no_type_check
+def _forward(
+    left_at,
+    right_at,
+    left_mask_at,
+    right_mask_at,
+    weight_at,
+    offset_at,
+    y_at,
+    inverse_at,
+    size_i,
+    size_j,
+    depth,
+    sequences,
+    left_mask_b,
+    left_mask_i,
+    left_mask_s,
+    right_mask_b,
+    right_mask_s,
+    right_mask_j,
+    floor,
+    c: tl.constexpr,
+    d: tl.constexpr,
+    c_z: tl.constexpr,
+    block_i: tl.constexpr,
+    block_j: tl.constexpr,
+    block_c: tl.constexpr,
+    block_s: tl.constexpr,
+    in_one: tl.constexpr,
+    precision: tl.constexpr,
+):
+    b = tl.program_id(1).to(tl.int64)
+    first_i = tl.program_id(0) // tl.cdiv(size_j, block_j) * block_i
+    first_j = tl.program_id(0) % tl.cdiv(size_j, block_j) * block_j
+    i, j = first_i + tl.arange(0, block_i), first_j + tl.arange(0, block_j)
+    left_mask_at += b * left_mask_b + i.to(tl.int64)[:, None] * left_mask_i
+    right_mask_at += b * right_mask_b + j.to(tl.int64)[:, None] * right_mask_j
+    count = tl.zeros((block_i, block_j), tl.float32)
+    # Stages, so that the masks of the next block come meanwhile; loops with a product have them in any case.
+    for first in tl.range(0, sequences, 64, num_stages=3):
+        s = first + tl.arange(0, 64)[None, :]
+        left_mask = tl.load(left_mask_at + s * left_mask_s, mask=(i < size_i)[:, None] & (s < sequences), other=0.0)
+        right_mask = tl.load(right_mask_at + s * right_mask_s, mask=(j < size_j)[:, None] & (s < sequences), other=0.0)
+        count += tl.sum(left_mask[:, None, :] * right_mask[None, :, :], 2)
+    inverse = 1.0 / (count + floor)
+
+    # Rows (i c) of the left half and (j d) of the right one, s in a row.
+    left_row = tl.arange(0, block_i * block_c)
+    left_inside = (first_i + left_row // block_c < size_i)[:, None]
+    left_at += (((b * size_i + first_i + left_row // block_c) * c + left_row % block_c) * depth)[:, None]
+    right_row = tl.arange(0, block_j * d)
+    right_inside = (first_j + right_row // d < size_j)[None, :]
+    right_at += (((b * size_j + first_j) * d + right_row) * depth)[None, :]
+    z = tl.arange(0, c_z)[None, :]
+    total = tl.zeros((block_i * block_j, c_z), tl.float32)
+    if in_one:
+        s = tl.arange(0, block_s)
+        right = tl.load(right_at + s[:, None], mask=right_inside, other=0.0)
+    for first in range(0, c, block_c):
+        if in_one:
+            left = tl.load(left_at + first * depth + s[None, :], mask=left_inside, other=0.0)
+            outer = tl.dot(left, right, input_precision=precision)
+        else:
+            outer = tl.zeros((block_i * block_c, block_j * d), tl.float32)
+            for first_s in range(0, depth, block_s):
+                s = first_s + tl.arange(0, block_s)
+                left = tl.load(left_at + first * depth + s[None, :], mask=left_inside, other=0.0)
+                right = tl.load(right_at + s[:, None], mask=right_inside, other=0.0)
+                outer = tl.dot(left, right, outer, input_precision=precision)
+        outer = tl.permute(tl.reshape(outer.to(left_at.dtype.element_ty), (block_i, block_c, block_j, d)), (0, 2, 1, 3))
+        channel = first * d + tl.arange(0, block_c * d)[:, None]
+        weight = tl.load(weight_at + z * (c * d) + channel)
+        outer = tl.reshape(outer, (block_i * block_j, block_c * d))
+        total = tl.dot(outer, weight, total, input_precision=precision)
+    total = tl.reshape(total + tl.load(offset_at + z), (block_i, block_j, c_z)) * inverse[:, :, None]
+    edge = (b * size_i + i[:, None]) * size_j + j[None, :]
+    inside = (i < size_i)[:, None] & (j < size_j)[None, :]
+    tl.store(inverse_at + edge, inverse, mask=inside)
+    y_at += edge[:, :, None] * c_z + tl.arange(0, c_z)[None, None, :]
+    tl.store(y_at, total.to(y_at.dtype.element_ty), mask=inside[:, :, None])
+
+
+@triton.jit
+@no_type_check
+def _backward_of_half(
+    of_y_at,
+    weight_at,
+    other_at,
+    of_own_at,
+    size_own,
+    size_other,
+    depth,
+    sequences,
+    of_y_own,
+    of_y_other,
+    weight_own,
+    weight_other,
+    c: tl.constexpr,
+    d: tl.constexpr,
+    c_z: tl.constexpr,
+    block_own: tl.constexpr,
+    block_other: tl.constexpr,
+    block_c: tl.constexpr,
+    block_s: tl.constexpr,
+    precision: tl.constexpr,
+):
+    # Named as for the left half, which owns rows i and channels c; the right one owns columns and channels d.
+    b = tl.program_id(2).to(tl.int64)
+    first_own = tl.program_id(0) // (c // block_c) * block_own
+    first_c = tl.program_id(0) % (c // block_c) * block_c
+    s = tl.program_id(1) * block_s + tl.arange(0, block_s)[None, :]
+    edge = tl.arange(0, block_own * block_other)
+    own = first_own + edge // block_other
+    z = tl.arange(0, c_z)
+    own_place = b * size_own * size_other + own.to(tl.int64) * of_y_own
+    channel = tl.arange(0, block_c * d)[None, :]
+    weight_place = (first_c + channel // d) * weight_own + channel % d * weight_other
+    weight = tl.load(weight_at + z[:, None] * (c * d) + weight_place)
+    other_row = tl.arange(0, block_other * d)
+    total = tl.zeros((block_own * block_c, block_s), tl.float32)
+    for first in range(0, size_other, block_other):
+        other = first + edge % block_other
+        inside = (own < size_own) & (other < size_other)
+        of_y_place = (own_place + other.to(tl.int64) * of_y_other)[:, None] * c_z + z[None, :]
+        of_y = tl.load(of_y_at + of_y_place, mask=inside[:, None], other=0.0)
+        of_outer = tl.dot(of_y, weight, input_precision=precision).to(of_y.dtype)
+        of_outer = tl.permute(tl.reshape(of_outer, (block_own, block_other, block_c, d)), (0, 2, 1, 3))
+        of_outer = tl.reshape(of_outer, (block_own * block_c, block_other * d))
+        there = (first + other_row // d < size_other)[:, None] & (s < depth)
+        half_place = ((b * size_other + first) * d + other_row)[:, None] * depth + s
+        half = tl.load(other_at + half_place, mask=there, other=0.0)
+        total = tl.dot(of_outer, half, total, input_precision=precision)
+    row = tl.arange(0, block_own * block_c)
+    own = first_own + row // block_c
+    of_own_at += ((b * size_own + own) * sequences * c + first_c + row % block_c)[:, None] + s * c
+    tl.store(of_own_at, total.to(of_own_at.dtype.element_ty), mask=(own < size_own)[:, None] & (s < sequences))
+
+
+@triton.jit
+@no_type_check
+def _backward_of_weight(
+    of_y_at,
+    left_at,
+    right_at,
+    of_weight_at,
+    samples,
+    size_i,
+    size_j,
+    depth,
+    c: tl.constexpr,
+    d: tl.constexpr,
+    c_z: tl.constexpr,
+    block_i: tl.constexpr,
+    block_j: tl.constexpr,
+    block_c: tl.constexpr,
+    block_s: tl.constexpr,
+    in_one: tl.constexpr,
+    precision: tl.constexpr,
+):
+    first_c = tl.program_id(0) * block_c
+    tiles_i, tiles_j = tl.cdiv(size_i, block_i), tl.cdiv(size_j, block_j)
+    left_row, right_row = tl.arange(0, block_i * block_c), tl.arange(0, block_j * d)
+    edge = tl.arange(0, block_i * block_j)
+    z = tl.arange(0, c_z)
+    total = tl.zeros((c_z, block_c * d), tl.float32)
+    for tile in range(tl.program_id(1), samples * tiles_i * tiles_j, tl.num_programs(1)):
+        b = (tile // tiles_j // tiles_i).to(tl.int64)
+        first_i, first_j = tile // tiles_j % tiles_i * block_i, tile % tiles_j * block_j
+        left_i = first_i + left_row // block_c
+        left_place = ((b * size_i + left_i) * c + first_c + left_row % block_c) * depth
+        right_place = ((b * size_j + first_j) * d + right_row) * depth
+        right_inside = (first_j + right_row // d < size_j)[None, :]
+        left_inside = (left_i < size_i)[:, None]
+        if in_one:
+            s = tl.arange(0, block_s)
+            left = tl.load(left_at + left_place[:, None] + s[None, :], mask=left_inside, other=0.0)
+            right = tl.load(right_at + right_place[None, :] + s[:, None], mask=right_inside, other=0.0)
+            outer = tl.dot(left, right, input_precision=precision)
+        else:
+            outer = tl.zeros((block_i * block_c, block_j * d), tl.float32)
+            for first_s in range(0, depth, block_s):
+                s = first_s + tl.arange(0, block_s)
+                left = tl.load(left_at + left_place[:, None] + s[None, :], mask=left_inside, other=0.0)
+                right = tl.load(right_at + right_place[None, :] + s[:, None], mask=right_inside, other=0.0)
+                outer = tl.dot(left, right, outer, input_precision=precision)
+        outer = tl.permute(tl.reshape(outer.to(left_at.dtype.element_ty), (block_i, block_c, block_j, d)), (0, 2, 1, 3))
+        outer = tl.reshape(outer, (block_i * block_j, block_c * d))
+        i, j = first_i + edge // block_j, first_j + edge % block_j
+        of_y_place = ((b * size_i + i) * size_j + j)[:, None] * c_z + z[None, :]
+        of_y = tl.load(of_y_at + of_y_place, mask=((i < size_i) & (j < size_j))[:, None], other=0.0)
+        total = tl.dot(tl.trans(of_y), outer, total, input_precision=precision)
+    channel = first_c * d + tl.arange(0, block_c * d)
+    place = (tl.program_id(1) * c_z + z)[:, None] * (c * d) + channel[None, :]
+    tl.store(of_weight_at + place, total)
+
+
+def _rows(half: Tensor) -> Tensor:
+    """[b i s c] as [b i c s], sequences in a row and padded with zeros to whole blocks of them."""
+    missing = -half.shape[2] % _SEQUENCES
+    return torch.nn.functional.pad(half.transpose(2, 3), (0, missing)).contiguous()
+
+
+def _forward_tiles(left: Tensor) -> dict[str, Any]:
+    """`in_one` if a tile holds all sequences: the right half is then read once, and the next chunk of the rest comes
+    while this one is multiplied. Deep alignments have blocks enough to do so within a chunk.
+    """
+    depth = left.shape[3]
+    if left.dtype == torch.float32:
+        tiles = {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False}
+        return {**tiles, "precision": "ieee", "num_warps": 8, "num_stages": 1}
+    if depth <= 128:
+        tiles = {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": depth, "in_one": True}
+    else:
+        tiles = {"block_i": 16, "block_j": 8, "block_c": 8, "block_s": 64, "in_one": False}
+    return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
+
+
+def _half_tiles(half: Tensor) -> dict[str, Any]:
+    """For the gradient of a half [b i c s]: 8 of its channels at a time, or 4 where 8 would leave processors idle."""
+    b, size, c, depth = half.shape
+    if half.dtype == torch.float32:
+        tiles = {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64}
+        return {**tiles, "precision": "ieee", "num_warps": 8, "num_stages": 1}
+    block_s = min(depth, 128)
+    programs = b * triton.cdiv(size, 16) * (c // 8) * triton.cdiv(depth, block_s)
+    tiles = {"block_own": 16, "block_other": 4, "block_c": 8 if programs >= _PROGRAMS else 4, "block_s": block_s}
+    return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
+
+
+def _weight_tiles(left: Tensor) -> dict[str, Any]:
+    depth = left.shape[3]
+    if left.dtype == torch.float32:
+        tiles = {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False}
+        return {**tiles, "precision": "ieee", "num_warps": 8, "num_stages": 1}
+    tiles = {"block_i": 16, "block_j": 4, "block_c": 8, "block_s": min(depth, 128), "in_one": depth <= 128}
+    return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
+
+
+def _of_half(
+    of_y: Tensor, weight: Tensor, own_rows: Tensor, other_rows: Tensor, sequences: int, *, turned: bool
+) -> Tensor:
+    """The gradient [b i s c] of the half whose rows `own_rows` are; `turned` if these are the columns of `of_y`."""
+    (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
+    of_own = of_y.new_empty(b, size_own, sequences, c)
+    tiles = _half_tiles(own_rows)
+    blocks = triton.cdiv(size_own, tiles["block_own"]) * (c // tiles["block_c"])
+    _backward_of_half[(blocks, triton.cdiv(depth, tiles["block_s"]), b)](
+        of_y,
+        weight,
+        other_rows,
+        of_own,
+        size_own,
+        size_other,
+        depth,
+        sequences,
+        *((1, size_own) if turned else (size_other, 1)),
+        *((1, c) if turned else (d, 1)),
+        c=c,
+        d=d,
+        c_z=len(weight),
+        **tiles,
+    )
+    return of_own
+
+
+class _OuterProductMean(torch.autograd.Function):
+    """Keeps the two halves, turned, and one number of every edge."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        left: Tensor,
+        right: Tensor,
+        left_mask: Tensor,
+        right_mask: Tensor,
+        weight: Tensor,
+        offset: Tensor,
+    ) -> Tensor:
+        b, size_i, sequences, c = left.shape
+        size_j, d, c_z = right.shape[2], right.shape[3], len(weight)
+        left_rows, right_rows = _rows(left), _rows(right.transpose(1, 2))
+        y = left.new_empty(b, size_i, size_j, c_z)
+        inverse = torch.empty(b, size_i, size_j, dtype=torch.float32, device=left.device)
+        tiles = _forward_tiles(left_rows)
+        _forward[(triton.cdiv(size_i, tiles["block_i"]) * triton.cdiv(size_j, tiles["block_j"]), b)](
+            left_rows,
+            right_rows,
+            left_mask,
+            right_mask,
+            weight,
+            offset,
+            y,
+            inverse,
+            size_i,
+            size_j,
+            left_rows.shape[3],
+            sequences,
+            *left_mask.stride(),
+            *right_mask.stride(),
+            COUNT_FLOOR,
+            c=c,
+            d=d,
+            c_z=c_z,
+            **tiles,
+        )
+        ctx.save_for_backward(left_rows, right_rows, inverse, weight)
+        ctx.sequences = sequences
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor | None, ...]:
+        left_rows, right_rows, inverse, weight = ctx.saved_tensors
+        b, size_i, c, depth = left_rows.shape
+        size_j, d, c_z = right_rows.shape[1], right_rows.shape[2], len(weight)
+        for_left, for_right, _, _, for_weight, for_offset = ctx.needs_input_grad
+        # Divided by the count in float32 and rounded once, as the sums of the three kernels take it.
+        mean = left_rows.new_empty(b, size_i, size_j, c_z)
+        torch.mul(of_y, inverse[..., None], out=mean)
+        of_left = of_right = of_weight = None
+        if for_left:
+            of_left = _of_half(mean, weight, left_rows, right_rows, ctx.sequences, turned=False)
+        if for_right:
+            of_right = _of_half(mean, weight, right_rows, left_rows, ctx.sequences, turned=True).transpose(1, 2)
+        if for_weight:
+            tiles = _weight_tiles(left_rows)
+            chunks = c // tiles["block_c"]
+            edges = b * triton.cdiv(size_i, tiles["block_i"]) * triton.cdiv(size_j, tiles["block_j"])
+            shares = min(max(1, _PROGRAMS // chunks), edges)
+            parts = torch.empty(shares, *weight.shape, dtype=torch.float32, device=weight.device)
+            _backward_of_weight[(chunks, shares)](
+                mean,
+                left_rows,
+                right_rows,
+                parts,
+                b,
+                size_i,
+                size_j,
+                depth,
+                c=c,
+                d=d,
+                c_z=c_z,
+                **tiles,
+            )
+            of_weight = parts.sum(0).to(weight.dtype)
+        of_offset = mean.sum((0, 1, 2), dtype=torch.float32) if for_offset else None
+        return of_left, of_right, None, None, of_weight, of_offset
+
+
+def outer_product_mean_triton(
+    left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
+) -> Tensor:
+    """`outer_product_mean` on a CUDA device."""
+    mean: Tensor = _OuterProductMean.apply(
+        left,
+        right,
+        left_mask,
+        right_mask,
+        out.weight.to(left.dtype).contiguous(),
+        out.to(torch.float32).bias,
+    )
+    return mean

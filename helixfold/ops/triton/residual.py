@@ -1,0 +1,118 @@
+"""Dropout and residual addition in Triton, in one pass over stream and change whatever their strides are."""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from helixfold.ops.triton.layer_norm import as_rows, elements, with_channels_together
+
+# Elements of a tile: 16 of each of 128 threads.
+_TILE = 2048
+
+
+@triton.jit
+@no_type_check
+def _add(
+    stream_at,
+    change_at,
+    kept_at,
+    sum_at,
+    rows,
+    size_i,
+    size_j,
+    stream_b,
+    stream_i,
+    stream_j,
+    change_b,
+    change_i,
+    change_j,
+    kept_b,
+    kept_i,
+    kept_j,
+    sum_b,
+    sum_i,
+    sum_j,
+    c,
+    has_stream: tl.constexpr,
+    has_kept: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_c: tl.constexpr,
+):
+    row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    channel = tl.program_id(1) * block_c + tl.arange(0, block_c)
+    inside = (row < rows)[:, None] & (channel < c)[None, :]
+    change_at = elements(change_at, row, channel, size_i, size_j, change_b, change_i, change_j)
+    total = tl.load(change_at, mask=inside, other=0.0).to(tl.float32)
+    if has_kept:
+        kept_at = elements(kept_at, row, channel, size_i, size_j, kept_b, kept_i, kept_j)
+        total *= tl.load(kept_at, mask=inside, other=0.0).to(tl.float32)
+    if has_stream:
+        stream_at = elements(stream_at, row, channel, size_i, size_j, stream_b, stream_i, stream_j)
+        total += tl.load(stream_at, mask=inside, other=0.0).to(tl.float32)
+    sum_at = elements(sum_at, row, channel, size_i, size_j, sum_b, sum_i, sum_j)
+    tl.store(sum_at, total.to(sum_at.dtype.element_ty), mask=inside)
+
+
+def _launch(result: Tensor, stream: Tensor | None, change: Tensor, kept: Tensor | None) -> Tensor:
+    """`result` is filled with `change` times `kept` if given, plus `stream` if given."""
+    shape = change.shape
+    # What is not there is not read, and a mask has stride 0 along the dim that shares it.
+    operands = as_rows(
+        result,
+        result if stream is None else with_channels_together(stream),
+        with_channels_together(change),
+        result if kept is None else with_channels_together(kept).expand(shape),
+    )
+    result_rows, stream_rows, change_rows, kept_rows = operands
+    rows, c = result_rows[..., 0].numel(), shape[-1]
+    block_c = min(triton.next_power_of_2(c), 256)
+    block_rows = _TILE // block_c
+    _add[(triton.cdiv(rows, block_rows), triton.cdiv(c, block_c))](
+        stream_rows,
+        change_rows,
+        kept_rows,
+        result_rows,
+        rows,
+        *result_rows.shape[1:3],
+        *stream_rows.stride()[:3],
+        *change_rows.stride()[:3],
+        *kept_rows.stride()[:3],
+        *result_rows.stride()[:3],
+        c,
+        has_stream=stream is not None,
+        has_kept=kept is not None,
+        block_rows=block_rows,
+        block_c=block_c,
+        num_warps=4,
+    )
+    return result
+
+
+class _AddChange(torch.autograd.Function):
+    """Keeps the mask only; the stream's gradient is the one that comes in."""
+
+    @staticmethod
+    def forward(ctx: Any, stream: Tensor, change: Tensor, kept: Tensor | None) -> Tensor:
+        ctx.save_for_backward(kept)
+        # The gradient of a change lies in memory as the change does, for what it goes to next.
+        ctx.turned = change.stride(1) < change.stride(2)
+        return _launch(torch.empty_like(stream), stream, change, kept)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        (kept,) = ctx.saved_tensors
+        if kept is None or not ctx.needs_input_grad[1]:
+            return gradient, gradient, None
+        turned = gradient.transpose(1, 2) if ctx.turned else gradient
+        of_change = torch.empty_like(turned, memory_format=torch.contiguous_format)
+        of_change = of_change.transpose(1, 2) if ctx.turned else of_change
+        return gradient, _launch(of_change, None, gradient, kept), None
+
+
+def add_change_triton(stream: Tensor, change: Tensor, kept: Tensor | None) -> Tensor:
+    """`add_change` on a CUDA device."""
+    total: Tensor = _AddChange.apply(stream, change, kept)
+    return total

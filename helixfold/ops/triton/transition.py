@@ -1,0 +1,292 @@
+"""The transition in Triton: hidden channels pass through the chip chunk by chunk, forward and backward.
+
+The backward pass computes them again. The weights' gradients are products over all rows, for which the hidden
+channels and their gradients are written once and given to cuBLAS: with R rows of c channels and H hidden ones that
+moves 8 R H bytes in bfloat16 and takes 5 products of 2 R c H operations in all. Programs that own hidden channels and
+keep the sums on chip would move less, but take 7 such products, because they would have to make their hidden channels
+and these gradients again. With 128 x 256 rows, c = 256 and H = 1024 an H200 needs 44 us for two products, and 62 us
+for the bytes, which it moves beside the other five (109 us).
+"""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from helixfold.ops.layer_norm import EPS
+from helixfold.ops.linear import Affine
+from helixfold.ops.triton.layer_norm import (
+    as_rows,
+    elements,
+    gradient_through_norm,
+    normalised,
+    with_channels_together,
+)
+
+# Of hidden channels and their gradients that the backward pass writes at a time.
+_BYTES = 2**28
+
+
+@triton.jit
+@no_type_check
+def _forward(
+    x_at,
+    y_at,
+    scale_at,
+    offset_at,
+    expand_at,
+    expand_offset_at,
+    contract_at,
+    contract_offset_at,
+    rows,
+    size_i,
+    size_j,
+    x_b,
+    x_i,
+    x_j,
+    y_b,
+    y_i,
+    y_j,
+    eps,
+    c: tl.constexpr,
+    hidden: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_hidden: tl.constexpr,
+    precision: tl.constexpr,
+):
+    row = tl.program_id(0) * block_rows + tl.arange(0, block_rows)
+    inside = (row < rows)[:, None]
+    channel = tl.arange(0, c)
+    x = tl.load(elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j), mask=inside, other=0.0)
+    normed, _ = normalised(x.to(tl.float32), channel, eps, c)
+    normed = normed * tl.load(scale_at + channel)[None, :] + tl.load(offset_at + channel)[None, :]
+    operand = normed.to(x.dtype)
+    total = tl.zeros((block_rows, c), tl.float32)
+    for first in range(0, hidden, block_hidden):
+        unit = first + tl.arange(0, block_hidden)
+        expand = tl.load(expand_at + unit[None, :] * c + channel[:, None])
+        units = tl.dot(operand, expand, input_precision=precision) + tl.load(expand_offset_at + unit)[None, :]
+        contract = tl.load(contract_at + channel[None, :] * hidden + unit[:, None])
+        total = tl.dot(tl.maximum(units, 0.0).to(x.dtype), contract, total, input_precision=precision)
+    total += tl.load(contract_offset_at + channel)[None, :]
+    tl.store(elements(y_at, row, channel, size_i, size_j, y_b, y_i, y_j), total.to(x.dtype), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _backward(
+    x_at,
+    of_y_at,
+    of_x_at,
+    scale_at,
+    offset_at,
+    expand_at,
+    expand_offset_at,
+    contract_at,
+    normed_at,
+    units_at,
+    of_units_at,
+    of_scale_at,
+    of_offset_at,
+    of_expand_offset_at,
+    of_contract_offset_at,
+    first_row,
+    rows,
+    size_i,
+    size_j,
+    x_b,
+    x_i,
+    x_j,
+    of_y_b,
+    of_y_i,
+    of_y_j,
+    of_x_b,
+    of_x_i,
+    of_x_j,
+    eps,
+    c: tl.constexpr,
+    hidden: tl.constexpr,
+    of_parameters: tl.constexpr,
+    block_rows: tl.constexpr,
+    block_hidden: tl.constexpr,
+    block_part: tl.constexpr,
+    precision: tl.constexpr,
+):
+    program = tl.program_id(0)
+    place = program * block_rows + tl.arange(0, block_rows)
+    row = first_row + place
+    inside = (row < rows)[:, None]
+    channel = tl.arange(0, c)
+    scale = tl.load(scale_at + channel)[None, :]
+    x = tl.load(elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j), mask=inside, other=0.0)
+    operand, _ = normalised(x.to(tl.float32), channel, eps, c)
+    operand = (operand * scale + tl.load(offset_at + channel)[None, :]).to(x.dtype)
+    of_y = tl.load(elements(of_y_at, row, channel, size_i, size_j, of_y_b, of_y_i, of_y_j), mask=inside, other=0.0)
+    of_operand = tl.zeros((block_rows, c), tl.float32)
+    for first in range(0, hidden, block_hidden):
+        unit = first + tl.arange(0, block_hidden)
+        expand = tl.load(expand_at + unit[:, None] * c + channel[None, :])
+        units = tl.dot(operand, tl.trans(expand), input_precision=precision)
+        units += tl.load(expand_offset_at + unit)[None, :]
+        contract = tl.load(contract_at + channel[:, None] * hidden + unit[None, :])
+        of_units = tl.where(units > 0.0, tl.dot(of_y, contract, input_precision=precision), 0.0)
+        rounded = of_units.to(x.dtype)
+        of_operand = tl.dot(rounded, expand, of_operand, input_precision=precision)
+        if of_parameters:
+            units_place = place.to(tl.int64)[:, None] * hidden + unit[None, :]
+            tl.store(units_at + units_place, tl.maximum(units, 0.0).to(x.dtype), mask=inside)
+            tl.store(of_units_at + units_place, rounded, mask=inside)
+            tl.store(of_expand_offset_at + program * hidden + unit, tl.sum(of_units, 0))
+    # What is next takes several float32 values of every element: there is room for some rows of them at a time.
+    of_operand_at = elements(of_x_at, row, channel, size_i, size_j, of_x_b, of_x_i, of_x_j)
+    tl.store(of_operand_at, of_operand.to(x.dtype), mask=inside)
+    tl.debug_barrier()
+    nothing = tl.zeros((block_part, c), tl.float32)
+    sum_of_scale, sum_of_offset, sum_of_y = nothing, nothing, nothing
+    for first in range(0, block_rows, block_part):
+        part = program * block_rows + first + tl.arange(0, block_part)
+        some = first_row + part
+        there = (some < rows)[:, None]
+        some_x_at = elements(x_at, some, channel, size_i, size_j, x_b, x_i, x_j)
+        normed, factor = normalised(tl.load(some_x_at, mask=there, other=0.0).to(tl.float32), channel, eps, c)
+        some_of_x_at = elements(of_x_at, some, channel, size_i, size_j, of_x_b, of_x_i, of_x_j)
+        of_rows = tl.load(some_of_x_at, mask=there, other=0.0).to(tl.float32)
+        of_x = gradient_through_norm(of_rows * scale, normed, factor, c)
+        tl.store(some_of_x_at, of_x.to(x.dtype), mask=there)
+        if of_parameters:
+            sum_of_scale += of_rows * normed
+            sum_of_offset += of_rows
+            some_of_y_at = elements(of_y_at, some, channel, size_i, size_j, of_y_b, of_y_i, of_y_j)
+            sum_of_y += tl.load(some_of_y_at, mask=there, other=0.0).to(tl.float32)
+            again = (normed * scale + tl.load(offset_at + channel)[None, :]).to(x.dtype)
+            tl.store(normed_at + part.to(tl.int64)[:, None] * c + channel[None, :], again, mask=there)
+    if of_parameters:
+        sums = program * c + channel
+        tl.store(of_scale_at + sums, tl.sum(sum_of_scale, 0))
+        tl.store(of_offset_at + sums, tl.sum(sum_of_offset, 0))
+        tl.store(of_contract_offset_at + sums, tl.sum(sum_of_y, 0))
+
+
+def _forward_tiles(x: Tensor) -> dict[str, Any]:
+    """Sizes of tiles and what else a launch needs.
+
+    In bfloat16 the normalised rows and the sums of the output stay in registers: with 128 rows of 256 channels these
+    are 192 of the 255 that a thread has. Weights are read once per 128 rows: 128 operations for a byte from the L2.
+    """
+    if x.dtype == torch.float32:
+        return _float32_tiles(x)
+    return {"block_rows": 128, "block_hidden": 64, "precision": None, "num_warps": 8, "num_stages": 2}
+
+
+def _backward_tiles(x: Tensor) -> dict[str, Any]:
+    """As forward; besides, the rows of the gradient that comes in stay in shared memory: 64 KiB of 200 in use."""
+    if x.dtype == torch.float32:
+        return {**_float32_tiles(x), "block_part": 16}
+    tiles = {"block_rows": 128, "block_hidden": 64 if x.shape[-1] < 256 else 32, "block_part": 32}
+    return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
+
+
+def _float32_tiles(x: Tensor) -> dict[str, Any]:
+    tiles = {"block_rows": 32, "block_hidden": 32, "num_warps": 4 if x.shape[-1] < 128 else 8}
+    return {**tiles, "precision": "ieee", "num_stages": 1}
+
+
+class _Transition(torch.autograd.Function):
+    """Keeps its input only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        scale, offset, expand, expand_offset, contract, contract_offset = parameters
+        y = torch.empty_like(x)
+        x_rows, y_rows = as_rows(x, y)
+        rows = x_rows[..., 0].numel()
+        tiles = _forward_tiles(x)
+        _forward[(triton.cdiv(rows, tiles["block_rows"]),)](
+            x_rows,
+            y_rows,
+            scale,
+            offset,
+            expand,
+            expand_offset,
+            contract,
+            contract_offset,
+            rows,
+            *x_rows.shape[1:3],
+            *x_rows.stride()[:3],
+            *y_rows.stride()[:3],
+            EPS,
+            c=x.shape[-1],
+            hidden=len(expand),
+            **tiles,
+        )
+        ctx.save_for_backward(x, scale, offset, expand, expand_offset, contract)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale, offset, expand, expand_offset, contract = ctx.saved_tensors
+        of_parameters = any(ctx.needs_input_grad[1:])
+        of_x = torch.empty_like(x)
+        x_rows, of_y_rows, of_x_rows = as_rows(x, with_channels_together(of_y), of_x)
+        rows, (hidden, c) = x_rows[..., 0].numel(), expand.shape
+        tiles = _backward_tiles(x)
+        block = tiles["block_rows"]
+        most = rows if not of_parameters else max(1, _BYTES // (2 * hidden * x.element_size() * block)) * block
+        most = min(most, rows)
+        normed, units, of_units = (x.new_empty(most if of_parameters else 0, width) for width in (c, hidden, hidden))
+        of_y_matrix = of_y_rows.flatten(0, 2)
+        sums = [torch.zeros(size, dtype=torch.float32, device=x.device) for size in (c, c, hidden, c)]
+        of_expand, of_contract = (torch.zeros_like(each, dtype=torch.float32) for each in (expand, contract))
+        for first in range(0, rows, most):
+            last = min(first + most, rows)
+            programs = triton.cdiv(last - first, block)
+            parts = [torch.empty(programs, len(each), dtype=torch.float32, device=x.device) for each in sums]
+            _backward[(programs,)](
+                x_rows,
+                of_y_rows,
+                of_x_rows,
+                scale,
+                offset,
+                expand,
+                expand_offset,
+                contract,
+                normed,
+                units,
+                of_units,
+                *parts,
+                first,
+                last,
+                *x_rows.shape[1:3],
+                *x_rows.stride()[:3],
+                *of_y_rows.stride()[:3],
+                *of_x_rows.stride()[:3],
+                EPS,
+                c=c,
+                hidden=hidden,
+                of_parameters=of_parameters,
+                **tiles,
+            )
+            if of_parameters:
+                sums = [total + part.sum(0) for total, part in zip(sums, parts, strict=True)]
+                of_expand += of_units[: last - first].T @ normed[: last - first]
+                of_contract += of_y_matrix[first:last].T @ units[: last - first]
+        if not of_parameters:
+            return of_x, None, None, None, None, None, None
+        of_scale, of_offset, of_expand_offset, of_contract_offset = sums
+        weights = of_expand.to(expand.dtype), of_contract.to(contract.dtype)
+        return of_x, of_scale, of_offset, weights[0], of_expand_offset, weights[1], of_contract_offset
+
+
+def transition_triton(x: Tensor, norm: Affine, expand: Affine, contract: Affine) -> Tensor:
+    """`transition` on a CUDA device."""
+    change: Tensor = _Transition.apply(
+        x,
+        *norm.to(torch.float32),
+        expand.weight.to(x.dtype).contiguous(),
+        expand.to(torch.float32).bias,
+        contract.weight.to(x.dtype).contiguous(),
+        contract.to(torch.float32).bias,
+    )
+    return change

@@ -1,0 +1,98 @@
+"""Triangle multiplication on a CUDA device: gated maps in one pass over the pair, around cuBLAS's batched product.
+
+The operands and the product are saved, for they cost matrix products; norms, maps and gates are computed again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helixfold.ops.linear import Affine
+from helixfold.ops.triton.triangle_backward import to_maps, to_streams
+from helixfold.ops.triton.triangle_forward import Maps, gated
+
+
+def triangle_operand_triton(pair: Tensor, mask: Tensor, norm: Affine, project: Affine, gate: Affine) -> Tensor:
+    """`triangle_operand` on a CUDA device."""
+    parameters = _parameters(pair, [norm], [project, gate])
+    operand: Tensor = _Operand.apply(pair, mask, *parameters)
+    return operand
+
+
+def triangle_multiplication_triton(
+    pair: Tensor,
+    mask: Tensor,
+    right: Tensor,
+    norm_in: Affine,
+    left: Affine,
+    left_gate: Affine,
+    norm_out: Affine,
+    out: Affine,
+    gate: Affine,
+) -> Tensor:
+    """`triangle_multiplication` on a CUDA device."""
+    parameters = _parameters(pair, [norm_in, norm_out], [left, left_gate, out, gate])
+    change: Tensor = _Multiplication.apply(pair, mask, right, *parameters)
+    return change
+
+
+def _parameters(pair: Tensor, norms: Sequence[Affine], maps: Sequence[Affine]) -> list[Tensor]:
+    affines = [norm.to(torch.float32) for norm in norms] + [each.to(pair.dtype) for each in maps]
+    return [each.contiguous() for affine in affines for each in affine if each is not None]
+
+
+def _of_operand(parameters: Sequence[Tensor]) -> Maps:
+    norm, value, gate = (Affine(*parameters[at : at + 2]) for at in (0, 2, 4))
+    return Maps(norm, norm, value, gate)
+
+
+def _of_multiplication(parameters: Sequence[Tensor]) -> tuple[Maps, Maps]:
+    norm_in, norm_out, left, left_gate, out, gate = (Affine(*parameters[at : at + 2]) for at in range(0, 12, 2))
+    return Maps(norm_in, norm_in, left, left_gate), Maps(norm_in, norm_out, out, gate)
+
+
+class _Operand(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pair: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(pair, mask, *parameters)
+        return gated(pair, None, mask, _of_operand(parameters))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        pair, mask, *parameters = ctx.saved_tensors
+        maps, gradient = _of_operand(parameters), gradient.contiguous()
+        of_pair, _, of_norm, _ = to_streams(pair, None, mask, maps, gradient)
+        of_maps = to_maps(pair, None, mask, maps, gradient) if any(ctx.needs_input_grad[4:]) else [None] * 4
+        return of_pair, None, *of_norm, *of_maps
+
+
+class _Multiplication(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor) -> Tensor:
+        front, tail = _of_multiplication(parameters)
+        left = gated(pair, None, mask, front)
+        product = torch.bmm(left.flatten(0, 1), right.flatten(0, 1).mT)
+        product = product.view(*left.shape[:3], right.shape[2])
+        ctx.save_for_backward(pair, mask, left, right, product, *parameters)
+        return gated(pair, product, None, tail)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        pair, mask, left, right, product, *parameters = ctx.saved_tensors
+        front, tail = _of_multiplication(parameters)
+        gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
+        of_pair, of_product, of_norm_in, of_norm_out = to_streams(pair, product, None, tail, gradient)
+        of_maps = any(ctx.needs_input_grad[7:])
+        of_tail = to_maps(pair, product, None, tail, gradient) if of_maps else [None] * 4
+        of_products = of_product.flatten(0, 1)
+        of_right = None
+        if ctx.needs_input_grad[2]:
+            of_right = torch.bmm(of_products.mT, left.flatten(0, 1)).view_as(right)
+        of_left = torch.bmm(of_products, right.flatten(0, 1)).view_as(left)
+        # Added in place to what the gate's map gives.
+        _, _, of_norm_left, _ = to_streams(pair, None, mask, front, of_left, of_pair)
+        of_front = to_maps(pair, None, mask, front, of_left) if of_maps else [None] * 4
+        of_norms = [*(torch.stack(of_norm_in) + torch.stack(of_norm_left)), *of_norm_out]
+        return of_pair, None, of_right, *of_norms, *of_front, *of_tail

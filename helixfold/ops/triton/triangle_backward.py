@@ -1,0 +1,287 @@
+"""Gradients of the gated maps of triangle multiplication: one kernel for what they are read from, one for the maps.
+
+Both compute values and gates again. The sums over positions are kept by programs that each own some of the outputs
+and go over many tiles, and are added up afterwards, so that they are the same each time.
+"""
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from helixfold.ops.triton.tiles import (
+    channels_first,
+    norm_gradient,
+    normalised,
+    programs_at_once,
+    read_normed,
+    spot,
+    strided,
+    sum_norm,
+    weight_rows,
+)
+from helixfold.ops.triton.triangle_forward import Maps, gated_maps
+
+
+@triton.jit
+@no_type_check
+def _to_streams(
+    pair_at,
+    product_at,
+    mask_at,
+    gradient_at,
+    of_pair_at,
+    of_product_at,
+    pair_sums_at,
+    product_sums_at,
+    norm_at,
+    norm_offset_at,
+    norm_out_at,
+    norm_out_offset_at,
+    weight_at,
+    bias_at,
+    gate_at,
+    gate_bias_at,
+    pair_sample,
+    pair_row,
+    pair_column,
+    mask_sample,
+    mask_row,
+    mask_column,
+    gradient_sample,
+    gradient_row,
+    gradient_column,
+    of_pair_sample,
+    of_pair_row,
+    of_pair_column,
+    columns,
+    positions,
+    tiles,
+    c_z: tl.constexpr,
+    c_a: tl.constexpr,
+    c_out: tl.constexpr,
+    tail: tl.constexpr,
+    adds: tl.constexpr,
+    block: tl.constexpr,
+    part: tl.constexpr,
+):
+    kind = pair_at.dtype.element_ty
+    tile = tl.program_id(0)
+    sample, position, there = spot(tile, tiles, positions, block)
+    channel = tl.arange(0, c_z)
+    pair_place = strided(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + channel
+    x = read_normed(pair_at + pair_place, there, norm_at, norm_offset_at, c_z)
+    of_x = tl.zeros([block, c_z], tl.float32)
+    if tail:
+        a_place = channels_first(sample, position, positions, 0, c_a, c_a)
+        a = read_normed(product_at + a_place, there, norm_out_at, norm_out_offset_at, c_a)
+        of_a = tl.zeros([block, c_a], tl.float32)
+        gradient_place = strided(sample, position, columns, gradient_sample, gradient_row, gradient_column)
+    else:
+        a = x
+        mask_place = strided(sample, position, columns, mask_sample, mask_row, mask_column)
+        mask = tl.load(mask_at + mask_place, mask=there, other=0.0)
+    for first in tl.range(0, c_out, part):
+        weight = weight_rows(weight_at, first, c_a, part)
+        gate_weight = weight_rows(gate_at, first, c_z, part)
+        value, gate = gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, first, part)
+        if tail:
+            place = gradient_place[:, None] + first + tl.arange(0, part)
+        else:
+            place = channels_first(sample, position, positions, first, c_out, part)
+        gradient = tl.load(gradient_at + place, mask=there[:, None], other=0.0).to(tl.float32)
+        if not tail:
+            gradient *= mask[:, None]
+        of_value = (gradient * gate).to(kind)
+        of_gate = (gradient * value * gate * (1.0 - gate)).to(kind)
+        of_x = tl.dot(of_gate, gate_weight, of_x, input_precision="ieee")
+        if tail:
+            of_a = tl.dot(of_value, weight, of_a, input_precision="ieee")
+        else:
+            of_x = tl.dot(of_value, weight, of_x, input_precision="ieee")
+
+    # Read and normalised a second time: two tiles in float32 less to hold meanwhile.
+    x_normed, x_scale = normalised(tl.load(pair_at + pair_place, mask=there[:, None], other=0.0), c_z)
+    sum_norm(pair_sums_at + tile.to(tl.int64) * 2 * c_z, of_x, x_normed, c_z)
+    of_x = norm_gradient(of_x, x_normed, x_scale, norm_at, c_z)
+    of_pair_at += strided(sample, position, columns, of_pair_sample, of_pair_row, of_pair_column)[:, None] + channel
+    if adds:
+        of_x += tl.load(of_pair_at, mask=there[:, None], other=0.0).to(tl.float32)
+    tl.store(of_pair_at, of_x.to(kind), mask=there[:, None])
+    if tail:
+        a_normed, a_scale = normalised(tl.load(product_at + a_place, mask=there[:, None], other=0.0), c_a)
+        sum_norm(product_sums_at + tile.to(tl.int64) * 2 * c_a, of_a, a_normed, c_a)
+        of_a = norm_gradient(of_a, a_normed, a_scale, norm_out_at, c_a)
+        tl.store(of_product_at + a_place, of_a.to(kind), mask=there[:, None])
+
+
+@triton.jit
+@no_type_check
+def _to_maps(
+    pair_at,
+    product_at,
+    mask_at,
+    gradient_at,
+    sums_at,
+    norm_at,
+    norm_offset_at,
+    norm_out_at,
+    norm_out_offset_at,
+    weight_at,
+    bias_at,
+    gate_at,
+    gate_bias_at,
+    pair_sample,
+    pair_row,
+    pair_column,
+    mask_sample,
+    mask_row,
+    mask_column,
+    gradient_sample,
+    gradient_row,
+    gradient_column,
+    columns,
+    positions,
+    tiles,
+    all_tiles,
+    c_z: tl.constexpr,
+    c_a: tl.constexpr,
+    c_out: tl.constexpr,
+    tail: tl.constexpr,
+    block: tl.constexpr,
+    part: tl.constexpr,
+):
+    kind = pair_at.dtype.element_ty
+    first = tl.program_id(0) * part
+    output = first + tl.arange(0, part)
+    of_weight = tl.zeros([part, c_a], tl.float32)
+    of_gate_weight = tl.zeros([part, c_z], tl.float32)
+    of_bias = tl.zeros([part], tl.float32)
+    of_gate_bias = tl.zeros([part], tl.float32)
+    for tile in tl.range(tl.program_id(1), all_tiles, tl.num_programs(1)):
+        sample, position, there = spot(tile, tiles, positions, block)
+        pair_place = strided(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + tl.arange(0, c_z)
+        x = read_normed(pair_at + pair_place, there, norm_at, norm_offset_at, c_z)
+        if tail:
+            a_place = channels_first(sample, position, positions, 0, c_a, c_a)
+            a = read_normed(product_at + a_place, there, norm_out_at, norm_out_offset_at, c_a)
+            place = strided(sample, position, columns, gradient_sample, gradient_row, gradient_column)
+            place = place[:, None] + output
+        else:
+            a = x
+            place = channels_first(sample, position, positions, first, c_out, part)
+        gradient = tl.load(gradient_at + place, mask=there[:, None], other=0.0).to(tl.float32)
+        if not tail:
+            mask_place = strided(sample, position, columns, mask_sample, mask_row, mask_column)
+            gradient *= tl.load(mask_at + mask_place, mask=there, other=0.0)[:, None]
+        # The same, which the compiler does not know: weights held in registers across tiles would push out the sums.
+        again = first + tile // all_tiles
+        weight = weight_rows(weight_at, again, c_a, part)
+        gate_weight = weight_rows(gate_at, again, c_z, part)
+        value, gate = gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, again, part)
+        of_value = gradient * gate
+        of_gate = of_value * value * (1.0 - gate)
+        of_bias += tl.sum(of_value, 0)
+        of_gate_bias += tl.sum(of_gate, 0)
+        of_weight = tl.dot(tl.trans(of_value.to(kind)), a, of_weight, input_precision="ieee")
+        of_gate_weight = tl.dot(tl.trans(of_gate.to(kind)), x, of_gate_weight, input_precision="ieee")
+
+    sums_at += tl.program_id(1) * (c_out * (c_a + c_z + 2))
+    tl.store(sums_at + output[:, None] * c_a + tl.arange(0, c_a), of_weight)
+    sums_at += c_out * c_a
+    tl.store(sums_at + output, of_bias)
+    sums_at += c_out
+    tl.store(sums_at + output[:, None] * c_z + tl.arange(0, c_z), of_gate_weight)
+    sums_at += c_out * c_z
+    tl.store(sums_at + output, of_gate_bias)
+
+
+def to_streams(
+    pair: Tensor,
+    source: Tensor | None,
+    mask: Tensor | None,
+    maps: Maps,
+    gradient: Tensor,
+    of_pair: Tensor | None = None,
+) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+    """Gradients of the pair (added to `of_pair` in place if that is given) and of `source`, and of scale and offset of
+    both norms. Without a source the second and the last mean nothing.
+    """
+    samples, rows, columns, c_z = pair.shape
+    outputs, c_a = maps.value.weight.shape
+    tail, adds = source is not None, of_pair is not None
+    of_pair = torch.empty_like(pair) if of_pair is None else of_pair
+    of_source = of_pair if source is None else torch.empty_like(source)
+    wide = pair.element_size() == 4
+    block = 32 if wide else 64
+    tiles = triton.cdiv(rows * columns, block)
+    of_norm = pair.new_empty(samples * tiles, 2, c_z, dtype=torch.float32)
+    of_norm_of_source = pair.new_empty(samples * tiles if tail else 0, 2, c_a, dtype=torch.float32)
+    _to_streams[(samples * tiles,)](
+        pair,
+        pair if source is None else source,
+        pair if mask is None else mask,
+        gradient,
+        of_pair,
+        of_source,
+        of_norm,
+        of_norm_of_source if tail else of_norm,
+        *maps.pointers,
+        *pair.stride()[:3],
+        *(0, 0, 0) if mask is None else mask.stride(),
+        *gradient.stride()[:3],
+        *of_pair.stride()[:3],
+        columns,
+        rows * columns,
+        tiles,
+        c_z=c_z,
+        c_a=c_a,
+        c_out=outputs,
+        tail=tail,
+        adds=adds,
+        block=block,
+        part=min(32, outputs),
+        # Two programs of four warps have room where one tile is held at a time: one computes while the other loads.
+        num_warps=8 if tail or wide else 4,
+        num_stages=2,
+    )
+    return of_pair, of_source, list(of_norm.sum(0)), list(of_norm_of_source.sum(0))
+
+
+def to_maps(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps, gradient: Tensor) -> list[Tensor]:
+    """Gradients of weight and offset of the map of values, and of that of gates, in their dtype."""
+    samples, rows, columns, c_z = pair.shape
+    outputs, c_a = maps.value.weight.shape
+    block, part = (64, 64) if pair.element_size() == 2 else (32, 16)
+    part = min(part, outputs)
+    tiles = triton.cdiv(rows * columns, block)
+    groups = max(1, min(samples * tiles, programs_at_once(pair.device) * part // outputs))
+    lengths = [outputs * c_a, outputs, outputs * c_z, outputs]
+    sums = pair.new_empty(groups, sum(lengths), dtype=torch.float32)
+    _to_maps[(outputs // part, groups)](
+        pair,
+        pair if source is None else source,
+        pair if mask is None else mask,
+        gradient,
+        sums,
+        *maps.pointers,
+        *pair.stride()[:3],
+        *(0, 0, 0) if mask is None else mask.stride(),
+        *gradient.stride()[:3],
+        columns,
+        rows * columns,
+        tiles,
+        samples * tiles,
+        c_z=c_z,
+        c_a=c_a,
+        c_out=outputs,
+        tail=source is not None,
+        block=block,
+        part=part,
+        num_warps=8,
+        num_stages=2,
+    )
+    weight, bias, gate, gate_bias = sums.sum(0).to(maps.value.weight.dtype).split(lengths)
+    return [weight.view(outputs, c_a), bias, gate.view(outputs, c_z), gate_bias]

@@ -1,0 +1,134 @@
+"""Triangle multiplication: what stands before and behind cuBLAS's batched product, each in one pass over the pair.
+
+Both are a gated map of a tile of positions, `(W norm(a) + b) * sigmoid(V norm(pair) + d)`. In front of the product
+`a` is the pair itself, the result is masked and its channels lead; behind it ("tail") `a` is the product, whose
+channels lead, and the result lies as the pair does.
+"""
+
+from dataclasses import dataclass
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from helixfold.ops.linear import Affine
+from helixfold.ops.triton.tiles import channels_first, read_normed, spot, strided, weight_rows
+
+
+@triton.jit
+@no_type_check
+def gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, first, part: tl.constexpr):
+    """Values and gates [positions, part] of some of the outputs."""
+    output = first + tl.arange(0, part)
+    value = tl.dot(a, tl.trans(weight), input_precision="ieee") + tl.load(bias_at + output).to(tl.float32)[None, :]
+    gate = tl.dot(x, tl.trans(gate_weight), input_precision="ieee")
+    return value, tl.sigmoid(gate + tl.load(gate_bias_at + output).to(tl.float32)[None, :])
+
+
+@triton.jit
+@no_type_check
+def _gated(
+    pair_at,
+    product_at,
+    mask_at,
+    out_at,
+    norm_at,
+    norm_offset_at,
+    norm_out_at,
+    norm_out_offset_at,
+    weight_at,
+    bias_at,
+    gate_at,
+    gate_bias_at,
+    pair_sample,
+    pair_row,
+    pair_column,
+    mask_sample,
+    mask_row,
+    mask_column,
+    out_sample,
+    out_row,
+    out_column,
+    columns,
+    positions,
+    tiles,
+    c_z: tl.constexpr,
+    c_a: tl.constexpr,
+    c_out: tl.constexpr,
+    tail: tl.constexpr,
+    block: tl.constexpr,
+    part: tl.constexpr,
+):
+    kind = pair_at.dtype.element_ty
+    sample, position, there = spot(tl.program_id(0), tiles, positions, block)
+    pair_place = strided(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + tl.arange(0, c_z)
+    x = read_normed(pair_at + pair_place, there, norm_at, norm_offset_at, c_z)
+    if tail:
+        a_place = channels_first(sample, position, positions, 0, c_a, c_a)
+        a = read_normed(product_at + a_place, there, norm_out_at, norm_out_offset_at, c_a)
+        out_place = strided(sample, position, columns, out_sample, out_row, out_column)
+    else:
+        a = x
+        mask_place = strided(sample, position, columns, mask_sample, mask_row, mask_column)
+        mask = tl.load(mask_at + mask_place, mask=there, other=0.0)
+    for first in tl.range(0, c_out, part):
+        weight = weight_rows(weight_at, first, c_a, part)
+        gate_weight = weight_rows(gate_at, first, c_z, part)
+        value, gate = gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, first, part)
+        out = value * gate
+        if tail:
+            place = out_place[:, None] + first + tl.arange(0, part)
+        else:
+            out *= mask[:, None]
+            place = channels_first(sample, position, positions, first, c_out, part)
+        tl.store(out_at + place, out.to(kind), mask=there[:, None])
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Both maps and the norms before them. Behind the product the map of values has a norm of its own."""
+
+    norm: Affine
+    norm_of_values: Affine
+    value: Affine
+    gate: Affine
+
+    @property
+    def pointers(self) -> list[Tensor | None]:
+        return [*self.norm, *self.norm_of_values, *self.value, *self.gate]
+
+
+def gated(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps) -> Tensor:
+    """The operand [b, c, rows, columns] that is read from the pair, or, with the product as `source`, the change of
+    the pair, whose memory has the order that the pair's has.
+    """
+    samples, rows, columns, c_z = pair.shape
+    outputs, c_a = maps.value.weight.shape
+    tail = source is not None
+    out = torch.empty_like(pair) if tail else pair.new_empty(samples, outputs, rows, columns)
+    block, part = (128, 32) if pair.element_size() == 2 else (32, 32)
+    tiles = triton.cdiv(rows * columns, block)
+    _gated[(samples * tiles,)](
+        pair,
+        pair if source is None else source,
+        pair if mask is None else mask,
+        out,
+        *maps.pointers,
+        *pair.stride()[:3],
+        *(0, 0, 0) if mask is None else mask.stride(),
+        *out.stride()[:3],
+        columns,
+        rows * columns,
+        tiles,
+        c_z=c_z,
+        c_a=c_a,
+        c_out=outputs,
+        tail=tail,
+        block=block,
+        part=min(part, outputs),
+        num_warps=8,
+        num_stages=2,
+    )
+    return out

@@ -1,0 +1,60 @@
+"""Freed memory is kept or given back as asked, and the setting from before comes back."""
+
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from helixfold.execution import allocator
+from helixfold.execution.allocator import freed_memory_kept, freed_memory_returned, give_back
+
+SIZE = 48 * 2**20
+PAGE = resource.getpagesize()
+
+needs_glibc = pytest.mark.skipif(allocator.refusal() is not None, reason=str(allocator.refusal()))
+
+
+def faults() -> int:
+    """How many pages the system has to give for a tensor of a size of which many were freed before."""
+    for _ in range(12):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(SIZE // 4)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def held() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+@needs_glibc
+def test_a_tensor_takes_the_memory_that_another_left() -> None:
+    assert faults() > SIZE / PAGE / 2
+    with freed_memory_kept():
+        assert faults() < 100
+        with freed_memory_returned():
+            assert faults() > SIZE / PAGE / 2
+        assert faults() < 100
+    assert faults() > SIZE / PAGE / 2
+
+
+@needs_glibc
+def test_what_was_kept_is_given_back_at_the_end() -> None:
+    give_back()
+    before = held()
+    with freed_memory_kept():
+        torch.ones(SIZE // 4)
+        assert held() > before + SIZE / 2
+        give_back()
+        assert held() < before + SIZE / 2
+        torch.ones(SIZE // 4)
+    assert held() < before + SIZE / 2
+
+
+def test_elsewhere_nothing_is_done_and_a_reason_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(allocator, "_apply", lambda setting: pytest.fail("it was told"))
+    assert allocator.refusal() == "darwin has no glibc"
+    with freed_memory_kept():
+        give_back()

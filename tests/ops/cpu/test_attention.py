@@ -1,0 +1,105 @@
+"""Attention a few rows at a time equals its reference, however rows and queries are cut."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import helixfold.ops.cpu.attention
+from helixfold.ops.attention import ATTENTION, attention, attention_reference
+from tests.ops.comparing import assert_as_near, assert_equal, mask
+
+# Of rows, heads, queries, keys, width of queries and keys, width of values.
+SHAPES = [
+    (1, 1, 1, 1, 8, 8),
+    (7, 4, 63, 65, 8, 8),
+    (3, 2, 65, 7, 16, 5),
+    (65, 3, 1, 63, 32, 32),
+    (2, 2, 256, 63, 8, 17),
+]
+SIZES = SHAPES[1:4]
+
+
+def arguments(
+    shape: tuple[int, ...], *, b: int = 1, bias: bool = True, gate: bool = True, shared: bool = False
+) -> list[Any]:
+    """Everything but the mask requires gradients; queries, keys and values are views that turn heads inwards."""
+    n, h, q, k, d, c = shape
+    of_keys = 1 if shared else h
+    query = torch.randn(b, n, q, h, d).transpose(2, 3).requires_grad_()
+    key, value = (torch.randn(b, n, k, of_keys, width).transpose(2, 3).requires_grad_() for width in (d, c))
+    logits = torch.randn(b, h, q, k).requires_grad_() if bias else None
+    gates = torch.randn(b, n, h, q, c).requires_grad_() if gate else None
+    return [query, key, value, mask(b, n, k), logits, gates]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rows, or a few queries of one row, at a time."""
+    monkeypatch.setattr(helixfold.ops.cpu.attention, "_ROWS_BYTES", 2**14)
+    monkeypatch.setattr(helixfold.ops.cpu.attention, "_LOGITS_BYTES", 2**13)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("more", [True, False], ids=["bias and gate", "neither"])
+def test_values_and_gradients_equal_the_reference(shape: tuple[int, ...], more: bool) -> None:
+    given = arguments(shape, bias=more, gate=more)
+    assert ATTENTION.choice(*given).name == "rows"
+    assert_equal(attention, attention_reference, given)
+
+
+@pytest.mark.parametrize("shape", SIZES)
+@pytest.mark.usefixtures("small_blocks")
+def test_small_blocks_equal_the_reference(shape: tuple[int, ...]) -> None:
+    given = arguments(shape, b=2)
+    assert_equal(attention, attention_reference, given)
+    given[3] = torch.ones_like(given[3])
+    assert_equal(attention, attention_reference, given)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_heads_may_share_their_keys(bias: bool) -> None:
+    assert_equal(attention, attention_reference, arguments((5, 4, 3, 65, 8, 7), b=2, bias=bias, shared=True))
+
+
+def test_many_tiny_rows_equal_the_reference() -> None:
+    """As in the attention of edges over templates."""
+    given = arguments((1000, 4, 1, 4, 16, 16), bias=False, gate=False)
+    assert_equal(attention, attention_reference, given)
+    assert_as_near(attention, attention_reference, given)
+
+
+@pytest.mark.parametrize("shape", SIZES)
+def test_bfloat16_is_at_most_twice_as_far_off_as_the_reference(shape: tuple[int, ...]) -> None:
+    assert_as_near(attention, attention_reference, arguments(shape))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_small_blocks_in_bfloat16_are_at_most_twice_as_far_off() -> None:
+    assert_as_near(attention, attention_reference, arguments((3, 2, 65, 63, 32, 32), b=2))
+
+
+def test_gradients_may_be_asked_of_some_arguments_only() -> None:
+    query, key, value, masked, bias, _ = arguments((3, 2, 7, 9, 8, 8), gate=False)
+    given = [query.detach(), key, value.detach(), masked, bias.detach(), None]
+    assert_equal(attention, attention_reference, given)
+
+
+def test_a_training_pass_keeps_no_logits() -> None:
+    given = arguments((8, 1, 64, 64, 8, 8), gate=False)
+    kept: dict[int, int] = {}
+
+    def keep(each: Tensor) -> Tensor:
+        kept[each.data_ptr()] = each.numel()
+        return each
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
+        attention(*given)
+    assert sum(kept.values()) < 8 * 64 * 64
+
+
+def test_the_backend_says_what_it_leaves_to_others() -> None:
+    query, *others = arguments((2, 1, 3, 3, 8, 8))
+    assert "float64" in str(ATTENTION.refusals("cpu", query.double(), *others)["rows"])
+    assert "nothing" in str(ATTENTION.refusals("cpu", query[:, :0], *others)["rows"])

@@ -1,0 +1,68 @@
+"""The layer norm kernels give what the reference gives; without a GPU they run in Triton's interpreter."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.ops.dispatch import forced
+from helixfold.ops.layer_norm import LAYER_NORM, layer_norm, layer_norm_reference
+from helixfold.ops.linear import Affine
+from tests.ops.comparing import assert_as_near, assert_equal, norm
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter cuts digits off where a GPU rounds.
+FLOOR = 0.0 if DEVICE == "cuda" else 2**-7
+
+
+def by_triton(x: Tensor, scale: Affine) -> Tensor:
+    with forced("triton") as used:
+        found = layer_norm(x.to(DEVICE), Affine(*(each.to(DEVICE) for each in scale)))
+    assert used["layer_norm"] == 1
+    return found
+
+
+def activations(*shape: int, turned: bool = False) -> Tensor:
+    """Off centre; turned ones have their two middle dims swapped in memory."""
+    x = 3 * torch.randn(shape) + 2
+    return (x.transpose(1, 2).contiguous().transpose(1, 2) if turned else x).requires_grad_()
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned"),
+    [
+        ((1,), False),
+        ((7, 63), False),
+        ((2, 65, 128), False),
+        ((2, 3, 65, 32), True),
+        ((1, 7, 5, 256), False),
+        ((1, 9, 7, 384), True),
+        ((63, 512), False),
+    ],
+)
+def test_outputs_and_gradients_are_the_references(shape: tuple[int, ...], turned: bool) -> None:
+    given = (activations(*shape, turned=turned), norm(shape[-1]))
+    assert_equal(by_triton, layer_norm_reference, given)
+    assert_as_near(by_triton, layer_norm_reference, given, FLOOR)
+
+
+def test_a_program_sums_the_gradients_of_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helixfold.ops.triton.layer_norm._PROGRAMS", 3)
+    assert_equal(by_triton, layer_norm_reference, (activations(1, 7, 65, 256), norm(256)))
+
+
+def test_a_slice_and_an_expanded_gradient_are_read_by_their_strides() -> None:
+    x = torch.randn(2, 5, 9, 48)[:, 1:, 2:7, 8:40]
+    x = x.detach().requires_grad_()
+    scale = norm(32)
+    ours = torch.autograd.grad(by_triton(x, scale).sum(), (x, *scale))
+    for found, right in zip(ours, torch.autograd.grad(layer_norm_reference(x, scale).sum(), (x, *scale)), strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
+
+
+def test_it_refuses_what_it_cannot_hold() -> None:
+    wide = torch.empty(2, 513, device="meta")
+    assert LAYER_NORM.refusals("cuda", wide, norm(513))["triton"] is not None
+    assert LAYER_NORM.refusals("cuda", wide[:, :512], norm(512))["triton"] is None
+    assert LAYER_NORM.refusals("cuda", wide[:, :64].double(), norm(64))["triton"] is not None
+    assert LAYER_NORM.refusals("cuda", wide.T, norm(2))["triton"] is not None

@@ -1,0 +1,75 @@
+"""The outer product kernels give what the reference gives; without a GPU they run in Triton's interpreter."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.ops.dispatch import forced
+from helixfold.ops.linear import Affine
+from helixfold.ops.outer_product import OUTER_PRODUCT_MEAN, outer_product_mean, outer_product_mean_reference
+from tests.ops.comparing import affine, assert_as_near, assert_equal, mask
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# The interpreter cuts digits off where a GPU rounds.
+FLOOR = 0.0 if DEVICE == "cuda" else 2**-6
+
+
+def by_triton(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine) -> Tensor:
+    halves = [each.to(DEVICE) for each in (left, right, left_mask, right_mask)]
+    with forced("triton") as used:
+        found = outer_product_mean(*halves, Affine(*(each.to(DEVICE) for each in out)))
+    assert used["outer_product_mean"] == 1
+    return found
+
+
+def inputs(*sizes: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Affine]:
+    """Halves and masks as the model makes them, of columns of an MSA, the right ones with sequences first."""
+    b, i, j, s, c, d, c_z = sizes
+    left_mask, right_mask = mask(b, i, s), mask(b, j, s)
+    left = torch.randn(b, s, i, c).transpose(1, 2) * left_mask[..., None]
+    right = torch.randn(b, j, s, d) * right_mask[..., None]
+    halves = left.requires_grad_(), right.transpose(1, 2).requires_grad_()
+    return *halves, left_mask, right_mask.transpose(1, 2), affine(c_z, c * d)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1, 1, 1, 1, 16, 16, 32),
+        (2, 17, 9, 7, 8, 16, 32),
+        (1, 3, 5, 65, 32, 32, 128),
+        (2, 7, 5, 63, 16, 16, 64),
+    ],
+)
+def test_outputs_and_gradients_are_the_references(sizes: tuple[int, ...]) -> None:
+    given = inputs(*sizes)
+    assert_equal(by_triton, outer_product_mean_reference, given)
+    assert_as_near(by_triton, outer_product_mean_reference, given, FLOOR)
+
+
+def test_the_sums_of_several_blocks_of_sequences_and_edges_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helixfold.ops.triton.outer_product._PROGRAMS", 3)
+    given = inputs(1, 18, 9, 256, 8, 8, 32)
+    assert_equal(by_triton, outer_product_mean_reference, given)
+    assert_as_near(by_triton, outer_product_mean_reference, given, FLOOR)
+
+
+def test_frozen_parameters_get_no_gradients_and_change_none() -> None:
+    *halves, out = inputs(1, 4, 5, 6, 16, 16, 32)
+    assert_equal(by_triton, outer_product_mean_reference, (*halves, Affine(*(each.detach() for each in out))))
+    halves[0] = halves[0].detach()
+    assert_equal(by_triton, outer_product_mean_reference, (*halves, out))
+
+
+def test_it_refuses_what_its_tiles_cannot_hold() -> None:
+    def refusal(s: int, c: int, c_z: int, dtype: torch.dtype = torch.float32) -> str | None:
+        left, right = torch.empty(1, 3, s, c, dtype=dtype), torch.empty(1, s, 4, c, dtype=dtype)
+        given = left, right, left[..., 0], right[..., 0], affine(c_z, c * c)
+        return OUTER_PRODUCT_MEAN.refusals("cuda", *given)["triton"]
+
+    assert refusal(5, 32, 128) is None
+    assert refusal(0, 32, 128) is not None
+    assert refusal(5, 24, 128) is not None
+    assert refusal(5, 32, 96) is not None
+    assert refusal(5, 32, 128, torch.float64) is not None
