@@ -10,6 +10,9 @@ from hypothesis import settings
 # Kernels run in Triton's interpreter where nothing can compile them; that is settled when their modules are imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+# With a GPU, Triton warns where this is not said, and the deterministic algorithms of poisoned memory need the other.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # Test tensors are small: threads that wait for each other would take most of the time.
 torch.set_num_threads(1)

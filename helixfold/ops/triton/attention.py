@@ -10,6 +10,7 @@ from torch import Tensor
 from helixfold.ops.dispatch import wants_gradient
 from helixfold.ops.triton.attention_backward import attention_backward
 from helixfold.ops.triton.attention_tiles import (
+    LARGEST_TILE,
     LOG2E,
     addressed,
     aligned,
@@ -37,11 +38,10 @@ def _take_in(
     value,
     penalty,
     bias,
-    alive,
     here,
     first,
     keys,
-    scale,
+    factor,
     log2e,
     channels: tl.constexpr,
     width: tl.constexpr,
@@ -52,9 +52,9 @@ def _take_in(
     keys_here = read(key, here, first, keys, block_k, channels, width)
     values_here = read(value, here, first, keys, block_k, channels, width)
     added = penalty_of(penalty, here, first, block_k)[None, :]
-    logit = tl.dot(query, tl.trans(keys_here), input_precision="ieee") * (scale * alive) + added
+    logit = tl.dot(query, tl.trans(keys_here), input_precision="ieee") * (factor * log2e) + added
     if bias is not None:
-        logit += bias * (log2e * alive)
+        logit += bias * log2e
     higher = tl.maximum(peak, tl.max(logit, 1))
     share = tl.exp2(logit - higher[:, None])
     faded = tl.exp2(peak - higher)
@@ -102,7 +102,7 @@ def _attend(
     out,
     logsum,
     sizes,
-    scale,
+    factor,
     log2e,
     channels: tl.constexpr,
     width: tl.constexpr,
@@ -121,16 +121,16 @@ def _attend(
     first = tile * block_q
     here = (tl.program_id(1), row, head)
     own = read(query, here, first, queries, block_q, channels, width)
-    own_alive = tl.load(row_at(alive, here, sizes))
+    own_log2e = log2e * tl.load(row_at(alive, here, sizes))
     nothing = tl.zeros([block_q, width], tl.float32)
     lowest = tl.full([block_q], -float("inf"), tl.float32)
     so_far = (nothing, lowest, tl.zeros([block_q], tl.float32))
     if two:
         # The last row of an odd number of them is computed twice, and stored twice by the same program.
         there = (tl.program_id(1), tl.minimum(row + 1, rows - 1), head)
-        other = read(query, there, first, queries, block_q, channels, width)
-        other_alive = tl.load(row_at(alive, there, sizes))
-        other_so_far = (nothing, lowest, tl.zeros([block_q], tl.float32))
+        theirs = read(query, there, first, queries, block_q, channels, width)
+        their_log2e = log2e * tl.load(row_at(alive, there, sizes))
+        more = (nothing, lowest, tl.zeros([block_q], tl.float32))
     query_index = (first + tl.arange(0, block_q))[:, None]
     for at in range(0, keys, block_k):
         term = None
@@ -138,29 +138,15 @@ def _attend(
             key_index = (at + tl.arange(0, block_k))[None, :]
             term = read_bias(bias, bias_keys, here, query_index, queries, key_index).to(tl.float32)
         so_far = _take_in(
-            own, so_far, key, value, penalty, term, own_alive, here, at, keys, scale, log2e, channels, width, block_k
+            own, so_far, key, value, penalty, term, here, at, keys, factor, own_log2e, channels, width, block_k
         )
         if two:
-            other_so_far = _take_in(
-                other,
-                other_so_far,
-                key,
-                value,
-                penalty,
-                term,
-                other_alive,
-                there,
-                at,
-                keys,
-                scale,
-                log2e,
-                channels,
-                width,
-                block_k,
+            more = _take_in(
+                theirs, more, key, value, penalty, term, there, at, keys, factor, their_log2e, channels, width, block_k
             )
     _put(so_far, gate, out, logsum, here, sizes, first, channels, width, block_q)
     if two:
-        _put(other_so_far, gate, out, logsum, there, sizes, first, channels, width, block_q)
+        _put(more, gate, out, logsum, there, sizes, first, channels, width, block_q)
 
 
 def attention_triton(
@@ -191,7 +177,8 @@ def _forward(
     logsum = query.new_empty(b, n, h, q, dtype=torch.float32) if save else None
     exact = query.dtype == torch.float32
     two = bias is not None and n > 1
-    block_q, block_k = power_of_2(q, 64 if exact else 128), power_of_2(k, 32 if exact or two else 64)
+    # Two rows with tiles of 32 keys are as many registers as one with 64.
+    block_q, block_k = power_of_2(q, 64 if exact else LARGEST_TILE), power_of_2(k, 32 if exact or two else 64)
     places = triton.cdiv(n, 2) if two else n
     _attend[(programs(places, h, triton.cdiv(q, block_q)), b)](
         addressed(query),
@@ -205,7 +192,7 @@ def _forward(
         addressed(out),
         logsum,
         (n, h, q, k),
-        c**-0.5 * LOG2E,
+        c**-0.5,
         LOG2E,
         channels=c,
         width=max(16, c),

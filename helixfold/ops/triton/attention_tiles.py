@@ -16,7 +16,7 @@ from helixfold.ops.attention import MASKED
 
 LOG2E = 1.4426950408889634
 _PENALTY = tl.constexpr(MASKED * LOG2E)
-# No tile has more keys.
+# No tile has more queries or keys.
 LARGEST_TILE = 128
 # So many rows of a tile follow each other: they find its part of the bias in the second-level cache, however large
 # the whole bias is, and their keys and values are few enough to stay there until the next tile.
@@ -133,7 +133,7 @@ def write(x, here, first, count, values, size: tl.constexpr, channels: tl.conste
 @triton.jit
 @no_type_check
 def read_bias(bias, bias_keys, here, query, queries, key):
-    """The bias of these queries (a column or a row of indices) and keys (the other one)."""
+    """The bias of these queries (a column of indices) and keys (a row of them)."""
     at = bias[0] + here[0] * tl.cast(bias[1], tl.int64) + here[2] * tl.cast(bias[2], tl.int64)
     at += query * tl.cast(bias[3], tl.int64) + key
     return tl.load(at, mask=(query < queries) & (key < bias_keys), other=0.0)
@@ -150,6 +150,7 @@ def penalty_of(penalty, here, first, size: tl.constexpr):
 @triton.jit
 @no_type_check
 def _weigh(mask, penalty, alive, rows, keys, block: tl.constexpr):
+    """One row of `weighed`."""
     sample, row = tl.program_id(1), tl.program_id(0)
     at = mask[0] + sample * tl.cast(mask[1], tl.int64) + row * tl.cast(mask[2], tl.int64)
     stride = tl.cast(mask[3], tl.int64)
