@@ -10,6 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from helixfold.ops.cpu.products import add_product
 from helixfold.ops.layer_norm import EPS
 from helixfold.ops.linear import Affine
 
@@ -81,8 +82,5 @@ class MapGradient:
 
     def add(self, gradient: Tensor, values: Tensor) -> None:
         """What a block adds: the gradient of the map's output [out, m], and its input [m, in]."""
-        if gradient.dtype == torch.float32:
-            self.weight.addmm_(gradient, values)
-        else:
-            self.weight += gradient @ values
+        add_product(self.weight, gradient, values)
         self.bias += gradient.sum(1, dtype=torch.float32)

@@ -10,6 +10,7 @@ from torch import Tensor
 from helixfold.ops.cpu.attention import Rows
 from helixfold.ops.cpu.blocks import Scratch
 from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised, parts
+from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.linear import Affine
 
 # Of a block's projections: products are large enough to be fast.
@@ -52,7 +53,7 @@ class _GlobalAttention(torch.autograd.Function):
         for index, block in _blocks(x, mask, penalty, *maps):
             block.attention.gather(block.gathered)
             gated = block.gates.mul_(block.for_elements(block.gathered))
-            change[index] = torch.addmm(out_offset, gated.flatten(0, 1), out_weight.mT).view(change[index].shape)
+            change[index] = mapped(gated.flatten(0, 1), out_weight, out_offset).view(change[index].shape)
         return change
 
     @staticmethod
@@ -64,7 +65,7 @@ class _GlobalAttention(torch.autograd.Function):
         scratch = Scratch()
         for index, block in _blocks(x, mask, penalty, query_weight, weight, offset):
             of_change = gradient[index].reshape(-1, len(out_weight))
-            of_gated = (of_change @ out_weight).view(block.gates.shape)
+            of_gated = product(of_change, out_weight).view(block.gates.shape)
             of_found = rearrange((of_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.gathered.shape[2])
             of_projected = scratch("of projected", *block.gates.shape[:2], len(weight), dtype=x.dtype)
             of_key, of_value, of_gates = of_projected.split(block.widths, -1)
@@ -78,7 +79,7 @@ class _GlobalAttention(torch.autograd.Function):
             of_maps.add(of_projected.mT, block.inputs)
             of_query = of_query.flatten(1)
             of_query_map.add(of_query.mT, block.means)
-            of_normed = (of_projected @ weight).float()
+            of_normed = product(of_projected, weight).float()
             of_mean = (of_query @ query_weight)[:, :-1].float()
             of_normed.view(*block.shares.shape, -1).addcmul_(block.shares[..., None], of_mean[:, None])
             norm_gradient(of_normed, block.normed, block.scale, of_x[index])
@@ -125,8 +126,7 @@ def _blocks(
             shares = shares / (shares.sum(-1, keepdim=True) + 1e-10)
             mean = torch.bmm(shares[:, None], normed.view(*shares.shape, c))[:, 0]
             means = torch.cat([mean, shares.sum(-1, keepdim=True)], -1).to(x.dtype)
-            room = scratch("projected", len(inputs), len(weight), dtype=x.dtype)
-            projected = torch.addmm(offset, inputs, weight.mT, out=room).view(*shares.shape, -1)
+            projected = mapped(inputs, weight, offset).view(*shares.shape, -1)
             key, value, gates = projected.split((narrow, narrow, width), -1)
             # The heads are queries of one head: they share its keys.
             query = rearrange(means @ query_weight.mT, "n (h d) -> n 1 h d", d=narrow)

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.cpu.folded_norm import MapGradient, blocks, folded, norm_gradient, normalised
+from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.linear import Affine
 
 
 def norm_linear_rows(x: Tensor, norm: Affine, project: Affine) -> Tensor:
     """`norm_linear` on a CPU."""
-    mapped: Tensor = _NormLinear.apply(x, *folded(norm, project))
-    return mapped
+    found: Tensor = _NormLinear.apply(x, *folded(norm, project))
+    return found
 
 
 class _NormLinear(torch.autograd.Function):
@@ -20,11 +21,11 @@ class _NormLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         weight, bias = weight.to(x.dtype), bias.to(x.dtype)
-        mapped = x.new_empty(*x.shape[:-1], len(weight))
+        found = x.new_empty(*x.shape[:-1], len(weight))
         for block in blocks(x.shape[:-1]):
             values, _ = normalised(x[block])
-            torch.addmm(bias, values.to(x.dtype), weight.mT, out=mapped[block].view(-1, len(weight)))
-        return mapped
+            found[block] = mapped(values.to(x.dtype), weight, bias).view(found[block].shape)
+        return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -37,5 +38,5 @@ class _NormLinear(torch.autograd.Function):
             of_mapped = gradient[block].reshape(-1, len(weight))
             of_map.add(of_mapped.mT, values.to(x.dtype))
             if of_x is not None:
-                norm_gradient((of_mapped @ weight).float(), values, scale, of_x[block])
+                norm_gradient(product(of_mapped, weight).float(), values, scale, of_x[block])
         return of_x, of_map.weight, of_map.bias

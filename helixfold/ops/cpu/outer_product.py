@@ -8,6 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.linear import Affine
 
 # Products of a tile: with them, twice, and the operands in the cache all matrix products run at nearly full speed.
@@ -34,9 +35,9 @@ class _OuterProductMean(torch.autograd.Function):
             products = _OuterProducts(sample_left, sample_right)
             for tile in products.tiles():
                 outer = products.of(tile)
-                mapped = outer @ weight.T if offset is None else torch.addmm(offset, outer, weight.T)
+                edges_of_tile = mapped(outer, weight, offset)
                 place = edges[tile.rows, tile.columns]
-                place.copy_(mapped.view(place.shape).float().mul_(factors[tile.rows, tile.columns, None]))
+                place.copy_(edges_of_tile.view(place.shape).float().mul_(factors[tile.rows, tile.columns, None]))
         return mean
 
     @staticmethod
@@ -56,13 +57,13 @@ class _OuterProductMean(torch.autograd.Function):
                     of_offset += given.sum(0)
                 given = given.to(left.dtype)
                 if needs_weight:
-                    _add_product(of_weight, given.T, products.of(tile))
+                    add_product(of_weight, given.T, products.of(tile))
                 if needs_left or needs_right:
                     of_outer = products.gradient(given, weight, tile)
-                    _add_product(sum_left[:, tile.left], products.right[:, tile.right], of_outer.T)
-                    _add_product(sum_right[:, tile.right], products.left[:, tile.left], of_outer)
-            of_left[index] = rearrange(sum_left, "s (i c) -> i s c", c=left.shape[-1])
-            of_right[index] = rearrange(sum_right, "s (j d) -> s j d", d=right.shape[-1])
+                    add_product(sum_left[tile.left], of_outer, products.right[tile.right])
+                    add_product(sum_right[tile.right], of_outer.T, products.left[tile.left])
+            of_left[index] = rearrange(sum_left, "(i c) s -> i s c", c=left.shape[-1])
+            of_right[index] = rearrange(sum_right, "(j d) s -> s j d", d=right.shape[-1])
         return of_left, of_right, None, of_weight.to(weight.dtype), of_offset.to(weight.dtype) if needs_offset else None
 
 
@@ -81,11 +82,12 @@ class _OuterProducts:
     def __init__(self, left: Tensor, right: Tensor) -> None:
         (i, _, c), (_, j, d) = left.shape, right.shape
         self.i, self.j, self.c, self.d = i, j, c, d
-        self.left, self.right = rearrange(left, "i s c -> s (i c)"), rearrange(right, "s j d -> s (j d)")
+        # Sequences last, so that a tile's operands are dense.
+        self.left, self.right = rearrange(left, "i s c -> (i c) s"), rearrange(right, "s j d -> (j d) s").contiguous()
         self.rows = min(i, _TILE_ROWS)
         self.columns = min(j, max(1, _TILE_ELEMENTS // (self.rows * c * d)))
         # New memory for each tile would have to be mapped each time.
-        self.matrix, self.edges = left.new_empty(2, self.rows * self.columns * c * d)
+        self.room = left.new_empty(self.rows * self.columns * c * d)
 
     def tiles(self) -> Iterator[_Tile]:
         for rows in _parts(self.i, self.rows):
@@ -97,22 +99,21 @@ class _OuterProducts:
 
     def of(self, tile: _Tile) -> Tensor:
         """The products with their channels side by side, [(i j) (c d)]."""
-        matrix, edges = self._room(tile)
-        torch.mm(self.left[:, tile.left].T, self.right[:, tile.right], out=matrix)
-        edges.copy_(rearrange(matrix, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
+        found = mapped(self.left[tile.left], self.right[tile.right])
+        edges = self._room(found.numel()).view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
+        edges.copy_(rearrange(found, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
         return edges.view(-1, self.c * self.d)
 
     def gradient(self, of_mapped: Tensor, weight: Tensor, tile: _Tile) -> Tensor:
         """The gradient of the products, as the matrix product gives them, [(i c) (j d)]."""
-        matrix, edges = self._room(tile)
-        torch.mm(of_mapped, weight, out=edges.view(-1, self.c * self.d))
+        found = product(of_mapped, weight)
+        matrix = self._room(found.numel()).view(tile.left.stop - tile.left.start, -1)
+        edges = found.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         rearrange(matrix, "(i c) (j d) -> i j c d", c=self.c, d=self.d).copy_(edges)
         return matrix
 
-    def _room(self, tile: _Tile) -> tuple[Tensor, Tensor]:
-        i, j = (part.stop - part.start for part in (tile.rows, tile.columns))
-        size = i * j * self.c * self.d
-        return self.matrix[:size].view(i * self.c, -1), self.edges[:size].view(i, j, self.c, self.d)
+    def _room(self, size: int) -> Tensor:
+        return self.room[:size]
 
 
 def _parts(length: int, size: int) -> Iterator[slice]:
@@ -120,11 +121,3 @@ def _parts(length: int, size: int) -> Iterator[slice]:
     count = math.ceil(length / size)
     for index in range(count):
         yield slice(length * index // count, length * (index + 1) // count)
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add a matrix product to a float32 sum."""
-    if total.dtype == left.dtype:
-        total.addmm_(left, right)
-    else:
-        total += left @ right

@@ -10,6 +10,7 @@ from torch import Tensor
 from helixfold.ops.cpu.attention import Rows
 from helixfold.ops.cpu.blocks import Scratch
 from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised, parts
+from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.linear import Affine
 
 # Of a block's projections: products are large enough to be fast.
@@ -50,7 +51,7 @@ class _SelfAttention(torch.autograd.Function):
         for index, block in _blocks(x, penalty, bias, weight, offset, heads):
             block.attention.gather(block.by_head(block.gathered))
             gated = block.gathered.mul_(block.gates)
-            change[index] = torch.addmm(out_offset, gated, out_weight.mT).view(change[index].shape)
+            change[index] = mapped(gated, out_weight, out_offset).view(change[index].shape)
         return change
 
     @staticmethod
@@ -63,7 +64,7 @@ class _SelfAttention(torch.autograd.Function):
         scratch = Scratch()
         for index, block in _blocks(x, penalty, bias, weight, offset, ctx.heads):
             of_change = gradient[index].reshape(-1, len(out_weight))
-            of_gated = of_change @ out_weight
+            of_gated = product(of_change, out_weight)
             of_projected = scratch("of projected", len(of_gated), len(weight), dtype=x.dtype)
             of_query, of_key, of_value, of_gates = of_projected.chunk(4, 1)
             block.attention.gather_again(
@@ -75,7 +76,7 @@ class _SelfAttention(torch.autograd.Function):
             of_out.add(of_change.mT, block.gathered * block.gates)
             of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(block.gathered), block.gates))
             of_maps.add(of_projected.mT, block.inputs)
-            norm_gradient((of_projected @ weight).float(), block.normed, block.scale, of_x[index])
+            norm_gradient(product(of_projected, weight).float(), block.normed, block.scale, of_x[index])
         of_parameters = (of_maps.weight, of_maps.bias, of_out.weight, of_out.bias)
         return of_x, None, None if of_bias is None else of_bias.to(bias.dtype), *of_parameters, None
 
@@ -107,8 +108,7 @@ def _blocks(
         for rows in parts(n, _BLOCK_BYTES // (len(weight) * k * x.element_size())):
             normed, scale = normalised(x[sample, rows])
             inputs = normed.to(x.dtype)
-            room = scratch("projected", len(inputs), len(weight), dtype=x.dtype)
-            projected = torch.addmm(offset, inputs, weight.mT, out=room)
+            projected = mapped(inputs, weight, offset)
             heads_of = rearrange(projected[:, : 3 * width], "(n k) (t h d) -> t n h k d", t=3, k=k, h=heads)
             attention = Rows(
                 query=heads_of[0],

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.layer_norm import EPS
 from helixfold.ops.linear import Affine
 
@@ -24,11 +25,9 @@ class _Transition(torch.autograd.Function):
         ctx.save_for_backward(x, *parameters)
         scale, offset, w1, b1, w2, b2 = parameters
         change = torch.empty(x.shape, dtype=x.dtype)
-        room = _room(x, w1)
         for rows, out in zip(_blocks(x, w1), _blocks(change, w1), strict=True):
             normed = torch.nn.functional.layer_norm(rows.float(), scale.shape, scale, offset, EPS).to(x.dtype)
-            hidden = torch.addmm(b1, normed, w1.T, out=room[: len(rows)]).relu_()
-            torch.addmm(b2, hidden, w2.T, out=out)
+            out.copy_(mapped(mapped(normed, w1, b1).relu_(), w2, b2))
         return change
 
     @staticmethod
@@ -39,20 +38,19 @@ class _Transition(torch.autograd.Function):
         of_x = torch.empty(x.shape, dtype=x.dtype)
         sums = [torch.zeros(each.shape) for each in parameters]
         of_scale, of_offset, of_w1, of_b1, of_w2, of_b2 = sums
-        room, room_of_gradient = _room(x, w1), _room(x, w1)
         for rows, gradients, out in zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(of_x, w1), strict=True):
             wide = rows.float()
             normed, mean, rstd = torch.native_layer_norm(wide, scale.shape, scale, offset, EPS)
             normed = normed.to(x.dtype)
-            hidden = torch.addmm(b1, normed, w1.T, out=room[: len(rows)]).relu_()
-            _add_product(of_w2, gradients.T, hidden)
+            hidden = mapped(normed, w1, b1).relu_()
+            add_product(of_w2, gradients.T, hidden)
             of_b2 += gradients.sum(0)
-            of_hidden = torch.mm(gradients, w2, out=room_of_gradient[: len(rows)])
+            of_hidden = product(gradients, w2)
             torch.ops.aten.threshold_backward.grad_input(of_hidden, hidden, 0, grad_input=of_hidden)
-            _add_product(of_w1, of_hidden.T, normed)
+            add_product(of_w1, of_hidden.T, normed)
             of_b1 += of_hidden.sum(0)
             of_rows, block_scale, block_offset = torch.ops.aten.native_layer_norm_backward(
-                (of_hidden @ w1).float(), wide, scale.shape, mean, rstd, scale, offset, [True, True, True]
+                product(of_hidden, w1).float(), wide, scale.shape, mean, rstd, scale, offset, [True, True, True]
             )
             out.copy_(of_rows)
             of_scale += block_scale
@@ -60,24 +58,6 @@ class _Transition(torch.autograd.Function):
         return of_x, *(each.to(like.dtype) for each, like in zip(sums, parameters, strict=True))
 
 
-def _size(x: Tensor, expand: Tensor) -> int:
-    """Rows of a block."""
-    return max(1, min(x.numel() // x.shape[-1], _HIDDEN_ELEMENTS // expand.shape[0]))
-
-
 def _blocks(x: Tensor, expand: Tensor) -> tuple[Tensor, ...]:
     """Views of the rows, a block at a time."""
-    return x.reshape(-1, x.shape[-1]).split(_size(x, expand))
-
-
-def _room(x: Tensor, expand: Tensor) -> Tensor:
-    """For a block's hidden channels; memory that is new for each block would have to be mapped each time."""
-    return x.new_empty(_size(x, expand), expand.shape[0])
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add a matrix product to a float32 sum."""
-    if total.dtype == left.dtype:
-        total.addmm_(left, right)
-    else:
-        total += left @ right
+    return x.reshape(-1, x.shape[-1]).split(max(1, _HIDDEN_ELEMENTS // len(expand)))

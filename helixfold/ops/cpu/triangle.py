@@ -13,6 +13,7 @@ from torch import Tensor
 
 from helixfold.ops.cpu.blocks import Scratch
 from helixfold.ops.cpu.folded_norm import MapGradient, block_rows, folded, norm_gradient, normalised, parts
+from helixfold.ops.cpu.products import batched_product, mapped, product
 from helixfold.ops.layer_norm import EPS
 from helixfold.ops.linear import Affine
 
@@ -87,7 +88,7 @@ class _Operand(torch.autograd.Function):
                 of_both = of_both.view(2 * c, -1)
                 of_map.add(of_both, rounded)
                 if of_pair is not None:
-                    norm_gradient((of_both.mT @ weight).float(), values, scale, of_pair[sample, rows])
+                    norm_gradient(product(of_both.mT, weight).float(), values, scale, of_pair[sample, rows])
         return of_pair, None, of_map.weight, of_map.bias
 
 
@@ -100,17 +101,17 @@ class _Multiplication(torch.autograd.Function):
         scratch = Scratch()
         for sample, block in _blocks(pair, right):
             stream, kept, changed = pair[sample, block], mask[sample, block], change[sample, block]
-            left, product = (_room(scratch, name, right, len(stream)) for name in ("left", "product"))
+            left, products = (_room(scratch, name, right, len(stream)) for name in ("left", "products"))
             for rows in block_rows(*kept.shape):
                 values = normalised(stream[rows])[0].to(pair.dtype)
                 _gate(_projected(values, w_in, b_in), kept[rows], left[:, rows])
                 # The gate waits where the change will be.
-                gate = torch.addmm(b_gate, values, w_gate.mT)
+                gate = mapped(values, w_gate, b_gate)
                 torch.sigmoid(gate.view(changed[rows].shape), out=changed[rows])
-            torch.bmm(left, right[sample].mT, out=product)
+            batched_product(left, right[sample].mT, products)
             for rows in block_rows(*kept.shape):
-                values = _normalised_channels(product[:, rows])[0].to(pair.dtype)
-                changed[rows] *= torch.addmm(b_out, values.mT, w_out.mT).view(changed[rows].shape)
+                values = _normalised_channels(products[:, rows])[0].to(pair.dtype)
+                changed[rows] *= mapped(values.mT, w_out, b_out).view(changed[rows].shape)
         return change
 
     @staticmethod
@@ -124,37 +125,38 @@ class _Multiplication(torch.autograd.Function):
         scratch = Scratch()
         for sample, block in _blocks(pair, right):
             stream, kept, of_stream = pair[sample, block], mask[sample, block], of_pair[sample, block]
-            left, product = (_room(scratch, name, right, len(stream)) for name in ("left", "product"))
+            left, products = (_room(scratch, name, right, len(stream)) for name in ("left", "products"))
             projections = scratch("projections", kept.numel(), len(w_in), dtype=pair.dtype)
             for rows in block_rows(*kept.shape):
                 values = normalised(stream[rows])[0].to(pair.dtype)
                 both = projections[rows.start * columns : rows.stop * columns].view(len(w_in), -1)
-                _gate(_projected(values, w_in, b_in, out=both), kept[rows], left[:, rows])
-            torch.bmm(left, right[sample].mT, out=product)
+                both.copy_(_projected(values, w_in, b_in))
+                _gate(both, kept[rows], left[:, rows])
+            batched_product(left, right[sample].mT, products)
             for rows in block_rows(*kept.shape):
                 values = normalised(stream[rows])[0].to(pair.dtype)
-                normed, scale = _normalised_channels(product[:, rows])
+                normed, scale = _normalised_channels(products[:, rows])
                 rounded = normed.to(pair.dtype)
                 of_change = gradient[sample, block][rows].reshape(-1, c_z)
-                gate = torch.addmm(b_gate, values, w_gate.mT).sigmoid_()
-                of_logits = torch.addmm(b_out, rounded.mT, w_out.mT).mul_(of_change)
+                gate = mapped(values, w_gate, b_gate).sigmoid_()
+                of_logits = mapped(rounded.mT, w_out, b_out).mul_(of_change)
                 torch.ops.aten.sigmoid_backward.grad_input(of_logits, gate, grad_input=of_logits)
                 of_gate.add(of_logits.mT, values)
                 # The part of the pair's gradient that comes through the gate waits where the whole will be.
-                of_stream[rows] = (of_logits @ w_gate).view(of_stream[rows].shape)
+                of_stream[rows] = product(of_logits, w_gate).view(of_stream[rows].shape)
                 of_mapped = gate.mul_(of_change)
                 of_out.add(of_mapped.mT, rounded.mT)
-                found = _channel_norm_gradient((w_out.mT @ of_mapped.mT).float(), normed, scale)
-                product[:, rows] = found.view(product[:, rows].shape)
+                found = _channel_norm_gradient(product(w_out.mT, of_mapped.mT).float(), normed, scale)
+                products[:, rows] = found.view(products[:, rows].shape)
             if of_right is not None:
-                of_right[sample].baddbmm_(product.mT, left)
-            torch.bmm(product, right[sample], out=left)
+                batched_product(products.mT, left, of_right[sample], add=True)
+            batched_product(products, right[sample], left)
             for rows in block_rows(*kept.shape):
                 values, scale = normalised(stream[rows])
                 both = projections[rows.start * columns : rows.stop * columns].view(len(w_in), -1)
                 of_both = _gate_gradient(left[:, rows], kept[rows], both)
                 of_in.add(of_both, values.to(pair.dtype))
-                of_values = torch.addmm(of_stream[rows].reshape(-1, c_z), of_both.mT, w_in).float()
+                of_values = product(of_both.mT, w_in).add_(of_stream[rows].reshape(-1, c_z)).float()
                 norm_gradient(of_values, values, scale, of_stream[rows])
         sums = [each for of_map in (of_in, of_gate, of_out) for each in (of_map.weight, of_map.bias)]
         return of_pair, None, of_right, *sums
@@ -173,9 +175,9 @@ def _room(scratch: Scratch, name: str, right: Tensor, rows: int) -> Tensor:
     return scratch(name, right.shape[1], rows, right.shape[3], dtype=right.dtype)
 
 
-def _projected(values: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
+def _projected(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Maps of positions, channels first; the second half of them is the gate of the first."""
-    return torch.addmm(bias[:, None], weight, values.mT, out=out)
+    return mapped(weight, values).add_(bias[:, None])
 
 
 def _gate(both: Tensor, mask: Tensor, out: Tensor) -> None:
