@@ -12,7 +12,6 @@ from helixfold.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Structure
 from helixfold.ops.invariant_point import invariant_point_attention
-from helixfold.ops.linear import linear
 
 # Translations inside the module are in units of 10 Angstrom (AlphaFold 2, Suppl. Alg. 20).
 UNIT = 10.0
@@ -41,7 +40,7 @@ class InvariantPointAttention(nn.Module):
 
     def context(self, pair: Float[Tensor, "b r r c_z"]) -> PairContext:
         """The same for all iterations: the pair's channels, and what they add to the logits."""
-        bias = 3**-0.5 * linear(pair, self.pair_bias.affine)
+        bias = 3**-0.5 * self.pair_bias(pair)
         return pair, rearrange(bias, "b i j h -> b h i j").contiguous()
 
     def forward(

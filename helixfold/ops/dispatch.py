@@ -46,12 +46,13 @@ class Op(Generic[P, R]):
         return self.choice(*args, **kwargs).run(*args, **kwargs)
 
     def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend[P, R]:
-        """The backend that will be used: the forced one if there is one and it can, otherwise the first that can."""
+        """The backend that will be used: the first that can, or the forced one; the reference where that cannot."""
         if _forced is not None:
             for backend in self.backends:
                 if backend.name == _forced.name and backend.refusal(*args, **kwargs) is None:
                     _forced.used[self.name] += 1
                     return backend
+            return self.backends[-1]
         device = args[0].device.type  # type: ignore[attr-defined]
         for backend in self.backends:
             if (not backend.devices or device in backend.devices) and backend.refusal(*args, **kwargs) is None:
@@ -74,7 +75,7 @@ class Op(Generic[P, R]):
 
 @dataclass(frozen=True, kw_only=True)
 class Forced:
-    """A backend that is preferred to all others, and how often each operator has used it."""
+    """A backend that is used before all others, and how often each operator has used it."""
 
     name: str
     used: Counter[str]
@@ -86,8 +87,8 @@ _forced: Forced | None = None
 
 @contextmanager
 def forced(name: str) -> Iterator[Counter[str]]:
-    """Use the backend of that name on whatever device, in every operator that has it and where it can; for tests and
-    benchmarks. Gives how often each operator used it.
+    """Use the backend of that name on whatever device, in every operator that has it and where it can, and references
+    everywhere else, since they are made of other operators; for tests and benchmarks. Gives how often each used it.
     """
     global _forced  # noqa: PLW0603 (one choice for the process)
     earlier, _forced = _forced, Forced(name=name, used=Counter())

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import fields, replace
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -13,10 +12,9 @@ from torch import Tensor
 from helixfold.config import OuterProductPosition
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.model import attention, msa, templates
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
-from helixfold.ops.attention import attention_reference
+from helixfold.ops.dispatch import forced
 from helixfold.presets import PRESETS, preset
 from tests.networks import random_batch, tiny_config, tiny_model
 
@@ -163,11 +161,7 @@ def test_bfloat16_is_at_most_twice_as_far_off_as_plain_torch(run: Whole | Slabs,
     model, batch = tiny_model(seed=seed), random_batch(residues=40, rows=12, extra=20, seed=seed)
     with torch.no_grad():
         exact, found = floats(model(Whole(), [batch])), floats(model(run, [batch], None, torch.bfloat16))
-        with (
-            mock.patch.object(attention, "attention", attention_reference),
-            mock.patch.object(msa, "attention", attention_reference),
-            mock.patch.object(templates, "attention", attention_reference),
-        ):
+        with forced("reference"):
             plain = floats(model(Whole(), [batch], None, torch.bfloat16))
     for name in (each for each in exact if not each.startswith("structure")):
         ours, theirs = (root_mean_square(each[name] - exact[name]) for each in (found, plain))

@@ -4,8 +4,10 @@ import torch
 from torch import Tensor
 
 from helixfold.model.attention import SelfAttention
+from helixfold.ops.linear import Affine
 
 C, HEADS = 12, 3
+NORM = Affine(torch.ones(C), torch.zeros(C))
 
 
 def random_attention() -> SelfAttention:
@@ -17,6 +19,7 @@ def random_attention() -> SelfAttention:
 
 def by_hand(attention: SelfAttention, x: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
     """Head by head, one row after the other."""
+    x = torch.nn.functional.layer_norm(x, (C,))
     query, key, value = (x @ part.T for part in attention.qkv.weight.chunk(3))
     heads = []
     for head in range(HEADS):
@@ -32,14 +35,14 @@ def test_heads_gate_and_output_are_those_of_the_paper() -> None:
     attention, x = random_attention(), torch.randn(2, 4, 5, C)
     mask = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]).expand(2, 4, 5)
     bias = torch.randn(2, HEADS, 5, 5)
-    torch.testing.assert_close(attention(x, mask, bias), by_hand(attention, x, mask, bias), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(attention(x, mask, NORM, bias), by_hand(attention, x, mask, bias), rtol=1e-4, atol=1e-5)
 
 
 def test_a_shut_gate_leaves_the_output_bias() -> None:
     attention = random_attention()
     attention.gate.weight.data.zero_()
     attention.gate.bias.data.fill_(-100)
-    found = attention(torch.randn(1, 2, 5, C), torch.ones(1, 2, 5))
+    found = attention(torch.randn(1, 2, 5, C), torch.ones(1, 2, 5), NORM)
     torch.testing.assert_close(found, attention.out.bias.expand_as(found))
 
 
@@ -47,7 +50,7 @@ def test_rows_do_not_see_each_other() -> None:
     attention, x = random_attention(), torch.randn(1, 3, 5, C)
     mask, changed = torch.ones(1, 3, 5), x.clone()
     changed[:, 1] = torch.randn(5, C)
-    same = (attention(x, mask) == attention(changed, mask)).all(-1).all(-1)
+    same = (attention(x, mask, NORM) == attention(changed, mask, NORM)).all(-1).all(-1)
     assert same.tolist() == [[True, False, True]]
 
 

@@ -8,13 +8,13 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import Scratch
+from helixfold.ops.cpu.blocks import Scratch, of_all_cores
 from helixfold.ops.cpu.folded_norm import parts
 
-# Of the logits of a row that are there at a time: enough to keep cores busy, little enough for their caches.
-_LOGITS_BYTES = 2 * 2**20
-# Of all that several rows need: only small ones are taken together, for then their heads must be copied.
-_ROWS_BYTES = 2**20
+# Of the logits of a row that are there at a time, for each core: enough to keep it busy, little enough for its cache.
+_LOGITS_BYTES = 2**20
+# Of all that several rows need: larger ones are not taken together, for then their heads must be copied.
+_ROWS_BYTES = 4 * 2**20
 # Tall products whose results are no wider run several times faster the other way round, and those of narrow dtypes
 # take longer than in float32.
 _NARROW = 16
@@ -139,11 +139,11 @@ class Rows:
     def _rows(self) -> Iterator[slice]:
         n, h, q, d = self.query.shape
         k, c = self.value.shape[-2:]
-        return parts(n, _ROWS_BYTES // (4 * h * (q * k + q * d + k * (d + c))))
+        return parts(n, of_all_cores(_ROWS_BYTES) // (4 * h * (q * k + q * d + k * (d + c))))
 
     def _queries(self) -> Iterator[slice]:
         _, h, q, _ = self.query.shape
-        return parts(q, _LOGITS_BYTES // (4 * h * self.key.shape[2]))
+        return parts(q, of_all_cores(_LOGITS_BYTES) // (4 * h * self.key.shape[2]))
 
     def _weights(self, query: Tensor, key: Tensor, rows: slice, part: slice) -> Tensor:
         """The softmax of logits [(n h) q k], in float32 whatever the queries are."""

@@ -6,6 +6,11 @@ import torch
 from torch import Tensor
 
 
+def of_all_cores(of_one: int) -> int:
+    """The size of a block, from what suits the cache of one core."""
+    return of_one * torch.get_num_threads()
+
+
 class Scratch:
     """Memory for temporaries that every block uses again: fresh memory is slow, it is mapped page by page."""
 

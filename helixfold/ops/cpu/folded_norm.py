@@ -10,12 +10,13 @@ from math import prod
 import torch
 from torch import Tensor
 
+from helixfold.ops.cpu.blocks import of_all_cores
 from helixfold.ops.cpu.products import add_product
 from helixfold.ops.layer_norm import EPS
 from helixfold.ops.linear import Affine
 
-# Of a block: enough for products and for several threads, and few enough for their caches.
-POSITIONS = 4096
+# Of a block, for each core: enough for fast products, and few enough for its cache.
+POSITIONS = 2048
 Index = tuple[int | slice, ...]
 
 
@@ -38,7 +39,7 @@ def parts(length: int, size: int) -> Iterator[slice]:
 
 def block_rows(rows: int, columns: int) -> Iterator[slice]:
     """Slices of rows that have about as many positions as are in a block."""
-    return parts(rows, POSITIONS // max(columns, 1))
+    return parts(rows, of_all_cores(POSITIONS) // max(columns, 1))
 
 
 def blocks(shape: Sequence[int]) -> Iterator[Index]:
@@ -47,7 +48,7 @@ def blocks(shape: Sequence[int]) -> Iterator[Index]:
         yield ()
         return
     inner = prod(shape[1:])
-    if inner <= POSITIONS:
+    if inner <= of_all_cores(POSITIONS):
         for rows in block_rows(shape[0], inner):
             yield (rows,)
         return

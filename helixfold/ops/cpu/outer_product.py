@@ -8,11 +8,12 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from helixfold.ops.cpu.blocks import of_all_cores
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.linear import Affine
 
-# Products of a tile: with them, twice, and the operands in the cache all matrix products run at nearly full speed.
-_TILE_ELEMENTS = 2**20
+# Products of a tile, for each core: they stay in its cache, twice, and matrix products are large enough to be fast.
+_TILE_ELEMENTS = 2**19
 # A tile as high as it is wide, for 32 x 32 channels: less of the operands is read for the same number of products.
 _TILE_ROWS = 32
 
@@ -85,7 +86,7 @@ class _OuterProducts:
         # Sequences last, so that a tile's operands are dense.
         self.left, self.right = rearrange(left, "i s c -> (i c) s"), rearrange(right, "s j d -> (j d) s").contiguous()
         self.rows = min(i, _TILE_ROWS)
-        self.columns = min(j, max(1, _TILE_ELEMENTS // (self.rows * c * d)))
+        self.columns = min(j, max(1, of_all_cores(_TILE_ELEMENTS) // (self.rows * c * d)))
         # New memory for each tile would have to be mapped each time.
         self.room = left.new_empty(self.rows * self.columns * c * d)
 

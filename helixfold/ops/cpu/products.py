@@ -11,12 +11,14 @@ from torch import Tensor
 _LEAST = 2**20
 # oneDNN has no batched product for float32: one after the other is faster where one is enough for all cores.
 _LEAST_OF_A_BATCH = 2**23
+# In bfloat16 both ways lead to oneDNN, but the usual one writes the offset to memory first.
+_DTYPES = (torch.float32, torch.bfloat16)
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` of [m k], [n k] and [n]; without gradients. Fast where the rows of `x` are contiguous."""
-    if _HAS_ONEDNN and x.dtype == torch.float32 and x.numel() * len(weight) >= _LEAST:
+    if _HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _LEAST:
         # Anything but dense matrices it multiplies one number at a time.
         dense = weight if weight.is_contiguous() or weight.mT.is_contiguous() else weight.contiguous()
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), dense, bias, "none", [], "")

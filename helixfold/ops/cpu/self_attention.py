@@ -8,13 +8,13 @@ from einops import rearrange
 from torch import Tensor
 
 from helixfold.ops.cpu.attention import Rows
-from helixfold.ops.cpu.blocks import Scratch
+from helixfold.ops.cpu.blocks import Scratch, of_all_cores
 from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised, parts
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.linear import Affine
 
-# Of a block's projections: products are large enough to be fast.
-_BLOCK_BYTES = 4 * 2**20
+# Of a block's projections, for each core: products are large enough to be fast.
+_BLOCK_BYTES = 2 * 2**20
 
 
 def self_attention_rows(
@@ -105,7 +105,7 @@ def _blocks(
     scratch = Scratch()
     for sample in range(b):
         bias_of_sample = None if bias is None else bias[sample].float()
-        for rows in parts(n, _BLOCK_BYTES // (len(weight) * k * x.element_size())):
+        for rows in parts(n, of_all_cores(_BLOCK_BYTES) // (len(weight) * k * x.element_size())):
             normed, scale = normalised(x[sample, rows])
             inputs = normed.to(x.dtype)
             projected = mapped(inputs, weight, offset)

@@ -5,12 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helixfold.ops.cpu.blocks import of_all_cores
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.layer_norm import EPS
 from helixfold.ops.linear import Affine
 
-# Of a block's hidden channels: they stay in cache, and the products are still large enough to be fast.
-_HIDDEN_ELEMENTS = 2**19
+# Of a block's hidden channels, for each core: they stay in cache, and products are still large enough to be fast.
+_HIDDEN_ELEMENTS = 2**18
 
 
 def transition_rows(x: Tensor, norm: Affine, expand: Affine, contract: Affine) -> Tensor:
@@ -60,4 +61,4 @@ class _Transition(torch.autograd.Function):
 
 def _blocks(x: Tensor, expand: Tensor) -> tuple[Tensor, ...]:
     """Views of the rows, a block at a time."""
-    return x.reshape(-1, x.shape[-1]).split(max(1, _HIDDEN_ELEMENTS // len(expand)))
+    return x.reshape(-1, x.shape[-1]).split(max(1, of_all_cores(_HIDDEN_ELEMENTS) // len(expand)))
