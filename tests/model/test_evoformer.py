@@ -112,7 +112,7 @@ def test_every_backend_gives_the_streams_and_gradients_of_the_references(backend
             msa, pair = block(Whole(), *leaves, *given[2:])
             gradients = torch.autograd.grad([msa.square().sum() + pair.square().sum()], [*leaves, *block.parameters()])
         assert FUSED[name] <= used.keys()
-        return [msa, pair, *gradients]
+        return [each.detach() for each in (msa, pair, *gradients)]
 
     for ours, theirs in zip(results(backend), results("reference"), strict=True):
         # Some gradients are nothing but rounding: softmax takes no notice of what all its logits have in common.
