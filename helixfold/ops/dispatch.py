@@ -108,6 +108,16 @@ def _triton_is_there() -> bool:
     return find_spec("triton") is not None
 
 
+def refusal_of_wide_products(x: Tensor) -> str | None:
+    """Why a kernel whose time goes into matrix products is not for such an input on a GPU.
+
+    Exact products in float32 use none of a GPU's matrix units; without those, cuBLAS is hard to reach.
+    """
+    if x.dtype == torch.float32 and x.device.type != "cpu":
+        return "products in float32 are left to cuBLAS"
+    return f"{x.dtype} is left to the reference" if x.dtype == torch.float64 else None
+
+
 def refusal_without_triton(*_: object, **__: object) -> str | None:
     """The first reason that every Triton backend may have."""
     return None if _triton_is_there() else "triton is not installed"

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.cpu.outer_product import outer_product_mean_rows
-from helixfold.ops.dispatch import Backend, Op, refusal_without_triton
+from helixfold.ops.dispatch import Backend, Op, refusal_of_wide_products, refusal_without_triton
 from helixfold.ops.linear import Affine, linear
 
 # Added to the number of sequences that both residues have (DeepMind's program).
@@ -62,8 +62,8 @@ def _by_triton(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tenso
 
 def _refusal_of_triton(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine) -> str | None:
     c, d, c_z = left.shape[-1], right.shape[-1], out.weight.shape[0]
-    if left.dtype == torch.float64:
-        return "float64 is left to the reference"
+    if reason := refusal_of_wide_products(left):
+        return reason
     if not {c, d} <= {8, 16, 32}:
         return f"{c} x {d} channels are not 8, 16 or 32 of each"
     if c_z not in (32, 64, 128) or out.bias is None:

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.cpu.transition import transition_rows
-from helixfold.ops.dispatch import Backend, Op, refusal_without_triton
+from helixfold.ops.dispatch import Backend, Op, refusal_of_wide_products, refusal_without_triton
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import Affine, linear
 
@@ -36,8 +36,8 @@ def _by_triton(x: Tensor, norm: Affine, expand: Affine, contract: Affine) -> Ten
 
 def _refusal_of_triton(x: Tensor, norm: Affine, expand: Affine, contract: Affine) -> str | None:
     hidden, c = expand.weight.shape
-    if x.dtype == torch.float64:
-        return "float64 is left to the reference"
+    if reason := refusal_of_wide_products(x):
+        return reason
     if c not in (32, 64, 128, 256) or hidden % 64 != 0:
         return f"{c} channels are not 32, 64, 128 or 256, or {hidden} hidden ones not a multiple of 64"
     if any(each.bias is None for each in (norm, expand, contract)):

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.cpu.triangle import triangle_multiplication_rows, triangle_operand_rows
-from helixfold.ops.dispatch import Backend, Op, refusal_without_triton
+from helixfold.ops.dispatch import Backend, Op, refusal_of_wide_products, refusal_without_triton
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import Affine, linear
 
@@ -73,10 +73,8 @@ def _refusal_of_rows(pair: Tensor, *_: object, **__: object) -> str | None:
 
 
 def _refusal_of_triton(pair: Tensor, *given: object, **named: object) -> str | None:
-    if reason := refusal_without_triton():
+    if reason := refusal_without_triton() or refusal_of_wide_products(pair):
         return reason
-    if pair.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"{pair.dtype} is left to the reference"
     affines = [each for each in (*given, *named.values()) if isinstance(each, Affine)]
     for channels in (pair.shape[-1], *(len(affine.weight) for affine in affines)):
         if channels not in (16, 32, 64, 128):

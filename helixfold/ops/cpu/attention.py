@@ -8,8 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import Scratch, of_all_cores
-from helixfold.ops.cpu.folded_norm import parts
+from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts
 
 # Of the logits of a row that are there at a time, for each core: enough to keep it busy, little enough for its cache.
 _LOGITS_BYTES = 2**20

@@ -1,5 +1,6 @@
 """What backends share that work on blocks small enough for the processor's cache."""
 
+from collections.abc import Iterator
 from math import prod
 
 import torch
@@ -9,6 +10,13 @@ from torch import Tensor
 def of_all_cores(of_one: int) -> int:
     """The size of a block, from what suits the cache of one core."""
     return of_one * torch.get_num_threads()
+
+
+def parts(length: int, size: int) -> Iterator[slice]:
+    """Slices of about equal length, none longer than `size` unless that is less than 1."""
+    count = -(-length // max(size, 1))
+    for index in range(count):
+        yield slice(length * index // count, length * (index + 1) // count)
 
 
 class Scratch:

@@ -10,7 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import of_all_cores
+from helixfold.ops.cpu.blocks import of_all_cores, parts
 from helixfold.ops.cpu.products import add_product
 from helixfold.ops.layer_norm import EPS
 from helixfold.ops.linear import Affine
@@ -28,13 +28,6 @@ def folded(norm: Affine, *maps: Affine) -> tuple[Tensor, Tensor]:
         given = [torch.zeros(len(each.weight)) if each.bias is None else each.bias.float() for each in maps]
         bias = bias + torch.cat(given)
     return weight * norm.weight.float(), bias
-
-
-def parts(length: int, size: int) -> Iterator[slice]:
-    """Slices of about equal length, none longer than `size` unless that is less than 1."""
-    count = -(-length // max(size, 1))
-    for index in range(count):
-        yield slice(length * index // count, length * (index + 1) // count)
 
 
 def block_rows(rows: int, columns: int) -> Iterator[slice]:

@@ -8,8 +8,8 @@ from einops import rearrange
 from torch import Tensor
 
 from helixfold.ops.cpu.attention import Rows
-from helixfold.ops.cpu.blocks import Scratch, of_all_cores
-from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised, parts
+from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts
+from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.linear import Affine
 

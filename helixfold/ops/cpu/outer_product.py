@@ -1,6 +1,5 @@
 """The outer product mean in tiles of edges, whose products of channels stay in the processor's cache."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -8,7 +7,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import of_all_cores
+from helixfold.ops.cpu.blocks import of_all_cores, parts
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.linear import Affine
 
@@ -91,8 +90,8 @@ class _OuterProducts:
         self.room = left.new_empty(self.rows * self.columns * c * d)
 
     def tiles(self) -> Iterator[_Tile]:
-        for rows in _parts(self.i, self.rows):
-            for columns in _parts(self.j, self.columns):
+        for rows in parts(self.i, self.rows):
+            for columns in parts(self.j, self.columns):
                 left, right = (
                     slice(part.start * width, part.stop * width) for part, width in ((rows, self.c), (columns, self.d))
                 )
@@ -115,10 +114,3 @@ class _OuterProducts:
 
     def _room(self, size: int) -> Tensor:
         return self.room[:size]
-
-
-def _parts(length: int, size: int) -> Iterator[slice]:
-    """Nearly equal parts, none larger than `size`."""
-    count = math.ceil(length / size)
-    for index in range(count):
-        yield slice(length * index // count, length * (index + 1) // count)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import Scratch
-from helixfold.ops.cpu.folded_norm import MapGradient, block_rows, folded, norm_gradient, normalised, parts
+from helixfold.ops.cpu.blocks import Scratch, parts
+from helixfold.ops.cpu.folded_norm import MapGradient, block_rows, folded, norm_gradient, normalised
 from helixfold.ops.cpu.products import batched_product, mapped, product
 from helixfold.ops.layer_norm import EPS
 from helixfold.ops.linear import Affine

@@ -62,9 +62,10 @@ def test_it_refuses_what_its_tiles_cannot_hold() -> None:
         c = x.shape[-1]
         return TRANSITION.refusals("cuda", x, norm(c), affine(hidden, c), affine(c, hidden))["triton"]
 
-    x = torch.empty(2, 3, 64, device="meta")
+    x = torch.empty(2, 3, 64, device="meta", dtype=torch.bfloat16)
     assert refusal(x, 256) is None
     assert refusal(x, 72) is not None
     assert refusal(x[..., :24], 64) is not None
+    assert refusal(x.float(), 256) == "products in float32 are left to cuBLAS"
     assert refusal(x.double(), 256) is not None
     assert refusal(x[:0], 256) is not None
