@@ -17,7 +17,7 @@ from helixfold.ops.fused_adam import FUSED_ADAM, LINE, AdamBuffers, AdamStep
 from helixfold.ops.global_attention import GLOBAL_ATTENTION
 from helixfold.ops.invariant_point import INVARIANT_POINT_ATTENTION
 from helixfold.ops.layer_norm import LAYER_NORM
-from helixfold.ops.linear import Affine
+from helixfold.ops.linear import LINEAR, Affine
 from helixfold.ops.norm_linear import NORM_LINEAR
 from helixfold.ops.outer_product import OUTER_PRODUCT_MEAN
 from helixfold.ops.residual import ADD_CHANGE
@@ -243,6 +243,11 @@ def _other_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
             make.ones(r),
         )
         yield OpCase(name="invariant point attention", calls=((INVARIANT_POINT_ATTENTION, arguments),))
+
+    bins = model.heads.distogram_bins
+    yield OpCase(
+        name="map to the distogram", calls=((LINEAR, (make.stream(r, r, model.c_z), make.affine(bins, model.c_z))),)
+    )
 
     parameters = _parameters(model)
     flat = [torch.rand(parameters, device=make.device) for _ in range(5)]

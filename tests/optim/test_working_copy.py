@@ -35,11 +35,11 @@ def test_loss_and_gradients_equal_those_of_float32_parameters() -> None:
         assert parameter.dtype == (torch.bfloat16 if trunk else torch.float32), name
         assert parameter.grad is not None
         gradient = torch.zeros_like(right) if right.grad is None else right.grad
-        if name.startswith("template_embedder."):
-            # Used once for each template: what is added up in bfloat16 is rounded each time.
+        if trunk:
+            # Some are used several times: what is added up in bfloat16 is rounded each time.
             assert relative_error(parameter.grad, gradient) < 2**-7, name
         else:
-            assert parameter.grad.equal(gradient.to(parameter.dtype)), name
+            assert parameter.grad.equal(gradient), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -303,9 +303,8 @@ def test_all_ranks_learn_of_the_first_ones_mistake(tmp_path: Path) -> None:
     for function, code in ((save_on_ranks, 0), (mistake_on_ranks, 2)):
         with Ranks(2, tmp_path / "out.txt", function, tmp_path / "state") as processes:
             assert processes.finish() == [code] * 2, processes.printed()
-    first, second = processes.printed().splitlines()
-    assert first == second
-    assert "has no 'other'; go on with the settings" in first
+    # Both write to one file, and one may write between the other's sentence and its end of line.
+    assert processes.printed().count("has no 'other'; go on with the settings") == 2
 
 
 @pytest.mark.long

@@ -34,8 +34,10 @@ def global_attention_rows(
     The queries' map has no offset.
     """
     scale = (len(query.weight) // heads) ** -0.5
+    # Cast once: the gradients of both uses are added before they are rounded.
+    norm = norm.to(torch.float32)
     # The mean's own last channel is 1, or 0 of a row without elements, and so brings in the norm's offset or not.
-    weight, offset = folded(norm, Affine(scale * query.weight))
+    weight, offset = folded(norm, Affine(scale * query.weight.float()))
     of_mean = torch.cat([weight, offset[:, None]], 1)
     out_offset = torch.zeros(len(out.weight)) if out.bias is None else out.bias.float()
     change: Tensor = _GlobalAttention.apply(

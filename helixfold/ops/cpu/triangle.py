@@ -41,6 +41,8 @@ def triangle_multiplication_rows(
     gate: Affine,
 ) -> Tensor:
     """`triangle_multiplication` on a CPU."""
+    # Cast once: the gradients of both uses are added before they are rounded.
+    norm_in = norm_in.to(torch.float32)
     change: Tensor = _Multiplication.apply(
         pair,
         mask.to(pair.dtype),
