@@ -14,7 +14,7 @@ from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.linear import Affine
 
 # Of a block's projections, for each core: products are large enough to be fast.
-_BLOCK_BYTES = 2 * 2**20
+_BLOCK_BYTES = 4 * 2**20
 
 
 def self_attention_rows(
