@@ -10,7 +10,7 @@ from helixfold.model.update import Context, Source, Update, turned
 # Temporaries may take this part of the stream, or so many elements: small beside it, and still enough rows to keep the
 # cores busy.
 BUDGET_SHARE = 1 / 16
-LEAST_ELEMENTS = 16 * 2**20
+LEAST_ELEMENTS = 8 * 2**20
 
 
 class Slabs:
