@@ -10,8 +10,6 @@ from torch import Tensor
 from helixfold.ops.layer_norm import EPS
 from helixfold.ops.linear import Affine
 
-# Channels that a kernel can hold of a row.
-MOST_CHANNELS = 512
 # Elements of a tile: 16 to 32 of a thread, of which it loads 16 bytes at once.
 _FORWARD_TILE = 4096
 _BACKWARD_TILE = 2048
