@@ -46,6 +46,13 @@ def freed_memory_kept() -> Iterator[None]:
         yield
 
 
+def keep_freed_memory() -> None:
+    """The same for as long as this process lives, such as a loader's worker."""
+    if refusal() is None:
+        _settings.append(_KEPT)
+        _apply(_KEPT)
+
+
 @contextmanager
 def freed_memory_returned() -> Iterator[None]:
     """Give freed memory back at once, so that the process's size is that of its tensors; for measuring it."""

@@ -4,10 +4,8 @@ One buffer is one piece of shared memory between processes and one copy to the d
 Padding is no part of it: that is added on the device.
 """
 
-import ctypes
 import math
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -22,6 +20,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.features.ground_truth import GroundTruth
 from data_pipeline.features.schema import SAMPLE_AXES
 from helixfold.batch import Batch
+from helixfold.execution.allocator import keep_freed_memory
 from helixfold.labels import Labels
 
 _ALIGNMENT = 64
@@ -47,7 +46,6 @@ _TORCH = {
     )
 }
 _SHARED_MEMORY = "/dev/shm"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _WORTH_SHARING = 2**20  # below, a pipe is faster than a piece of shared memory of its own
 
 
@@ -190,15 +188,8 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
 
 
 def _keep_memory(worker: int) -> None:
-    """Have a worker use its large arrays' memory again and again.
-
-    By default the C library gives it back to the system each time, and to get it anew costs more than many a step.
-    """
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        if hasattr(library, "mallopt"):
-            library.mallopt(_M_MMAP_THRESHOLD, 2**30)
-            library.mallopt(_M_TRIM_THRESHOLD, 2**30)
+    """Have a worker use its large arrays' memory again and again."""
+    keep_freed_memory()
 
 
 def _has_room(size: int) -> bool:
