@@ -12,6 +12,7 @@ import torch
 from helixfold.cli import benchmark_machine
 from helixfold.cli.benchmark_machine import Machine
 from helixfold.cli.benchmark_table import HEADER, Readings, write_json
+from helixfold.cli.sizes import positive
 from helixfold.device import pick_device
 from helixfold.execution.allocator import freed_memory_kept
 
@@ -68,8 +69,8 @@ def _module(part: str) -> Any:
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=int, metavar="N", help="readings, of which the median counts")
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=positive, metavar="N", help="readings, of which the median counts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there, too")
 
 

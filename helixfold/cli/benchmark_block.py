@@ -13,6 +13,7 @@ from helixfold.cli.benchmark_machine import Machine
 from helixfold.cli.benchmark_table import PLAIN, Readings
 from helixfold.cli.benchmark_timing import measure
 from helixfold.cli.op_cases import Work
+from helixfold.cli.sizes import positive
 from helixfold.execution.graphs import Replayed
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
@@ -26,8 +27,8 @@ Streams = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=list(PRESETS), default="model_1")
-    parser.add_argument("--residues", type=int, default=256)
-    parser.add_argument("--rows", type=int, default=128, help="of the MSA")
+    parser.add_argument("--residues", type=positive, default=256)
+    parser.add_argument("--rows", type=positive, default=128, help="of the MSA")
     parser.set_defaults(repeats=5)
 
 

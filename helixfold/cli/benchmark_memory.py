@@ -10,6 +10,7 @@ import torch
 
 from helixfold.cli.benchmark_block import evoformer, random_streams
 from helixfold.cli.benchmark_timing import measure_once
+from helixfold.cli.sizes import positive
 from helixfold.execution.allocator import freed_memory_kept, freed_memory_returned
 from helixfold.execution.slabs import Slabs
 
@@ -64,8 +65,8 @@ def _measure_memory(residues: int, rows: int, dtype: str, blocks: int, allocator
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--residues", type=int, default=512)
-    parser.add_argument("--rows", type=int, default=128, help="of the MSA")
+    parser.add_argument("--residues", type=positive, default=512)
+    parser.add_argument("--rows", type=positive, default=128, help="of the MSA")
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
     parser.add_argument("--allocators", nargs="+", choices=list(ALLOCATORS), default=list(ALLOCATORS))
     parser.set_defaults(run=_print)

@@ -25,6 +25,7 @@ from helixfold.cli.benchmark_machine import Machine
 from helixfold.cli.benchmark_table import PLAIN, Readings
 from helixfold.cli.benchmark_timing import Cost, measure_once, settle
 from helixfold.cli.op_cases import Work
+from helixfold.cli.sizes import positive
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
@@ -42,9 +43,9 @@ OURS = {"Whole": Whole, "Slabs": Slabs}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=list(PRESETS), default="model_1")
-    parser.add_argument("--residues", type=int, default=256)
-    parser.add_argument("--rows", type=int, help="of the MSA without templates; default: the preset's")
-    parser.add_argument("--extra-rows", type=int, help="of the extra MSA; default: the preset's")
+    parser.add_argument("--residues", type=positive, default=256)
+    parser.add_argument("--rows", type=positive, help="of the MSA without templates; default: the preset's")
+    parser.add_argument("--extra-rows", type=positive, help="of the extra MSA; default: the preset's")
     parser.add_argument("--ways", nargs="*", choices=[PLAIN, *OURS], default=[PLAIN, *OURS], help="of ours")
     parser.add_argument("--peer", nargs="+", choices=["jax"], default=[], help="what else to measure")
     parser.add_argument(

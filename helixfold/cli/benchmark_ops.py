@@ -13,6 +13,7 @@ from helixfold.cli.benchmark_peers import absent, peers_of
 from helixfold.cli.benchmark_table import PLAIN, Readings
 from helixfold.cli.benchmark_timing import measure
 from helixfold.cli.op_cases import OpCase, Shape, op_cases
+from helixfold.cli.sizes import positive
 from helixfold.ops.dispatch import forced
 from helixfold.presets import PRESETS
 
@@ -29,9 +30,9 @@ class _Computation(Protocol):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=list(PRESETS), default="model_1", help="whose channels and heads")
-    parser.add_argument("--residues", type=int, nargs="+", default=[256])
-    parser.add_argument("--rows", type=int, default=128, help="of the MSA")
-    parser.add_argument("--extra-rows", type=int, default=1024, help="of the extra MSA")
+    parser.add_argument("--residues", type=positive, nargs="+", default=[256])
+    parser.add_argument("--rows", type=positive, default=128, help="of the MSA")
+    parser.add_argument("--extra-rows", type=positive, default=1024, help="of the extra MSA")
     parser.add_argument("--only", default="", metavar="WORDS", help="operators whose name has these words")
     parser.set_defaults(repeats=7)
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from helixfold.cli.benchmark_machine import device_name
 from helixfold.cli.benchmark_timing import wait
+from helixfold.cli.sizes import positive
 from helixfold.device import pick_device
 from helixfold.inference import DTYPES
 from helixfold.model.alphafold import AlphaFold
@@ -153,8 +154,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=list(PRESETS), default="model_1_ptm")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES), help="of the working copy")
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=int, default=9, help="steps that are timed; the table has their median")
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=positive, default=9, help="steps that are timed; the table has their median")
     parser.set_defaults(run=_print_optimizer)
 
 

@@ -16,6 +16,7 @@ from data_pipeline.transforms.training import initial_training
 from helixfold.batch import Batch
 from helixfold.cli.benchmark_inputs import random_batch
 from helixfold.cli.benchmark_timing import peak_of
+from helixfold.cli.sizes import positive
 from helixfold.device import pick_device
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
@@ -104,13 +105,17 @@ def _batch(network: Preset, residues: int, device: torch.device) -> Batch:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--presets", nargs="+", choices=list(PRESETS), default=["tiny", "model_1"])
-    parser.add_argument("--crop", type=int, default=128, metavar="N", help="residues")
+    parser.add_argument("--crop", type=positive, default=128, metavar="N", help="residues")
     parser.add_argument(
-        "--blocks", type=int, default=4, metavar="N", help="of the Evoformer that are measured; more follow by growth"
+        "--blocks",
+        type=positive,
+        default=4,
+        metavar="N",
+        help="of the Evoformer that are measured; more follow by growth",
     )
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
     parser.add_argument("--device", default="cpu", help="auto, cpu or cuda")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="passes, of which the median time counts")
+    parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="passes; their median time counts")
     parser.set_defaults(run=_print)
 
 

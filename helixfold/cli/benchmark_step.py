@@ -13,6 +13,7 @@ from helixfold.cli.benchmark_inputs import random_batch, random_labels
 from helixfold.cli.benchmark_machine import Machine
 from helixfold.cli.benchmark_table import PLAIN, Readings
 from helixfold.cli.benchmark_timing import WHOLE, Cost, measure_parts
+from helixfold.cli.sizes import positive
 from helixfold.config import ModelConfig
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
@@ -51,8 +52,8 @@ def step_size(name: str) -> StepSize:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", choices=SIZES, help="default: initial_training on a GPU, else tiny")
-    parser.add_argument("--residues", type=int, help="of the crop; default: the stage's")
-    parser.add_argument("--rows", type=int, help="of the MSA; default: the stage's")
+    parser.add_argument("--residues", type=positive, help="of the crop; default: the stage's")
+    parser.add_argument("--rows", type=positive, help="of the MSA; default: the stage's")
     parser.add_argument("--keep", choices=("none", "inputs", "block"), help="what is recomputed; default: the stage's")
     parser.set_defaults(repeats=3)
 

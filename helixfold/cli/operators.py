@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 
 from helixfold.cli.op_cases import OpCase, Shape, op_cases
+from helixfold.cli.sizes import positive
 from helixfold.device import pick_device
 from helixfold.execution import allocator
 
@@ -13,8 +14,8 @@ from helixfold.execution import allocator
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The size and the place that operators are asked about."""
     group = parser.add_argument_group("operators")
-    group.add_argument("--length", type=int, default=256, metavar="N", help="residues (%(default)s)")
-    group.add_argument("--rows", type=int, default=128, metavar="N", help="of the alignment (%(default)s)")
+    group.add_argument("--length", type=positive, default=256, metavar="N", help="residues (%(default)s)")
+    group.add_argument("--rows", type=positive, default=128, metavar="N", help="of the alignment (%(default)s)")
     group.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="(%(default)s)")
     group.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(%(default)s)")
 

@@ -124,3 +124,12 @@ import helixfold.cli.benchmark_model, helixfold.cli.benchmark_step
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "failed" not in done.stdout
+
+
+@pytest.mark.parametrize("command", [["benchmark", "block", "--residues"], ["doctor", "--length"]])
+@pytest.mark.parametrize("size", ["0", "-1", "many"])
+def test_sizes_are_at_least_1(command: list[str], size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, size])
+    assert ended.value.code == 2
+    assert f"must be a whole number of at least 1, got {size!r}" in capsys.readouterr().err
