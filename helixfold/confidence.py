@@ -3,9 +3,14 @@
 AlphaFold 2, Suppl. Sec. 1.9.6 (pLDDT) and 1.9.7 (predicted aligned error, pTM).
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from helixfold.model.update import Executor
 
 # One slab of probabilities in float32 is at most 64 MiB (or one row of the pair logits).
 _SLAB_ELEMENTS = 2**24
@@ -30,7 +35,7 @@ def predicted_aligned_error(
 
     Padding is not removed. The largest value is 31.75 for AlphaFold's 64 bins.
     """
-    centers = _aligned_error_centers(logits, max_bin)
+    centers = _aligned_error_centers(logits.shape[-1], max_bin).to(logits.device)
     return _expectation(logits, centers.expand(logits.shape[0], -1)), float(centers[-1])
 
 
@@ -40,15 +45,40 @@ def predicted_tm_score(
     max_bin: float = 31.0,
 ) -> Float[Tensor, "b"]:
     """pTM: the expected TM-score of each sample, 0 to 1, under its best alignment (mask: 1 for real residues)."""
-    residues = seq_mask.sum(-1, dtype=torch.float32)
-    # The TM-score's scale (Zhang & Skolnick 2004, Eq. 5) is not defined for short chains; AlphaFold takes 19 as least.
-    scale = 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8
-    tm_of_bin = 1 / (1 + (_aligned_error_centers(logits, max_bin) / scale[:, None]) ** 2)
-    term = _expectation(logits, tm_of_bin)
+    return (_tm_of_alignments(logits, seq_mask, max_bin) * seq_mask).amax(-1)
 
-    weight = seq_mask.float()[:, :, None] * seq_mask.float()[:, None, :]
-    per_alignment = (term * weight).sum(-1) / (weight.sum(-1) + 1e-8)
-    return per_alignment.amax(-1)
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedError:
+    """What is read off the logits of aligned errors: error of residue j when aligned on residue i, and pTM."""
+
+    expected: Float[Tensor, "b i j"]  # Angstrom
+    largest: float  # that it could be
+    ptm: Float[Tensor, "b"]
+
+
+def aligned_error(
+    run: Executor,
+    logits_of: Callable[[Float[Tensor, "b i j c_z"]], Float[Tensor, "b i j v"]],
+    pair: Float[Tensor, "b r r c_z"],
+    seq_mask: Float[Tensor, "b r"],
+    bins: int = 64,
+    max_bin: float = 31.0,
+) -> AlignedError:
+    """PAE and pTM as above, of logits that are made for some rows of the pair stream at a time."""
+
+    def rows(some: Tensor) -> Tensor:
+        logits = logits_of(some)
+        expected, _ = predicted_aligned_error(logits, max_bin)
+        return torch.cat([expected, _tm_of_alignments(logits, seq_mask, max_bin)[..., None]], -1)
+
+    # Rows and their logits are float32 whatever the stream is, and so are probabilities.
+    found = run.each(rows, pair, workspace=2 * pair.shape[2] * (pair.shape[3] + 2 * bins))
+    return AlignedError(
+        expected=found[..., :-1],
+        largest=float(_aligned_error_centers(bins, max_bin)[-1]),
+        ptm=(found[..., -1] * seq_mask).amax(-1),
+    )
 
 
 def ranking_confidence(plddt: Float[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b"]:
@@ -56,9 +86,22 @@ def ranking_confidence(plddt: Float[Tensor, "b r"], seq_mask: Float[Tensor, "b r
     return (plddt * seq_mask).sum(-1) / seq_mask.sum(-1)
 
 
-def _aligned_error_centers(logits: Tensor, max_bin: float) -> Float[Tensor, "v"]:
+def _tm_of_alignments(
+    logits: Float[Tensor, "b i j v"], seq_mask: Float[Tensor, "b j"], max_bin: float
+) -> Float[Tensor, "b i"]:
+    """The expected TM-score of each sample when it is aligned on some of its residues."""
+    residues = seq_mask.sum(-1, dtype=torch.float32)
+    # The TM-score's scale (Zhang & Skolnick 2004, Eq. 5) is not defined for short chains; AlphaFold takes 19 as least.
+    scale = 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8
+    centers = _aligned_error_centers(logits.shape[-1], max_bin).to(logits.device)
+    term = _expectation(logits, 1 / (1 + (centers / scale[:, None]) ** 2))
+    weight = seq_mask.float()[:, None]
+    return (term * weight).sum(-1) / (weight.sum(-1) + 1e-8)
+
+
+def _aligned_error_centers(bins: int, max_bin: float) -> Float[Tensor, "v"]:
     """Middle of every aligned-error bin; the last bin is open and counts as being as wide as the others."""
-    breaks = aligned_error_breaks(logits.shape[-1], max_bin).to(logits.device)
+    breaks = aligned_error_breaks(bins, max_bin)
     half = (breaks[1] - breaks[0]) / 2
     return torch.cat([breaks + half, breaks[-1:] + 3 * half])
 

@@ -18,7 +18,7 @@ from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import outer_mask
-from helixfold.model.outputs import Outputs, Recycled
+from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor
 from helixfold.presets import Preset
 from helixfold.stages import Stages
@@ -29,13 +29,17 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, kw_only=True)
 class FoldingOptions:
-    """How hard to try. `recycle_tolerance` stops recycling once distances change by less (Angstrom, 0 never)."""
+    """How hard to try. `recycle_tolerance` stops recycling once distances change by less (Angstrom, 0 never).
+
+    `logits` keeps those of all heads, which else are never there for all pairs at once.
+    """
 
     num_recycles: int = 3
     recycle_tolerance: float = 0.0
     num_ensemble: int = 1
     seed: int = 0
     dtype: str = "float32"
+    logits: bool = False
 
     def __post_init__(self) -> None:
         if self.num_recycles < 0 or self.num_ensemble < 1 or self.recycle_tolerance < 0 or self.seed < 0:
@@ -48,19 +52,19 @@ class FoldingOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folded:
-    """The last pass, how many recycles led to it, and whether the structure had settled by then."""
+class LastPass:
+    """What the last pass found, how many recycles led to it, and whether the structure had settled by then."""
 
-    outputs: Outputs
+    folded: Folded
     num_recycles: int
     converged: bool
 
 
 def recycle(
-    step: Callable[[Sequence[Batch], Recycled | None], Outputs],
+    step: Callable[[Sequence[Batch], Recycled | None], Folded],
     draw: Callable[[int], Sequence[Batch]],
     options: FoldingOptions,
-) -> Folded:
+) -> LastPass:
     """Run `num_recycles + 1` passes, each on a fresh draw and on what the pass before found (Suppl. Alg. 30).
 
     `draw(k)` gives pass k its ensemble, `step` runs the network on it.
@@ -68,13 +72,16 @@ def recycle(
     previous = None
     for cycle in range(options.num_recycles + 1):
         ensemble = draw(cycle)
-        outputs = step(ensemble, previous)
+        folded = step(ensemble, previous)
         if previous is not None and options.recycle_tolerance > 0:
-            change = distance_change(previous.positions, outputs.structure.positions, ensemble[0].seq_mask)
+            change = distance_change(previous.positions, folded.structure.positions, ensemble[0].seq_mask)
             if bool((change < options.recycle_tolerance).all()):
-                return Folded(outputs=outputs, num_recycles=cycle, converged=True)
-        previous = outputs.recycled()
-    return Folded(outputs=outputs, num_recycles=options.num_recycles, converged=False)
+                return LastPass(folded=folded, num_recycles=cycle, converged=True)
+        if cycle < options.num_recycles:
+            previous = folded.recycled()
+            # Its MSA is not held while the next pass makes one.
+            del folded
+    return LastPass(folded=folded, num_recycles=options.num_recycles, converged=False)
 
 
 def distance_change(
@@ -109,14 +116,13 @@ def fold(
             draws = range(options.num_ensemble)
             return [_draw(features, preset, [options.seed, cycle, index], device) for index in draws]
 
-    def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Outputs:
+    def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
         with stages.stage(f"{preset.name}: network"):
-            outputs: Outputs = model(run, ensemble, previous, DTYPES[options.dtype])
-        return outputs
+            return model.fold(run, ensemble, previous, DTYPES[options.dtype])
 
-    folded = recycle(step, draw, options)
+    last = recycle(step, draw, options)
     with stages.stage(f"{preset.name}: confidence"):
-        return _prediction(folded, features, preset, notes)
+        return _prediction(model, run, last, features, preset, options, notes)
 
 
 def _draw(features: Features, preset: Preset, position: Sequence[int], device: torch.device) -> Batch:
@@ -125,14 +131,25 @@ def _draw(features: Features, preset: Preset, position: Sequence[int], device: t
     return Batch.from_sample(draw_sample(features, preset.sampling, np.random.default_rng([*names, *position])), device)
 
 
-def _prediction(folded: Folded, features: Features, preset: Preset, notes: tuple[str, ...]) -> Prediction:
-    logits, structure = folded.outputs.logits, folded.outputs.structure
+def _prediction(
+    model: AlphaFold,
+    run: Executor,
+    last: LastPass,
+    features: Features,
+    preset: Preset,
+    options: FoldingOptions,
+    notes: tuple[str, ...],
+) -> Prediction:
+    folded, heads = last.folded, model.heads
+    structure = folded.structure
     mask = torch.ones_like(structure.mask[..., 0])
-    plddt = confidence.plddt(logits.lddt)
+    plddt = confidence.plddt(heads.lddt(structure.single))
     ptm, pae, max_pae = None, None, None
-    if logits.aligned_error is not None:
-        pae_tensor, max_pae = confidence.predicted_aligned_error(logits.aligned_error)
-        pae, ptm = pae_tensor[0].cpu().numpy(), float(confidence.predicted_tm_score(logits.aligned_error, mask)[0])
+    if heads.aligned_error is not None:
+        bins = heads.aligned_error.linear.out_features
+        error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask, bins)
+        pae, max_pae, ptm = error.expected[0].cpu().numpy(), error.largest, float(error.ptm[0])
+    logits = heads(run, folded) if options.logits else None
     residue_plddt = plddt[0].cpu().numpy()
     atom_mask = structure.mask[0].cpu().numpy()
     return Prediction(
@@ -150,7 +167,8 @@ def _prediction(folded: Folded, features: Features, preset: Preset, notes: tuple
         max_pae=max_pae,
         ptm=ptm,
         ranking_confidence=float(confidence.ranking_confidence(plddt, mask)[0]),
-        num_recycles=folded.num_recycles,
-        converged=folded.converged,
+        num_recycles=last.num_recycles,
+        converged=last.converged,
+        logits=None if logits is None else logits.arrays(),
         notes=notes,
     )

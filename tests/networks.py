@@ -14,7 +14,11 @@ from helixfold.weights.untrained import untrained_model
 
 def tiny_model(outer_product: OuterProductPosition = "middle", seed: int = 0) -> AlphaFold:
     """A tiny network whose every parameter is random, biases and norms too."""
-    model = untrained_model(tiny_config(outer_product), seed)
+    return with_every_parameter_random(tiny_config(outer_product), seed)
+
+
+def with_every_parameter_random(config: ModelConfig, seed: int = 0) -> AlphaFold:
+    model = untrained_model(config, seed)
     generator = torch.Generator().manual_seed(seed + 1)
     for parameter in model.parameters():
         if parameter.ndim == 1:

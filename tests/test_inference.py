@@ -13,7 +13,7 @@ from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.inference import FoldingOptions, distance_change, fold, recycle
-from helixfold.model.outputs import Outputs, Recycled
+from helixfold.model.outputs import Folded, Recycled
 from helixfold.presets import tiny
 from helixfold.stages import Stages
 from helixfold.write.results import Prediction
@@ -48,9 +48,9 @@ def test_results_are_finite_and_in_range(dtype: str) -> None:
 def test_every_pass_gets_its_own_draw_and_the_result_before() -> None:
     model, seen = tiny_model(), []
 
-    def step(draws: Sequence[Batch], previous: Recycled | None) -> Outputs:
+    def step(draws: Sequence[Batch], previous: Recycled | None) -> Folded:
         seen.append((draws, previous))
-        return model(Whole(), draws, previous)
+        return model.fold(Whole(), draws, previous)
 
     draws = [[random_batch(seed=seed)] for seed in range(3)]
     with torch.no_grad():

@@ -26,7 +26,7 @@ MEASURED = {
 }
 # Parts with a table of their own: a module with `add_options`, which says what to run.
 OTHERS = {
-    "memory": "peak memory of a no-grad Evoformer, in a process of its own",
+    "memory": "peak memory of predictions by executor, beside the floor and what is predicted",
     "data": "chains per second and size of a feature store, built and read",
     "loader": "training examples a second, from a store and from the files that it was made of",
     "recompute": "memory and time of a training pass by what is recomputed",

@@ -1,85 +1,191 @@
-"""`helixfold benchmark memory`: what several Evoformer blocks without gradients take beside their streams."""
+"""`helixfold benchmark memory`: peak memory of predictions by executor, beside the floor and what is predicted."""
 
 import argparse
-import multiprocessing
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+import itertools
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
-from helixfold.cli.benchmark_block import evoformer, random_streams
-from helixfold.cli.benchmark_timing import measure_once
+from data_pipeline.errors import InputError
+from helixfold.cli.memory_points import EVOFORMER, PARTS, PLAIN, PREDICTION, Found, Point, measure
 from helixfold.cli.sizes import positive
-from helixfold.execution.allocator import freed_memory_kept, freed_memory_returned
-from helixfold.execution.slabs import Slabs
+from helixfold.device import pick_device
+from helixfold.execution.available import available_memory
+from helixfold.execution.memory import EXECUTORS
+from helixfold.execution.policy import gib
+from helixfold.inference import DTYPES
+from helixfold.presets import PRESETS
+from helixfold.write.memory_plot import MemoryCurve, memory_plot
 
-CPU = torch.device("cpu")
-# What the C library does with freed memory: as it comes, as the commands set it, and as it takes the least.
-ALLOCATORS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "as it comes": nullcontext,
-    "kept": freed_memory_kept,
-    "returned": freed_memory_returned,
-}
+_FAILED = 1
+_MIB = 2**20
+# Between the shortest and the longest chain of a plot.
+_PREDICTIONS = 40
+_HEADER = (
+    f"{'residues':>8} {'dtype':8} {'executor':8} {'floor':>9} {'peak':>9} {'/ floor':>7} {'predicted':>9} "
+    f"{'/ peak':>6} {'in all':>9} {'seconds':>8}"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeakMemory:
-    """Bytes that a no-grad Evoformer took beyond what the process held before its streams were made."""
+class Reading:
+    """A point with what was found there; bytes."""
 
-    pair: int
-    msa: int
-    peak: int
-    seconds: float
+    point: Point
+    floor: int
+    predicted: int | None
+    found: Found
 
-    @property
-    def pairs_beside_msa(self) -> float:
-        """The peak less the MSA, in pair tensors; two are the floor: the stream and one context."""
-        return (self.peak - self.msa) / self.pair
+    def line(self) -> str:
+        point, found = self.point, self.found
+        start = f"{point.residues:8,} {point.dtype:8} {point.executor:8} {self.floor / _MIB:9,.1f}"
+        if found.failure is not None:
+            return f"{start} {found.failure}"
+        guess, ratio = "-", "-"
+        if self.predicted is not None:
+            guess, ratio = f"{self.predicted / _MIB:,.1f}", f"{self.predicted / found.peak:.2f}"
+        peak = f"{found.peak / _MIB:9,.1f} {found.peak / self.floor:7.2f}"
+        return f"{start} {peak} {guess:>9} {ratio:>6} {found.resident / _MIB:9,.1f} {found.seconds:8.1f}"
 
+    def row(self) -> dict[str, Any]:
+        """For JSON; `from_row` makes a reading of it again."""
+        return asdict(self.point) | {"floor": self.floor, "predicted": self.predicted} | asdict(self.found)
 
-def measure_memory(residues: int, rows: int, dtype: str, blocks: int, allocator: str) -> PeakMemory:
-    """Peak memory of `blocks` Evoformer blocks of model_1's size by the `Slabs` executor, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(
-            _measure_memory, (residues, rows, dtype, blocks, allocator), {"threads": torch.get_num_threads()}
-        )
-
-
-def _measure_memory(residues: int, rows: int, dtype: str, blocks: int, allocator: str, *, threads: int) -> PeakMemory:
-    torch.set_num_threads(threads)
-    stack, kind = evoformer("model_1", blocks, CPU), getattr(torch, dtype)
-    with ALLOCATORS[allocator]():
-        # What the libraries allocate once, such as the threads' buffers, is not part of the streams' cost.
-        stack(Slabs(), *random_streams("model_1", 8, 4, kind, CPU))
-        sizes: list[int] = []
-
-        def run() -> None:
-            streams = random_streams("model_1", residues, rows, kind, CPU)
-            sizes.extend(each.nbytes for each in streams[:2])
-            stack(Slabs(), *streams)
-
-        cost = measure_once(run, CPU, repeats=1)
-    msa, pair = sizes
-    return PeakMemory(pair=pair, msa=msa, peak=cost.memory, seconds=cost.seconds)
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> "Reading":
+        point, found = ({field.name: row[field.name] for field in fields(kind)} for kind in (Point, Found))
+        return cls(point=Point(**point), floor=row["floor"], predicted=row["predicted"], found=Found(**found))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--residues", type=positive, default=512)
-    parser.add_argument("--rows", type=positive, default=128, help="of the MSA")
-    parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
-    parser.add_argument("--allocators", nargs="+", choices=list(ALLOCATORS), default=list(ALLOCATORS))
-    parser.set_defaults(run=_print)
+    parser.add_argument("--part", choices=PARTS, default=PREDICTION, help="of the network")
+    parser.add_argument("--preset", choices=list(PRESETS), default="model_1_ptm")
+    parser.add_argument(
+        "--blocks", type=positive, metavar="N", help="of each stack, on which memory does not depend; default: all"
+    )
+    parser.add_argument("--residues", type=positive, nargs="+", default=[512, 1024, 2048], metavar="N")
+    parser.add_argument("--rows", type=positive, default=128, metavar="N", help="of the MSA without templates")
+    parser.add_argument("--extra-rows", type=positive, default=1024, metavar="N", help="of the extra MSA")
+    parser.add_argument("--templates", type=_count, default=1, metavar="N")
+    parser.add_argument("--ensemble", type=positive, default=1, metavar="N", help="draws for each pass")
+    parser.add_argument("--passes", type=positive, default=2, metavar="N", help="with what the one before leaves")
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
+    parser.add_argument(
+        "--executors",
+        nargs="+",
+        choices=[PLAIN, *EXECUTORS],
+        default=["slabs", "spilled"],
+        help="plain: everything whole, by PyTorch's own operators",
+    )
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--spill", type=Path, default=Path(tempfile.gettempdir()), metavar="DIR", help="for what is spilled"
+    )
+    parser.add_argument(
+        "--memory-limit", type=float, metavar="GIB", help="that the process may hold in all; more is a failure"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there, too")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw peaks by residues as a PNG image")
+    parser.add_argument(
+        "--also", type=Path, nargs="+", default=[], metavar="FILE", help="JSON of earlier runs to be drawn, too"
+    )
+    parser.set_defaults(run=_run)
 
 
-def _print(options: argparse.Namespace) -> int:
-    print(f"Evoformer without gradients in slabs, 2 blocks, {options.residues} residues, {options.rows} rows; MiB")
-    columns = f"{'pair':>8} {'MSA':>8} {'peak':>8} {'(peak - MSA) / pair':>20} {'seconds':>8}"
-    print(f"{'dtype':10} {'freed memory':12} {columns}")
-    for dtype in options.dtypes:
-        for allocator in options.allocators:
-            found = measure_memory(options.residues, options.rows, dtype, blocks=2, allocator=allocator)
-            sizes = " ".join(f"{size / 2**20:8.1f}" for size in (found.pair, found.msa, found.peak))
-            row = f"{sizes} {found.pairs_beside_msa:20.2f} {found.seconds:8.1f}"
-            print(f"{dtype:10} {allocator:12} {row}", flush=True)
-    return 0
+def _count(word: str) -> int:
+    return 0 if word == "0" else positive(word)
+
+
+def _run(options: argparse.Namespace) -> int:
+    for path in (options.json, options.plot):
+        if path is not None and not path.parent.is_dir():
+            raise InputError(f"{path} cannot be written: {path.parent} is no directory")
+    earlier = [reading for path in options.also for reading in _read(path)]
+    limit = None if options.memory_limit is None else int(options.memory_limit * 2**30)
+    points = _points(options)
+    readings: list[Reading] = []
+    print(f"{_title(points[0])}; MiB, beyond the loaded model\n{_HEADER}", flush=True)
+    for point in points:
+        free = available_memory(torch.device(point.device))
+        if point.needs() > free:
+            line = f"skipped: needs about {gib(point.needs())}, there are {gib(free)}"
+            print(f"{point.residues:8,} {point.dtype:8} {point.executor:8} {line}", flush=True)
+            continue
+        found = measure(point, options.spill, limit)
+        readings.append(Reading(point=point, floor=point.floor(), predicted=point.predicted(), found=found))
+        print(readings[-1].line(), flush=True)
+        if options.json is not None:
+            facts = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+            rows = [reading.row() for reading in readings]
+            options.json.write_text(json.dumps({**facts, "readings": rows}, indent=1) + "\n")
+    if options.plot is not None:
+        options.plot.write_bytes(_drawn(points[0], [*earlier, *readings]))
+    return _FAILED if any(reading.found.failure is not None for reading in readings) else 0
+
+
+def _points(options: argparse.Namespace) -> list[Point]:
+    device = str(pick_device(options.device))
+    given = {field.name: getattr(options, field.name) for field in fields(Point) if hasattr(options, field.name)}
+    ways = itertools.product(options.residues, options.dtypes, options.executors)
+    return [
+        Point(**{**given, "residues": residues, "dtype": dtype, "executor": executor, "device": device})
+        for residues, dtype, executor in ways
+    ]
+
+
+def _title(point: Point) -> str:
+    """What all points of a run have in common."""
+    blocks = "all blocks" if point.blocks is None else f"{point.blocks} block{'' if point.blocks == 1 else 's'}"
+    if point.part == EVOFORMER:
+        return f"Evoformer of {point.preset}, {blocks}, {point.rows} rows"
+    templates = f"{point.templates} template{'' if point.templates == 1 else 's'}"
+    sizes = f"{point.rows} rows, {point.extra_rows:,} extra rows, {templates}"
+    ensemble = f", ensemble of {point.ensemble}" if point.ensemble > 1 else ""
+    passes = f"{point.passes} pass{'' if point.passes == 1 else 'es'}"
+    return f"prediction with {point.preset}, {blocks} of each stack, {sizes}{ensemble}, {passes}"
+
+
+def _common(point: Point) -> Point:
+    # Memory does not depend on the number of blocks.
+    return replace(point, residues=0, dtype="", executor="", blocks=None)
+
+
+def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
+    """The plot of all readings that differ from a point only in residues, dtype and executor."""
+    shown = [reading for reading in readings if _common(reading.point) == _common(like)]
+    shown = [reading for reading in shown if reading.found.failure is None]
+    if not shown:
+        raise InputError("there is nothing to draw: no point was measured")
+    lengths = [reading.point.residues for reading in shown]
+    between = sorted({*lengths, *np.geomspace(min(lengths), max(lengths), _PREDICTIONS).astype(int).tolist()})
+    curves, floors = [], {}
+    for dtype, executor in dict.fromkeys((reading.point.dtype, reading.point.executor) for reading in shown):
+        own = [reading for reading in shown if (reading.point.dtype, reading.point.executor) == (dtype, executor)]
+        every = [replace(own[0].point, residues=residues) for residues in between]
+        known = [point for point in every if point.predicted() is not None]
+        floors[dtype] = {point.residues: point.floor() for point in every}
+        curves.append(
+            MemoryCurve(
+                executor=executor,
+                dtype=dtype,
+                measured={reading.point.residues: reading.found.peak for reading in own},
+                predicted={point.residues: point.predicted() or 0 for point in known},
+            )
+        )
+    return memory_plot(curves, floors, _title(like))
+
+
+def _read(path: Path) -> Iterator[Reading]:
+    """The readings of an earlier run."""
+    try:
+        yield from [Reading.from_row(row) for row in json.loads(path.read_text())["readings"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is no JSON of `helixfold benchmark memory`: {type(error).__name__}: {error}"
+        ) from error

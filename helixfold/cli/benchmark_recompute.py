@@ -1,156 +1,243 @@
-"""`helixfold benchmark recompute`: memory and time of a training pass by what it keeps for its gradients."""
+"""`helixfold benchmark recompute`: the memory of training by what it keeps for gradients, measured and predicted."""
 
 import argparse
 import multiprocessing
-import statistics
-import time
-import typing
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from data_pipeline.transforms.training import initial_training
-from helixfold.batch import Batch
-from helixfold.cli.benchmark_inputs import random_batch
-from helixfold.cli.benchmark_timing import peak_of
+from data_pipeline.transforms import training as examples
+from helixfold.cli.benchmark_inputs import random_batch, random_labels
+from helixfold.cli.benchmark_timing import held_memory, settle, wait
 from helixfold.cli.sizes import positive
+from helixfold.config import ModelConfig
 from helixfold.device import pick_device
+from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.memory import Estimate, PassSize
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
+from helixfold.execution.training_memory import (
+    KEPT_BLOCKS,
+    BlockMemory,
+    evoformer_memory,
+    extra_msa_memory,
+    predicted_training,
+)
 from helixfold.execution.whole import Whole
 from helixfold.inference import DTYPES
+from helixfold.losses.config import initial_training
+from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
-from helixfold.presets import PRESETS, Preset, preset
+from helixfold.model.evoformer import EvoformerStack
+from helixfold.ops.dispatch import forced
+from helixfold.presets import PRESETS, preset
+from helixfold.stages import peak_memory, reset_peak_memory
 
-VARIANTS = typing.get_args(Keep)
+EVOFORMER, EXTRA_MSA, WHOLE = PARTS = ("evoformer", "extra_msa", "whole")
+STAGES = {"initial_training": examples.initial_training, "finetuning": examples.finetuning}
+_KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
+# The rows of what is printed: whether operators are plain, and what is kept.
+_WAYS: tuple[tuple[bool, Keep], ...] = ((True, "none"), *((False, keep) for keep in _KEEPS))
+_PREDICTED: dict[str, Callable[[ModelConfig, PassSize, Keep], BlockMemory]] = {
+    EVOFORMER: evoformer_memory,
+    EXTRA_MSA: extra_msa_memory,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassSize:
-    """The network of a preset, with so many Evoformer blocks, and the size of what it reads."""
+class Point:
+    """What is run forward and backward: `blocks` of a stack, or a whole network with its losses."""
 
+    part: str
     preset: str
     blocks: int
-    crop: int
+    residues: int
+    rows: int
+    extra_rows: int
+    templates: int
     dtype: str
-    device: str = "cpu"
+    keep: Keep
+    plain: bool
+    device: str
 
+    @property
+    def config(self) -> ModelConfig:
+        return preset(self.preset).model
 
-@dataclass(frozen=True, kw_only=True)
-class PassCost:
-    """What forward and backward of one sample take; `memory` in bytes beyond parameters and their gradients."""
-
-    seconds: float
-    memory: int
-
-    def with_more_blocks(self, fewer: "PassCost", step: int, more: int) -> "PassCost":
-        """What `more` further blocks will take, if they grow as from `fewer` to this, which has `step` blocks more."""
-        return PassCost(
-            seconds=self.seconds + more * (self.seconds - fewer.seconds) / step,
-            memory=self.memory + more * (self.memory - fewer.memory) // step,
+    @property
+    def size(self) -> PassSize:
+        """For the memory model."""
+        return PassSize(
+            residues=self.residues,
+            msa_rows=self.rows,
+            extra_rows=self.extra_rows,
+            templates=self.templates if self.part == WHOLE else 0,
+            dtype=DTYPES[self.dtype],
         )
 
+    def predicted(self) -> int:
+        """Bytes by the memory model."""
+        if self.part == WHOLE:
+            return predicted_training(self.config, self.size, RecomputeConfig.everywhere(self.keep)).peak
+        return self.predicted_block().stack(self.blocks)
 
-def measure_pass(size: PassSize, keep: Keep, repeats: int) -> PassCost:
-    """Median time of several passes and the peak memory of one more, in a process of its own."""
+    def predicted_block(self) -> BlockMemory:
+        return _PREDICTED[self.part](self.config, self.size, self.keep)
+
+
+def measure(point: Point) -> int:
+    """Bytes at the peak beyond parameters and their gradients, in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measure_pass, (size, keep, repeats, torch.get_num_threads()))
+        return pool.apply(_measure, (point, torch.get_num_threads()))
 
 
-def _measure_pass(size: PassSize, keep: Keep, repeats: int, threads: int) -> PassCost:
+def _measure(point: Point, threads: int) -> int:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    device = pick_device(size.device)
-    network = preset(size.preset)
-    config = replace(network.model, evoformer=replace(network.model.evoformer, blocks=size.blocks))
-    model = AlphaFold(config).to(device).train()
-    recompute(model, RecomputeConfig.everywhere(keep))
-    # Gradients, and what libraries allocate once, are there before anything is counted.
-    _forward_and_backward(model, _batch(network, 8, device), size.dtype)
-    batch = _batch(network, size.crop, device)
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        _forward_and_backward(model, batch, size.dtype)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - began)
-    memory = peak_of(lambda: _forward_and_backward(model, batch, size.dtype), device)
-    return PassCost(seconds=statistics.median(seconds), memory=memory)
+    device = pick_device(point.device)
+    with freed_memory_kept(KEPT_BLOCKS), forced("reference") if point.plain else nullcontext():
+        run = _network(point, device) if point.part == WHOLE else _stack(point, device)
+        # Gradients, and what libraries allocate once, are there before anything is counted.
+        run(replace(point, residues=8, rows=4, extra_rows=4))
+        settle()
+        reset_peak_memory(device)
+        start = held_memory(device)
+        run(point)
+        wait(device)
+        return max(0, peak_memory(device) - start)
 
 
-def _forward_and_backward(model: AlphaFold, batch: Batch, dtype: str) -> None:
-    """A training pass with a loss that costs next to nothing and reads all outputs."""
-    outputs = model(Whole(), [batch], None, DTYPES[dtype])
-    torch.stack([each.float().square().mean() for each in _tensors(outputs) if each.requires_grad]).sum().backward()
+def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
+    """Blocks between random streams; of the extra-MSA stack the pair stream alone goes on."""
+    config, is_extra = point.config, point.part == EXTRA_MSA
+    # A network of this stack alone, for `recompute` to find its blocks in.
+    with torch.device("meta"):
+        network = AlphaFold(config)
+    stack_config = replace(config.extra_msa if is_extra else config.evoformer, blocks=point.blocks)
+    with device:
+        stack = EvoformerStack(stack_config, config.c_z, global_columns=is_extra).train()
+    setattr(network, "extra_msa_stack" if is_extra else "evoformer", stack)
+    recompute(network, RecomputeConfig.everywhere(point.keep))
+
+    def run(point: Point) -> None:
+        rows, residues = point.extra_rows if is_extra else point.rows, point.residues
+
+        def stream(count: int, channels: int) -> Tensor:
+            shape = 1, count, residues, channels
+            return torch.randn(shape, dtype=DTYPES[point.dtype], device=device, requires_grad=True)
+
+        masks = [torch.ones(1, count, residues, device=device) for count in (rows, residues)]
+        found = stack(Whole(), stream(rows, stack_config.c_m), stream(residues, config.c_z), *masks)
+        left = found[is_extra:]
+        del found
+        torch.autograd.backward(left, [torch.ones_like(each) for each in left])
+
+    return run
 
 
-def _tensors(outputs: Any) -> Iterator[Tensor]:
-    for field in fields(outputs):
-        value = getattr(outputs, field.name)
-        if is_dataclass(value):
-            yield from _tensors(value)
-        elif value is not None:
-            yield value
+def _network(point: Point, device: torch.device) -> Callable[[Point], None]:
+    """One sample, as a step of training runs it after recycling."""
+    network = AlphaFold(point.config).to(device).train()
+    recompute(network, RecomputeConfig.everywhere(point.keep))
 
+    def run(point: Point) -> None:
+        batch = random_batch(point.residues, point.rows, point.extra_rows, point.templates, device)
+        labels = random_labels(batch)
+        outputs = network(Whole(), [batch], None, DTYPES[point.dtype])
+        losses = total_loss(outputs, batch, labels, initial_training())
+        del outputs
+        losses.total.sum().backward()
 
-def _batch(network: Preset, residues: int, device: torch.device) -> Batch:
-    """One sample as deep as the alignments that this network is trained with."""
-    sampling = network.sampling if network.name == "tiny" else initial_training().sampling
-    templates = network.sampling.max_templates
-    return random_batch(residues, sampling.max_msa_clusters, sampling.max_extra_msa, templates, device)
+    return run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--presets", nargs="+", choices=list(PRESETS), default=["tiny", "model_1"])
-    parser.add_argument("--crop", type=positive, default=128, metavar="N", help="residues")
-    parser.add_argument(
-        "--blocks",
-        type=positive,
-        default=4,
-        metavar="N",
-        help="of the Evoformer that are measured; more follow by growth",
-    )
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="measured: one block, a network")
+    parser.add_argument("--preset", choices=list(PRESETS), default="model_1", help="of the blocks")
+    parser.add_argument("--network", choices=list(PRESETS), default="tiny", help="that is measured whole")
+    parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
+    parser.add_argument("--crop", type=positive, metavar="N", help="residues (the stage's)")
+    parser.add_argument("--rows", type=positive, metavar="N", help="of the MSA, templates among them (the stage's)")
+    parser.add_argument("--extra-rows", type=positive, metavar="N", help="of the extra MSA (the stage's)")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
     parser.add_argument("--device", default="cpu", help="auto, cpu or cuda")
-    parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="passes; their median time counts")
+    parser.add_argument(
+        "--no-plain", action="store_true", help="leave out plain operators, which take most of the memory and time"
+    )
     parser.set_defaults(run=_print)
 
 
 def _print(options: argparse.Namespace) -> int:
-    print(f"forward and backward of one sample, dropout on, {options.crop} residues, {torch.get_num_threads()} threads")
-    print("memory is beyond parameters and gradients; ratios are to recomputing nothing")
-    for name in options.presets:
-        _print_preset(name, options)
+    print(f"forward and backward with dropout, one sample, {torch.get_num_threads()} threads; MiB beyond parameters")
+    for stage in options.stages:
+        example = STAGES[stage]()
+        sampling = example.sampling
+        point = Point(
+            part=WHOLE,
+            preset=options.network,
+            blocks=1,
+            residues=options.crop or example.crop_size,
+            rows=options.rows or sampling.max_msa_clusters + sampling.max_templates,
+            extra_rows=options.extra_rows or sampling.max_extra_msa,
+            templates=sampling.max_templates,
+            dtype="float32",
+            keep="none",
+            plain=False,
+            device=options.device,
+        )
+        print(f"\n{stage}: {point.residues} residues, {point.rows} rows, {point.extra_rows:,} extra rows")
+        columns = f"{'measured':>9} {'predicted':>9} {'ratio':>6}"
+        print(f"{'':28} {'at the peak':^26}   {'kept by each further block':^26}")
+        print(f"{'':10} {'dtype':9} {'recompute':12} {columns}   {columns}")
+        for part in options.parts:
+            for dtype in options.dtypes:
+                for plain, keep in _WAYS:
+                    if plain and options.no_plain:
+                        continue
+                    found = replace(point, part=part, dtype=dtype, plain=plain, keep=keep)
+                    if part == WHOLE:
+                        found = replace(found, rows=max(1, found.rows - found.templates))
+                    else:
+                        found = replace(found, preset=options.preset)
+                    print(_row(found), flush=True)
+        _print_whole(replace(point, preset=options.preset), options.dtypes)
     return 0
 
 
-def _print_preset(name: str, options: argparse.Namespace) -> None:
-    whole = preset(name).model.evoformer.blocks
-    blocks = min(whole, max(2, options.blocks))
-    columns, further = f"{'MiB':>8} {'ratio':>6} {'seconds':>8} {'ratio':>6}", ""
-    if blocks < whole:
-        further = f"   all {whole}: {columns}"
-    print(
-        f"\n{name}, {blocks} of {whole} Evoformer blocks"
-        + ("; what all need follows from the growth" if further else "")
-    )
-    print(f"{'dtype':10} {'recompute':9} {columns}{further}")
-    for dtype in options.dtypes:
-        size = PassSize(preset=name, blocks=blocks, crop=options.crop, dtype=dtype, device=options.device)
-        plain: tuple[PassCost, ...] = ()
-        for keep in VARIANTS:
-            costs = [measure_pass(size, keep, options.repeats)]
-            if blocks < whole:
-                fewer = measure_pass(replace(size, blocks=blocks // 2), keep, options.repeats)
-                costs.append(costs[0].with_more_blocks(fewer, blocks - blocks // 2, whole - blocks))
-            plain = plain or tuple(costs)
-            rows = (_row(cost, reference) for cost, reference in zip(costs, plain, strict=True))
-            print(f"{dtype:10} {keep:9} {'           '.join(rows)}", flush=True)
+def _row(point: Point) -> str:
+    """One block and what a second one adds, or a whole network."""
+    peak = measure(point)
+    cells = _cells(peak, point.predicted(), plain=point.plain)
+    if point.part != WHOLE:
+        growth = measure(replace(point, blocks=2)) - peak
+        cells += "   " + _cells(growth, point.predicted_block().kept, plain=point.plain)
+    name = point.preset if point.part == WHOLE else point.part
+    return f"{name:10} {point.dtype:9} {'plain, ' * point.plain + point.keep:12} {cells}"
 
 
-def _row(cost: PassCost, plain: PassCost) -> str:
-    memory = f"{cost.memory / 2**20:8.0f} {cost.memory / plain.memory:6.2f}"
-    return f"{memory} {cost.seconds:8.2f} {cost.seconds / plain.seconds:6.2f}"
+def _cells(measured: int, predicted: int, *, plain: bool) -> str:
+    if plain:
+        return f"{measured / 2**20:9.0f} {'':9} {'':6}"
+    return f"{measured / 2**20:9.0f} {predicted / 2**20:9.0f} {predicted / max(measured, 1):6.2f}"
+
+
+def _print_whole(point: Point, dtypes: list[str]) -> None:
+    """The memory model's stages for the whole network, all blocks; nothing is measured."""
+    size = replace(point, rows=max(1, point.rows - point.templates))
+    for dtype in dtypes:
+        estimates = {
+            keep: predicted_training(size.config, replace(size, dtype=dtype).size, RecomputeConfig.everywhere(keep))
+            for keep in _KEEPS
+        }
+        for line in _stages(f"all of {point.preset}, {dtype}: GiB predicted", estimates):
+            print(line)
+
+
+def _stages(title: str, estimates: dict[Keep, Estimate]) -> Iterator[str]:
+    stages = list(next(iter(estimates.values())).stages)
+    yield f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}"
+    for keep, estimate in estimates.items():
+        cells = "".join(f"{estimate.stages[stage] / 2**30:12.2f}" for stage in stages)
+        yield f"{keep:44}{cells}{estimate.peak / 2**30:8.2f}"

@@ -10,15 +10,18 @@ from pathlib import Path
 import torch
 
 import helixfold
+from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target
 from data_pipeline.search.database import HMMER, AlignmentDatabase, DatabaseProfile, TemplateDatabase, database_files
 from data_pipeline.search.plan import PACKAGES
 from data_pipeline.search.process import find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
-from helixfold.cli import operators, searching
+from helixfold.cli import operators, plans, searching
 from helixfold.cli.targets import read_targets
 from helixfold.device import pick_device
+from helixfold.presets import PRESETS
 from helixfold.weights.download import parameters_directory
+from helixfold.weights.find import DEFAULT, UNTRAINED_PRESET
 
 _MAX_COUNTED = 10_000  # structure files; a mirror of the PDB holds 200,000
 
@@ -48,11 +51,27 @@ def _machine() -> Iterator[str]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield _row("memory", _size(memory))
     directory = parameters_directory()
-    files = sorted(directory.glob("params_model_*.npz"))
+    files = _parameter_files(directory)
     if not files:
         yield _row("parameters", f"none in {directory}; `helixfold weights download` fetches them")
     for file in files:
         yield _row("parameters", f"{file.name}  {_size(file.stat().st_size)}  {file.parent}")
+
+
+def _memory(options: argparse.Namespace) -> Iterator[str]:
+    """What each model that is here would take, or the published one and the untrained one."""
+    try:
+        device = pick_device(options.device)
+    except InputError as error:
+        yield f"memory: {error}"
+        return
+    names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
+    chosen = [name for name in names if name in PRESETS] or [DEFAULT, UNTRAINED_PRESET]
+    yield from plans.machine([PRESETS[name]() for name in chosen], options.length, device, Path())
+
+
+def _parameter_files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("params_model_*.npz"))
 
 
 def _databases(profile: DatabaseProfile, server: str | None) -> Iterator[str]:
@@ -124,9 +143,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Describe `helixfold doctor` to the command line."""
     parser = commands.add_parser(
         "doctor",
-        help="what is installed, and what each target and each operator would use",
-        description="Show machine, parameters, search programs and databases, what targets would be made from, and "
-        "what computes each operator at a size.",
+        help="what is installed, what memory suffices for, and what each target and each operator would use",
+        description="Show machine, parameters, search programs and databases, what targets would be made from, and, "
+        "for a number of residues, what each model takes of the memory and what computes each operator.",
     )
     parser.set_defaults(run=_run)
     parser.add_argument("inputs", nargs="*", type=Path, metavar="FILE", help="targets, as for `helixfold predict`")
@@ -138,8 +157,9 @@ def _run(options: argparse.Namespace) -> int:
     targets = read_targets(options.inputs, options.msa, options.templates)
     for line in report(searching.profile_of(options), targets, options.msa_server):
         print(line)
-    print()
-    for line in operators.report(options):
-        print(line)
+    for lines in (_memory(options), operators.report(options)):
+        print()
+        for line in lines:
+            print(line)
     sys.stdout.flush()
     return 0

@@ -237,8 +237,9 @@ def _other_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
             *(make.stream(h, r, d) for _ in range(3)),
             *(make.stream(h, r, count, 3) for count in (q, q, p)),
             torch.rand(h, device=make.device).requires_grad_(),
-            make.stream(h, r, r),
             make.stream(r, r, model.c_z),
+            make.norm(model.c_z),
+            make.affine(h, model.c_z),
             make.ones(r),
             make.ones(r),
         )

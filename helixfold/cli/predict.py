@@ -2,69 +2,29 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError
-from data_pipeline.features.schema import Features
-from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
-from helixfold.cli import searching
-from helixfold.cli.searching import FEATURES_FILE, check_output, prepare_in, read_features, search_for_all
+from helixfold.cli import plans, searching
+from helixfold.cli.jobs import Job, Method
+from helixfold.cli.plans import Forecast, MemoryOptions
+from helixfold.cli.searching import check_earlier, check_output, read_features, search_for_all
 from helixfold.cli.targets import check_names, read_targets
 from helixfold.device import pick_device
 from helixfold.execution.allocator import freed_memory_kept
-from helixfold.execution.slabs import Slabs
-from helixfold.inference import DTYPES, FoldingOptions, fold
+from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.presets import PRESETS
 from helixfold.stages import Stages
-from helixfold.weights.find import ReadyModel, find_models
-from helixfold.write.results import (
-    Prediction,
-    is_complete,
-    write_failures,
-    write_prediction,
-    write_ranking,
-    write_timings,
-)
+from helixfold.weights.find import find_models
+from helixfold.write.results import Prediction, is_complete, write_failures
 
 SOME_FAILED = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """One protein to fold: a target whose features are still to be made, or features that were made before."""
-
-    target: Target | None = None
-    features: Features | None = None
-
-    @property
-    def name(self) -> str:
-        return self.target.name if self.target is not None else self._ready.domain_name
-
-    @property
-    def sequence(self) -> str:
-        return self.target.sequence if self.target is not None else self._ready.sequence
-
-    def prepare(self, directory: Path, plan: SearchPlan) -> Features:
-        """The features, in the target's directory too."""
-        if self.target is not None:
-            prepared = prepare_in(directory, self.target, plan)
-            tqdm.write(f"{self.name}: {searching.summary(prepared)}")
-            return prepared.features
-        directory.mkdir(parents=True, exist_ok=True)
-        self._ready.save(directory / FEATURES_FILE)
-        return self._ready
-
-    @property
-    def _ready(self) -> Features:
-        assert self.features is not None
-        return self.features
+# What goes wrong with one target and leaves the others alone.
+_FAILURES = (RuntimeError, MemoryError, OSError, ValueError)
 
 
 def predict(
@@ -76,31 +36,40 @@ def predict(
     weights: Path | None = None,
     options: FoldingOptions | None = None,
     device: str = "auto",
+    memory: MemoryOptions | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
 ) -> int:
     """Fold every target with every model, into `output/<target>/`; 0, or 1 if some target failed.
 
     All input is read and checked before anything is written: wrong input is an `InputError`. Finished targets are
-    skipped unless `overwrite`; a target that fails is recorded in `failures.json` and never stops the others.
+    skipped unless `overwrite`; a target that fails is recorded in `failures.json` and never stops the others. With
+    `dry_run` nothing is written or searched, only said; 1 then says that some target will not fit into memory.
     """
-    options, plan = options or FoldingOptions(), plan or SearchPlan()
+    options, memory = options or FoldingOptions(), memory or MemoryOptions()
     jobs = sorted(jobs, key=lambda job: len(job.sequence))
     where = pick_device(device)
     loading = Stages(where)
     with loading.stage("load parameters"):
-        ready = find_models(models, weights, seed=options.seed)
+        ready = [memory.limited(model) for model in find_models(models, weights, seed=options.seed)]
         for model in ready:
             model.network.to(where)
-    check_output(output, {job.name: job.sequence for job in jobs})
+    check = check_earlier if dry_run else check_output
+    check(output, {job.name: job.sequence for job in jobs})
     for model in ready:
         for note in model.notes:
             print(f"helixfold: {note}", file=sys.stderr)
 
+    method = Method(searches=plan or SearchPlan(), models=tuple(ready), options=options, memory=memory, device=where)
     names = [model.preset.name for model in ready]
     finished = {job.name for job in jobs if not overwrite and is_complete(output / job.name, names)}
+    if dry_run:
+        for name in sorted(finished):
+            print(f"{name}: finished before, would be skipped (--overwrite folds it again)")
+        return _forecast([job for job in jobs if job.name not in finished], output, method)
     left = [job.target for job in jobs if job.target is not None and job.name not in finished]
     with loading.stage("searches for all targets"):
-        search_for_all(left, plan, output)
+        search_for_all(left, method.searches, output)
     failures: dict[str, str] = {}
     bar = tqdm(jobs, desc="targets", unit="target", disable=None)
     for job in bar:
@@ -111,9 +80,9 @@ def predict(
             continue
         try:
             stages = Stages(where, loading.finished)
-            predictions = _fold_job(job, directory, stages, plan=plan, models=ready, options=options)
+            predictions = job.fold(directory, method, stages)
             tqdm.write(_summary(directory, predictions))
-        except (RuntimeError, MemoryError, OSError, ValueError) as error:
+        except _FAILURES as error:
             failures[job.name] = f"{type(error).__name__}: {error}"
             tqdm.write(f"{job.name}: failed: {failures[job.name]}", file=sys.stderr)
     write_failures(output, failures)
@@ -122,59 +91,19 @@ def predict(
     return SOME_FAILED if failures else 0
 
 
-def _fold_job(
-    job: Job,
-    directory: Path,
-    stages: Stages,
-    *,
-    plan: SearchPlan,
-    models: Sequence[ReadyModel],
-    options: FoldingOptions,
-) -> list[Prediction]:
-    """Everything for one target: features, structures, confidences, and at the end the ranking that marks it done."""
-    with stages.stage("features"):
-        features = job.prepare(directory, plan)
-    predictions = []
-    for model in tqdm(models, desc="models", unit="model", leave=False, disable=None):
-        name = model.preset.name
-        with _progress(model, options):
-            prediction = fold(model.network, Slabs(), features, model.preset, options, stages=stages, notes=model.notes)
-        with stages.stage(f"{name}: writing"):
-            write_prediction(directory, prediction)
-        predictions.append(prediction)
-    facts = {
-        "residues": len(job.sequence),
-        "msa_rows": len(features.msa),
-        "templates": len(features.template_domain_names),
-        "device": str(stages.device),
-        "threads": torch.get_num_threads(),
-        "dtype": options.dtype,
-        "torch": torch.__version__,
-    }
-    # Timings come before the ranking, whose file marks the target as finished.
-    write_timings(directory, {**facts, "stages": stages.table()}, notes=predictions[0].notes)
-    write_ranking(directory, predictions)
-    return predictions
-
-
-@contextmanager
-def _progress(model: ReadyModel, options: FoldingOptions) -> Iterator[None]:
-    """A bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
-    blocks = [*model.network.extra_msa_stack.blocks, *model.network.evoformer.blocks]
-    share = 1 / (len(blocks) * options.num_ensemble)
-    layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
-    passes = options.num_recycles + 1
-    with ExitStack() as stack:
-        bar = stack.enter_context(
-            tqdm(total=passes, desc=f"{model.preset.name} passes", bar_format=layout, leave=False, disable=None)
-        )
-
-        def block_done(*_: object) -> None:
-            bar.update(share)
-
-        for block in blocks:
-            stack.enter_context(block.register_forward_hook(block_done))
-        yield
+def _forecast(jobs: Iterable[Job], output: Path, method: Method) -> int:
+    """Say what each target will take; 1 if some will not fit, or is wrong in itself."""
+    forecasts: list[Forecast] = []
+    failed = False
+    for job in jobs:
+        try:
+            forecasts += job.forecast(output / job.name, method)
+        except _FAILURES as error:
+            failed = True
+            print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)
+    for line in plans.table(forecasts):
+        print(line)
+    return SOME_FAILED if failed or not all(each.plan.fits for each in forecasts) else 0
 
 
 def _summary(directory: Path, predictions: Sequence[Prediction]) -> str:
@@ -260,6 +189,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--dtype", choices=list(DTYPES), default=defaults.dtype, help="of the trunk's arithmetic (%(default)s)"
     )
     how.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps (%(default)s)")
+    plans.add_options(parser)
     parser.set_defaults(defaults=vars(parser.parse_args([])))
 
 
@@ -287,5 +217,7 @@ def _run(options: argparse.Namespace) -> int:
             weights=options.weights,
             options=folding,
             device=options.device,
+            memory=plans.memory_options(options),
             overwrite=options.overwrite,
+            dry_run=options.dry_run,
         )

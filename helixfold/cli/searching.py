@@ -127,14 +127,19 @@ def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTar
     return prepared
 
 
-def check_output(output: Path, sequences: Mapping[str, str]) -> None:
-    """Make the output directory, and refuse one that cannot be written or holds other proteins of these names."""
+def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
+    """Refuse an output directory that holds other proteins of these names."""
     for name, sequence in sequences.items():
         earlier = output / name / FEATURES_FILE
         if earlier.is_file() and Features.load(earlier).sequence != sequence:
             raise InputError(
                 f"{earlier.parent} holds another protein of the name '{name}'; choose another --output directory"
             )
+
+
+def check_output(output: Path, sequences: Mapping[str, str]) -> None:
+    """Make the output directory, and refuse one that cannot be written or holds other proteins of these names."""
+    check_earlier(output, sequences)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -12,11 +12,16 @@ from torch import Tensor
 import helixfold
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
+from helixfold.cli.sizes import memory_size
 from helixfold.config import ModelConfig
+from helixfold.device import pick_device
 from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.available import available_memory
+from helixfold.execution.training_memory import KEPT_BLOCKS
 from helixfold.parallel.mesh import join, leave
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names
+from helixfold.training.memory import table
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
 from helixfold.training.results import RunFiles
 from helixfold.training.stopping import StopRequest
@@ -56,7 +61,7 @@ def train(
             trainer = Trainer(config, chains, files, mesh, held_out=names, initial=initial, workers=workers)
             if mesh.is_first:
                 files.describe(
-                    config,
+                    trainer.config,
                     {
                         "training_set": str(store),
                         "held_out": list(names),
@@ -113,6 +118,12 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     parser.add_argument("--show-settings", action="store_true", help="print all settings and end")
     parser.add_argument(
+        "--dry-run", action="store_true", help="only say what a rank will take, by what is recomputed, and end"
+    )
+    parser.add_argument(
+        "--memory", type=memory_size, metavar="SIZE", help="for --dry-run: such as 24GB, instead of what is free"
+    )
+    parser.add_argument(
         "--held-out", type=Path, metavar="FILE", help="names of chains to judge the model by, and not to train on"
     )
     parser.add_argument(
@@ -135,9 +146,18 @@ def _train(options: argparse.Namespace) -> int:
         for name, value in config.flat().items():
             print(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
         return 0
+    if options.dry_run:
+        memory = options.memory or available_memory(pick_device(options.device))
+        for line in table(config, memory):
+            print(line)
+        return 0
+    if options.memory is not None:
+        raise InputError("--memory is for --dry-run; a run takes what its device has")
     if options.store is None or options.output is None:
-        raise InputError("name the training set and --output, the run's directory (or --show-settings alone)")
-    with freed_memory_kept():
+        raise InputError(
+            "name the training set and --output, the run's directory (or --show-settings or --dry-run alone)"
+        )
+    with freed_memory_kept(KEPT_BLOCKS):
         return train(
             options.store,
             config,

@@ -13,11 +13,15 @@ from contextlib import contextmanager
 _PARAMETERS = {"trim_threshold": -1, "top_pad": -2, "mmap_threshold": -3, "mmap_max": -4}  # of malloc.h
 # glibc raises its thresholds as large blocks are freed, until it is told any; this is where it would have ended.
 _USUAL = {"trim_threshold": 64 * 2**20, "top_pad": 128 * 2**10, "mmap_threshold": 32 * 2**20, "mmap_max": 65536}
-# Blocks come from the heap, of which nothing is trimmed. The largest are still mapped alone: a freed block of the heap
-# serves a new one of its size only after it has been joined with a neighbour, and so some memory lies idle.
-_KEPT = {"trim_threshold": -1, "top_pad": 64 * 2**20, "mmap_threshold": 512 * 2**20, "mmap_max": 65536}
+# What is kept comes from the heap, of which nothing is trimmed. The largest are still mapped alone: a freed block of
+# the heap serves a new one of its size only after it has been joined with a neighbour, and so some memory lies idle.
+_KEPT = {"trim_threshold": -1, "top_pad": 64 * 2**20, "mmap_max": 65536}
 # Everything above 64 KiB is mapped alone and unmapped when it is freed: the process holds what tensors hold.
 _RETURNED = {"trim_threshold": 2**16, "top_pad": 0, "mmap_threshold": 2**16, "mmap_max": 2**20}
+
+# Up to what size freed blocks are kept. Whole updates make and leave tensors of a stream's size all the time. Slabs do
+# not: their temporaries are small, and large blocks are streams, which are to leave nothing behind.
+OF_WHOLE, OF_SLABS = 512 * 2**20, 32 * 2**20
 
 # What holds now, innermost last; malloc has one setting for all threads.
 _settings: list[dict[str, int]] = [_USUAL]
@@ -37,20 +41,21 @@ def refusal() -> str | None:
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[None]:
-    """Keep freed memory mapped for later tensors; where the allocator cannot be told, do nothing.
+def freed_memory_kept(largest: int = OF_WHOLE) -> Iterator[None]:
+    """Keep freed memory mapped for later tensors, but give blocks of more than `largest` bytes back at once; where the
+    allocator cannot be told, do nothing.
 
     Afterwards what was kept is given back and the setting from before holds again.
     """
-    with _set(_KEPT):
+    with _set({**_KEPT, "mmap_threshold": largest}):
         yield
 
 
 def keep_freed_memory() -> None:
     """The same for as long as this process lives, such as a loader's worker."""
     if refusal() is None:
-        _settings.append(_KEPT)
-        _apply(_KEPT)
+        _settings.append({**_KEPT, "mmap_threshold": OF_WHOLE})
+        _apply(_settings[-1])
 
 
 @contextmanager

@@ -18,12 +18,14 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor, Source, Update
 
 Keep = Literal["none", "inputs", "block"]
+Choice = Literal["auto", "none", "inputs", "block"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeConfig(Config):
     """What is recomputed in each part of the network: "none", or everything but the "inputs" of each update, or
-    everything but what enters a "block".
+    everything but what enters a "block". "auto" stands for the least of these that there is memory for, and is settled
+    before a run begins (`recompute_policy`).
 
     A block is a block of the Evoformer, of the extra-MSA stack or of the template pair stack, or an iteration of the
     structure module, whose attention and transition are its updates here. "block" keeps the two streams once per block
@@ -35,21 +37,28 @@ class RecomputeConfig(Config):
     run twice than they hold memory.
     """
 
-    evoformer: Keep = "block"
-    extra_msa: Keep = "block"
-    template: Keep = "block"
-    structure: Keep = "inputs"
+    evoformer: Choice = "block"
+    extra_msa: Choice = "block"
+    template: Choice = "block"
+    structure: Choice = "inputs"
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) not in typing.get_args(Keep):
-                allowed, given = ", ".join(typing.get_args(Keep)), getattr(self, field.name)
+            if getattr(self, field.name) not in typing.get_args(Choice):
+                allowed, given = ", ".join(typing.get_args(Choice)), getattr(self, field.name)
                 raise ConfigError(f"RecomputeConfig.{field.name} must be one of {allowed}; got {given!r}")
 
     @classmethod
-    def everywhere(cls, keep: Keep) -> "RecomputeConfig":
+    def everywhere(cls, keep: Choice) -> "RecomputeConfig":
         """The same choice for all parts."""
         return cls(evoformer=keep, extra_msa=keep, template=keep, structure=keep)
+
+    @property
+    def is_settled(self) -> bool:
+        return all(getattr(self, field.name) != "auto" for field in fields(self))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{field.name} {getattr(self, field.name)}" for field in fields(self))
 
 
 def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
@@ -57,6 +66,8 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
 
     Passes without gradient are not changed, nor are parameters or their names.
     """
+    if not config.is_settled:
+        raise ConfigError(f"what is recomputed must be settled before it is applied; got {config}")
     for module in model.modules():
         for method in [name for name, value in vars(module).items() if isinstance(value, Recomputed | EachUpdate)]:
             delattr(module, method)
@@ -66,7 +77,7 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
         stacks.append((config.template, model.template_embedder.pair.blocks))
     for keep, blocks in stacks:
         for block in blocks:
-            _replace(block, "forward", {"none": None, "inputs": EachUpdate, "block": Recomputed}[keep])
+            _replace(block, "forward", _STAND_INS[keep])
 
     structure = model.structure_module
     if config.structure == "block":
@@ -97,6 +108,9 @@ class EachUpdate:
         return self.forward(_Recomputing(run), *streams)
 
 
+_STAND_INS = {"none": None, "inputs": EachUpdate, "block": Recomputed}
+
+
 class _Recomputing:
     """An executor whose updates are carried out by another one, and again for the gradients."""
 
@@ -106,6 +120,9 @@ class _Recomputing:
     def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
         changed: Tensor = _recomputed(self.run, update, stream, mask, source)
         return changed
+
+    def each(self, make: Callable[..., Tensor], *along: Tensor, workspace: int, into: Tensor | None = None) -> Tensor:
+        return self.run.each(make, *along, workspace=workspace, into=into)
 
 
 def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,6 +1,7 @@
-"""Updates carried out slab by slab and in place: inference whose peak memory is the stream and one context."""
+"""Everything of the size of a stream carried out slab by slab: inference in the memory of the stream and one context."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -11,13 +12,15 @@ from helixfold.model.update import Context, Source, Update, turned
 # cores busy.
 BUDGET_SHARE = 1 / 16
 LEAST_ELEMENTS = 8 * 2**20
+# Of memory that is cut into tensors.
+_ALIGNMENT = 64
 
 
 class Slabs:
-    """Computes the context part by part, then adds the update to each slab of the stream in place; no gradients.
+    """Computes a context part by part, then adds the update to each slab of the stream in place; no gradients.
 
     The size of a slab follows from `budget`, the bytes that its temporaries may take (by default a share of the
-    stream), unless `rows` fixes it.
+    stream), unless `rows` fixes it. Contexts take turns in one buffer that is kept: one executor is for one thread.
     """
 
     def __init__(self, budget: int | None = None, rows: int | None = None) -> None:
@@ -25,42 +28,84 @@ class Slabs:
             if value is not None and value < 1:
                 raise ValueError(f"{name} of slabs must be at least 1, got {value}")
         self.budget, self.rows = budget, rows
+        self._buffer: Tensor | None = None
 
     @torch.no_grad()
     def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
         if update.training and update.dropout_rate > 0:
             raise ValueError("slabs are for inference: set the model to evaluation, or train with the Whole executor")
-        turned_source = tuple(turned(each, update.source_axis) for each in source or (stream, mask))
+        turned_source = [turned(each, update.source_axis) for each in source or (stream, mask)]
         context = self._context(update, *turned_source)
-        slabs, slab_mask = turned(stream, update.axis), turned(mask, update.axis)
-        for part in self._parts(update, slabs):
-            aligned = [each[:, part] for each in turned_source] if update.reads_source else []
-            slabs[:, part] += update(slabs[:, part], slab_mask[:, part], context, *aligned)
+        changed = turned(stream, update.axis)
+        read = [turned(mask, update.axis), *(turned_source if update.reads_source else [])]
+        for _, (slab_mask, *aligned), slab in self._visited(read, self._size_of(update, changed), changed):
+            assert slab is not None
+            slab += update(slab, slab_mask, context, *aligned)
         return stream
 
+    @torch.no_grad()
+    def each(self, make: Callable[..., Tensor], *along: Tensor, workspace: int, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            one = next(self._visited([each[:, :1] for each in along], 1))[1]
+            like = make(*one)
+            into = self._room(like, (*like.shape[:1], along[0].shape[1], *like.shape[2:]))
+        size = self._size(workspace * into.shape[0] * into.element_size(), into)
+        for _, rows, slab in self._visited(along, size, into):
+            assert slab is not None
+            slab.copy_(make(*rows))
+        return into
+
     def _context(self, update: Update, source: Tensor, mask: Tensor) -> Context:
+        if type(update).context is Update.context:
+            return ()
         whole: Context = ()
-        for part in self._parts(update, source):
-            pieces = update.context(source[:, part], mask[:, part])
+        for part, (slab, slab_mask), _ in self._visited([source, mask], self._size_of(update, source)):
+            pieces = update.context(slab, slab_mask)
             if not whole:
                 # Filled in place: joining at the end would hold every piece twice.
-                whole = tuple(_room(piece, update.context_dim, source.shape[1]) for piece in pieces)
+                whole = self._context_room(pieces, update.context_dim, source.shape[1])
             for room, piece in zip(whole, pieces, strict=True):
                 room.narrow(update.context_dim, part.start, part.stop - part.start).copy_(piece)
-            if not pieces:
-                break
         return whole
 
-    def _parts(self, update: Update, slabs: Tensor) -> Iterator[slice]:
-        length = slabs.shape[1]
+    def _size_of(self, update: Update, slabs: Tensor) -> int:
         row_bytes = update.workspace(slabs.shape[2], slabs.shape[3]) * slabs.shape[0] * slabs.element_size()
-        budget = self.budget or max(LEAST_ELEMENTS * slabs.element_size(), int(slabs.nbytes * BUDGET_SHARE))
-        size = self.rows or max(1, budget // max(row_bytes, 1))
+        return self._size(row_bytes, slabs)
+
+    def _size(self, row_bytes: int, stream: Tensor) -> int:
+        """Rows of a slab."""
+        budget = self.budget or max(LEAST_ELEMENTS * stream.element_size(), int(stream.nbytes * BUDGET_SHARE))
+        return self.rows or max(1, budget // max(row_bytes, 1))
+
+    # What another executor may do otherwise: where streams live, and how their slabs are reached.
+
+    def _room(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        """Memory for a stream."""
+        return like.new_empty(shape)
+
+    def _visited(
+        self, tensors: Sequence[Tensor], size: int, changed: Tensor | None = None
+    ) -> Iterator[tuple[slice, list[Tensor], Tensor | None]]:
+        """Slabs of all tensors at the same rows, and that of `changed`, which may be written in place."""
+        length = tensors[0].shape[1]
         for start in range(0, length, size):
-            yield slice(start, min(start + size, length))
+            part = slice(start, min(start + size, length))
+            yield part, [each[:, part] for each in tensors], None if changed is None else changed[:, part]
 
-
-def _room(piece: Tensor, dim: int, length: int) -> Tensor:
-    shape = list(piece.shape)
-    shape[dim] = length
-    return piece.new_empty(shape)
+    def _context_room(self, pieces: Context, dim: int, length: int) -> Context:
+        """Memory for a whole context, each tensor in its piece's order of dimensions."""
+        shapes = [(*piece.shape[:dim], length, *piece.shape[dim + 1 :]) for piece in pieces]
+        sizes = [
+            -(-prod(shape) * piece.element_size() // _ALIGNMENT) * _ALIGNMENT
+            for shape, piece in zip(shapes, pieces, strict=True)
+        ]
+        if self._buffer is None or len(self._buffer) < sum(sizes) or self._buffer.device != pieces[0].device:
+            # Released first: two are never held.
+            self._buffer = None
+            self._buffer = torch.empty(sum(sizes), dtype=torch.uint8, device=pieces[0].device)
+        rooms = []
+        for piece, shape, memory in zip(pieces, shapes, self._buffer[: sum(sizes)].split(sizes), strict=True):
+            order = sorted(range(piece.ndim), key=piece.stride, reverse=True)
+            dense = memory.view(piece.dtype)[: prod(shape)].view([shape[each] for each in order])
+            rooms.append(dense.permute([order.index(each) for each in range(piece.ndim)]))
+        return tuple(rooms)

@@ -1,5 +1,7 @@
 """Updates carried out whole: for training on one device, and wherever memory is plenty."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from helixfold.model.update import Source, Update, turned
@@ -15,3 +17,6 @@ class Whole:
         aligned = turned_source if update.reads_source else []
         change = update(turned(stream, update.axis), turned(mask, update.axis), context, *aligned)
         return add_change(stream, turned(change, update.axis), update.kept(stream))
+
+    def each(self, make: Callable[..., Tensor], *along: Tensor, workspace: int, into: Tensor | None = None) -> Tensor:
+        return make(*along)

@@ -79,13 +79,15 @@ class DistanceBins:
     count: int
 
 
-def distogram(positions: Float[Tensor, "*batch r 3"], bins: DistanceBins) -> Float[Tensor, "*batch r r bins"]:
-    """One-hot distances (AlphaFold 2, Suppl. Alg. 32 line 1).
+def distogram(
+    positions: Float[Tensor, "*batch i 3"], others: Float[Tensor, "*batch j 3"], bins: DistanceBins
+) -> Float[Tensor, "*batch i j bins"]:
+    """One-hot distances from each position to all others (AlphaFold 2, Suppl. Alg. 32 line 1).
 
     Distances below the first edge are in no bin, those above the last edge in the last bin.
     """
     lower = torch.linspace(bins.first, bins.last, bins.count, device=positions.device).square()
     upper = pad(lower[1:], (0, 1), value=1e8)
-    difference = rearrange(positions, "... i x -> ... i 1 x") - rearrange(positions, "... j x -> ... 1 j x")
+    difference = rearrange(positions, "... i x -> ... i 1 x") - rearrange(others, "... j x -> ... 1 j x")
     squared = difference.square().sum(-1, keepdim=True)
     return ((squared > lower) & (squared < upper)).to(positions.dtype)

@@ -8,14 +8,22 @@ from torch import Tensor, nn
 
 from helixfold.batch import Batch
 from helixfold.config import ModelConfig
-from helixfold.model.embedders import ExtraMSAEmbedder, InputEmbedder, RecyclingEmbedder
+from helixfold.geometry.atoms import pseudo_beta
+from helixfold.model.embedders import (
+    MSA_CHANNELS,
+    MSA_LETTERS,
+    RECYCLED_BINS,
+    ExtraMSAEmbedder,
+    InputEmbedder,
+    RecyclingEmbedder,
+)
 from helixfold.model.evoformer import EvoformerStack, outer_mask
 from helixfold.model.heads import Heads
 from helixfold.model.layers import Linear
-from helixfold.model.outputs import Outputs, Recycled, Representations
+from helixfold.model.outputs import Folded, Outputs, Recycled, Representations
 from helixfold.model.structure_module import StructureModule
 from helixfold.model.templates import TemplateEmbedder
-from helixfold.model.update import Executor
+from helixfold.model.update import Executor, row_numbers, rows_of
 
 
 class AlphaFold(nn.Module):
@@ -45,54 +53,125 @@ class AlphaFold(nn.Module):
         previous: Recycled | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Outputs:
-        """One pass over one or several draws of the same target, whose representations are averaged.
-
-        `previous` is what the last pass left, None on the first; `dtype` is the trunk's, float32 or bfloat16.
-        """
-        first = ensemble[0]
-        if previous is None:
-            b, r = first.aatype.shape
-            c_m, c_z = self.config.evoformer.c_m, self.config.c_z
-            previous = Recycled.nothing(b, r, c_m, c_z, dtype=dtype, device=first.aatype.device)
-        representations = _averaged([self.trunk(run, batch, previous, dtype) for batch in ensemble])
-        structure = self.structure_module(representations.single, representations.pair, first.aatype, first.seq_mask)
+        """One pass with the logits of all heads; otherwise as `fold`."""
+        folded = self.fold(run, ensemble, previous, dtype)
         return Outputs(
-            representations=representations, structure=structure, logits=self.heads(representations, structure)
+            representations=folded.representations, structure=folded.structure, logits=self.heads(run, folded)
         )
 
-    def trunk(self, run: Executor, batch: Batch, previous: Recycled, dtype: torch.dtype) -> Representations:
+    def fold(
+        self,
+        run: Executor,
+        ensemble: Sequence[Batch],
+        previous: Recycled | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Folded:
+        """One pass over one or several draws of the same target, whose representations are averaged.
+
+        `previous` is what the last pass left, None on the first; its pair stream is given away, and an executor that
+        works in place makes the new one in its memory. `dtype` is the trunk's, float32 or bfloat16.
+        """
+        first, last = ensemble[0], len(ensemble) - 1
+        mean: Representations | None = None
+        for number, batch in enumerate(ensemble):
+            # All draws read what the last pass left: only the last of them may write there.
+            draw = self.trunk(run, batch, previous, dtype, give_away=number == last)
+            mean = (
+                draw if mean is None else _added(run, mean, draw, weight=1 / len(ensemble) if number == last else 1.0)
+            )
+            del draw
+        assert mean is not None
+        structure = self.structure_module(run, mean.single, mean.pair, first.aatype, first.seq_mask)
+        return Folded(representations=mean, structure=structure)
+
+    def trunk(
+        self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype, *, give_away: bool = True
+    ) -> Representations:
         """Embedders, templates, extra-MSA stack and Evoformer (Suppl. Alg. 2 lines 3 to 18)."""
-        pair_mask = outer_mask(batch.seq_mask)
-        msa, pair = self.input_embedder(batch.target_feat.to(dtype), batch.msa_feat.to(dtype), batch.residue_index)
-        msa, pair = self.recycling_embedder(batch.aatype, previous, msa, pair)
-        msa_mask, rows = batch.msa_mask, batch.msa_mask.shape[1]
+        b, r = batch.aatype.shape
+        c_m, c_z = self.config.evoformer.c_m, self.config.c_z
+        into = previous.pair if previous is not None and give_away and previous.pair.dtype == dtype else None
+        if previous is None:
+            previous = Recycled.nothing(b, r, c_m, c_z, dtype=dtype, device=batch.aatype.device)
+        pair, pair_mask = self._first_pair(run, batch, previous, dtype, into), outer_mask(batch.seq_mask)
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
-            pair = pair + self.template_embedder.pair_update(run, batch, pair, pair_mask)
-            template_rows, template_rows_mask = self.template_embedder.msa_rows(batch, dtype)
-            msa = torch.cat([msa, template_rows], 1)
-            msa_mask = torch.cat([msa_mask, template_rows_mask], 1)
+            pair = self.template_embedder(run, batch, pair, pair_mask)
         pair = self._with_extra_msa(run, batch, pair, pair_mask)
+        # Differs from AlphaFold: the MSA is embedded here, where it is first read, and not held beside the extra MSA.
+        msa, msa_mask = self._first_msa(run, batch, previous, dtype)
         msa, pair = self.evoformer(run, msa, pair, msa_mask, pair_mask)
-        first_row = msa[:, 0]
-        return Representations(msa=msa[:, :rows], msa_first_row=first_row, pair=pair, single=self.single(first_row))
+        # A copy: a view would keep the whole MSA for as long as the row is needed.
+        first_row = msa[:, 0].to(pair_mask.device, copy=True)
+        rows = msa[:, : batch.msa_mask.shape[1]]
+        return Representations(msa=rows, msa_first_row=first_row, pair=pair, single=self.single(first_row))
+
+    def _first_pair(
+        self, run: Executor, batch: Batch, previous: Recycled, dtype: torch.dtype, into: Tensor | None
+    ) -> Float[Tensor, "b r r c_z"]:
+        target, index = batch.target_feat.to(dtype), batch.residue_index
+        beta = pseudo_beta(batch.aatype, previous.positions)
+
+        def rows(numbers: Tensor, recycled: Tensor) -> Tensor:
+            some = rows_of(numbers)
+            pair = self.input_embedder.pair_rows(target[:, some], index[:, some], target, index)
+            return self.recycling_embedder.pair_rows(pair, recycled, beta[:, some], beta)
+
+        workspace = index.shape[1] * (6 * self.config.c_z + 8 * RECYCLED_BINS.count)
+        return run.each(rows, row_numbers(index.shape[1]), previous.pair, workspace=workspace, into=into)
+
+    def _first_msa(
+        self, run: Executor, batch: Batch, previous: Recycled, dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "b s r c_m"], Float[Tensor, "b s r"]]:
+        """The sampled sequences and, below them, the templates' torsions, with the mask of both."""
+        target, mask = batch.target_feat.to(dtype), batch.msa_mask
+        count = mask.shape[1]
+        further = mask.new_empty(0)
+        if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
+            further, further_mask = self.template_embedder.msa_rows(batch, dtype)
+            mask = torch.cat([mask, further_mask], 1)
+
+        def rows(numbers: Tensor) -> Tensor:
+            some = rows_of(numbers)
+            parts = []
+            if some.start < count:
+                parts.append(self.input_embedder.msa_rows(batch.msa_feat[:, some].to(dtype), target))
+            if some.start == 0:
+                first = self.recycling_embedder.first_row(parts[0][:, 0], previous.msa_first_row)
+                parts[:1] = [first[:, None], parts[0][:, 1:]]
+            if some.stop > count:
+                parts.append(further[:, max(0, some.start - count) : some.stop - count])
+            return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+        workspace = mask.shape[2] * (4 * self.config.evoformer.c_m + MSA_CHANNELS)
+        return run.each(rows, row_numbers(mask.shape[1]), workspace=workspace), mask
 
     def _with_extra_msa(
         self, run: Executor, batch: Batch, pair: Float[Tensor, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Tensor, "b r r c_z"]:
         """The pair stream after the extra-MSA stack, whose own MSA stream is dropped."""
-        extra = self.extra_msa_embedder(
-            batch.extra_msa, batch.extra_has_deletion, batch.extra_deletion_value, pair.dtype
-        )
+
+        def rows(letters: Tensor, has_deletion: Tensor, deletion_value: Tensor) -> Tensor:
+            return self.extra_msa_embedder(letters, has_deletion, deletion_value, pair.dtype)
+
+        features = batch.extra_msa, batch.extra_has_deletion, batch.extra_deletion_value
+        # Letters as numbers of 64 bits, one for each of their kinds, take the most.
+        workspace = pair.shape[1] * (2 * self.config.extra_msa.c_m + 8 * MSA_LETTERS)
+        extra = run.each(rows, *features, workspace=workspace)
         return self.extra_msa_stack(run, extra, pair, batch.extra_msa_mask, pair_mask)[1]
 
 
-def _averaged(draws: Sequence[Representations]) -> Representations:
-    """The mean over an ensemble; the MSA, whose rows differ between draws, is the first draw's (DeepMind's program)."""
-    if len(draws) == 1:
-        return draws[0]
+def _added(run: Executor, total: Representations, draw: Representations, weight: float) -> Representations:
+    """A sum over an ensemble, times `weight`; the MSA, whose rows differ between draws, is the first draw's (DeepMind's
+    program).
+    """
+
+    def pair_rows(one: Tensor, other: Tensor) -> Tensor:
+        return (one + other) * weight
+
+    width = draw.pair.shape[2] * draw.pair.shape[3]
     return Representations(
-        msa=draws[0].msa,
-        msa_first_row=torch.stack([draw.msa_first_row for draw in draws]).mean(0),
-        pair=torch.stack([draw.pair for draw in draws]).mean(0),
-        single=torch.stack([draw.single for draw in draws]).mean(0),
+        msa=total.msa,
+        msa_first_row=(total.msa_first_row + draw.msa_first_row) * weight,
+        pair=run.each(pair_rows, total.pair, draw.pair, workspace=2 * width, into=total.pair),
+        single=(total.single + draw.single) * weight,
     )

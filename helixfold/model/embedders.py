@@ -1,13 +1,12 @@
-"""From features to the first MSA and pair streams."""
+"""From features, and from what the last pass found, to the first MSA and pair streams: some rows of them at a time."""
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from helixfold.geometry.atoms import DistanceBins, distogram, pseudo_beta
+from helixfold.geometry.atoms import DistanceBins, distogram
 from helixfold.model.layers import LayerNorm, Linear
-from helixfold.model.outputs import Recycled
 from helixfold.ops.look_up import look_up
 
 # Sequence separations are told apart up to this many residues (AlphaFold 2, Suppl. Alg. 4).
@@ -30,20 +29,25 @@ class InputEmbedder(nn.Module):
         self.right = Linear(TARGET_CHANNELS, c_z)
         self.relative_position = Linear(2 * MAX_SEPARATION + 1, c_z)
 
-    def forward(
+    def pair_rows(
         self,
-        target: Float[Tensor, "b r 22"],
-        msa: Float[Tensor, "b s r 49"],
-        residue_index: Int[Tensor, "b r"],
-    ) -> tuple[Float[Tensor, "b s r c_m"], Float[Tensor, "b r r c_z"]]:
-        left, right = self.left(target), self.right(target)
-        separation = rearrange(residue_index, "b i -> b i 1") - rearrange(residue_index, "b j -> b 1 j")
-        # A one-hot times a matrix is a row of it: no (r, r, 65) tensor.
+        target_rows: Float[Tensor, "b i 22"],
+        index_rows: Int[Tensor, "b i"],
+        target: Float[Tensor, "b j 22"],
+        residue_index: Int[Tensor, "b j"],
+    ) -> Float[Tensor, "b i j c_z"]:
+        """Edges from some residues to all."""
+        left, right = self.left(target_rows), self.right(target)
+        separation = rearrange(index_rows, "b i -> b i 1") - rearrange(residue_index, "b j -> b 1 j")
+        # A one-hot times a matrix is a row of it: no (i, j, 65) tensor.
         rows = self.relative_position.weight.T + self.relative_position.bias
         clipped = separation.clamp(-MAX_SEPARATION, MAX_SEPARATION)
         position = look_up(rows.to(target.dtype), clipped + MAX_SEPARATION)
-        pair = position + rearrange(left, "b i c -> b i 1 c") + rearrange(right, "b j c -> b 1 j c")
-        return self.msa(msa) + rearrange(self.target(target), "b r c -> b 1 r c"), pair
+        return position + rearrange(left, "b i c -> b i 1 c") + rearrange(right, "b j c -> b 1 j c")
+
+    def msa_rows(self, msa: Float[Tensor, "b s r 49"], target: Float[Tensor, "b r 22"]) -> Float[Tensor, "b s r c_m"]:
+        """Some sequences."""
+        return self.msa(msa) + rearrange(self.target(target), "b r c -> b 1 r c")
 
 
 class RecyclingEmbedder(nn.Module):
@@ -55,19 +59,20 @@ class RecyclingEmbedder(nn.Module):
         self.norm_pair = LayerNorm(c_z)
         self.distances = Linear(RECYCLED_BINS.count, c_z)
 
-    def forward(
+    def pair_rows(
         self,
-        aatype: Int[Tensor, "b r"],
-        previous: Recycled,
-        msa: Float[Tensor, "b s r c_m"],
-        pair: Float[Tensor, "b r r c_z"],
-    ) -> tuple[Float[Tensor, "b s r c_m"], Float[Tensor, "b r r c_z"]]:
-        """The streams are given away."""
-        first = msa[:, :1] + self.norm_msa(previous.msa_first_row.to(msa.dtype))[:, None]
-        msa = torch.cat([first, msa[:, 1:]], 1)
-        beta = pseudo_beta(aatype, previous.positions)
-        pair = pair + self.distances(distogram(beta, RECYCLED_BINS).to(pair.dtype))
-        return msa, pair + self.norm_pair(previous.pair.to(pair.dtype))
+        pair: Float[Tensor, "b i j c_z"],
+        previous: Float[Tensor, "b i j c_z"],
+        beta_rows: Float[Tensor, "b i 3"],
+        beta: Float[Tensor, "b j 3"],
+    ) -> Float[Tensor, "b i j c_z"]:
+        """Edges from some residues to all, with the last pass's pair stream and its distances between pseudo-betas."""
+        pair = pair + self.distances(distogram(beta_rows, beta, RECYCLED_BINS).to(pair.dtype))
+        return pair + self.norm_pair(previous.to(pair.dtype))
+
+    def first_row(self, row: Float[Tensor, "b r c_m"], previous: Float[Tensor, "b r c_m"]) -> Float[Tensor, "b r c_m"]:
+        """The target's own row of the MSA."""
+        return row + self.norm_msa(previous.to(row.dtype))
 
 
 class ExtraMSAEmbedder(nn.Module):
@@ -84,5 +89,6 @@ class ExtraMSAEmbedder(nn.Module):
         deletion_value: Float[Tensor, "b e r"],
         dtype: torch.dtype,
     ) -> Float[Tensor, "b e r c_e"]:
+        """Some sequences."""
         one_hot = nn.functional.one_hot(letters, MSA_LETTERS).to(dtype)
         return self.linear(torch.cat([one_hot, has_deletion[..., None], deletion_value[..., None]], -1).to(dtype))

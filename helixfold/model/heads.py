@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from helixfold.config import ModelConfig
 from helixfold.model.embedders import MSA_LETTERS
 from helixfold.model.layers import LayerNorm, Linear
-from helixfold.model.outputs import Logits, Representations, Structure
+from helixfold.model.outputs import Folded, Logits
+from helixfold.model.update import Executor, turned
 
 
 class LinearHead(nn.Module):
@@ -20,12 +21,18 @@ class LinearHead(nn.Module):
         return self.linear(x.float())
 
 
-class DistogramHead(LinearHead):
+class DistogramHead(nn.Module):
     """Distances between pseudo-beta atoms, symmetric in the two residues (Suppl. Sec. 1.9.8)."""
 
-    def forward(self, pair: Float[Tensor, "b r r c_z"]) -> Float[Tensor, "b r r v"]:
-        half = self.linear(pair.float())
-        return half + half.transpose(1, 2)
+    def __init__(self, c: int, bins: int) -> None:
+        super().__init__()
+        self.linear = Linear(c, bins, init="zeros")
+
+    def forward(
+        self, rows: Float[Tensor, "b i j c_z"], columns: Float[Tensor, "b i j c_z"]
+    ) -> Float[Tensor, "b i j v"]:
+        """Of some edges ij, from these and from the edges ji."""
+        return self.linear(rows.float()) + self.linear(columns.float())
 
 
 class LDDTHead(nn.Module):
@@ -54,12 +61,19 @@ class Heads(nn.Module):
         self.experimentally_resolved = LinearHead(config.c_s, 37)
         self.aligned_error = LinearHead(config.c_z, heads.aligned_error_bins) if heads.aligned_error else None
 
-    def forward(self, representations: Representations, structure: Structure) -> Logits:
-        pair = representations.pair
+    def forward(self, run: Executor, folded: Folded) -> Logits:
+        """All of them for all positions: of the size of the streams themselves. Prediction reads them by rows."""
+        pair, msa = folded.representations.pair, folded.representations.msa
+
+        def width(stream: Tensor) -> int:
+            # In float32 whatever the stream is.
+            return 4 * stream.shape[2] * (stream.shape[3] + self.distogram.linear.out_features)
+
+        errors = self.aligned_error
         return Logits(
-            distogram=self.distogram(pair),
-            masked_msa=self.masked_msa(representations.msa),
-            lddt=self.lddt(structure.single),
-            experimentally_resolved=self.experimentally_resolved(representations.single),
-            aligned_error=None if self.aligned_error is None else self.aligned_error(pair),
+            distogram=run.each(self.distogram, pair, turned(pair, "columns"), workspace=2 * width(pair)),
+            masked_msa=run.each(self.masked_msa, msa, workspace=width(msa)),
+            lddt=self.lddt(folded.structure.single),
+            experimentally_resolved=self.experimentally_resolved(folded.representations.single),
+            aligned_error=None if errors is None else run.each(errors, pair, workspace=width(pair)),
         )

@@ -32,7 +32,9 @@ class OuterProductMean(Update):
         self, columns: Float[Tensor, "b j s c_m"], mask: Float[Tensor, "b j s"]
     ) -> tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]]:
         right = norm_linear(columns, self.norm.affine, self.right.affine) * mask[..., None].to(columns.dtype)
-        return rearrange(right, "b j s c -> b s j c"), rearrange(mask, "b j s -> b s j")
+        # Sequences last in memory, as products over them read it: slab after slab would copy it otherwise.
+        right = rearrange(right, "b j s c -> b j c s").contiguous()
+        return rearrange(right, "b j c s -> b s j c"), rearrange(mask, "b j s -> b s j")
 
     def forward(
         self,

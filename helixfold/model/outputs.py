@@ -1,7 +1,8 @@
 """What the model hands out: typed results of the trunk, the structure module and the heads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,7 +21,7 @@ class Recycled:
         """The input of the first pass: zeros, as if all atoms stood in one place."""
         return cls(
             msa_first_row=torch.zeros(b, r, c_m, dtype=dtype, device=device),
-            pair=torch.zeros(b, r, r, c_z, dtype=dtype, device=device),
+            pair=torch.zeros(1, dtype=dtype, device=device).expand(b, r, r, c_z),
             positions=torch.zeros(b, r, 37, 3, device=device),
         )
 
@@ -60,19 +61,30 @@ class Logits:
     experimentally_resolved: Float[Tensor, "b r 37"]
     aligned_error: Float[Tensor, "b r r v_error"] | None
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Those of the first sample, by head."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value[0].cpu().numpy() for name, value in found.items() if value is not None}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Outputs:
-    """Everything one pass computes."""
+class Folded:
+    """What a pass computes but for the heads."""
 
     representations: Representations
     structure: Structure
-    logits: Logits
 
     def recycled(self) -> Recycled:
-        """What the next pass starts from; no gradient crosses."""
+        """What the next pass starts from; no gradient crosses. Both share the pair stream's memory."""
         return Recycled(
             msa_first_row=self.representations.msa_first_row.detach(),
             pair=self.representations.pair.detach(),
             positions=self.structure.positions.detach(),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs(Folded):
+    """Everything one pass computes."""
+
+    logits: Logits

@@ -1,5 +1,7 @@
 """The structure module: from single and pair representations to atoms."""
 
+from typing import NamedTuple
+
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Float, Int
@@ -11,14 +13,21 @@ from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Structure
+from helixfold.model.update import Executor
 from helixfold.ops.invariant_point import invariant_point_attention
+from helixfold.ops.linear import Affine
 
 # Translations inside the module are in units of 10 Angstrom (AlphaFold 2, Suppl. Alg. 20).
 UNIT = 10.0
 # Added to squared lengths of point results before the root (DeepMind's program).
 LENGTH_FLOOR = 1e-8
 
-PairContext = tuple[Float[Tensor, "b r r c_z"], Float[Tensor, "b h r r"]]
+
+class Edges(NamedTuple):
+    """A pair stream as it comes, in whatever dtype, and the norm of its channels."""
+
+    pair: Float[Tensor, "b r r c_z"]
+    norm: Affine
 
 
 class InvariantPointAttention(nn.Module):
@@ -38,48 +47,65 @@ class InvariantPointAttention(nn.Module):
         self.point_weights = nn.Parameter(torch.full((h,), 0.541324854612918))
         self.out = Linear(h * (config.c_scalar + 4 * config.value_points + c_z), c, init="zeros")
 
-    def context(self, pair: Float[Tensor, "b r r c_z"]) -> PairContext:
-        """The same for all iterations: the pair's channels, and what they add to the logits."""
-        bias = 3**-0.5 * self.pair_bias(pair)
-        return pair, rearrange(bias, "b i j h -> b h i j").contiguous()
-
     def forward(
-        self, single: Float[Tensor, "b r c"], context: PairContext, mask: Float[Tensor, "b r"], frames: Rigid
+        self,
+        run: Executor,
+        single: Float[Tensor, "b r c"],
+        edges: Edges,
+        mask: Float[Tensor, "b r"],
+        frames: Rigid,
     ) -> Float[Tensor, "b r c"]:
-        pair, bias = context
         heads = {"h": self.heads}
-        query = rearrange(self.query(single), "b r (h d) -> b h r d", **heads)
         key, value = rearrange(self.key_value(single), "b r (h two d) -> two b h r d", two=2, **heads)
-        query_points = self._global_points(self.query_points(single), frames)
         key_points, value_points = self._global_points(self.key_value_points(single), frames).split(
             [self.query_point_count, self.value_point_count], -2
         )
-
         # The three terms are weighted so that each has unit variance at the start (Suppl. Alg. 22 line 7).
         scalar_weight = (3 * self.c_scalar) ** -0.5
         point_weight = nn.functional.softplus(self.point_weights) * (3 * self.query_point_count * 4.5) ** -0.5
-        scalars, points, pairs = invariant_point_attention(
-            scalar_weight * query,
-            key,
-            value,
-            rearrange(query_points, "b i h p x -> b h i p x"),
-            rearrange(key_points, "b j h p x -> b h j p x"),
-            rearrange(value_points, "b j h p x -> b h j p x"),
-            point_weight,
-            bias,
-            pair,
-            mask,
-            mask,
-        )
-        points = rearrange(points, "b h i p x -> b i h p x")
-        points = frames[..., None, None].invert_apply(points)
-        lengths = torch.sqrt(points.square().sum(-1) + LENGTH_FLOOR)
-        gathered = [
-            rearrange(scalars, "b h i d -> b i (h d)"),
-            *(rearrange(each, "b i h p -> b i (h p)") for each in (*points.unbind(-1), lengths)),
-            rearrange(pairs, "b h i c -> b i (h c)"),
-        ]
-        return self.out(torch.cat(gathered, -1))
+        pair_bias = Affine(3**-0.5 * self.pair_bias.weight, 3**-0.5 * self.pair_bias.bias)
+
+        def attended(
+            pair: Float[Tensor, "b i r c_z"],
+            single: Float[Tensor, "b i c"],
+            rotation: Float[Tensor, "b i 3 3"],
+            translation: Float[Tensor, "b i 3"],
+            rows_mask: Float[Tensor, "b i"],
+        ) -> Float[Tensor, "b i c"]:
+            place = Rigid(rotation=rotation, translation=translation)
+            scalars, points, pairs = invariant_point_attention(
+                scalar_weight * rearrange(self.query(single), "b i (h d) -> b h i d", **heads),
+                key,
+                value,
+                rearrange(self._global_points(self.query_points(single), place), "b i h p x -> b h i p x"),
+                rearrange(key_points, "b j h p x -> b h j p x"),
+                rearrange(value_points, "b j h p x -> b h j p x"),
+                point_weight,
+                pair,
+                edges.norm,
+                pair_bias,
+                rows_mask,
+                mask,
+            )
+            points = place[..., None, None].invert_apply(rearrange(points, "b h i p x -> b i h p x"))
+            lengths = torch.sqrt(points.square().sum(-1) + LENGTH_FLOOR)
+            gathered = [
+                rearrange(scalars, "b h i d -> b i (h d)"),
+                *(rearrange(each, "b i h p -> b i (h p)") for each in (*points.unbind(-1), lengths)),
+                rearrange(pairs, "b h i c -> b i (h c)"),
+            ]
+            return self.out(torch.cat(gathered, -1))
+
+        along = edges.pair, single, frames.rotation, frames.translation, mask
+        return run.each(attended, *along, workspace=self.workspace(*edges.pair.shape[2:]))
+
+    def workspace(self, columns: int, channels: int) -> int:
+        """Elements of temporaries, in float32, for one query row of a pair with so many columns and channels."""
+        # First differences of points and their squares, then a pair in float32 and what is normalised, are there for a
+        # whole slab at most; logits beside either, and in the end a few times what `out` is given.
+        logits = 6 * self.heads
+        widest = max(6 * self.heads * self.query_point_count, 2 * channels)
+        return columns * (widest + logits) + 3 * self.out.in_features
 
     def _global_points(self, flat: Float[Tensor, "b r _"], frames: Rigid) -> Float[Tensor, "b r h p 3"]:
         """Points predicted in each residue's frame, in global coordinates; x, y and z come in three blocks."""
@@ -151,18 +177,18 @@ class StructureModule(nn.Module):
 
     def forward(
         self,
+        run: Executor,
         single: Float[Tensor, "b r c_s"],
         pair: Float[Tensor, "b r r c_z"],
         aatype: Int[Tensor, "b r"],
         mask: Float[Tensor, "b r"],
     ) -> Structure:
         initial = self.norm_single(single.float())
-        context = self.attention.context(self.norm_pair(pair.float()))
         state = self.initial(initial)
         frames = BackboneFrames.identity(state)
         states, steps = [], []
         for _ in range(self.layers):
-            state, frames = self.iteration(state, frames, context, mask)
+            state, frames = self.iteration(run, state, frames, pair, mask)
             states.append(state)
             steps.append(frames)
             frames = frames.without_rotation_gradient()
@@ -194,12 +220,14 @@ class StructureModule(nn.Module):
 
     def iteration(
         self,
+        run: Executor,
         state: Float[Tensor, "b r c"],
         frames: BackboneFrames,
-        context: PairContext,
+        pair: Float[Tensor, "b r r c_z"],
         mask: Float[Tensor, "b r"],
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
         """One pass through the loop (Suppl. Alg. 20 lines 6 to 10): the residues' states and frames."""
-        state = self.norm_attention(self.dropout(state + self.attention(state, context, mask, frames.rigid())))
+        change = self.attention(run, state, Edges(pair, self.norm_pair.affine), mask, frames.rigid())
+        state = self.norm_attention(self.dropout(state + change))
         state = self.norm_transition(self.dropout(self.transition(state)))
         return state, frames.updated(self.backbone_update(state))

@@ -1,5 +1,8 @@
 """What templates tell: distances for the pair stream, torsions as further rows of the MSA."""
 
+from collections.abc import Iterable
+from functools import partial
+
 import torch
 from einops import rearrange
 from jaxtyping import Float
@@ -10,11 +13,11 @@ from helixfold.batch import Batch
 from helixfold.config import TemplateConfig
 from helixfold.geometry.atoms import DistanceBins, distogram
 from helixfold.geometry.torsions import torsions_from_atom37
-from helixfold.model.evoformer import outer_mask
 from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
-from helixfold.model.update import Executor
-from helixfold.ops.attention import attention
+from helixfold.model.update import Executor, row_numbers, rows_of
+from helixfold.ops.linear import Affine
+from helixfold.ops.norm_linear import norm_linear
 
 # DeepMind's config: 39 bins from 3.25 to 50.75 Angstrom; residue types are 20, unknown and gap.
 TEMPLATE_BINS = DistanceBins(first=3.25, last=50.75, count=39)
@@ -59,12 +62,19 @@ class TemplatePairEmbedder(nn.Module):
         self.norm = LayerNorm(config.c_t)
 
     def forward(
-        self, run: Executor, features: Float[Tensor, "b r r 88"], pair_mask: Float[Tensor, "b r r"]
+        self, run: Executor, batch: Batch, index: int, pair_mask: Float[Tensor, "b r r"], dtype: torch.dtype
     ) -> Float[Tensor, "b r r c_t"]:
-        pair = self.linear(features)
+        """The template's stream; its norm is left to whoever reads it."""
+
+        def rows(numbers: Tensor) -> Tensor:
+            return self.linear(template_pair_features(batch, index, rows_of(numbers)).to(dtype))
+
+        r = pair_mask.shape[1]
+        # Features come in float32 and, of residue types, in 64 bits.
+        pair = run.each(rows, row_numbers(r), workspace=r * (6 * PAIR_CHANNELS + 2 * len(self.linear.weight)))
         for block in self.blocks:
             pair = block(run, pair, pair_mask)
-        return self.norm(pair)
+        return pair
 
 
 class TemplatePointwiseAttention(nn.Module):
@@ -81,18 +91,56 @@ class TemplatePointwiseAttention(nn.Module):
 
     def forward(
         self,
+        run: Executor,
         pair: Float[Tensor, "b i j c_z"],
-        templates: Float[Tensor, "b i j t c_t"],
+        templates: Iterable[Float[Tensor, "b i j c_t"]],
+        norm: Affine,
         mask: Float[Tensor, "b t"],
     ) -> Float[Tensor, "b i j c_z"]:
-        query = rearrange(self.query(pair), "b i j (h d) -> b (i j) h 1 d", h=self.heads)
-        key, value = (
-            rearrange(each(templates), "b i j t (h d) -> b (i j) h t d", h=self.heads)
-            for each in (self.key, self.value)
+        """The pair stream with what its edges found; `norm` is that of the templates, which may be made one by one.
+
+        Where a sample has no template, nothing is added.
+        """
+        # The softmax over templates as it runs: the mean of values so far, and the logarithm of the sum of weights.
+        gathered, total = None, None
+        width = pair.shape[2] * (2 * len(self.query.weight) + pair.shape[3])
+        for template, present in zip(templates, mask.unbind(1), strict=True):
+            logits = run.each(partial(self._logits, norm=norm, present=present), pair, template, workspace=4 * width)
+            if gathered is None or total is None:
+                gathered = run.each(partial(self._values, norm=norm), template, workspace=2 * width)
+                total = logits
+            else:
+                arguments = gathered, template, total, logits
+                gathered = run.each(partial(self._mixed, norm=norm), *arguments, workspace=4 * width, into=gathered)
+                total = torch.logaddexp(total, logits)
+            # The next one is made in its memory.
+            del template
+        if gathered is None:
+            return pair
+        anything = (mask.sum(-1) > 0).to(pair.dtype)
+        return run.each(partial(self._added, anything=anything), pair, gathered, workspace=2 * width, into=pair)
+
+    def _logits(self, pair: Tensor, template: Tensor, norm: Affine, present: Tensor) -> Float[Tensor, "b i j h"]:
+        query, key = self.query(pair), norm_linear(template, norm, self.key.affine)
+        products = rearrange(query.float() * key.float(), "b i j (h d) -> b i j h d", h=self.heads)
+        logits = products.sum(-1) * products.shape[-1] ** -0.5
+        return logits + rearrange(1e9 * (present - 1), "b -> b 1 1 1")
+
+    def _values(self, template: Tensor, norm: Affine) -> Float[Tensor, "b i j c"]:
+        return norm_linear(template, norm, self.value.affine)
+
+    def _mixed(
+        self, gathered: Tensor, template: Tensor, total: Tensor, logits: Tensor, norm: Affine
+    ) -> Float[Tensor, "b i j c"]:
+        """The mean that another template's values have become part of."""
+        share = torch.sigmoid(logits - total)[..., None]
+        before, value = (
+            each.float().unflatten(-1, (self.heads, -1)) for each in (gathered, self._values(template, norm))
         )
-        key_mask = rearrange(mask, "b t -> b 1 t").expand(-1, query.shape[1], -1)
-        gathered = attention(query, key, value, key_mask)
-        return self.out(rearrange(gathered, "b (i j) h 1 d -> b i j (h d)", i=pair.shape[1]))
+        return torch.lerp(before, value, share).flatten(-2).to(gathered.dtype)
+
+    def _added(self, pair: Tensor, gathered: Tensor, anything: Tensor) -> Float[Tensor, "b i j c_z"]:
+        return pair + self.out(gathered) * rearrange(anything, "b -> b 1 1 1")
 
 
 class TemplateAngleEmbedder(nn.Module):
@@ -116,17 +164,13 @@ class TemplateEmbedder(nn.Module):
         self.attention = TemplatePointwiseAttention(config, c_z)
         self.angles = TemplateAngleEmbedder(c_m)
 
-    def pair_update(
+    def forward(
         self, run: Executor, batch: Batch, pair: Float[Tensor, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Tensor, "b r r c_z"]:
-        """What to add to the pair stream; nothing where a sample has no template."""
-        embedded = [
-            self.pair(run, template_pair_features(batch, index).to(pair.dtype), pair_mask)
-            for index in range(batch.template_mask.shape[1])
-        ]
-        update = self.attention(pair, torch.stack(embedded, -2), batch.template_mask)
-        any_template = (batch.template_mask.sum(-1) > 0).to(pair.dtype)
-        return update * rearrange(any_template, "b -> b 1 1 1")
+        """The pair stream with what templates say; one template is embedded at a time."""
+        count = batch.template_mask.shape[1]
+        embedded = (self.pair(run, batch, index, pair_mask, pair.dtype) for index in range(count))
+        return self.attention(run, pair, embedded, self.pair.norm.affine, batch.template_mask)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
         """Rows to append to the MSA, and their mask."""
@@ -145,19 +189,19 @@ class TemplateEmbedder(nn.Module):
         return self.angles(features.to(dtype)), torsions.mask[..., PSI]
 
 
-def template_pair_features(batch: Batch, index: int) -> Float[Tensor, "b r r 88"]:
-    """What one template says about every pair of residues (Suppl. Table 1, template_pair_feat)."""
-    beta_mask = outer_mask(batch.template_pseudo_beta_mask[:, index])
+def template_pair_features(batch: Batch, index: int, rows: slice = slice(None)) -> Float[Tensor, "b i r 88"]:
+    """What one template says about every edge of some residues (Suppl. Table 1, template_pair_feat)."""
+    beta, has_beta = batch.template_pseudo_beta[:, index], batch.template_pseudo_beta_mask[:, index]
     observed = batch.template_all_atom_masks[:, index].unbind(-1)
-    backbone_mask = outer_mask(observed[ATOM_ORDER["N"]] * observed[ATOM_ORDER["CA"]] * observed[ATOM_ORDER["C"]])
+    backbone = observed[ATOM_ORDER["N"]] * observed[ATOM_ORDER["CA"]] * observed[ATOM_ORDER["C"]]
+    beta_mask, backbone_mask = (each[:, rows, None] * each[:, None] for each in (has_beta, backbone))
     types = nn.functional.one_hot(batch.template_aatype[:, index], TEMPLATE_TYPES).to(beta_mask.dtype)
-    r = types.shape[1]
     features = torch.cat(
         [
-            distogram(batch.template_pseudo_beta[:, index], TEMPLATE_BINS),
+            distogram(beta[:, rows], beta, TEMPLATE_BINS),
             beta_mask[..., None],
-            rearrange(types, "b j c -> b 1 j c").expand(-1, r, -1, -1),
-            rearrange(types, "b i c -> b i 1 c").expand(-1, -1, r, -1),
+            rearrange(types, "b j c -> b 1 j c").expand(-1, beta_mask.shape[1], -1, -1),
+            rearrange(types[:, rows], "b i c -> b i 1 c").expand(-1, -1, types.shape[1], -1),
             # The unit vector between residues; DeepMind's released models were trained with zeros here.
             backbone_mask[..., None].new_zeros(*backbone_mask.shape, 3),
             backbone_mask[..., None],

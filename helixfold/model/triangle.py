@@ -62,7 +62,7 @@ class TriangleMultiplication(Update):
 
     def workspace(self, rows: int, channels: int) -> int:
         # Left operand, products and change; what else is needed is never there for a whole slab.
-        return 4 * rows * channels
+        return 3 * rows * channels
 
 
 class TriangleAttention(Update):

@@ -4,10 +4,11 @@ An update is independent along one axis of its stream (rows or columns) once it 
 computed from the whole. Modules say what is computed; executors say how.
 """
 
+from collections.abc import Callable
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 Axis = Literal["rows", "columns"]
@@ -18,6 +19,16 @@ Source = tuple[Tensor, Tensor]
 def turned(tensor: Tensor, axis: Axis) -> Tensor:
     """A view of a stream (b rows columns ...) or of its mask with `axis` at dim 1; turning twice gives it back."""
     return tensor if axis == "rows" else tensor.transpose(1, 2)
+
+
+def row_numbers(count: int) -> Int[Tensor, "1 count"]:
+    """For `Executor.each` where rows are made from parts of several tensors: see `rows_of`. On the CPU, always."""
+    return torch.arange(count)[None]
+
+
+def rows_of(numbers: Int[Tensor, "1 part"]) -> slice:
+    """The rows that some row numbers stand for."""
+    return slice(int(numbers[0, 0]), int(numbers[0, -1]) + 1)
 
 
 class Update(nn.Module):
@@ -53,8 +64,17 @@ class Update(nn.Module):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Carries out updates. The stream is given away: use only what is returned."""
+    """Carries out updates, and makes the streams. A stream is given away: use only what is returned."""
 
     def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
         """The stream with the update added; the context comes from `source`, or from the stream itself."""
+        ...
+
+    def each(self, make: Callable[..., Tensor], *along: Tensor, workspace: int, into: Tensor | None = None) -> Tensor:
+        """What `make` makes of rows, for all rows: it is given the same rows (dim 1) of all of `along`, and returns
+        a tensor that has them at dim 1 too.
+
+        `workspace` is how many elements of temporaries a row needs; `into`, of the result's shape and dtype, is memory
+        that is given away for the result, even if it is one of `along`.
+        """
         ...

@@ -9,6 +9,8 @@ from helixfold.ops.cpu.outer_product import outer_product_mean_rows
 from helixfold.ops.dispatch import Backend, Op, refusal_of_wide_products, refusal_without_triton
 from helixfold.ops.linear import Affine, linear
 
+# Of masks that are read in float32 at a time.
+_SEQUENCES = 512
 # Added to the number of sequences that both residues have (DeepMind's program).
 COUNT_FLOOR = 1e-3
 
@@ -45,7 +47,10 @@ def _count(left_mask: Tensor, right_mask: Tensor) -> Tensor:
 
 
 def _by_rows(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine) -> Tensor:
-    return outer_product_mean_rows(left, right, 1 / _count(left_mask, right_mask), out)
+    count = torch.full((*left.shape[:2], right.shape[2]), COUNT_FLOOR)
+    for ours, theirs in zip(left_mask.split(_SEQUENCES, 2), right_mask.split(_SEQUENCES, 1), strict=True):
+        count.baddbmm_(ours.float(), theirs.float())
+    return outer_product_mean_rows(left, right, count.reciprocal_(), out)
 
 
 def _refusal_of_rows(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine) -> str | None:

@@ -13,8 +13,9 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.presets import Preset
 from helixfold.training.evaluate import EvaluationConfig
 
-# Settings that a run may change when it goes on: they say how long and how closely it is watched, not what it computes.
-FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation")
+# Settings that a run may change when it goes on: they say how long, in how much memory and how closely watched it is,
+# not what it computes.
+FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation", "recompute")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class TrainingConfig(Config):
     selection: ChainSelection = field(default_factory=ChainSelection)
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    recompute: RecomputeConfig = field(default_factory=RecomputeConfig)
+    recompute: RecomputeConfig = field(default_factory=lambda: RecomputeConfig.everywhere("auto"))
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the trunk; masters, structure module and losses are float32
     batch_size: int = 128  # examples of one step, on all ranks together

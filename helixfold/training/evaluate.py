@@ -180,7 +180,7 @@ def _folded(model: AlphaFold, batch: TrainingBatch, dtype: torch.dtype) -> Outpu
     run = Slabs()
     previous: Recycled | None = None
     for sample in batch.passes[:-1]:
-        previous = model(run, [sample], previous, dtype).recycled()
+        previous = model.fold(run, [sample], previous, dtype).recycled()
     outputs: Outputs = model(run, [batch.passes[-1]], previous, dtype)
     return outputs
 

@@ -23,6 +23,6 @@ def forward_losses(model: AlphaFold, batch: TrainingBatch, config: TrainingConfi
     previous: Recycled | None = None
     with torch.no_grad():
         for sample in batch.passes[:-1]:
-            previous = model(run, [sample], previous, dtype).recycled()
+            previous = model.fold(run, [sample], previous, dtype).recycled()
     last = batch.passes[-1]
     return total_loss(model(run, [last], previous, dtype), last, batch.labels, config.loss)

@@ -30,6 +30,7 @@ from helixfold.training.config import FREE_SETTINGS, TrainingConfig
 from helixfold.training.evaluate import ChainScores, evaluate, summary
 from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import StepRecord, TrainingLog
+from helixfold.training.memory import memory_of_each, remark, with_settled_recompute
 from helixfold.training.results import RunFiles
 from helixfold.training.share import Share
 from helixfold.training.step import forward_losses
@@ -56,7 +57,8 @@ class RunProgress:
 class Trainer:
     """One training run in its directory, on one rank of the mesh.
 
-    Made anew for the same directory, it goes on where the newest whole checkpoint stands.
+    Made anew for the same directory, it goes on where the newest whole checkpoint stands. What it recomputes is settled
+    for the memory that there is now, unless `config` says it.
     """
 
     def __init__(
@@ -77,6 +79,11 @@ class Trainer:
                 f"{mesh.size} ranks cannot share {config.parts} parts of a batch equally; set batch_size to a multiple "
                 f"of {mesh.size * config.micro_batch}"
             )
+        self._notes: dict[str, list[str]] = {}
+        if not config.recompute.is_settled:
+            memory = memory_of_each(mesh)
+            config = with_settled_recompute(config, memory)
+            self._notes["recompute"] = [remark(config, memory)]
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers
         seen = WithoutHeldOut(store=store, names=held_out) if held_out else store
@@ -91,7 +98,7 @@ class Trainer:
         recompute(self.model, config.recompute)
         self.optimizer = FlatOptimizer(self.model, config.optimizer, working_dtype=getattr(torch, config.dtype))
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
-        self.progress, self._notes = self._restored()
+        self.progress, self._notes["restore"] = self._restored()
         self._shows_progress = progress
         self.log = TrainingLog.silent()
 
@@ -115,8 +122,9 @@ class Trainer:
             self.log = TrainingLog(
                 self.files.directory, first_step=first, last_step=last, progress=self._shows_progress
             )
-        for note in self._notes:
-            self.log.event("restore", note)
+        for kind, notes in self._notes.items():
+            for note in notes:
+                self.log.event(kind, note)
 
     def _run_steps(self, stop: StopRequest) -> bool:
         self.model.train()

@@ -44,6 +44,7 @@ class Prediction:
     num_recycles: int
     converged: bool  # recycling ended early, because the structure no longer moved
     notes: tuple[str, ...] = ()  # what every reader of the files must know, such as that parameters are untrained
+    logits: Mapping[str, np.ndarray] | None = None  # of each head, where they were asked for
 
     def __post_init__(self) -> None:
         if not _MODEL_NAME.fullmatch(self.model):
@@ -71,7 +72,8 @@ class Prediction:
 def write_prediction(directory: Path, prediction: Prediction) -> None:
     """Write one model's structure (PDB and mmCIF) and confidences; the target is named after its directory.
 
-    Files: unrelaxed_<model>.pdb and .cif, confidence_<model>.json, pae_<model>.json if there is a PAE.
+    Files: unrelaxed_<model>.pdb and .cif, confidence_<model>.json, pae_<model>.json if there is a PAE, and
+    logits_<model>.npz if they were asked for.
     """
     directory.mkdir(parents=True, exist_ok=True)
     # A ranking made before this prediction no longer says that the target is finished.
@@ -83,6 +85,9 @@ def write_prediction(directory: Path, prediction: Prediction) -> None:
     if prediction.pae is not None:
         with replacing(directory / f"pae_{model}.json") as temporary, temporary.open("wb") as stream:
             stream.writelines(_pae_json(prediction))
+    if prediction.logits is not None:
+        with replacing(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
+            np.savez(archive, **prediction.logits)
     # Last, because a structure that the PDB format cannot hold is an error, and the mmCIF file then remains.
     origin = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
     _write(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [origin, *notes]))

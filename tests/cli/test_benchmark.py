@@ -11,7 +11,6 @@ import pytest
 
 from helixfold.cli import benchmark, benchmark_machine
 from helixfold.cli.benchmark_block import block_flops
-from helixfold.cli.benchmark_memory import measure_memory
 from helixfold.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -82,12 +81,6 @@ def test_a_step_is_measured_in_parts_and_as_a_whole(tmp_path: Path, capsys: pyte
     for by in ("plain", "ours"):
         assert seconds["whole", by] == pytest.approx(sum(seconds[part, by] for part in parts[:3]))
     assert "examples/s" in capsys.readouterr().out
-
-
-def test_memory_is_measured_in_a_fresh_process() -> None:
-    found = measure_memory(96, 8, "float32", blocks=1, allocator="kept")
-    assert (found.pair, found.msa) == (96 * 96 * 128 * 4, 8 * 96 * 256 * 4)
-    assert 1 < found.pairs_beside_msa < 20
 
 
 def test_all_measures_every_part_at_its_own_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,40 +1,66 @@
-"""The benchmark of recompute measures real passes, and states the full depth by growth."""
+"""The benchmark of recompute measures real passes beside what the memory model says of them."""
+
+from dataclasses import replace
 
 import pytest
 
 from helixfold.cli import benchmark_recompute
-from helixfold.cli.benchmark_recompute import PassCost, PassSize, measure_pass
+from helixfold.cli.benchmark_recompute import EXTRA_MSA, WHOLE, Point, measure
 from helixfold.cli.main import main
 
 MIB = 2**20
+POINT = Point(
+    part=WHOLE,
+    preset="tiny",
+    blocks=1,
+    residues=48,
+    rows=124,
+    extra_rows=512,
+    templates=4,
+    dtype="float32",
+    keep="none",
+    plain=True,
+    device="cpu",
+)
 
 
-def test_a_pass_that_keeps_less_takes_less_memory() -> None:
-    size = PassSize(preset="tiny", blocks=2, crop=48, dtype="float32")
-    plain, block = (measure_pass(size, keep, repeats=1) for keep in ("none", "block"))
-    assert plain.seconds > 0
-    assert 0 < block.memory < 0.8 * plain.memory
+def test_a_network_that_keeps_less_takes_less_memory() -> None:
+    plain, block = (measure(replace(POINT, keep=keep)) for keep in ("none", "block"))
+    assert 0 < block < 0.8 * plain
 
 
-def fake(size: PassSize, keep: str, repeats: int) -> PassCost:
-    """Every block takes 10 MiB and 2 s, or half and 3 s if it is recomputed; all else is 100 MiB and 5 s."""
-    memory, seconds = (10, 2.0) if keep == "none" else (5, 3.0)
-    return PassCost(seconds=5 + size.blocks * seconds, memory=(100 + size.blocks * memory) * MIB)
+def test_a_stack_is_recomputed_as_it_is_in_the_network() -> None:
+    point = replace(POINT, part=EXTRA_MSA, blocks=3)
+    plain, block = (measure(replace(point, keep=keep)) for keep in ("none", "block"))
+    assert 0 < block < 0.8 * plain
 
 
-def test_the_full_depth_follows_from_the_growth_between_two_depths(
+def fake(point: Point) -> int:
+    """A stack takes 100 MiB and 10 more for each block, or 5 if it is recomputed; a network takes 50 MiB."""
+    if point.part == WHOLE:
+        return 50 * MIB
+    return (100 + point.blocks * (10 if point.keep == "none" else 5)) * MIB
+
+
+def test_every_point_stands_beside_its_prediction(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(benchmark_recompute, "measure_pass", fake)
-    options = ["--presets", "model_1", "tiny", "--blocks", "5", "--dtypes", "float32"]
+    monkeypatch.setattr(benchmark_recompute, "measure", fake)
+    monkeypatch.setattr(Point, "predicted", lambda point: 55 * MIB)
+    options = ["--stages", "initial_training", "--dtypes", "float32"]
     assert main(["benchmark", "recompute", *options]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("float32")]
-    assert rows == [
-        ["float32", "none", "150", "1.00", "15.00", "1.00", "580", "1.00", "101.00", "1.00"],
-        ["float32", "inputs", "125", "0.83", "20.00", "1.33", "340", "0.59", "149.00", "1.48"],
-        ["float32", "block", "125", "0.83", "20.00", "1.33", "340", "0.59", "149.00", "1.48"],
-        # Measured whole: it has two blocks.
-        ["float32", "none", "120", "1.00", "9.00", "1.00"],
-        ["float32", "inputs", "110", "0.92", "11.00", "1.22"],
-        ["float32", "block", "110", "0.92", "11.00", "1.22"],
+    lines = capsys.readouterr().out.splitlines()
+    assert "initial_training: 256 residues, 128 rows, 1,024 extra rows" in lines
+    rows = [line.split() for line in lines if line.startswith(("evoformer", "extra_msa", "tiny"))]
+    assert [row[:3] for row in rows] == [
+        [part, "float32", keep]
+        for part in ("evoformer", "extra_msa", "tiny")
+        for keep in ("plain,", "none", "inputs", "block")
     ]
+    assert rows[0] == ["evoformer", "float32", "plain,", "none", "110", "10"]
+    assert rows[2][3:7] == ["105", "55", "0.52", "5"]
+    assert rows[-1][3:] == ["50", "55", "1.10"]
+    whole = lines[next(index for index, line in enumerate(lines) if line.startswith("all of model_1, float32")) :]
+    assert [line.split()[0] for line in whole[1:]] == ["none", "inputs", "block"]
+    peaks = [float(line.split()[-1]) for line in whole[1:]]
+    assert peaks == sorted(peaks, reverse=True)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from helixfold.cli.main import main
 
@@ -95,3 +96,28 @@ def test_the_allocator_that_cannot_be_told_is_named(
     monkeypatch.setattr("helixfold.execution.allocator.refusal", lambda: "no glibc")
     said = operators(capsys, "--length", 16, "--rows", 4, "--device", "cpu")
     assert said["memory that tensors leave"] == "left as it is: no glibc\n"
+
+
+def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("helixfold.cli.doctor.parameters_directory", lambda: tmp_path)
+    monkeypatch.setattr("helixfold.execution.policy.available_memory", lambda device: 2**33)
+    monkeypatch.setattr("helixfold.execution.policy.free_disk", lambda directory: 2**50)
+    out = doctor(capsys, "--length", 2000, "--device", "cpu")
+    title, names, *rows = out.split("memory on ")[1].splitlines()[:6]
+    assert title.startswith("cpu, 8.0 GiB free, for 2,000 residues")
+    assert names.split() == ["whole", "slabs", "spilled", "chosen"]
+    assert [row.split()[:2] for row in rows] == [
+        [model, dtype] for model in ("model_1_ptm", "tiny") for dtype in ("float32", "bfloat16")
+    ]
+    longest = [int(word.strip("()").replace(",", "")) for word in rows[0].split() if word.startswith("(")]
+    assert longest == sorted(longest)
+    assert 500 < longest[0] < longest[2]
+    (tmp_path / "params_model_2.npz").touch()
+    assert "model_2 " in doctor(capsys, "--length", 16, "--rows", 4, "--device", "cpu").split("memory on ")[1]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_the_memory_of_a_device_that_is_not_here_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "memory: device 'cuda' is not there" in doctor(capsys, "--length", 16, "--rows", 4, "--device", "cuda")

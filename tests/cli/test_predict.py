@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import gemmi
@@ -11,8 +14,10 @@ import torch
 from Bio.PDB import MMCIFParser, PDBParser
 
 from data_pipeline.features.schema import Features
-from helixfold.cli import predict as command
+from helixfold.cli import jobs
 from helixfold.cli.main import main
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.spilled import Spilled
 
 SEQUENCE = "MKTAYIAKQR"
 FILES = [
@@ -122,21 +127,88 @@ def test_a_target_that_fails_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fasta = written(tmp_path / "two.fasta", f">bad\n{SEQUENCE}\n>good\n{SEQUENCE}A\n")
-    fold, output = command.fold, tmp_path / "out"
+    fold, output = jobs.fold, tmp_path / "out"
 
     def fails_once(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
         if features.domain_name == "bad":
-            raise torch.OutOfMemoryError("no memory left")
+            raise RuntimeError("the chain is broken")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(command, "fold", fails_once)
+    monkeypatch.setattr(jobs, "fold", fails_once)
     assert run(fasta, output=output) == 1
-    assert json.loads((output / "failures.json").read_text()) == {"bad": "OutOfMemoryError: no memory left"}
+    assert json.loads((output / "failures.json").read_text()) == {"bad": "RuntimeError: the chain is broken"}
     assert (output / "good" / "ranked_0.pdb").exists()
-    monkeypatch.setattr(command, "fold", fold)
+    monkeypatch.setattr(jobs, "fold", fold)
     assert run(fasta, output=output) == 0
     assert not (output / "failures.json").exists()
     assert "good: finished before" in capsys.readouterr().out
+
+
+def test_out_of_memory_a_target_is_folded_anew_as_if_it_had_begun_so(
+    fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(fasta, "--executor", "spilled", output=tmp_path / "spilled") == 0
+    assert "one: tiny spills 0.0 GiB" in capsys.readouterr().out
+    call, calls = Slabs.__call__, []
+
+    def fails_in_the_second_pass(self: Slabs, *arguments: object, **named: object) -> torch.Tensor:
+        calls.append(arguments)
+        if len(calls) > 40 and not isinstance(self, Spilled):
+            raise torch.OutOfMemoryError("no memory left")
+        return call(self, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Slabs, "__call__", fails_in_the_second_pass)
+    assert run(fasta, "--executor", "slabs", output=tmp_path / "slabs") == 0
+    assert (
+        "one: tiny: out of memory with the executor 'slabs'; starting again with 'spilled'" in capsys.readouterr().out
+    )
+    for path in (tmp_path / "spilled" / "one").iterdir():
+        if path.name != "timings.json":
+            assert path.read_bytes() == (tmp_path / "slabs" / "one" / path.name).read_bytes(), path.name
+    taken = json.loads((tmp_path / "slabs" / "one" / "timings.json").read_text())["models"]["tiny"]
+    assert taken["executor"] == "spilled"
+    assert {"predicted_peak_gib", "measured_peak_gib"} < set(taken)
+
+
+# The system grants 256 MiB. Target b wants more if it is folded whole, and in slabs what must have been left by that;
+# target c always wants more.
+IN_LITTLE_MEMORY = """
+import sys
+import torch
+from helixfold.cli import jobs
+from helixfold.cli.main import main
+from helixfold.execution import policy
+from helixfold.execution.whole import Whole
+
+MIB, fold = 2**20, jobs.fold
+
+def hungry(model, run, features, *rest, **named):
+    if features.domain_name == "a":
+        return fold(model, run, features, *rest, **named)
+    wanted = [160, 512] if features.domain_name == "c" or isinstance(run, Whole) else [200]
+    held = [torch.ones(size * MIB // 4) for size in wanted]
+    return fold(model, run, features, *rest, **named)
+
+jobs.fold = hungry
+policy.available_memory = lambda device: 256 * MIB
+sys.exit(main(["predict", *sys.argv[1:], "--num-recycles", "0", "--executor", "whole"]))
+"""
+
+
+def test_what_the_system_refuses_is_done_in_less_memory_or_fails_alone(tmp_path: Path) -> None:
+    records = "".join(f">{name}\n{SEQUENCE}{'A' * more}\n" for more, name in enumerate("abc"))
+    fasta, output = written(tmp_path / "three.fasta", records), tmp_path / "out"
+    command = [sys.executable, "-c", IN_LITTLE_MEMORY, str(fasta), "--output", str(output)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1, done.stderr
+    taken = {name: json.loads((output / name / "timings.json").read_text())["models"]["tiny"] for name in "ab"}
+    assert [each["executor"] for each in taken.values()] == ["whole", "slabs"]
+    (failure,) = json.loads((output / "failures.json").read_text()).items()
+    assert failure[0] == "c"
+    assert failure[1].startswith("NotEnoughMemoryError: out of memory with the executor 'spilled'; 12 residues need")
+    assert "what would fit: " in failure[1]
+    assert "Traceback" not in done.stderr
 
 
 def test_recycling_stops_when_the_structure_has_settled(fasta: Path, tmp_path: Path) -> None:
@@ -153,6 +225,62 @@ def test_unknown_residues_are_kept_in_the_sequence(tmp_path: Path) -> None:
     assert len(confidence["plddt"]) == 5
     cif = structure_of(tmp_path / "out" / "x" / "ranked_0.cif")
     assert cif.entities[0].full_sequence == ["MET", "LYS", "UNK", "THR", "UNK"]
+
+
+def test_a_target_that_cannot_fit_fails_at_once_and_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fasta = written(tmp_path / "two.fasta", f">long\n{SEQUENCE * 200}\n>short\n{SEQUENCE}\n")
+    fold, folded = jobs.fold, []
+
+    def recorded(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
+        folded.append(features.domain_name)
+        if features.domain_name == "long":
+            raise torch.OutOfMemoryError("no memory left")
+        return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(jobs, "fold", recorded)
+    room = ("--memory", "300MiB")
+    assert run(fasta, "--dry-run", *room, output=tmp_path / "out") == 1
+    told = capsys.readouterr().out
+    assert run(fasta, *room, output=tmp_path / "out") == 1
+    failures = json.loads((tmp_path / "out" / "failures.json").read_text())
+    assert list(failures) == ["long"]
+    problem = failures["long"].removeprefix("NotEnoughMemoryError: ")
+    assert problem.startswith("tiny: 2,000 residues need ")
+    assert f"long: {problem}\n" in told
+    assert folded == ["short"]
+    # An executor that is named is tried.
+    run(fasta, *room, "--executor", "slabs", output=tmp_path / "out")
+    assert folded == ["short", "long", "long"]
+    assert "tried, for --executor slabs" in capsys.readouterr().out
+
+
+def test_a_dry_run_tells_real_rows_and_bounds_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a3m = written(tmp_path / "one.a3m", f">one\n{SEQUENCE}\n>two\nMKTAYIAAKQ\n")
+    database = written(tmp_path / "database.fasta", f">x\n{SEQUENCE}\n")
+    before = sorted(tmp_path.rglob("*"))
+    assert run(a3m, "--dry-run", output=tmp_path / "out") == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("one ")]
+    assert row[:7] == ["one", "tiny", "10", "2", "1", "0", "whole"]
+    assert run(a3m, "--dry-run", "--database", database, "--max-extra-rows", 100, output=tmp_path / "out") == 0
+    assert "<= 60     <= 100         0" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_fewer_extra_rows_are_read_when_asked(fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def recorded(*arguments: object, **named: object) -> object:
+        seen.append(arguments[3])
+        raise RuntimeError("seen")
+
+    monkeypatch.setattr(jobs, "fold", recorded)
+    run(fasta, "--max-extra-rows", 7, output=tmp_path / "out")
+    run(fasta, "--max-extra-rows", 700, output=tmp_path / "out")
+    assert [preset.sampling.max_extra_msa for preset in seen] == [7, 128]  # type: ignore[attr-defined]
 
 
 def bomb(path: Path) -> Path:
@@ -201,6 +329,11 @@ BAD_INPUTS: dict[str, tuple[dict[str, bytes], list[str], str]] = {
     ),
     "no weights": ({"a.fasta": b">x\nMKV\n"}, ["a.fasta", "--models", "model_1"], "helixfold weights download"),
     "negative recycles": ({"a.fasta": b">x\nMKV\n"}, ["a.fasta", "--num-recycles", "-1"], "must not be negative"),
+    "no directory to spill to": (
+        {"a.fasta": b">x\nMKV\n"},
+        ["a.fasta", "--spill-directory", "no"],
+        "no: is no directory that can be written",
+    ),
     "no such device": ({"a.fasta": b">x\nMKV\n"}, ["a.fasta", "--device", "abacus"], "no device 'abacus'"),
 }
 

@@ -8,19 +8,21 @@ import pytest
 import torch
 
 from helixfold.execution import allocator
-from helixfold.execution.allocator import freed_memory_kept, freed_memory_returned, give_back
+from helixfold.execution.allocator import OF_SLABS, freed_memory_kept, freed_memory_returned, give_back
 
 SIZE = 48 * 2**20
+# More than any block that was freed before and lies in the heap still.
+LARGE = 192 * 2**20
 PAGE = resource.getpagesize()
 
 needs_glibc = pytest.mark.skipif(allocator.refusal() is not None, reason=str(allocator.refusal()))
 
 
-def faults() -> int:
+def faults(size: int) -> int:
     """How many pages the system has to give for a tensor of a size of which many were freed before."""
     for _ in range(12):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        torch.ones(SIZE // 4)
+        torch.ones(size // 4)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
@@ -31,10 +33,21 @@ def held() -> int:
 @needs_glibc
 def test_a_tensor_takes_the_memory_that_another_left() -> None:
     with freed_memory_kept():
-        assert faults() < 100
+        assert faults(SIZE) < 100
         with freed_memory_returned():
-            assert faults() > SIZE / PAGE / 2
-        assert faults() < 100
+            assert faults(LARGE) > LARGE / PAGE / 2
+        assert faults(SIZE) < 100
+
+
+@needs_glibc
+def test_only_blocks_up_to_the_largest_are_kept() -> None:
+    with freed_memory_kept(largest=OF_SLABS):
+        before = held()
+        torch.ones(LARGE // 4)
+        assert held() < before + LARGE / 4
+        small = [torch.ones(OF_SLABS // 8) for _ in range(12)]
+        del small
+        assert held() > before + LARGE / 4
 
 
 @needs_glibc

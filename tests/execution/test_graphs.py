@@ -14,6 +14,7 @@ from helixfold.execution import graphs
 from helixfold.execution.graphs import MOST_RECORDINGS, Replayed, replay_structure_module
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from tests.networks import random_batch, tiny_model
 
@@ -130,18 +131,18 @@ def test_the_network_has_a_recording_of_its_first_pass_and_of_recycled_ones(reco
     assert len(recorded) == 2
 
 
-def structure_inputs(model: AlphaFold, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def structure_inputs(model: AlphaFold, run: Executor, seed: int) -> tuple[Executor, Tensor, Tensor, Tensor, Tensor]:
     torch.manual_seed(seed)
     c_s, c_z = model.config.c_s, model.config.c_z
-    return torch.randn(1, 9, c_s), torch.randn(1, 9, 9, c_z), torch.randint(0, 20, (1, 9)), torch.ones(1, 9)
+    return run, torch.randn(1, 9, c_s), torch.randn(1, 9, 9, c_z), torch.randint(0, 20, (1, 9)), torch.ones(1, 9)
 
 
 def test_the_structure_module_is_replayed_and_a_copy_of_the_model_replays_its_own(recorded: list[FakeGraph]) -> None:
-    model, plain = tiny_model().eval(), tiny_model().eval().structure_module
+    model, plain, run = tiny_model().eval(), tiny_model().eval().structure_module, Whole()
     replay_structure_module(model)
     replay_structure_module(model)
     for seed in (1, 2):
-        given = structure_inputs(model, seed)
+        given = structure_inputs(model, run, seed)
         assert all(map(torch.equal, tensors(model.structure_module(*given)), tensors(plain(*given))))
     assert len(recorded) == 1
     other = copy.deepcopy(model)

@@ -239,6 +239,14 @@ def test_unknown_choices_are_refused() -> None:
     # Tests check the types of arguments; a program does not, so the class itself must.
     config = RecomputeConfig()
     object.__setattr__(config, "template", "layer")
-    with pytest.raises(ConfigError, match=r"RecomputeConfig.template must be one of none, inputs, block; got 'layer'"):
+    with pytest.raises(ConfigError, match=r"template must be one of auto, none, inputs, block; got 'layer'"):
         config.__post_init__()
     assert RecomputeConfig.from_dict(RecomputeConfig().to_dict()) == RecomputeConfig()
+
+
+def test_a_choice_that_is_not_settled_is_not_applied() -> None:
+    config = RecomputeConfig(extra_msa="auto")
+    assert not config.is_settled
+    assert RecomputeConfig().is_settled
+    with pytest.raises(ConfigError, match="must be settled before it is applied; got evoformer block, extra_msa auto,"):
+        recompute(tiny_model(), config)

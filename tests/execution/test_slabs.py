@@ -55,6 +55,31 @@ def test_the_streams_keep_their_memory() -> None:
     assert (msa.data_ptr(), pair.data_ptr()) == (inputs[0].data_ptr(), inputs[1].data_ptr())
 
 
+@pytest.mark.parametrize("given", ["nothing", "room", "what is read"])
+def test_rows_are_made_slab_by_slab_in_the_memory_given(given: str) -> None:
+    one, other = torch.randn(2, 7, 4), torch.randn(2, 7, 3)
+    into = {"nothing": None, "room": torch.full_like(one, torch.nan), "what is read": one}[given]
+    expected, sizes = one * other.sum(-1, keepdim=True), list[int]()
+
+    def make(some: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+        sizes.append(some.shape[1])
+        return some * others.sum(-1, keepdim=True)
+
+    made = Slabs(rows=3).each(make, one, other, workspace=7, into=into)
+    assert torch.equal(made, expected)
+    assert into is None or made.data_ptr() == into.data_ptr()
+    # Of one row, to see what comes out, where there is no room for it yet.
+    assert sizes == [*([1] if into is None else []), 3, 3, 1]
+
+
+@pytest.mark.parametrize(("workspace", "most"), [(4, 7), (8, 3), (1000, 1)])
+def test_the_rows_of_a_slab_follow_from_their_workspace(workspace: int, most: int) -> None:
+    sizes = list[int]()
+    rows = torch.randn(1, 7, 2)
+    Slabs(budget=4 * 4 * 7).each(lambda some: sizes.append(some.shape[1]) or some, rows, workspace=workspace, into=rows)
+    assert (max(sizes), sum(sizes)) == (most, 7)
+
+
 def test_gradients_are_not_recorded() -> None:
     inputs = streams()
     msa, pair = random_stack("middle", False)(Slabs(), *inputs)

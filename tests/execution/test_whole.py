@@ -35,3 +35,11 @@ def test_the_stream_given_is_left_as_it_was() -> None:
     stream = torch.zeros(1, 4, 4, 2)
     Whole()(Ones(), stream, torch.ones(1, 4, 4))
     assert (stream == 0).all()
+
+
+def test_all_rows_are_made_at_once_with_gradients() -> None:
+    one, other = torch.randn(1, 5, 2, requires_grad=True), torch.randn(1, 5, 2)
+    made = Whole().each(lambda *rows: rows[0] * rows[1], one, other, workspace=1, into=other)
+    (gradient,) = torch.autograd.grad(made.sum(), one)
+    assert torch.equal(gradient, other)
+    assert torch.equal(made, one * other)

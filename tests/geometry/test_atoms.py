@@ -123,7 +123,7 @@ def test_pseudo_beta_of_glycine_is_its_alpha_carbon() -> None:
 def one_pair(distance: float, bins: DistanceBins) -> list[int]:
     """The bins that hold this distance."""
     positions = torch.tensor([[[0.0, 0.0, 0.0], [distance, 0.0, 0.0]]])
-    found = distogram(positions, bins)
+    found = distogram(positions, positions, bins)
     assert (found[0, 0, 1] == found[0, 1, 0]).all()
     return found[0, 0, 1].nonzero().flatten().tolist()
 
@@ -153,4 +153,5 @@ def test_a_distance_on_an_edge_is_in_no_bin() -> None:
 
 
 def test_coinciding_atoms_are_in_no_bin() -> None:
-    assert distogram(torch.zeros(2, 3, 3), RECYCLED_BINS).sum() == 0
+    positions = torch.zeros(2, 3, 3)
+    assert distogram(positions, positions, RECYCLED_BINS).sum() == 0

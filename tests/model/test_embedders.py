@@ -4,7 +4,6 @@ import torch
 from torch.nn.functional import one_hot
 
 from helixfold.model.embedders import RECYCLED_BINS, ExtraMSAEmbedder, InputEmbedder, RecyclingEmbedder
-from helixfold.model.outputs import Recycled
 
 C_M, C_Z, R = 12, 8, 6
 
@@ -12,7 +11,8 @@ C_M, C_Z, R = 12, 8, 6
 def relative_positions(residue_index: torch.Tensor) -> torch.Tensor:
     """The part of the pair stream that comes from residue numbers."""
     r = residue_index.shape[1]
-    return InputEmbedder(C_M, C_Z)(torch.zeros(1, r, 22), torch.zeros(1, 2, r, 49), residue_index)[1]
+    target = torch.zeros(1, r, 22)
+    return InputEmbedder(C_M, C_Z).pair_rows(target, residue_index, target, residue_index)
 
 
 def test_separations_are_told_apart_up_to_32() -> None:
@@ -31,13 +31,15 @@ def test_separations_are_a_one_hot_times_a_matrix() -> None:
     torch.nn.init.normal_(embedder.relative_position.bias)
     separation = (index[:, :, None] - index[:, None]).clamp(-32, 32)
     expected = embedder.relative_position(one_hot(separation + 32, 65).float())
-    _, pair = embedder(torch.zeros(1, R, 22), torch.zeros(1, 2, R, 49), index)
+    target = torch.zeros(1, R, 22)
+    pair = embedder.pair_rows(target, index, target, index)
     torch.testing.assert_close(pair, expected)
 
 
 def test_left_is_the_row_and_right_the_column() -> None:
     embedder, target = InputEmbedder(C_M, C_Z), torch.randn(1, R, 22)
-    _, pair = embedder(target, torch.zeros(1, 2, R, 49), torch.zeros(1, R, dtype=torch.int64))
+    index = torch.zeros(1, R, dtype=torch.int64)
+    pair = embedder.pair_rows(target, index, target, index)
     rest = embedder.relative_position.weight[:, 32]
     expected = embedder.left(target)[0, 1] + embedder.right(target)[0, 4] + rest
     torch.testing.assert_close(pair[0, 1, 4], expected)
@@ -45,33 +47,28 @@ def test_left_is_the_row_and_right_the_column() -> None:
 
 def test_the_target_is_added_to_every_row_of_the_msa() -> None:
     embedder, target, rows = InputEmbedder(C_M, C_Z), torch.randn(1, R, 22), torch.randn(1, 3, R, 49)
-    msa, _ = embedder(target, rows, torch.arange(R)[None])
+    msa = embedder.msa_rows(rows, target)
     torch.testing.assert_close(msa, embedder.msa(rows) + embedder.target(target)[:, None])
 
 
-def recycled(positions: torch.Tensor) -> Recycled:
-    return Recycled(msa_first_row=torch.randn(1, R, C_M), pair=torch.randn(1, R, R, C_Z), positions=positions)
-
-
 def test_recycling_adds_to_the_first_row_and_to_every_pair() -> None:
-    embedder, previous = RecyclingEmbedder(C_M, C_Z), recycled(torch.zeros(1, R, 37, 3))
-    msa, pair = torch.randn(1, 3, R, C_M), torch.randn(1, R, R, C_Z)
-    new_msa, new_pair = embedder(torch.zeros(1, R, dtype=torch.int64), previous, msa, pair)
-    torch.testing.assert_close(new_msa[:, 0] - msa[:, 0], embedder.norm_msa(previous.msa_first_row))
-    assert (new_msa[:, 1:] == msa[:, 1:]).all()
+    embedder, beta = RecyclingEmbedder(C_M, C_Z), torch.zeros(1, R, 3)
+    row, previous_row = torch.randn(2, 1, R, C_M)
+    pair, previous = torch.randn(2, 1, R, R, C_Z)
+    torch.testing.assert_close(embedder.first_row(row, previous_row) - row, embedder.norm_msa(previous_row))
     # Atoms that all stand in one place are in no bin.
-    torch.testing.assert_close(new_pair - pair, embedder.norm_pair(previous.pair) + embedder.distances.bias)
+    change = embedder.pair_rows(pair, previous, beta, beta) - pair
+    torch.testing.assert_close(change, embedder.norm_pair(previous) + embedder.distances.bias)
 
 
-def test_recycled_distances_are_between_pseudo_beta_atoms() -> None:
+def test_recycled_distances_go_from_rows_to_all_residues() -> None:
     embedder = RecyclingEmbedder(C_M, C_Z)
-    positions = torch.zeros(1, R, 37, 3)
-    positions[0, 1, 3, 0] = 8.0  # C-beta of an alanine
-    positions[0, 2, 1, 0] = 12.6  # C-alpha of a glycine
-    aatype = torch.tensor([[0, 0, 7, 0, 0, 0]])
+    beta = torch.zeros(1, R, 3)
+    beta[0, 1, 0], beta[0, 2, 0] = 8.0, 12.6
     pair = torch.zeros(1, R, R, C_Z)
-    previous = recycled(positions)
-    change = embedder(aatype, previous, torch.zeros(1, 1, R, C_M), pair)[1] - embedder.norm_pair(previous.pair)
+    change = embedder.pair_rows(pair, pair, beta, beta) - embedder.norm_pair(pair)
+    some = embedder.pair_rows(pair[:, 1:3], pair[:, 1:3], beta[:, 1:3], beta) - embedder.norm_pair(pair[:, 1:3])
+    torch.testing.assert_close(some, change[:, 1:3])
 
     def bin_of(distance: float) -> torch.Tensor:
         return embedder.distances.weight[:, int((distance - RECYCLED_BINS.first) / 1.25)] + embedder.distances.bias

@@ -49,11 +49,12 @@ def test_updates_are_carried_out_in_the_papers_order(outer_product: OuterProduct
     block, done = random_block(outer_product), []
     names = {update: name for name, update in block.named_children()}
 
-    def record(update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
-        done.append(names[update])
-        return Whole()(update, stream, mask, source)
+    class Recording(Whole):
+        def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
+            done.append(names[update])
+            return super().__call__(update, stream, mask, source)
 
-    block(record, *streams())
+    block(Recording(), *streams())
     assert done == expected
 
 

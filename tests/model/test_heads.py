@@ -14,8 +14,8 @@ def test_distances_are_symmetric() -> None:
     head = DistogramHead(8, 5)
     torch.nn.init.normal_(head.linear.weight)
     pair = torch.randn(1, 6, 6, 8)
-    logits = head(pair)
-    assert (logits == logits.transpose(1, 2)).all()
+    logits = head(pair, pair.transpose(1, 2))
+    torch.testing.assert_close(logits, logits.transpose(1, 2))
     torch.testing.assert_close(logits[0, 1, 2], head.linear(pair[0, 1, 2]) + head.linear(pair[0, 2, 1]))
 
 
@@ -23,8 +23,9 @@ def test_bfloat16_representations_are_read_in_float32() -> None:
     head = DistogramHead(8, 5)
     torch.nn.init.normal_(head.linear.weight)
     pair = torch.randn(1, 6, 6, 8).bfloat16()
-    assert head(pair).dtype == torch.float32
-    assert (head(pair) == head(pair.float())).all()
+    turned = pair.transpose(1, 2)
+    assert head(pair, turned).dtype == torch.float32
+    assert (head(pair, turned) == head(pair.float(), turned.float())).all()
 
 
 def test_the_lddt_head_is_a_norm_and_three_maps_with_relus() -> None:

@@ -1,6 +1,8 @@
 """The structure module turns representations into atoms, in float32, and padding stays out of it."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -8,12 +10,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from helixfold.config import StructureConfig
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
-from helixfold.model.structure_module import Angles, InvariantPointAttention, StructureModule
+from helixfold.model.layers import LayerNorm
+from helixfold.model.structure_module import Angles, Edges, InvariantPointAttention, StructureModule
 
 CONFIG = StructureConfig(layers=3, c=16, heads=2, c_scalar=4, query_points=2, value_points=3, c_angles=8)
 C_S, C_Z, R = 12, 6, 7
+RUN = Whole()
 
 
 def randomised(module: torch.nn.Module) -> torch.nn.Module:
@@ -35,7 +41,7 @@ def random_frames() -> Rigid:
 def test_every_iteration_is_kept_and_the_last_is_the_result() -> None:
     module = randomised(StructureModule(CONFIG, C_S, C_Z))
     single, pair, aatype, mask = inputs()
-    found = module(single, pair, aatype, mask)
+    found = module(RUN, single, pair, aatype, mask)
     for trajectory in (found.frames, found.rigid_groups, found.atom14, found.torsions, found.unnormalized_torsions):
         assert trajectory.shape[:3] == (CONFIG.layers, 1, R)
     assert not torch.allclose(found.frames[0], found.frames[1])
@@ -48,7 +54,7 @@ def test_every_iteration_is_kept_and_the_last_is_the_result() -> None:
 
 def test_a_fresh_module_leaves_everyone_at_the_origin() -> None:
     module = StructureModule(CONFIG, C_S, C_Z).eval()
-    found = module(*inputs())
+    found = module(RUN, *inputs())
     expected = BackboneFrames.identity(torch.zeros(1, R, 1)).to_tensor()
     assert (found.frames == expected).all()
 
@@ -56,10 +62,50 @@ def test_a_fresh_module_leaves_everyone_at_the_origin() -> None:
 def test_it_computes_in_float32_whatever_it_is_given() -> None:
     module = randomised(StructureModule(CONFIG, C_S, C_Z))
     single, pair, aatype, mask = inputs()
-    found = module(single.bfloat16(), pair.bfloat16(), aatype, mask)
-    expected = module(single.bfloat16().float(), pair.bfloat16().float(), aatype, mask)
+    found = module(RUN, single.bfloat16(), pair.bfloat16(), aatype, mask)
+    expected = module(RUN, single.bfloat16().float(), pair.bfloat16().float(), aatype, mask)
     assert found.positions.dtype == torch.float32
     assert (found.positions == expected.positions).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_slabs_of_query_rows_give_what_all_rows_give(dtype: torch.dtype) -> None:
+    module = randomised(StructureModule(CONFIG, C_S, C_Z))
+    single, pair, aatype, mask = inputs()
+    mask[0, 5:] = 0
+    rows: list[int] = []
+
+    class Counted(Slabs):
+        def each(self, make: Callable[..., Tensor], *along: Tensor, **how: Any) -> Tensor:
+            def counted(*given: Tensor) -> Tensor:
+                rows.append(given[0].shape[1])
+                return make(*given)
+
+            return super().each(counted, *along, **how)
+
+    with torch.no_grad():
+        whole, slabs = (module(run, single, pair.to(dtype), aatype, mask) for run in (RUN, Counted(rows=3)))
+    torch.testing.assert_close(slabs.atom14, whole.atom14)
+    assert set(rows) == {3, 1}
+
+
+def test_all_iterations_of_a_training_pass_keep_one_pair_as_it_came() -> None:
+    module, r = randomised(StructureModule(CONFIG, C_S, C_Z)), 90
+    pair, mask = torch.randn(1, r, r, C_Z).bfloat16().requires_grad_(), torch.ones(1, r)
+    state = torch.randn(1, r, CONFIG.c)
+    kept = set()
+
+    def pack(each: Tensor) -> Tensor:
+        if each.numel() >= r * r:
+            kept.add(each.untyped_storage().data_ptr())
+        return each
+
+    frames = BackboneFrames.identity(state)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
+        for _ in range(2):
+            state, frames = module.iteration(RUN, state, frames, pair, mask)
+    assert kept == {pair.untyped_storage().data_ptr()}
+    assert torch.autograd.grad(state.sum(), pair)[0].abs().max() > 0
 
 
 def test_padding_residues_are_seen_by_no_other() -> None:
@@ -69,7 +115,7 @@ def test_padding_residues_are_seen_by_no_other() -> None:
     other_single, other_pair, real = single.clone(), pair.clone(), slice(5)
     other_single[:, 5:] = torch.randn(1, 2, C_S)
     other_pair[:, 5:], other_pair[:, :, 5:] = 10, 10
-    found, other = module(single, pair, aatype, mask), module(other_single, other_pair, aatype, mask)
+    found, other = module(RUN, single, pair, aatype, mask), module(RUN, other_single, other_pair, aatype, mask)
     torch.testing.assert_close(other.atom14[:, :, real], found.atom14[:, :, real])
     assert found.mask[:, 5:].sum() == 0
     assert (found.positions[:, 5:] == 0).all()
@@ -85,7 +131,7 @@ def test_gradients_do_not_pass_through_rotations_between_iterations() -> None:
         updates.append(output)
 
     module.backbone_update.register_forward_hook(keep)
-    quaternion = module(single, pair, aatype, mask).frames[-1, ..., :4]
+    quaternion = module(RUN, single, pair, aatype, mask).frames[-1, ..., :4]
     quaternion.square()[..., 0].sum().backward()
     first, last = (update.grad for update in updates)
     assert last[..., :3].abs().max() > 0
@@ -100,7 +146,7 @@ def test_dropout_comes_before_both_norms_of_every_iteration() -> None:
     module.dropout.register_forward_hook(lambda _module, _given, output: norms.append(output))
     for norm in (module.norm_attention, module.norm_transition):
         norm.register_forward_pre_hook(lambda _module, given: norms.append(given[0]))
-    module(*inputs())
+    module(RUN, *inputs())
     assert len(norms) == 4 * CONFIG.layers
     for dropped, normed in zip(norms[::2], norms[1::2], strict=True):
         assert dropped is normed
@@ -111,7 +157,7 @@ def test_dropout_comes_before_both_norms_of_every_iteration() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_dropout_is_active_in_training_only(training: bool) -> None:
     module, given = randomised(StructureModule(CONFIG, C_S, C_Z)).train(training), inputs()
-    assert (module(*given).single == module(*given).single).all() == (not training)
+    assert (module(RUN, *given).single == module(RUN, *given).single).all() == (not training)
 
 
 def test_heads_start_with_point_weight_one_and_prefer_near_points() -> None:
@@ -126,8 +172,8 @@ def test_heads_start_with_point_weight_one_and_prefer_near_points() -> None:
     place = torch.arange(R, dtype=torch.float32)
     on_a_line = torch.stack([place, torch.zeros(R), torch.zeros(R)], -1)[None]
     frames = Rigid(rotation=torch.eye(3).expand(1, R, 3, 3), translation=on_a_line)
-    pair = attention.context(torch.randn(1, R, R, C_Z))
-    found = attention(torch.randn(1, R, CONFIG.c), pair, torch.ones(1, R), frames)[0, :, 0]
+    edges = Edges(torch.randn(1, R, R, C_Z), LayerNorm(C_Z).affine)
+    found = attention(RUN, torch.randn(1, R, CONFIG.c), edges, torch.ones(1, R), frames)[0, :, 0]
     # Every one of P points adds its squared distance; the weight is (3 P 9/2)^-1/2 and half of that counts.
     logits = -0.5 * CONFIG.query_points * (place[:, None] - place).square() * (3 * CONFIG.query_points * 4.5) ** -0.5
     torch.testing.assert_close(found, logits.softmax(-1) @ place - place, rtol=1e-4, atol=1e-4)
@@ -143,10 +189,13 @@ def test_attention_shifts_by_pair_and_by_scalars_with_a_third_of_the_variance_ea
     torch.nn.init.normal_(attention.key_value.weight)
     attention.out.weight.data[: CONFIG.c_scalar, : CONFIG.c_scalar] = torch.eye(CONFIG.c_scalar)  # head 0's values
     single, pair = torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z)
-    found = attention(single, attention.context(pair), torch.ones(1, R), random_frames())[0, :, : CONFIG.c_scalar]
+    norm = LayerNorm(C_Z)
+    torch.nn.init.normal_(norm.weight)
+    edges = Edges(pair, norm.affine)
+    found = attention(RUN, single, edges, torch.ones(1, R), random_frames())[0, :, : CONFIG.c_scalar]
     query = attention.query(single)[0, :, : CONFIG.c_scalar]
     key, value = attention.key_value(single)[0, :, : 2 * CONFIG.c_scalar].chunk(2, -1)
-    logits = query @ key.T * CONFIG.c_scalar**-0.5 + attention.pair_bias(pair)[0, ..., 0]
+    logits = query @ key.T * CONFIG.c_scalar**-0.5 + attention.pair_bias(norm(pair))[0, ..., 0]
     torch.testing.assert_close(found, (logits / 3**0.5).softmax(-1) @ value, rtol=1e-4, atol=1e-4)
 
 

@@ -12,8 +12,9 @@ from helixfold.execution.whole import Whole
 from helixfold.geometry.atoms import atom14_from_rigid_groups, atom14_mask, rigid_groups_from_torsions
 from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
 from helixfold.geometry.torsions import torsions_from_atom37
+from helixfold.model.layers import LayerNorm
 from helixfold.model.outputs import Recycled
-from helixfold.model.structure_module import InvariantPointAttention
+from helixfold.model.structure_module import Edges, InvariantPointAttention
 from helixfold.model.templates import template_pair_features
 from helixfold.model.update import Executor
 from tests.networks import random_batch, relative_error, tiny_config, tiny_model
@@ -170,9 +171,9 @@ def test_moving_all_frames_moves_the_structure_along() -> None:
         rotation=quaternion_to_rotation(torch.nn.functional.normalize(torch.randn(1, 9, 4), dim=-1)),
         translation=torch.randn(1, 9, 3),
     )
-    context, mask = attention.context(pair), torch.ones(1, 9)
-    update = attention(single, context, mask, frames)
-    assert relative_error(attention(single, context, mask, motion.compose(frames)), update) < 1e-4
+    edges, mask = Edges(pair, LayerNorm(config.c_z).affine), torch.ones(1, 9)
+    update, moved = (attention(Whole(), single, edges, mask, each) for each in (frames, motion.compose(frames)))
+    assert relative_error(moved, update) < 1e-4
     aatype, torsions = torch.arange(9)[None], torch.nn.functional.normalize(torch.randn(1, 9, 7, 2), dim=-1)
 
     def atoms(backbone: Rigid) -> torch.Tensor:

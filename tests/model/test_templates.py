@@ -9,6 +9,7 @@ from data_pipeline.residues import ATOM_ORDER
 from helixfold.batch import Batch
 from helixfold.config import TemplateConfig
 from helixfold.execution.whole import Whole
+from helixfold.model.layers import LayerNorm
 from helixfold.model.templates import TemplateEmbedder, TemplatePointwiseAttention, template_pair_features
 from tests.networks import random_batch
 
@@ -76,19 +77,29 @@ def test_a_row_of_the_msa_counts_where_psi_is_defined() -> None:
 
 
 def test_edges_attend_over_real_templates_only() -> None:
-    attention = TemplatePointwiseAttention(CONFIG, C_Z)
-    for parameter in attention.parameters():
+    attention, norm = TemplatePointwiseAttention(CONFIG, C_Z), LayerNorm(CONFIG.c_t)
+    for parameter in (*attention.parameters(), *norm.parameters()):
         torch.nn.init.normal_(parameter, std=0.5)
-    pair, templates = torch.randn(1, R, R, C_Z), torch.randn(1, R, R, T, CONFIG.c_t)
-    mask, other = torch.tensor([[1.0, 0.0, 1.0]]), templates.clone()
-    other[..., 1, :] = torch.randn(R, R, CONFIG.c_t)
+    pair, templates = torch.randn(1, R, R, C_Z), torch.randn(T, 1, R, R, CONFIG.c_t)
+
+    def found(*numbers: int, present: tuple[float, ...], given: torch.Tensor = templates) -> torch.Tensor:
+        return attention(Whole(), pair, given[list(numbers)], norm.affine, torch.tensor([present], dtype=torch.float32))
+
     with torch.no_grad():
-        found = attention(pair, templates, mask)
-        assert (attention(pair, other, mask) == found).all()
-        order = torch.tensor([2, 1, 0])
-        torch.testing.assert_close(attention(pair, templates[..., order, :], mask[:, order]), found)
-        alone = attention(pair, templates[..., :1, :], mask[:, :1])
-    torch.testing.assert_close(alone, attention.out(attention.value(templates[..., 0, :])))
+        both = found(0, 2, present=(1, 1))
+        for order, present in (((0, 2, 1), (1, 1, 0)), ((1, 2, 0), (0, 1, 1)), ((2, 1, 0), (1, 0, 1))):
+            here = found(*order, present=present)
+            torch.testing.assert_close(here, both)
+            other = templates.clone()
+            other[1] = torch.randn(1, R, R, CONFIG.c_t)
+            assert (found(*order, present=present, given=other) == here).all()
+        alone = found(0, present=(1,))
+        keys, values = (each(norm(templates[[0, 2]])) for each in (attention.key, attention.value))
+        by_head = CONFIG.attention_heads, CONFIG.attention_channels // CONFIG.attention_heads
+        query, keys, values = (each.unflatten(-1, by_head) for each in (attention.query(pair)[None], keys, values))
+        weights = ((query * keys).sum(-1, keepdim=True) * by_head[1] ** -0.5).softmax(0)
+    torch.testing.assert_close(alone, pair + attention.out(values[0].flatten(-2)))
+    torch.testing.assert_close(both, pair + attention.out((weights * values).sum(0).flatten(-2)))
 
 
 def test_without_any_template_nothing_is_added() -> None:
@@ -96,5 +107,5 @@ def test_without_any_template_nothing_is_added() -> None:
     pair, pair_mask = torch.randn(1, R, R, C_Z), torch.ones(1, R, R)
     hidden = replace(batch, template_mask=torch.zeros(1, T))
     with torch.no_grad():
-        assert (embedder.pair_update(Whole(), hidden, pair, pair_mask) == 0).all()
-        assert (embedder.pair_update(Whole(), batch, pair, pair_mask) != 0).any()
+        assert (embedder(Whole(), hidden, pair, pair_mask) == pair).all()
+        assert (embedder(Whole(), batch, pair, pair_mask) != pair).any()

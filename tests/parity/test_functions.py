@@ -87,7 +87,7 @@ def test_atom14_to_atom37() -> None:
 @pytest.mark.parametrize(("name", "bins"), [("prev", RECYCLED_BINS), ("template", TEMPLATE_BINS)])
 def test_one_hot_distances(name: str, bins: DistanceBins) -> None:
     function = Function(f"dgram_from_positions_{name}")
-    found = distogram(function.given["positions"], bins)[0]
+    found = distogram(function.given["positions"], function.given["positions"], bins)[0]
     np.testing.assert_array_equal(found, function.returned["result"])
     assert found.sum() > 0
 

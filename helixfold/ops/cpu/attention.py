@@ -14,6 +14,9 @@ from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts
 _LOGITS_BYTES = 2**20
 # Of all that several rows need: larger ones are not taken together, for then their heads must be copied.
 _ROWS_BYTES = 4 * 2**20
+# A bias of no more elements is made float32 once for all rows. A larger one, perhaps as large as a stream, is made so a
+# part at a time.
+_WIDE_ELEMENTS = 2**22
 # Tall products whose results are no wider run several times faster the other way round, and those of narrow dtypes
 # take longer than in float32.
 _NARROW = 16
@@ -63,6 +66,11 @@ class _Attention(torch.autograd.Function):
         return of_query, of_key, of_value, None, None if of_bias is None else of_bias.to(bias.dtype)
 
 
+def bias_of_rows(bias: Tensor | None) -> Tensor | None:
+    """A bias as `Rows` read it fastest, if that does not take much memory."""
+    return bias.float() if bias is not None and bias.numel() <= _WIDE_ELEMENTS else bias
+
+
 def _samples(
     query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None
 ) -> Iterator["Rows"]:
@@ -73,7 +81,7 @@ def _samples(
             key=key[index],
             value=value[index],
             penalty=None if penalty is None else penalty[index],
-            bias=None if bias is None else bias[index].float(),
+            bias=None if bias is None else bias_of_rows(bias[index]),
             scratch=scratch,
         )
 
@@ -82,8 +90,8 @@ def _samples(
 class Rows:
     """Rows that attend each within itself.
 
-    Query [n h q d], scaled already, key [n h k d] and value [n h k c] have any strides; `penalty` [n k] and `bias`
-    [h q k] are float32.
+    Query [n h q d], scaled already, key [n h k d] and value [n h k c] have any strides; `penalty` [n k] is float32 and
+    `bias` [h q k] of any dtype.
     """
 
     query: Tensor
@@ -150,7 +158,7 @@ class Rows:
         logits = self.scratch("weights", *shape)
         by_row = logits.view(-1, self.query.shape[1], *shape[1:])
         penalty = None if self.penalty is None else self.penalty[rows, None, None]
-        bias = None if self.bias is None else self.bias[:, part]
+        bias = None if self.bias is None else self._wide("bias", self.bias[:, part])
         terms = [each for each in (bias, penalty) if each is not None]
         if query.dtype == logits.dtype and terms:
             # A product that is added to what is there saves a pass.
@@ -172,6 +180,12 @@ class Rows:
             return torch.bmm(left, right.mT, out=room)
         narrow = self.scratch("narrow", *room.shape, dtype=left.dtype)
         return room.copy_(torch.bmm(left, right.mT, out=narrow))
+
+    def _wide(self, name: str, narrow: Tensor) -> Tensor:
+        """In float32, in the memory of that name."""
+        if narrow.dtype == torch.float32:
+            return narrow
+        return self.scratch(name, *narrow.shape).copy_(narrow)
 
     @property
     def _dtype(self) -> torch.dtype:

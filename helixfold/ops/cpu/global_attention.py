@@ -50,11 +50,11 @@ class _GlobalAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor, penalty: Tensor | None, *parameters: Tensor) -> Tensor:
         ctx.save_for_backward(x, mask, penalty, *parameters)
-        *maps, out_weight, out_offset = (each.to(x.dtype) for each in parameters)
+        query_weight, weight, offset, out_weight, out_offset = (each.to(x.dtype) for each in parameters)
         change = torch.empty_like(x)
-        for index, block in _blocks(x, mask, penalty, *maps):
-            block.attention.gather(block.gathered)
-            gated = block.gates.mul_(block.for_elements(block.gathered))
+        scratch = Scratch()
+        for index in _indices(x, weight):
+            gated = _gated(x, index, mask, penalty, query_weight, weight, offset, scratch)
             change[index] = mapped(gated.flatten(0, 1), out_weight, out_offset).view(change[index].shape)
         return change
 
@@ -65,7 +65,10 @@ class _GlobalAttention(torch.autograd.Function):
         of_x = torch.empty_like(x)
         of_query_map, of_maps, of_out = (MapGradient(each) for each in (query_weight, weight, out_weight))
         scratch = Scratch()
-        for index, block in _blocks(x, mask, penalty, query_weight, weight, offset):
+        for index in _indices(x, weight):
+            normed, scale = normalised(x[index])
+            inputs = normed.to(x.dtype)
+            block = _block(normed, inputs, index, mask, penalty, query_weight, weight, offset, scratch)
             of_change = gradient[index].reshape(-1, len(out_weight))
             of_gated = product(of_change, out_weight).view(block.gates.shape)
             of_found = rearrange((of_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.gathered.shape[2])
@@ -78,13 +81,13 @@ class _GlobalAttention(torch.autograd.Function):
             of_out.add(of_change.mT, (block.gates * found).flatten(0, 1))
             of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(found), block.gates))
             of_projected = of_projected.flatten(0, 1)
-            of_maps.add(of_projected.mT, block.inputs)
+            of_maps.add(of_projected.mT, inputs)
             of_query = of_query.flatten(1)
             of_query_map.add(of_query.mT, block.means)
             of_normed = product(of_projected, weight).float()
             of_mean = (of_query @ query_weight)[:, :-1].float()
             of_normed.view(*block.shares.shape, -1).addcmul_(block.shares[..., None], of_mean[:, None])
-            norm_gradient(of_normed, block.normed, block.scale, of_x[index])
+            norm_gradient(of_normed, normed, scale, of_x[index])
         of_parameters = (of_query_map.weight, of_maps.weight, of_maps.bias, of_out.weight, of_out.bias)
         return of_x, None, None, *of_parameters
 
@@ -92,9 +95,6 @@ class _GlobalAttention(torch.autograd.Function):
 class _Block(NamedTuple):
     """Some rows of a sample."""
 
-    normed: Tensor  # [m c] of the elements of all rows
-    scale: Tensor  # [m 1]
-    inputs: Tensor  # [m c]
     shares: Tensor  # [n k] of each element in its row's mean
     means: Tensor  # [n c+1]
     attention: Rows
@@ -111,36 +111,60 @@ class _Block(NamedTuple):
         return rearrange(of_rows, "n 1 h d -> n 1 (h d)")
 
 
-def _blocks(
-    x: Tensor, mask: Tensor, penalty: Tensor | None, query_weight: Tensor, weight: Tensor, offset: Tensor
-) -> Iterator[tuple[tuple[int, slice], _Block]]:
-    """Blocks up to their projections, each with its index; one is overwritten by the next."""
-    b, n, k, c = x.shape
-    width = len(query_weight)
-    narrow = (len(weight) - width) // 2
-    scratch = Scratch()
+def _indices(x: Tensor, weight: Tensor) -> Iterator[tuple[int, slice]]:
+    """Samples and rows of blocks."""
+    b, n, k, _ = x.shape
     for sample in range(b):
         for rows in parts(n, of_all_cores(_BLOCK_BYTES) // (len(weight) * k * x.element_size())):
-            normed, scale = normalised(x[sample, rows])
-            inputs = normed.to(x.dtype)
-            # 1e-10 keeps a row without elements finite.
-            shares = mask[sample, rows].float()
-            shares = shares / (shares.sum(-1, keepdim=True) + 1e-10)
-            mean = torch.bmm(shares[:, None], normed.view(*shares.shape, c))[:, 0]
-            means = torch.cat([mean, shares.sum(-1, keepdim=True)], -1).to(x.dtype)
-            projected = mapped(inputs, weight, offset).view(*shares.shape, -1)
-            key, value, gates = projected.split((narrow, narrow, width), -1)
-            # The heads are queries of one head: they share its keys.
-            query = rearrange(means @ query_weight.mT, "n (h d) -> n 1 h d", d=narrow)
-            attention = Rows(
-                query=query,
-                key=key[:, None],
-                value=value[:, None],
-                penalty=None if penalty is None else penalty[sample, rows],
-                bias=None,
-                scratch=scratch,
-            )
-            yield (
-                (sample, rows),
-                _Block(normed, scale, inputs, shares, means, attention, gates.sigmoid_(), torch.empty_like(query)),
-            )
+            yield sample, rows
+
+
+def _block(
+    normed: Tensor,
+    inputs: Tensor,
+    index: tuple[int, slice],
+    mask: Tensor,
+    penalty: Tensor | None,
+    query_weight: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    scratch: Scratch,
+) -> _Block:
+    """A block up to its projections, from normalised elements [m c] in float32 and as they are multiplied."""
+    width = len(query_weight)
+    narrow = (len(weight) - width) // 2
+    # 1e-10 keeps a row without elements finite.
+    shares = mask[index].float()
+    shares = shares / (shares.sum(-1, keepdim=True) + 1e-10)
+    mean = torch.bmm(shares[:, None], normed.view(*shares.shape, -1))[:, 0]
+    means = torch.cat([mean, shares.sum(-1, keepdim=True)], -1).to(inputs.dtype)
+    projected = mapped(inputs, weight, offset).view(*shares.shape, -1)
+    key, value, gates = projected.split((narrow, narrow, width), -1)
+    # The heads are queries of one head: they share its keys.
+    query = rearrange(means @ query_weight.mT, "n (h d) -> n 1 h d", d=narrow)
+    attention = Rows(
+        query=query,
+        key=key[:, None],
+        value=value[:, None],
+        penalty=None if penalty is None else penalty[index],
+        bias=None,
+        scratch=scratch,
+    )
+    return _Block(shares, means, attention, gates.sigmoid_(), torch.empty_like(query))
+
+
+def _gated(
+    x: Tensor,
+    index: tuple[int, slice],
+    mask: Tensor,
+    penalty: Tensor | None,
+    query_weight: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    scratch: Scratch,
+) -> Tensor:
+    """What a block's attention finds, gated. Its projections end with this call, before there are the next."""
+    normed, _ = normalised(x[index])
+    block = _block(normed, normed.to(x.dtype), index, mask, penalty, query_weight, weight, offset, scratch)
+    block.attention.gather(block.gathered)
+    return block.gates.mul_(block.for_elements(block.gathered))

@@ -82,7 +82,7 @@ class _OuterProducts:
     def __init__(self, left: Tensor, right: Tensor) -> None:
         (i, _, c), (_, j, d) = left.shape, right.shape
         self.i, self.j, self.c, self.d = i, j, c, d
-        # Sequences last, so that a tile's operands are dense.
+        # Sequences last, so that a tile's operands are dense: no copy of the right half if it is so in memory.
         self.left, self.right = rearrange(left, "i s c -> (i c) s"), rearrange(right, "s j d -> (j d) s").contiguous()
         self.rows = min(i, _TILE_ROWS)
         self.columns = min(j, max(1, of_all_cores(_TILE_ELEMENTS) // (self.rows * c * d)))

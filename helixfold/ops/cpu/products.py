@@ -10,7 +10,7 @@ from torch import Tensor
 # Below so many multiplications either is fast, and oneDNN prepares itself for every new shape.
 _LEAST = 2**20
 # oneDNN has no batched product for float32: one after the other is faster where one is enough for all cores.
-_LEAST_OF_A_BATCH = 2**23
+_LEAST_OF_A_BATCH = 2**22
 # In bfloat16 both ways lead to oneDNN, but the usual one writes the offset to memory first.
 _DTYPES = (torch.float32, torch.bfloat16)
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -7,7 +7,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.attention import Rows
+from helixfold.ops.cpu.attention import Rows, bias_of_rows
 from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts
 from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
@@ -47,10 +47,10 @@ class _SelfAttention(torch.autograd.Function):
         ctx.save_for_backward(x, penalty, bias, *parameters)
         ctx.heads = heads
         weight, offset, out_weight, out_offset = (each.to(x.dtype) for each in parameters)
-        change = torch.empty_like(x)
-        for index, block in _blocks(x, penalty, bias, weight, offset, heads):
-            block.attention.gather(block.by_head(block.gathered))
-            gated = block.gathered.mul_(block.gates)
+        change, wide = torch.empty_like(x), bias_of_rows(bias)
+        scratch = Scratch()
+        for index in _indices(x, weight):
+            gated = _gated(x, index, penalty, wide, weight, offset, heads, scratch)
             change[index] = mapped(gated, out_weight, out_offset).view(change[index].shape)
         return change
 
@@ -61,8 +61,11 @@ class _SelfAttention(torch.autograd.Function):
         of_x = torch.empty_like(x)
         of_bias = torch.zeros(bias.shape) if ctx.needs_input_grad[2] else None
         of_maps, of_out = MapGradient(weight), MapGradient(out_weight)
-        scratch = Scratch()
-        for index, block in _blocks(x, penalty, bias, weight, offset, ctx.heads):
+        scratch, wide = Scratch(), bias_of_rows(bias)
+        for index in _indices(x, weight):
+            normed, scale = normalised(x[index])
+            inputs = normed.to(x.dtype)
+            block = _block(inputs, index, penalty, wide, weight, offset, ctx.heads, scratch)
             of_change = gradient[index].reshape(-1, len(out_weight))
             of_gated = product(of_change, out_weight)
             of_projected = scratch("of projected", len(of_gated), len(weight), dtype=x.dtype)
@@ -75,8 +78,8 @@ class _SelfAttention(torch.autograd.Function):
             )
             of_out.add(of_change.mT, block.gathered * block.gates)
             of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(block.gathered), block.gates))
-            of_maps.add(of_projected.mT, block.inputs)
-            norm_gradient(product(of_projected, weight).float(), block.normed, block.scale, of_x[index])
+            of_maps.add(of_projected.mT, inputs)
+            norm_gradient(product(of_projected, weight).float(), normed, scale, of_x[index])
         of_parameters = (of_maps.weight, of_maps.bias, of_out.weight, of_out.bias)
         return of_x, None, None if of_bias is None else of_bias.to(bias.dtype), *of_parameters, None
 
@@ -84,9 +87,6 @@ class _SelfAttention(torch.autograd.Function):
 class _Block(NamedTuple):
     """Some rows of a sample, their elements [m ...] all in one dim."""
 
-    normed: Tensor
-    scale: Tensor
-    inputs: Tensor
     attention: Rows
     gates: Tensor
     gathered: Tensor  # room for what the attention finds
@@ -96,28 +96,53 @@ class _Block(NamedTuple):
         return rearrange(channels, "(n k) (h d) -> n h k d", n=n, h=h)
 
 
-def _blocks(
-    x: Tensor, penalty: Tensor | None, bias: Tensor | None, weight: Tensor, offset: Tensor, heads: int
-) -> Iterator[tuple[tuple[int, slice], _Block]]:
-    """Blocks up to their projections, each with its index; one is overwritten by the next."""
+def _indices(x: Tensor, weight: Tensor) -> Iterator[tuple[int, slice]]:
+    """Samples and rows of blocks."""
     b, n, k, _ = x.shape
-    width = len(weight) // 4
-    scratch = Scratch()
     for sample in range(b):
-        bias_of_sample = None if bias is None else bias[sample].float()
         for rows in parts(n, of_all_cores(_BLOCK_BYTES) // (len(weight) * k * x.element_size())):
-            normed, scale = normalised(x[sample, rows])
-            inputs = normed.to(x.dtype)
-            projected = mapped(inputs, weight, offset)
-            heads_of = rearrange(projected[:, : 3 * width], "(n k) (t h d) -> t n h k d", t=3, k=k, h=heads)
-            attention = Rows(
-                query=heads_of[0],
-                key=heads_of[1],
-                value=heads_of[2],
-                penalty=None if penalty is None else penalty[sample, rows],
-                bias=bias_of_sample,
-                scratch=scratch,
-            )
-            gathered = scratch("gathered", len(inputs), width, dtype=x.dtype)
-            gates = projected[:, 3 * width :].sigmoid_()
-            yield (sample, rows), _Block(normed, scale, inputs, attention, gates, gathered)
+            yield sample, rows
+
+
+def _block(
+    inputs: Tensor,
+    index: tuple[int, slice],
+    penalty: Tensor | None,
+    bias: Tensor | None,
+    weight: Tensor,
+    offset: Tensor,
+    heads: int,
+    scratch: Scratch,
+) -> _Block:
+    """A block up to its projections, from normalised elements [m c]; the next one overwrites what it finds."""
+    sample, rows = index
+    n, width = rows.stop - rows.start, len(weight) // 4
+    projected = mapped(inputs, weight, offset)
+    heads_of = rearrange(projected[:, : 3 * width], "(n k) (t h d) -> t n h k d", n=n, t=3, h=heads)
+    attention = Rows(
+        query=heads_of[0],
+        key=heads_of[1],
+        value=heads_of[2],
+        penalty=None if penalty is None else penalty[index],
+        bias=None if bias is None else bias[sample],
+        scratch=scratch,
+    )
+    gathered = scratch("gathered", len(inputs), width, dtype=inputs.dtype)
+    return _Block(attention, projected[:, 3 * width :].sigmoid_(), gathered)
+
+
+def _gated(
+    x: Tensor,
+    index: tuple[int, slice],
+    penalty: Tensor | None,
+    bias: Tensor | None,
+    weight: Tensor,
+    offset: Tensor,
+    heads: int,
+    scratch: Scratch,
+) -> Tensor:
+    """What a block's attention finds, gated. Its projections end with this call, before there are the next."""
+    inputs = normalised(x[index])[0].to(x.dtype)
+    block = _block(inputs, index, penalty, bias, weight, offset, heads, scratch)
+    block.attention.gather(block.by_head(block.gathered))
+    return block.gathered.mul_(block.gates)

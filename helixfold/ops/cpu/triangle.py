@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import Scratch, parts
+from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts
 from helixfold.ops.cpu.folded_norm import MapGradient, block_rows, folded, norm_gradient, normalised
 from helixfold.ops.cpu.products import batched_product, mapped, product
 from helixfold.ops.layer_norm import EPS
@@ -21,6 +21,8 @@ from helixfold.ops.linear import Affine
 # fewer than make the product of a channel fast.
 _BYTES = 2**24
 _LEAST_ROWS = 128
+# Of a block's products that are there beside its operand, for each core.
+_PRODUCT_BYTES = 2**20
 
 
 def triangle_operand_rows(pair: Tensor, mask: Tensor, norm: Affine, project: Affine, gate: Affine) -> Tensor:
@@ -103,14 +105,14 @@ class _Multiplication(torch.autograd.Function):
         scratch = Scratch()
         for sample, block in _blocks(pair, right):
             stream, kept, changed = pair[sample, block], mask[sample, block], change[sample, block]
-            left, products = (_room(scratch, name, right, len(stream)) for name in ("left", "products"))
+            left = _room(scratch, "left", right, len(stream))
             for rows in block_rows(*kept.shape):
                 values = normalised(stream[rows])[0].to(pair.dtype)
                 _gate(_projected(values, w_in, b_in), kept[rows], left[:, rows])
                 # The gate waits where the change will be.
                 gate = mapped(values, w_gate, b_gate)
                 torch.sigmoid(gate.view(changed[rows].shape), out=changed[rows])
-            batched_product(left, right[sample].mT, products)
+            products = _products(left, right[sample].mT, scratch)
             for rows in block_rows(*kept.shape):
                 values = _normalised_channels(products[:, rows])[0].to(pair.dtype)
                 changed[rows] *= mapped(values.mT, w_out, b_out).view(changed[rows].shape)
@@ -123,17 +125,14 @@ class _Multiplication(torch.autograd.Function):
         w_in, b_in, w_gate, b_gate, w_out, b_out = (each.to(pair.dtype) for each in parameters)
         of_pair = torch.empty_like(pair)
         of_right = torch.zeros_like(right) if ctx.needs_input_grad[2] else None
-        c_z, columns = pair.shape[-1], mask.shape[-1]
+        c_z = pair.shape[-1]
         scratch = Scratch()
         for sample, block in _blocks(pair, right):
             stream, kept, of_stream = pair[sample, block], mask[sample, block], of_pair[sample, block]
             left, products = (_room(scratch, name, right, len(stream)) for name in ("left", "products"))
-            projections = scratch("projections", kept.numel(), len(w_in), dtype=pair.dtype)
             for rows in block_rows(*kept.shape):
                 values = normalised(stream[rows])[0].to(pair.dtype)
-                both = projections[rows.start * columns : rows.stop * columns].view(len(w_in), -1)
-                both.copy_(_projected(values, w_in, b_in))
-                _gate(both, kept[rows], left[:, rows])
+                _gate(_projected(values, w_in, b_in), kept[rows], left[:, rows])
             batched_product(left, right[sample].mT, products)
             for rows in block_rows(*kept.shape):
                 values = normalised(stream[rows])[0].to(pair.dtype)
@@ -155,9 +154,10 @@ class _Multiplication(torch.autograd.Function):
             batched_product(products, right[sample], left)
             for rows in block_rows(*kept.shape):
                 values, scale = normalised(stream[rows])
-                both = projections[rows.start * columns : rows.stop * columns].view(len(w_in), -1)
-                of_both = _gate_gradient(left[:, rows], kept[rows], both)
-                of_in.add(of_both, values.to(pair.dtype))
+                rounded = values.to(pair.dtype)
+                # Computed once more: kept, a block's projections would be twice its operand.
+                of_both = _gate_gradient(left[:, rows], kept[rows], _projected(rounded, w_in, b_in))
+                of_in.add(of_both, rounded)
                 of_values = product(of_both.mT, w_in).add_(of_stream[rows].reshape(-1, c_z)).float()
                 norm_gradient(of_values, values, scale, of_stream[rows])
         sums = [each for of_map in (of_in, of_gate, of_out) for each in (of_map.weight, of_map.bias)]
@@ -175,6 +175,15 @@ def _blocks(pair: Tensor, right: Tensor) -> Iterator[tuple[int, slice]]:
 def _room(scratch: Scratch, name: str, right: Tensor, rows: int) -> Tensor:
     """For a block's operand or products."""
     return scratch(name, right.shape[1], rows, right.shape[3], dtype=right.dtype)
+
+
+def _products(left: Tensor, right: Tensor, scratch: Scratch) -> Tensor:
+    """The products of an operand, in its memory: a few channels at a time."""
+    for channels in parts(len(left), of_all_cores(_PRODUCT_BYTES) // max(1, left[0].nbytes)):
+        found = scratch("products", *left[channels].shape, dtype=left.dtype)
+        batched_product(left[channels], right[channels], found)
+        left[channels] = found
+    return left
 
 
 def _projected(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Invariant point attention in blocks of rows equals its reference, wherever the points are."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,12 +12,14 @@ from helixfold.ops.invariant_point import (
     invariant_point_attention,
     invariant_point_attention_reference,
 )
-from tests.ops.comparing import assert_equal, mask
+from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
+
+PAIR = 7
 
 
 def arguments(
     i: int, j: int, h: int = 3, b: int = 1, c_z: int = 6, *, extent: float = 1.0, center: float = 0.0
-) -> list[Tensor]:
+) -> list[Any]:
     """As the structure module makes them: heads' points are views of (b r h p x), one residue's are close together."""
     place, key_place = (center + extent * torch.randn(b, r, 1, 1, 3) for r in (i, j))
 
@@ -30,21 +34,50 @@ def arguments(
         points(key_place, 2),
         points(key_place, 3),
         torch.rand(h) + 0.1,
-        torch.randn(b, i, j, h).permute(0, 3, 1, 2),
-        torch.randn(b, i, j, c_z),
+        3 * torch.randn(b, i, j, c_z) + torch.randn(b, i, j, 1),
     ]
     key_mask = mask(b, j, empty_row=False)
     key_mask[:, 0] = 1
-    return [*(each.requires_grad_() for each in given), torch.ones(b, i), key_mask]
+    return [*(each.requires_grad_() for each in given), norm(c_z), affine(h, c_z), torch.ones(b, i), key_mask]
 
 
 @pytest.mark.parametrize(
-    ("i", "j", "options"), [(1, 1, {}), (7, 63, {"b": 2}), (65, 7, {"h": 1}), (200, 256, {}), (1, 65, {"h": 12})]
+    ("i", "j", "options"),
+    [(1, 1, {}), (7, 63, {"b": 2}), (65, 7, {"h": 1}), (200, 256, {"h": 12}), (1, 65, {"h": 12}), (2, 2500, {})],
 )
 def test_outputs_and_gradients_equal_the_references(i: int, j: int, options: dict[str, int]) -> None:
     given = arguments(i, j, **options)
     with forced("rows") as used:
         assert_equal(invariant_point_attention, invariant_point_attention_reference, given)
+    assert used["invariant_point_attention"] == 1
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_of_a_larger_pair_are_taken_where_they_are(turned: bool) -> None:
+    given = arguments(20, 9)
+    with torch.no_grad():
+        pair = given[PAIR].new_empty(1, 9, 40, 6).transpose(1, 2) if turned else given[PAIR].new_empty(1, 40, 9, 6)
+        given[PAIR] = pair[:, 5:25].copy_(given[PAIR])
+    expected = invariant_point_attention(*given[:PAIR], given[PAIR].contiguous(), *given[PAIR + 1 :])
+    with torch.no_grad():
+        assert all(map(torch.equal, invariant_point_attention(*given), expected))
+    given[PAIR] = given[PAIR].detach().requires_grad_()
+    assert_equal(invariant_point_attention, invariant_point_attention_reference, given)
+
+
+def test_a_bfloat16_pair_loses_no_more_than_in_the_reference() -> None:
+    def all_else_in_float32(run: Any) -> Any:
+        def attention(*given: Any) -> Any:
+            wide = [
+                each.float() if isinstance(each, Tensor) and each.dtype == torch.bfloat16 else each for each in given
+            ]
+            return run(*wide[:PAIR], given[PAIR], *wide[PAIR + 1 :])
+
+        return attention
+
+    runs = [all_else_in_float32(each) for each in (invariant_point_attention, invariant_point_attention_reference)]
+    with forced("rows") as used:
+        assert_as_near(*runs, arguments(30, 70, h=4, c_z=32), floor=1e-5)
     assert used["invariant_point_attention"] == 1
 
 
@@ -73,32 +106,32 @@ def test_padding_is_not_seen_and_attends_itself_to_everything() -> None:
         with torch.no_grad():
             for each in (1, 2, 4, 5):
                 given[each][0, :, 5:] += 1
-            given[8][0, :, 5:] += 1
+            given[PAIR][0, :, 5:, 0] += 1
         other = invariant_point_attention(*given)
     for before, after in zip(found, other, strict=True):
         assert torch.equal(before[0, :, :5], after[0, :, :5])
         assert not torch.allclose(before[0, :, 5:], after[0, :, 5:])
 
 
-def test_nothing_of_the_size_of_pairs_is_kept_but_the_arguments() -> None:
-    given, new = arguments(60, 60), []
-    before = {each.untyped_storage().data_ptr() for each in given}
+def test_a_training_pass_keeps_the_pair_as_it_came_and_nothing_else_of_its_size() -> None:
+    given, kept = arguments(60, 60), []
+    given[PAIR] = given[PAIR].detach().bfloat16().requires_grad_()
 
     def pack(each: Tensor) -> Tensor:
-        if each.untyped_storage().data_ptr() not in before:
-            new.append(each.numel())
+        kept.append(each)
         return each
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
         invariant_point_attention(*given)
-    assert max(new) < 60 * 60
+    large = [each for each in kept if each.numel() >= 60 * 60]
+    assert [each.untyped_storage().data_ptr() for each in large] == [given[PAIR].untyped_storage().data_ptr()]
 
 
 def test_what_it_cannot_take_is_left_to_the_reference() -> None:
     given = arguments(3, 4)
     assert INVARIANT_POINT_ATTENTION.refusals("cpu", *given)["rows"] is None
     for dtype in (torch.float64, torch.bfloat16):
-        refusals = INVARIANT_POINT_ATTENTION.refusals("cpu", *(each.to(dtype) for each in given))
+        refusals = INVARIANT_POINT_ATTENTION.refusals("cpu", given[0].to(dtype), *given[1:])
         assert refusals["rows"] == f"{dtype} is left to the reference"
     empty = arguments(0, 4)
     assert INVARIANT_POINT_ATTENTION.refusals("cpu", *empty)["rows"] == "there is nothing to compute"

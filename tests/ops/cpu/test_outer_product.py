@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import helixfold.ops.outer_product
 from helixfold.ops.cpu import outer_product as subject
 from helixfold.ops.dispatch import forced
 from helixfold.ops.linear import Affine
@@ -56,6 +57,7 @@ def test_bfloat16_is_as_near_as_the_references(i: int, j: int, s: int, monkeypat
     # Many tiles, over which sums must not be taken in bfloat16.
     monkeypatch.setattr(subject, "_TILE_ROWS", 1)
     monkeypatch.setattr(subject, "_TILE_ELEMENTS", 2**12)
+    monkeypatch.setattr(helixfold.ops.outer_product, "_SEQUENCES", 32)
     with forced("rows") as used:
         assert_as_near(outer_product_mean, outer_product_mean_reference, arguments(i, j, s, c=32, d=32, c_z=16))
     assert used["outer_product_mean"] == 1

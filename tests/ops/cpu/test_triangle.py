@@ -48,6 +48,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are several, with remainders."""
     monkeypatch.setattr(module, "_BYTES", 1)
     monkeypatch.setattr(module, "_LEAST_ROWS", 32)
+    monkeypatch.setattr(module, "_PRODUCT_BYTES", 2**14)
     monkeypatch.setattr(folded_norm, "POSITIONS", 300)
 
 

@@ -1,0 +1,138 @@
+"""How much memory and disk space there is, asked before anything is tried."""
+
+import os
+import re
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from helixfold.execution import allocator
+
+_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+# Of control groups, by version: limits, use, and what of the use the system takes back by itself.
+_GROUP_FILES = {
+    1: (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
+    2: (("memory.max", "memory.high"), "memory.current", "inactive_file"),
+}
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that new tensors on a device may take: what is free, and what PyTorch's allocator holds unused.
+
+    Beside a CPU that is the least of what the system, the control groups (containers, batch systems) and the limits of
+    this process leave; systems without /proc tell only how much memory they have in all.
+    """
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    allocator.give_back()
+    return max(0, min([_of_system(), *_of_groups(), *_of_limits()]))
+
+
+def free_disk(directory: Path) -> int:
+    """Bytes that files in a directory may take, made yet or not; none where its files would be held in memory."""
+    there = directory.absolute()
+    while not there.exists():
+        there = there.parent
+    return 0 if _file_system(there.resolve()) in _IN_MEMORY else shutil.disk_usage(there).free
+
+
+@contextmanager
+def held_to(memory: int) -> Iterator[None]:
+    """Let allocations fail that would take this process further than `memory` bytes beyond what it holds now.
+
+    A failure can be handled. Without it Linux grants more than there is, and ends the process once that is used.
+    """
+    held = _status("VmData")
+    if held is None:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = held + memory
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if soft < 0 else min(limit, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _of_system() -> int:
+    try:
+        free = _field((_PROC / "meminfo").read_text(), "MemAvailable:")
+    except OSError:
+        free = None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if free is None else free * 1024
+
+
+def _of_groups() -> Iterator[int]:
+    """What is left in each control group around this process."""
+    try:
+        lines = (_PROC / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        version = 1 if controllers else 2
+        root = _GROUPS / "memory" if controllers else _GROUPS
+        # Inside of a container the path may be the host's; the root is then the container's own group.
+        group = root / path.lstrip("/")
+        while True:
+            yield from _of_group(group, version)
+            if group == root:
+                break
+            group = group.parent
+
+
+def _of_group(group: Path, version: int) -> Iterator[int]:
+    limits, use, unneeded = _GROUP_FILES[version]
+    for limit in limits:
+        try:
+            most, used = (group / limit).read_text().strip(), int((group / use).read_text())
+            returned = _field((group / "memory.stat").read_text(), unneeded) or 0
+        except OSError:
+            continue
+        if most != "max":
+            yield int(most) - used + returned
+
+
+def _of_limits() -> Iterator[int]:
+    for kind, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        limit, used = resource.getrlimit(kind)[0], _status(field)
+        if limit != resource.RLIM_INFINITY and used is not None:
+            yield limit - used
+
+
+def _status(field: str) -> int | None:
+    """Bytes of this process, as Linux counts them."""
+    try:
+        kib = _field((_PROC / "self" / "status").read_text(), f"{field}:")
+    except OSError:
+        return None
+    return None if kib is None else kib * 1024
+
+
+def _field(text: str, name: str) -> int | None:
+    words = (line.split() for line in text.splitlines())
+    return next((int(line[1]) for line in words if line[:1] == [name]), None)
+
+
+def _file_system(directory: Path) -> str | None:
+    """The kind of the file system that a directory is on."""
+    try:
+        lines = (_PROC / "self" / "mounts").read_text().splitlines()
+    except OSError:
+        return None
+    # Blanks in names are written as octal numbers. Of mounts at one place the last counts.
+    mounts = [
+        (Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), words[1])), words[2]) for words in map(str.split, lines)
+    ]
+    around = [mount for mount in mounts if directory.is_relative_to(mount[0])]
+    return max(reversed(around), key=lambda mount: len(mount[0].parts))[1] if around else None

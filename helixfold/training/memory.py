@@ -1,0 +1,113 @@
+"""What memory a training run takes, known before it begins, and what it recomputes therefore."""
+
+import platform
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+from helixfold.config import ModelConfig
+from helixfold.execution.available import available_memory
+from helixfold.execution.memory import PassSize
+from helixfold.execution.policy import gib
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.execution.recompute_policy import TrainingNeeds, no_room, settled
+from helixfold.inference import DTYPES
+from helixfold.model.alphafold import AlphaFold
+from helixfold.parallel.mesh import Mesh
+from helixfold.training.config import TrainingConfig
+
+_FLOAT = 4
+
+
+def needs(config: TrainingConfig) -> TrainingNeeds:
+    """What each rank of a run takes."""
+    sizes = config.example.sizes()
+    return TrainingNeeds(
+        model=config.model,
+        size=PassSize(
+            residues=sizes["r"],
+            msa_rows=sizes["s"],
+            extra_rows=sizes["e"],
+            templates=sizes["t"],
+            dtype=DTYPES[config.dtype],
+            # What all recycling passes read is there at once.
+            ensemble=config.example.max_passes,
+        ),
+        samples=config.micro_batch,
+        state=_state(config),
+    )
+
+
+def with_settled_recompute(config: TrainingConfig, memory: int) -> TrainingConfig:
+    """The run with every "auto" of `recompute` replaced by what costs the least time of all that fits into `memory`.
+
+    Raises `ConfigError` if nothing fits, with what would.
+    """
+    if config.recompute.is_settled:
+        return config
+    wanted = needs(config)
+    found = settled(config.recompute, wanted, memory)
+    if found is None:
+        raise no_room(config.recompute, wanted, memory)
+    return replace(config, recompute=found)
+
+
+def memory_of_each(mesh: Mesh) -> int:
+    """Bytes that every rank may take: of the rank that has least. Ranks of one host share its processors' memory."""
+    own = {"host": platform.node(), "free": available_memory(mesh.device)}
+    everyone = mesh.gather(own)
+    hosts = [each["host"] for each in everyone]
+    sharing = 1 if mesh.device.type == "cuda" else max(hosts.count(host) for host in hosts)
+    return int(min(each["free"] for each in everyone)) // sharing
+
+
+def remark(config: TrainingConfig, memory: int) -> str:
+    """What was settled, for the log."""
+    peak = gib(needs(config).peak(config.recompute))
+    return f"recomputes {config.recompute}: predicted to take {peak} of the {gib(memory)} that there are"
+
+
+def table(config: TrainingConfig, memory: int) -> Iterator[str]:
+    """The lines of a dry run: what would be taken by what is recomputed, and what is chosen."""
+    wanted = needs(config)
+    size = wanted.size
+    yield (
+        f"one part of a batch, {config.micro_batch} x {size.residues} residues, {size.msa_rows} + {size.templates} + "
+        f"{size.extra_rows:,} rows, {config.dtype}; GiB at the peak"
+    )
+    rows = {keep: RecomputeConfig.everywhere(keep) for keep in ("none", "inputs", "block")}
+    rows["as set"] = config.recompute
+    stages = list(wanted.estimate(rows["none"]).stages)
+    yield f"{'recompute':10}{'state':>8}{''.join(f'{stage:>12}' for stage in stages)}{'in all':>9}{'fits':>6}"
+    for name, keep in rows.items():
+        if not keep.is_settled:
+            continue
+        found = wanted.estimate(keep).stages
+        cells = "".join(f"{_number(config.micro_batch * found[stage]):>12}" for stage in stages)
+        fits = "yes" if wanted.needed(keep) <= memory else "no"
+        yield f"{name:10}{_number(wanted.state):>8}{cells}{_number(wanted.peak(keep)):>9}{fits:>6}"
+    if config.recompute.is_settled:
+        return
+    chosen = with_settled_recompute(config, memory).recompute
+    yield f"chosen for {gib(memory)}: {chosen}, {_number(wanted.peak(chosen))} GiB in all"
+
+
+def _state(config: TrainingConfig) -> int:
+    """Bytes of parameters, both moments, the average and the sum of gradients; and of a part's gradients and of the
+    rounded copies where they are apart (`FlatOptimizer`).
+    """
+    rounded = DTYPES[config.dtype].itemsize if config.dtype != "float32" else 0
+    gradients = DTYPES[config.dtype].itemsize if rounded or config.optimizer.clipping == "sample" else 0
+    return _parameters(config.model) * (5 * _FLOAT + rounded + gradients)
+
+
+@cache
+def _parameters(model: ModelConfig) -> int:
+    with torch.device("meta"):
+        return sum(each.numel() for each in AlphaFold(model).parameters())
+
+
+def _number(size: int) -> str:
+    return f"{size / 2**30:,.1f}"

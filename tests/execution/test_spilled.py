@@ -1,0 +1,210 @@
+"""`Spilled` computes what `Slabs` computes, with the streams in files that nobody sees."""
+
+import errno
+import gc
+import os
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.config import ConfigError
+from helixfold.execution import mapped, spilled
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.spilled import Spilled
+from helixfold.execution.staging import Home, HostMemory
+from helixfold.model.evoformer import EvoformerBlock
+from helixfold.stages import peak_memory, reset_peak_memory
+from tests.networks import tiny_config
+
+CPU = torch.device("cpu")
+
+
+class AcrossMemories(Spilled):
+    """With memory of its own for streams, as beside a GPU, whose place the CPU takes."""
+
+    def __init__(self, directory: Path, rows: int) -> None:
+        super().__init__(directory, rows=rows)
+        self.streams: list[Tensor] = []
+
+    def _stream(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        self.streams.append(torch.full(tuple(shape), float("nan"), dtype=dtype))
+        return self.streams[-1]
+
+    def _home(self, tensor: Tensor) -> Home | None:
+        places = [stream.data_ptr() for stream in self.streams]
+        return HostMemory() if tensor.untyped_storage().data_ptr() in places else None
+
+
+@pytest.fixture
+def everything_spilled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spilled, "LEAST_BYTES", 0)
+    monkeypatch.setattr(spilled, "LEAST_CHANNELS", 0)
+
+
+def stream(run: Slabs, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A random stream, made by the executor."""
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+    return run.each(torch.clone, values, workspace=values[0, 0].numel())
+
+
+@pytest.mark.usefixtures("everything_spilled")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("executor", [Spilled, AcrossMemories])
+@pytest.mark.parametrize("rows", [2, 10**6])
+def test_a_block_gives_the_same_bits_as_slabs(
+    rows: int, executor: type[Spilled], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    config = tiny_config()
+    block = EvoformerBlock(config.evoformer, config.c_z, global_columns=False).eval()
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    masks = (torch.rand(2, 5, 7) > 0.2).float(), (torch.rand(2, 7, 7) > 0.2).float()
+    ours, theirs = (
+        block(run, stream(run, 2, 5, 7, 64, dtype=dtype), stream(run, 2, 7, 7, 32, dtype=dtype), *masks)
+        for run in (executor(tmp_path, rows=rows), Slabs(rows=rows))
+    )
+    for changed, expected in zip(ours, theirs, strict=True):
+        assert torch.equal(changed, expected)
+
+
+@pytest.mark.usefixtures("everything_spilled")
+@pytest.mark.parametrize("executor", [Spilled, AcrossMemories])
+def test_a_stream_is_made_in_the_memory_of_one_that_it_is_made_from(executor: type[Spilled], tmp_path: Path) -> None:
+    run = executor(tmp_path, rows=2)
+    pair, other = stream(run, 1, 7, 7, 4), stream(run, 1, 7, 7, 5)
+    before, columns = pair.clone(), other[..., :4].transpose(1, 2)
+    made = run.each(lambda left, right: left - 2 * right, pair, columns, workspace=1, into=pair)
+    assert made is pair
+    assert torch.equal(pair, before - 2 * columns)
+
+
+@pytest.mark.usefixtures("everything_spilled")
+def test_a_stream_is_used_and_written_like_other_tensors(tmp_path: Path) -> None:
+    run = Spilled(tmp_path, rows=2)
+    msa = stream(run, 1, 5, 7, 4)
+    msa[:, 1:3] = 1.0
+    expected = msa.clone()
+    doubled = run.each(lambda rows: 2 * rows, msa[:, :4].transpose(1, 2), workspace=1)
+    assert torch.equal(doubled.transpose(1, 2), 2 * expected[:, :4])
+    assert torch.equal(msa[:, 0] + 1, expected[:, 0] + 1)
+
+
+@pytest.mark.usefixtures("everything_spilled")
+def test_files_are_seen_by_nobody_and_gone_with_their_tensors(tmp_path: Path) -> None:
+    run = Spilled(tmp_path)
+    pair = stream(run, 1, 4, 4, 4)
+    row = pair[:, 0]
+    del pair
+    gc.collect()
+    assert len(run._files) == 1
+    assert not list(tmp_path.iterdir())
+    del row
+    gc.collect()
+    assert not run._files
+
+
+def test_what_is_small_or_narrow_stays_in_memory(tmp_path: Path) -> None:
+    run = Spilled(tmp_path)
+    made = [stream(run, 1, rows, 512, channels) for rows, channels in ((512, 31), (64, 64), (512, 32))]
+    assert [each.data_ptr() in run._files for each in made] == [False, False, True]
+
+
+@pytest.mark.usefixtures("everything_spilled")
+@pytest.mark.parametrize("executor", [Spilled, AcrossMemories])
+def test_slabs_before_a_failure_are_kept_and_the_failed_one_is_as_it_was(
+    executor: type[Spilled], tmp_path: Path
+) -> None:
+    run = executor(tmp_path, rows=2)
+    pair = stream(run, 1, 8, 8, 4)
+    before, threads = pair.clone(), threading.active_count()
+    made = []
+
+    def fail_at_last(slab: Tensor) -> Tensor:
+        made.append(slab.add_(1))
+        if len(made) == 3:
+            raise RuntimeError("no more")
+        return slab
+
+    with pytest.raises(RuntimeError, match="no more"):
+        run.each(fail_at_last, pair, workspace=1, into=pair)
+    assert threading.active_count() == threads
+    assert torch.equal(pair[:, :4], before[:, :4] + 1)
+    assert torch.equal(pair[:, 4:], before[:, 4:])
+
+
+@pytest.mark.usefixtures("everything_spilled")
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    run = Spilled(tmp_path, rows=2)
+    pair = stream(run, 1, 6, 6, 4)
+    run._files[pair.data_ptr()].file.truncate(6 * 6 * 4 * 4 // 2)
+    with pytest.raises(OSError, match="shorter"):
+        run.each(torch.clone, pair, workspace=1)
+
+
+@pytest.mark.usefixtures("everything_spilled")
+def test_a_full_disk_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    expected = rf"a stream of 0.00 GiB \(1024 bytes\) cannot be spilled to {re.escape(str(tmp_path))}, where .* GiB are"
+    with pytest.raises(OSError, match=expected) as raised:
+        stream(Spilled(tmp_path), 1, 8, 8, 4)
+    assert raised.value.errno == errno.ENOSPC
+
+
+def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere"):
+        Spilled(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="counts pages as Linux does")
+def test_a_stream_takes_no_memory(tmp_path: Path) -> None:
+    run, mib = Spilled(tmp_path, rows=32), 2**20
+    stream(run, 1, 512, 512, 32)  # 32 MiB, slabs of 2
+    reset_peak_memory(CPU)
+    start = peak_memory(CPU)
+    pair = stream_of_ones(run)
+    for turned in (pair, pair.transpose(1, 2)):
+        run.each(lambda slab: slab.add_(1), turned, workspace=1, into=turned)
+    assert peak_memory(CPU) - start < 12 * mib
+    # Whoever uses it whole has its pages in memory, until the next update.
+    assert pair.sum() == 3 * pair.numel()
+    reset_peak_memory(CPU)
+    used = peak_memory(CPU)
+    run.each(lambda slab: slab[..., :1], pair, workspace=1)
+    reset_peak_memory(CPU)
+    assert used - peak_memory(CPU) > 24 * mib
+
+
+def stream_of_ones(run: Spilled) -> Tensor:
+    return run.each(lambda ones: ones[..., None, None].expand(-1, -1, 512, 32), torch.ones(1, 512), workspace=1)
+
+
+def test_pieces_of_a_write_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "_PIECE", 7)
+    tensor, file = mapped.mapped_tensor(tmp_path, (3, 5, 4), torch.int16)
+    values = torch.arange(24, dtype=torch.int16).view(3, 2, 4)
+    file.store(tensor[:, 1:3], values)
+    assert torch.equal(tensor[:, 1:3], values)
+    assert tensor[:, 0].count_nonzero() + tensor[:, 3:].count_nonzero() == 0
+    room = torch.empty_like(values)
+    file.fetch(tensor[:, 1:3], room)
+    assert torch.equal(room, values)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.usefixtures("everything_spilled")
+def test_streams_beside_a_gpu_are_in_pinned_memory(tmp_path: Path) -> None:
+    run, values = Spilled(tmp_path, rows=2), torch.randn(1, 7, 7, 32, device="cuda")
+    pair = run.each(torch.clone, values, workspace=1)
+    for turned in (pair, pair.transpose(1, 2)):
+        run.each(lambda slab: 2 * slab, turned, workspace=1, into=turned)
+    assert pair.is_pinned()
+    assert torch.equal(pair, 4 * values.cpu())
