@@ -19,8 +19,7 @@ from helixfold.cli.benchmark_inputs import random_batch
 from helixfold.cli.benchmark_timing import held_memory, settle, wait
 from helixfold.config import ModelConfig
 from helixfold.device import pick_device
-from helixfold.execution import policy
-from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution import allocator, policy
 from helixfold.execution.available import available_memory, held_to
 from helixfold.execution.memory import PassSize, floor, predicted
 from helixfold.inference import DTYPES, FoldingOptions, recycle
@@ -123,20 +122,21 @@ def measure(point: Point, spill: Path, limit: int | None = None) -> Found:
 
 
 def _measure(point: Point, spill: Path, limit: int | None, threads: int) -> Found:
+    allocator.keep_few_kernels()
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     device = pick_device(point.device)
-    with freed_memory_kept(), torch.no_grad(), forced("reference") if point.executor == PLAIN else nullcontext():
+    with policy.memory_kept(_kind(point)), torch.no_grad(), forced("reference") if point.executor == PLAIN else nullcontext():
         run = _evoformer(point, device) if point.part == EVOFORMER else _prediction(point, device)
         # What libraries allocate once, such as the threads' buffers, is not part of the cost.
-        run(replace(point, residues=8), policy.executor(_kind(point), spill))
+        run(replace(point, residues=8), policy.executor(_kind(point), spill, device))
         settle()
         loaded = peak_memory(device)
         reset_peak_memory(device)
         start, began = held_memory(device), time.perf_counter()
         try:
             with _limited(device, start, limit):
-                run(point, policy.executor(_kind(point), spill))
+                run(point, policy.executor(_kind(point), spill, device))
             wait(device)
         except (RuntimeError, MemoryError, OSError) as error:
             message = f"{type(error).__name__}: {str(error).strip()[:_LINE_LENGTH]}"

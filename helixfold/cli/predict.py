@@ -15,7 +15,7 @@ from helixfold.cli.plans import Forecast, MemoryOptions
 from helixfold.cli.searching import check_earlier, check_output, read_features, search_for_all
 from helixfold.cli.targets import check_names, read_targets
 from helixfold.device import pick_device
-from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution import allocator
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.presets import PRESETS
 from helixfold.stages import Stages
@@ -208,7 +208,8 @@ def _run(options: argparse.Namespace) -> int:
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
     check_names([job.name for job in jobs])
-    with freed_memory_kept():
+    allocator.keep_few_kernels()
+    with allocator.freed_memory_kept():
         return predict(
             jobs,
             output=options.output,

@@ -6,6 +6,7 @@ here is done on import. Only glibc can be told.
 """
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ _RETURNED = {"trim_threshold": 2**16, "top_pad": 0, "mmap_threshold": 2**16, "mm
 # Up to what size freed blocks are kept. Whole updates make and leave tensors of a stream's size all the time. Slabs do
 # not: their temporaries are small, and large blocks are streams, which are to leave nothing behind.
 OF_WHOLE, OF_SLABS = 512 * 2**20, 32 * 2**20
+
+# PyTorch's cache of oneDNN's kernels and oneDNN's own, and how many of them a block needs at a time.
+_KERNEL_CACHES, _KERNELS = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"), 16
 
 # What holds now, innermost last; malloc has one setting for all threads.
 _settings: list[dict[str, int]] = [_USUAL]
@@ -69,6 +73,15 @@ def give_back() -> None:
     """Give memory that is free now back to the system, whatever holds for later."""
     if refusal() is None:
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_few_kernels() -> None:
+    """Let oneDNN keep what it has prepared for a product for a few shapes only, not for 1,024: half a MiB for each.
+
+    Before the first product of the process; slabs of one chain have few shapes. There is no other way to say it.
+    """
+    for name in _KERNEL_CACHES:
+        os.environ.setdefault(name, str(_KERNELS))
 
 
 @contextmanager

@@ -21,11 +21,12 @@ _STRUCTURE_NUMBERS = 1500
 # Of the outer product's left half as many copies are there as it takes steps to make it.
 _HALVES = 4
 # What is beside tensors on a CPU, by size of an element: a share that the heap holds idle (float32 copies of narrow
-# slabs leave gaps, and so do whole streams below 32 MiB), and the blocks that operators compute in, with two cores.
-# From the peaks of 22 passes; those of slabs and spilled streams are met within 10 %, whole ones of any size are not.
-_IDLE = {4: 1.02, 2: 1.10}
-_IDLE_OF_WHOLE = {4: 1.16, 2: 1.35}
-_BLOCKS = {4: 24 * 2**20, 2: 30 * 2**20}
+# slabs leave gaps, and so do whole streams below 32 MiB), and with two cores what libraries and the operators' blocks
+# take at 256 channels, half of which grows with them. From the peaks of 9 passes of up to 384 residues; their growth
+# from those of 31 passes of up to 1,024 whose matrix products were left out. Blocks above 32 MiB must be given back.
+_IDLE = {4: 1.06, 2: 1.10}
+_IDLE_OF_WHOLE = 1.35
+_BLOCKS, _BLOCK_CHANNELS = {4: 68 * 2**20, 2: 82 * 2**20}, 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +71,9 @@ def predicted(config: ModelConfig, size: PassSize, executor: str, device: str = 
     s = _Streams(config, size)
     stages = _whole(s) if executor == "whole" else _in_slabs(s, spilled=executor == "spilled")
     if device == "cpu":
-        idle = (_IDLE_OF_WHOLE if executor == "whole" else _IDLE)[s.itemsize]
-        stages = {name: int(idle * each) + _BLOCKS[s.itemsize] for name, each in stages.items()}
+        idle = _IDLE_OF_WHOLE if executor == "whole" else _IDLE[s.itemsize]
+        blocks = int(_BLOCKS[s.itemsize] * (1 + config.evoformer.c_m / _BLOCK_CHANNELS) / 2)
+        stages = {name: int(idle * each) + blocks for name, each in stages.items()}
     spilled = s.pair + max(2 * s.template + s.gathered, s.extra, s.msa) if executor == "spilled" else 0
     return Estimate(stages=stages, peak=max(stages.values()), spilled=spilled)
 

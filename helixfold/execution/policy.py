@@ -130,11 +130,16 @@ def longest(
     )
 
 
-def executor(name: str, directory: Path) -> Executor:
+def executor(name: str, directory: Path, device: torch.device | str = "cpu") -> Executor:
     """A new executor of that name; what it spills beside a CPU goes to `directory`."""
     if name == "spilled":
-        return Spilled(directory)
+        return Spilled(directory, device=device)
     return Slabs() if name == "slabs" else Whole()
+
+
+def memory_kept(name: str) -> AbstractContextManager[None]:
+    """What an executor needs of a CPU's allocator: see there."""
+    return allocator.freed_memory_kept(allocator.OF_WHOLE if name == "whole" else allocator.OF_SLABS)
 
 
 def stepping_down(
@@ -152,8 +157,8 @@ def stepping_down(
     rungs = EXECUTORS[EXECUTORS.index(chosen.executor) :]
     for name, below in zip(rungs, [*rungs[1:], None], strict=True):
         try:
-            with _bounded(device, chosen.room):
-                return name, attempt(executor(name, directory))
+            with memory_kept(name), _bounded(device, chosen.room):
+                return name, attempt(executor(name, directory, device))
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -6,12 +6,15 @@ from math import prod
 import torch
 from torch import Tensor
 
+from helixfold.execution.allocator import give_back
 from helixfold.model.update import Context, Source, Update, turned
 
 # Temporaries may take this part of the stream, or so many elements: small beside it, and still enough rows to keep the
 # cores busy.
 BUDGET_SHARE = 1 / 16
 LEAST_ELEMENTS = 8 * 2**20
+# Smaller streams are too quickly done.
+LEAST_SETTLED = 16 * 2**20
 # Of memory that is cut into tensors.
 _ALIGNMENT = 64
 
@@ -41,11 +44,14 @@ class Slabs:
         for _, (slab_mask, *aligned), slab in self._visited(read, self._size_of(update, changed), changed):
             assert slab is not None
             slab += update(slab, slab_mask, context, *aligned)
+        self._settle(stream)
         return stream
 
     @torch.no_grad()
     def each(self, make: Callable[..., Tensor], *along: Tensor, workspace: int, into: Tensor | None = None) -> Tensor:
         if into is None:
+            # A new stream begins another part of the network, whose contexts may be smaller.
+            self._buffer = None
             one = next(self._visited([each[:, :1] for each in along], 1))[1]
             like = make(*one)
             into = self._room(like, (*like.shape[:1], along[0].shape[1], *like.shape[2:]))
@@ -53,7 +59,14 @@ class Slabs:
         for _, rows, slab in self._visited(along, size, into):
             assert slab is not None
             slab.copy_(make(*rows))
+        self._settle(into)
         return into
+
+    @staticmethod
+    def _settle(stream: Tensor) -> None:
+        """Give back what temporaries left: the next ones, of other sizes, would not all find room there."""
+        if stream.device.type == "cpu" and stream.nbytes >= LEAST_SETTLED:
+            give_back()
 
     def _context(self, update: Update, source: Tensor, mask: Tensor) -> Context:
         if type(update).context is Update.context:

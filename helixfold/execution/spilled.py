@@ -29,16 +29,21 @@ class Spilled(Slabs):
     To the model a spilled stream is a tensor like others, on the CPU.
     """
 
-    def __init__(self, directory: Path | str, budget: int | None = None, rows: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        budget: int | None = None,
+        rows: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
         super().__init__(budget, rows)
         self.directory = Path(directory)
         if not self.directory.is_dir():
             raise ConfigError(f"streams can only be spilled to a directory that exists, got {directory}")
-        self._device = torch.device("cpu")
+        self._device = torch.device(device)
         self._files: WeakValueDictionary[int, MappedFile] = WeakValueDictionary()
 
     def _room(self, like: Tensor, shape: Sequence[int]) -> Tensor:
-        self._device = like.device
         if len(shape) < 4 or shape[-1] < LEAST_CHANNELS or prod(shape) * like.element_size() < LEAST_BYTES:
             return super()._room(like, shape)
         return self._stream(shape, like.dtype)
@@ -73,7 +78,8 @@ class Spilled(Slabs):
     def _home(self, tensor: Tensor) -> Home | None:
         """Where a tensor lives, if its slabs are to be staged; pages of it that were used whole are given back."""
         if self._device.type != "cpu":
-            return HostMemory() if tensor.device.type == "cpu" else None
+            # Nothing else that the model reads is pinned.
+            return HostMemory() if tensor.is_pinned() else None
         file = self._files.get(tensor.untyped_storage().data_ptr())
         if file is not None:
             file.release()

@@ -12,7 +12,7 @@ from helixfold.model.templates import PAIR_CHANNELS
 
 # Up to what size freed blocks are kept for later tensors of a training pass on a CPU. Tensors of a stream's size live
 # for very different times there: kept, what they leave would lie idle, up to half of what is in use.
-KEPT_BLOCKS = 16 * 2**20
+KEPT_BLOCKS = 4 * 2**20
 _FLOAT, _INTEGER = 4, 8
 # Blocks of rows that an operator's gradients are computed in, for each core, and what is kept of freed ones: measured.
 _SCRATCH = 46 * 2**20

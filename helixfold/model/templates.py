@@ -1,6 +1,6 @@
 """What templates tell: distances for the pair stream, torsions as further rows of the MSA."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -93,18 +93,19 @@ class TemplatePointwiseAttention(nn.Module):
         self,
         run: Executor,
         pair: Float[Tensor, "b i j c_z"],
-        templates: Iterable[Float[Tensor, "b i j c_t"]],
+        templates: Iterable[Callable[[], Float[Tensor, "b i j c_t"]]],
         norm: Affine,
         mask: Float[Tensor, "b t"],
     ) -> Float[Tensor, "b i j c_z"]:
-        """The pair stream with what its edges found; `norm` is that of the templates, which may be made one by one.
+        """The pair stream with what its edges found; `norm` is that of the templates, which are made one by one.
 
         Where a sample has no template, nothing is added.
         """
         # The softmax over templates as it runs: the mean of values so far, and the logarithm of the sum of weights.
         gathered, total = None, None
         width = pair.shape[2] * (2 * len(self.query.weight) + pair.shape[3])
-        for template, present in zip(templates, mask.unbind(1), strict=True):
+        for embed, present in zip(templates, mask.unbind(1), strict=True):
+            template = embed()
             logits = run.each(partial(self._logits, norm=norm, present=present), pair, template, workspace=4 * width)
             if gathered is None or total is None:
                 gathered = run.each(partial(self._values, norm=norm), template, workspace=2 * width)
@@ -113,7 +114,7 @@ class TemplatePointwiseAttention(nn.Module):
                 arguments = gathered, template, total, logits
                 gathered = run.each(partial(self._mixed, norm=norm), *arguments, workspace=4 * width, into=gathered)
                 total = torch.logaddexp(total, logits)
-            # The next one is made in its memory.
+            # Not beside the next one.
             del template
         if gathered is None:
             return pair
@@ -169,7 +170,7 @@ class TemplateEmbedder(nn.Module):
     ) -> Float[Tensor, "b r r c_z"]:
         """The pair stream with what templates say; one template is embedded at a time."""
         count = batch.template_mask.shape[1]
-        embedded = (self.pair(run, batch, index, pair_mask, pair.dtype) for index in range(count))
+        embedded = [partial(self.pair, run, batch, index, pair_mask, pair.dtype) for index in range(count)]
         return self.attention(run, pair, embedded, self.pair.norm.affine, batch.template_mask)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:

@@ -202,7 +202,7 @@ def test_pieces_of_a_write_are_joined(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.usefixtures("everything_spilled")
 def test_streams_beside_a_gpu_are_in_pinned_memory(tmp_path: Path) -> None:
-    run, values = Spilled(tmp_path, rows=2), torch.randn(1, 7, 7, 32, device="cuda")
+    run, values = Spilled(tmp_path, rows=2, device="cuda"), torch.randn(1, 7, 7, 32, device="cuda")
     pair = run.each(torch.clone, values, workspace=1)
     for turned in (pair, pair.transpose(1, 2)):
         run.each(lambda slab: 2 * slab, turned, workspace=1, into=turned)

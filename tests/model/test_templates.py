@@ -1,6 +1,7 @@
 """Templates speak where they have atoms, and nowhere else."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -83,7 +84,13 @@ def test_edges_attend_over_real_templates_only() -> None:
     pair, templates = torch.randn(1, R, R, C_Z), torch.randn(T, 1, R, R, CONFIG.c_t)
 
     def found(*numbers: int, present: tuple[float, ...], given: torch.Tensor = templates) -> torch.Tensor:
-        return attention(Whole(), pair, given[list(numbers)], norm.affine, torch.tensor([present], dtype=torch.float32))
+        return attention(
+            Whole(),
+            pair,
+            [partial(given.__getitem__, each) for each in numbers],
+            norm.affine,
+            torch.tensor([present], dtype=torch.float32),
+        )
 
     with torch.no_grad():
         both = found(0, 2, present=(1, 1))
