@@ -184,6 +184,11 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="N",
         help="draws of the alignment per pass (%(default)s)",
     )
+    how.add_argument(
+        "--save-logits",
+        action="store_true",
+        help="write the logits of all heads to logits_<model>.npz; for N residues 512 x N x N bytes of memory more",
+    )
     how.add_argument("--seed", type=int, default=defaults.seed, metavar="N", help="of everything random (%(default)s)")
     how.add_argument(
         "--dtype", choices=list(DTYPES), default=defaults.dtype, help="of the trunk's arithmetic (%(default)s)"
@@ -198,6 +203,7 @@ def _run(options: argparse.Namespace) -> int:
         num_recycles=options.num_recycles,
         recycle_tolerance=options.recycle_tolerance,
         num_ensemble=options.num_ensemble,
+        logits=options.save_logits,
         seed=options.seed,
         dtype=options.dtype,
     )

@@ -79,12 +79,12 @@ def predicted(config: ModelConfig, size: PassSize, executor: str, device: str = 
 
 
 def _in_slabs(s: "_Streams", *, spilled: bool) -> dict[str, int]:
-    """Streams are made and changed in place, or spilled; memory for the largest context is kept for all stages."""
+    """Streams are made and changed in place, or spilled; memory for the largest context is kept to the stage's end."""
     config = s.config
-    context = max(s.template_context, s.context(config.evoformer, s.rows), s.context(config.extra_msa, s.extra_rows))
-    held = s.batch + s.mask + context
+    held = s.batch + s.mask
+    last = s.context(config.evoformer, s.rows)
 
-    def stage(*streams: int, halves: int = 0) -> int:
+    def stage(*streams: int, context: int = 0, halves: int = 0) -> int:
         """With temporaries for a slab of the first of the streams, or those of the outer product's left half."""
         most = s.edges * (6 * config.c_z + 8 * RECYCLED_BINS.count) * s.itemsize
         temporaries = int(_USED * min(_budget(streams[0], s.itemsize), most))
@@ -92,19 +92,23 @@ def _in_slabs(s: "_Streams", *, spilled: bool) -> dict[str, int]:
         # A spilled stream's slabs, each half as large as the temporaries, wait in two buffers for what is computed and
         # what is read; buffers of another update's size leave gaps as large.
         staged = 2 * temporaries if len(in_memory) < len(streams) else 0
-        return held + sum(in_memory) + max(temporaries, halves) + staged
+        return held + context + sum(in_memory) + max(temporaries, halves) + staged
 
     def halves(stack: StackConfig, rows: int) -> int:
         row = s.residues * (2 * stack.c_outer**2 + 3 * config.c_z) * s.itemsize
         return min(s.residues, max(1, _budget(s.pair, s.itemsize) // row)) * _HALVES * rows * stack.c_outer * s.itemsize
 
-    # The template before is held while the next one is made.
-    templates = [s.template] * min(2, s.templates) + [s.gathered, s.logits]
-    return {
-        "embedding": stage(s.pair),
-        **({"templates": stage(s.pair, *templates)} if s.templates else {}),
-        "extra MSA": stage(s.pair, s.extra, halves=halves(config.extra_msa, s.extra_rows)),
-        "Evoformer": stage(s.pair, s.msa, halves=halves(config.evoformer, s.rows)),
+    extra = s.context(config.extra_msa, s.extra_rows)
+    stages = {"embedding": stage(s.pair, context=last)}
+    if s.templates:
+        # Of the first one values are read when its contexts have gone.
+        streams = s.pair, s.template, s.logits, s.gathered
+        stages["templates"] = max(
+            stage(*streams[: 4 if s.templates > 1 else 3], context=s.template_context), stage(*streams)
+        )
+    return stages | {
+        "extra MSA": stage(s.pair, s.extra, context=extra, halves=halves(config.extra_msa, s.extra_rows)),
+        "Evoformer": stage(s.pair, s.msa, context=last, halves=halves(config.evoformer, s.rows)),
         "structure": stage(s.pair, s.msa) + s.structure,
         "confidence": stage(s.pair, s.msa) + s.structure + s.edges * _FLOAT,
     }

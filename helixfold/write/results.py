@@ -87,7 +87,7 @@ def write_prediction(directory: Path, prediction: Prediction) -> None:
             stream.writelines(_pae_json(prediction))
     if prediction.logits is not None:
         with replacing(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
-            np.savez(archive, **prediction.logits)
+            np.savez(archive, allow_pickle=False, **prediction.logits)
     # Last, because a structure that the PDB format cannot hold is an error, and the mmCIF file then remains.
     origin = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
     _write(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [origin, *notes]))
