@@ -3,13 +3,13 @@
 AlphaFold 2, Suppl. Sec. 1.9.6 (pLDDT) and 1.9.7 (predicted aligned error, pTM).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from helixfold.model.heads import LinearHead
 from helixfold.model.update import Executor
 
 # One slab of probabilities in float32 is at most 64 MiB (or one row of the pair logits).
@@ -59,19 +59,19 @@ class AlignedError:
 
 def aligned_error(
     run: Executor,
-    logits_of: Callable[[Float[Tensor, "b i j c_z"]], Float[Tensor, "b i j v"]],
+    head: LinearHead,
     pair: Float[Tensor, "b r r c_z"],
     seq_mask: Float[Tensor, "b r"],
-    bins: int = 64,
     max_bin: float = 31.0,
 ) -> AlignedError:
     """PAE and pTM as above, of logits that are made for some rows of the pair stream at a time."""
 
     def rows(some: Tensor) -> Tensor:
-        logits = logits_of(some)
+        logits = head(some)
         expected, _ = predicted_aligned_error(logits, max_bin)
         return torch.cat([expected, _tm_of_alignments(logits, seq_mask, max_bin)[..., None]], -1)
 
+    bins = head.linear.out_features
     # Rows and their logits are float32 whatever the stream is, and so are probabilities.
     found = run.each(rows, pair, workspace=2 * pair.shape[2] * (pair.shape[3] + 2 * bins))
     return AlignedError(

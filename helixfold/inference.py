@@ -122,7 +122,7 @@ def fold(
 
     last = recycle(step, draw, options)
     with stages.stage(f"{preset.name}: confidence"):
-        return _prediction(model, run, last, features, preset, options, notes)
+        return _prediction(model, run, last, features=features, preset=preset, options=options, notes=notes)
 
 
 def _draw(features: Features, preset: Preset, position: Sequence[int], device: torch.device) -> Batch:
@@ -135,6 +135,7 @@ def _prediction(
     model: AlphaFold,
     run: Executor,
     last: LastPass,
+    *,
     features: Features,
     preset: Preset,
     options: FoldingOptions,
@@ -146,8 +147,7 @@ def _prediction(
     plddt = confidence.plddt(heads.lddt(structure.single))
     ptm, pae, max_pae = None, None, None
     if heads.aligned_error is not None:
-        bins = heads.aligned_error.linear.out_features
-        error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask, bins)
+        error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask)
         pae, max_pae, ptm = error.expected[0].cpu().numpy(), error.largest, float(error.ptm[0])
     logits = heads(run, folded) if options.logits else None
     residue_plddt = plddt[0].cpu().numpy()

@@ -9,6 +9,7 @@ import torch
 
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target, prepare
+from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
@@ -30,6 +31,18 @@ def folded(seed: int = 0, name: str = "target", **options: object) -> Prediction
 def test_the_seed_decides_everything() -> None:
     assert (folded(1).protein.atom_positions == folded(1).protein.atom_positions).all()
     assert (folded(1).protein.atom_positions != folded(2).protein.atom_positions).any()
+
+
+def test_logits_are_there_if_they_are_asked_for_and_give_the_same_confidences() -> None:
+    assert folded().logits is None
+    prediction = folded(logits=True)
+    assert prediction.logits is not None
+    errors = torch.from_numpy(prediction.logits["aligned_error"])[None]
+    pae, _ = confidence.predicted_aligned_error(errors)
+    np.testing.assert_allclose(prediction.pae, pae[0], rtol=1e-5)
+    assert abs(float(confidence.predicted_tm_score(errors, torch.ones(1, 20))) - prediction.ptm) < 1e-6
+    np.testing.assert_allclose(prediction.plddt, confidence.plddt(torch.from_numpy(prediction.logits["lddt"])[None])[0])
+    assert prediction.logits["distogram"].shape == (20, 20, 64)
 
 
 def test_an_ensemble_of_draws_is_not_one_draw() -> None:

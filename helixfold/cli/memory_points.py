@@ -126,7 +126,11 @@ def _measure(point: Point, spill: Path, limit: int | None, threads: int) -> Foun
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     device = pick_device(point.device)
-    with policy.memory_kept(_kind(point)), torch.no_grad(), forced("reference") if point.executor == PLAIN else nullcontext():
+    with (
+        policy.memory_kept(_kind(point)),
+        torch.no_grad(),
+        forced("reference") if point.executor == PLAIN else nullcontext(),
+    ):
         run = _evoformer(point, device) if point.part == EVOFORMER else _prediction(point, device)
         # What libraries allocate once, such as the threads' buffers, is not part of the cost.
         run(replace(point, residues=8), policy.executor(_kind(point), spill, device))
@@ -175,7 +179,7 @@ def _prediction(point: Point, device: torch.device) -> Run:
         head = model.heads.aligned_error
         if head is not None:
             mask = torch.ones_like(folded.structure.mask[..., 0])
-            confidence.aligned_error(executor, head, folded.representations.pair, mask, head.linear.out_features)
+            confidence.aligned_error(executor, head, folded.representations.pair, mask)
 
     return run
 

@@ -1,4 +1,4 @@
-"""Everything of the size of a stream carried out slab by slab: inference in the memory of the stream and one context."""
+"""Everything of a stream's size carried out slab by slab: inference in the memory of the stream and one context."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
@@ -43,7 +43,7 @@ class Slabs:
         read = [turned(mask, update.axis), *(turned_source if update.reads_source else [])]
         for _, (slab_mask, *aligned), slab in self._visited(read, self._size_of(update, changed), changed):
             assert slab is not None
-            slab += update(slab, slab_mask, context, *aligned)
+            slab.add_(update(slab, slab_mask, context, *aligned))
         self._settle(stream)
         return stream
 

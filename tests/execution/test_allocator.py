@@ -1,5 +1,6 @@
 """Freed memory is kept or given back as asked, and the setting from before comes back."""
 
+import os
 import resource
 import sys
 from pathlib import Path
@@ -69,3 +70,11 @@ def test_elsewhere_nothing_is_done_and_a_reason_given(monkeypatch: pytest.Monkey
     assert allocator.refusal() == "darwin has no glibc"
     with freed_memory_kept():
         give_back()
+
+
+def test_few_kernels_are_kept_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "77")
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    allocator.keep_few_kernels()
+    assert os.environ["LRU_CACHE_CAPACITY"] == "77"
+    assert os.environ.pop("ONEDNN_PRIMITIVE_CACHE_CAPACITY") == "16"

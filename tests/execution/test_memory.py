@@ -32,15 +32,19 @@ def test_slabs_hold_stream_context_and_alignment() -> None:
     # Features of the alignments and templates, the pair's mask, and two thirds of 8 million numbers.
     batch = 1024 * (22 * 4 + 16 + 124 * 50 * 4 + 512 * 20 + 4 * (8 + 152 * 4))
     assert stages["Evoformer"] == (512 + 128 + 512 + 4) * MIB + batch + int(2 / 3 * 32 * MIB)
-    # Two templates, the mean of their values, and three times the logits of four heads.
-    assert stages["templates"] - stages["embedding"] == (2 * 256 + 256 + 3 * 16) * MIB
+    # A template and its context instead of the Evoformer's, the mean of values, three times the logits of four heads.
+    assert stages["templates"] - stages["embedding"] == (256 + 256 - 512 + 256 + 3 * 16) * MIB
 
 
 def test_a_deep_extra_alignment_has_the_largest_context() -> None:
     deep = replace(SIZE, extra_rows=5120, residues=256)
-    more = predicted(MODEL, deep, "slabs", "cuda").stages["embedding"]
-    less = predicted(MODEL, replace(deep, extra_rows=1), "slabs", "cuda").stages["embedding"]
-    assert more - less == 5120 * 256 * (32 * 4 + 4) - 32 * MIB + 5119 * 256 * 20
+    (more, stream), (less, thin) = (
+        (predicted(MODEL, size, "slabs", "cuda").stages["extra MSA"], size.extra_rows * 256 * 64 * 4)
+        for size in (deep, replace(deep, extra_rows=1024))
+    )
+    # The right half and its mask, the features, and four times 13 rows of the left half instead of other temporaries.
+    halves = 4 * 13 * 5120 * 32 * 4 - int(2 / 3 * 32 * MIB)
+    assert more - less - (stream - thin) == 4096 * 256 * (32 * 4 + 4) + 4096 * 256 * 20 + halves
 
 
 def test_spilled_streams_are_elsewhere() -> None:

@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from helixfold.config import StackConfig
+from helixfold.execution import slabs
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack
-from helixfold.model.update import Update
+from helixfold.model.layers import Transition
+from helixfold.model.triangle import TriangleMultiplication
+from helixfold.model.update import Update, row_numbers
 from tests.networks import random_batch, relative_error, tiny_config, tiny_model
 
 
@@ -117,3 +120,30 @@ def test_every_update_says_what_it_needs() -> None:
     for name, module in tiny_model().named_modules():
         if isinstance(module, Update):
             assert module.workspace(16, 32) > 0, name
+
+
+def test_what_temporaries_left_is_given_back_after_every_update_of_a_large_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = []
+    monkeypatch.setattr(slabs, "give_back", lambda: given.append(1))
+    update = Transition(4, 2).eval()
+    for least, expected in ((2**30, 0), (0, 1)):
+        monkeypatch.setattr(slabs, "LEAST_SETTLED", least)
+        Slabs()(update, torch.zeros(1, 3, 3, 4), torch.ones(1, 3, 3))
+        assert len(given) == expected
+
+
+def test_a_new_stream_is_not_made_beside_the_last_context() -> None:
+    run, held = Slabs(rows=2), []
+    update = TriangleMultiplication(8, 8, "rows", 0.0).eval()
+    run(update, torch.zeros(1, 5, 5, 8), torch.ones(1, 5, 5))
+    assert run._buffer is not None
+
+    def rows(numbers: torch.Tensor) -> torch.Tensor:
+        held.append(run._buffer)
+        return torch.zeros(1, numbers.shape[1], 5, 8)
+
+    run.each(rows, row_numbers(5), workspace=1)
+    assert held
+    assert all(each is None for each in held)

@@ -77,9 +77,7 @@ def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Outputs:
 
     options = FoldingOptions(num_recycles=len(case.batches) - 1)
     folded = recycle(step, lambda cycle: [case.batches[cycle]], options).folded
-    return Outputs(
-        representations=folded.representations, structure=folded.structure, logits=model.heads(run, folded)
-    )
+    return Outputs(representations=folded.representations, structure=folded.structure, logits=model.heads(run, folded))
 
 
 def test_all_small_cases_are_in_the_repository() -> None:

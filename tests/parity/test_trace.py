@@ -126,7 +126,15 @@ def ours_by_name(calls: dict[str, list[tuple[Tensor, ...]]], outputs: Outputs) -
 
 def not_compared(name: str) -> bool:
     """Constants, what is the same numbers under a second name, and a norm that is part of an operator here."""
-    parts = ("structure_module/pair_layer_norm", "breaks", "bin_edges", "layer_stack", "pair_activiations", ":/0/affine", ":/1/sc/")
+    parts = (
+        "structure_module/pair_layer_norm",
+        "breaks",
+        "bin_edges",
+        "layer_stack",
+        "pair_activiations",
+        ":/0/affine",
+        ":/1/sc/",
+    )
     return any(part in name for part in parts)
 
 

@@ -54,6 +54,13 @@ def finished(directory: Path, *predictions: Prediction) -> Path:
     return directory
 
 
+def test_logits_are_written_where_there_are_any(tmp_path: Path) -> None:
+    write_prediction(tmp_path, prediction(logits={"lddt": np.ones((12, 50), np.float32)}))
+    with np.load(tmp_path / "logits_model_1_ptm.npz", allow_pickle=False) as archive:
+        assert (archive["lddt"] == 1).all()
+        assert list(archive) == ["lddt"]
+
+
 def read_json(path: Path) -> Any:
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is not JSON")
