@@ -20,13 +20,10 @@ _USED = 2 / 3
 _STRUCTURE_NUMBERS = 1500
 # Of the outer product's left half as many copies are there as it takes steps to make it.
 _HALVES = 4
-# What is beside tensors on a CPU, by size of an element: a share that the heap holds idle (float32 copies of narrow
-# slabs leave gaps, and so do whole streams below 32 MiB), and with two cores what libraries and the operators' blocks
-# take at 256 channels, half of which grows with them. From the peaks of 9 passes of up to 384 residues; their growth
-# from those of 31 passes of up to 1,024 whose matrix products were left out. Blocks above 32 MiB must be given back.
-_IDLE = {4: 1.06, 2: 1.10}
-_IDLE_OF_WHOLE = 1.35
-_BLOCKS, _BLOCK_CHANNELS = {4: 68 * 2**20, 2: 82 * 2**20}, 256
+# What is beside tensors on a CPU, by size of an element: with two cores what libraries and the operators' blocks take,
+# and of whole streams a share that the heap holds idle.
+_BLOCKS = {4: 52 * 2**20, 2: 40 * 2**20}
+_IDLE_OF_WHOLE = 1.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +68,8 @@ def predicted(config: ModelConfig, size: PassSize, executor: str, device: str = 
     s = _Streams(config, size)
     stages = _whole(s) if executor == "whole" else _in_slabs(s, spilled=executor == "spilled")
     if device == "cpu":
-        idle = _IDLE_OF_WHOLE if executor == "whole" else _IDLE[s.itemsize]
-        blocks = int(_BLOCKS[s.itemsize] * (1 + config.evoformer.c_m / _BLOCK_CHANNELS) / 2)
-        stages = {name: int(idle * each) + blocks for name, each in stages.items()}
+        idle = _IDLE_OF_WHOLE if executor == "whole" else 1
+        stages = {name: int(idle * each) + _BLOCKS[s.itemsize] for name, each in stages.items()}
     spilled = s.pair + max(2 * s.template + s.gathered, s.extra, s.msa) if executor == "spilled" else 0
     return Estimate(stages=stages, peak=max(stages.values()), spilled=spilled)
 
@@ -90,8 +86,8 @@ def _in_slabs(s: "_Streams", *, spilled: bool) -> dict[str, int]:
         temporaries = int(_USED * min(_budget(streams[0], s.itemsize), most))
         in_memory = [each for each in streams if not spilled or each < LEAST_BYTES]
         # A spilled stream's slabs, each half as large as the temporaries, wait in two buffers for what is computed and
-        # what is read; buffers of another update's size leave gaps as large.
-        staged = 2 * temporaries if len(in_memory) < len(streams) else 0
+        # what is read.
+        staged = temporaries if len(in_memory) < len(streams) else 0
         return held + context + sum(in_memory) + max(temporaries, halves) + staged
 
     def halves(stack: StackConfig, rows: int) -> int:
@@ -104,7 +100,8 @@ def _in_slabs(s: "_Streams", *, spilled: bool) -> dict[str, int]:
         # Of the first one values are read when its contexts have gone.
         streams = s.pair, s.template, s.logits, s.gathered
         stages["templates"] = max(
-            stage(*streams[: 4 if s.templates > 1 else 3], context=s.template_context), stage(*streams)
+            stage(*streams[: 4 if s.templates > 1 else 3], context=s.template_context),
+            stage(*streams),
         )
     return stages | {
         "extra MSA": stage(s.pair, s.extra, context=extra, halves=halves(config.extra_msa, s.extra_rows)),

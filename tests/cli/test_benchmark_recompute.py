@@ -24,13 +24,14 @@ POINT = Point(
 )
 
 
+@pytest.mark.long
 def test_a_network_that_keeps_less_takes_less_memory() -> None:
     plain, block = (measure(replace(POINT, keep=keep)) for keep in ("none", "block"))
     assert 0 < block < 0.8 * plain
 
 
 def test_a_stack_is_recomputed_as_it_is_in_the_network() -> None:
-    point = replace(POINT, part=EXTRA_MSA, blocks=3)
+    point = replace(POINT, part=EXTRA_MSA, blocks=3, residues=32)
     plain, block = (measure(replace(point, keep=keep)) for keep in ("none", "block"))
     assert 0 < block < 0.8 * plain
 

@@ -22,7 +22,7 @@ EMBEDDERS = ("input_embedder", "recycling_embedder", "template_embedder", "extra
 TRUNK = (*EMBEDDERS, "extra_msa_stack", "evoformer", "single")
 
 
-class Watching:
+class Watching(Whole):
     """`Whole`, keeping note of the dtypes that streams, their sources, and their gradients have."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Watching:
         self.calls = 0
 
     def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
-        changed = Whole()(update, stream, mask, source)
+        changed = super().__call__(update, stream, mask, source)
         self.streams |= {each.dtype for each in (stream, changed, *(source or ())[:1])}
         changed.register_hook(lambda gradient: self.gradients.add(gradient.dtype))
         self.calls += 1
@@ -67,8 +67,15 @@ def test_streams_and_what_is_computed_of_them_stay_narrow(parameters: torch.dtyp
     assert run.streams == run.gradients == {torch.bfloat16}
     for name, dtypes in found.items():
         assert dtypes == {torch.bfloat16 if name.startswith(TRUNK) else torch.float32}, name
-    # Looked up, not multiplied.
-    assert {name for name, _ in linears_and_norms(model)} - found.keys() == {"input_embedder.relative_position"}
+    # What is looked up, and parameters of operators.
+    assert {name for name, _ in linears_and_norms(model)} - found.keys() == {
+        "input_embedder.relative_position",
+        "template_embedder.pair.norm",
+        "template_embedder.attention.key",
+        "template_embedder.attention.value",
+        "structure_module.norm_pair",
+        "structure_module.attention.pair_bias",
+    }
 
 
 def gradients(model: AlphaFold, loss: LossConfig) -> dict[str, Tensor | None]:
