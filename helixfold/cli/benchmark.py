@@ -29,7 +29,7 @@ OTHERS = {
     "memory": "peak memory of predictions by executor, beside the floor and what is predicted",
     "data": "chains per second and size of a feature store, built and read",
     "loader": "training examples a second, from a store and from the files that it was made of",
-    "recompute": "memory and time of a training pass by what is recomputed",
+    "recompute": "memory of a training pass by what is recomputed",
     "optimizer": "a step of the optimizer, beside PyTorch's Adam, clipping and moving average by tensor",
 }
 # What `all` changes on a GPU: the sizes at which kernels are compared.

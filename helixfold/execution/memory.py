@@ -70,7 +70,7 @@ def predicted(config: ModelConfig, size: PassSize, executor: str, device: str = 
     if device == "cpu":
         idle = _IDLE_OF_WHOLE if executor == "whole" else 1
         stages = {name: int(idle * each) + _BLOCKS[s.itemsize] for name, each in stages.items()}
-    spilled = s.pair + max(2 * s.template + s.gathered, s.extra, s.msa) if executor == "spilled" else 0
+    spilled = s.pair + max(s.template + s.gathered, s.extra, s.msa) if executor == "spilled" else 0
     return Estimate(stages=stages, peak=max(stages.values()), spilled=spilled)
 
 
