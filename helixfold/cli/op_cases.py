@@ -43,7 +43,6 @@ class Shape:
     residues: int = 256
     rows: int = 128  # of the MSA
     extra_rows: int = 1024
-    templates: int = 4
     dtype: torch.dtype = torch.float32
 
     @property
@@ -172,13 +171,6 @@ def _attention_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
         name="extra MSA global column attention",
         calls=((GLOBAL_ATTENTION, (x, mask, make.norm(c), *maps, extra.msa_heads)),),
     )
-    if model.template is not None and shape.templates > 0:
-        h = model.template.attention_heads
-        d = model.template.attention_channels // h
-        query = make.stream(r * r, h, 1, d)
-        keys = [make.stream(r * r, h, shape.templates, d) for _ in range(2)]
-        arguments = (query, *keys, make.ones(r * r, shape.templates))
-        yield OpCase(name="template pointwise attention", calls=((ATTENTION, arguments),))
 
 
 def _triangle_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:

@@ -22,7 +22,7 @@ _STRUCTURE_NUMBERS = 1500
 _HALVES = 4
 # What is beside tensors on a CPU, by size of an element: with two cores what libraries and the operators' blocks take,
 # and of whole streams a share that the heap holds idle.
-_BLOCKS = {4: 52 * 2**20, 2: 40 * 2**20}
+_BLOCKS = {4: 50 * 2**20, 2: 40 * 2**20}
 _IDLE_OF_WHOLE = 1.3
 
 

@@ -20,7 +20,7 @@ from helixfold.cli.op_cases import OpCase, Shape, Work, op_cases
 from helixfold.ops.dispatch import Backend, Op
 
 CPU = torch.device("cpu")
-SMALL = Shape(preset="tiny", residues=8, rows=4, extra_rows=5, templates=2)
+SMALL = Shape(preset="tiny", residues=8, rows=4, extra_rows=5)
 # How often a block does what a case does.
 IN_A_BLOCK = {
     "MSA row attention": 1,
