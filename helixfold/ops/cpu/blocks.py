@@ -19,6 +19,14 @@ def parts(length: int, size: int) -> Iterator[slice]:
         yield slice(length * index // count, length * (index + 1) // count)
 
 
+def rows_of_samples(x: Tensor, weight: Tensor, of_one: int) -> Iterator[tuple[int, slice]]:
+    """Indices of blocks of `x` [b n k c] for which maps by `weight` take so many bytes for each core."""
+    b, n, k, _ = x.shape
+    for sample in range(b):
+        for rows in parts(n, of_all_cores(of_one) // (len(weight) * k * x.element_size())):
+            yield sample, rows
+
+
 class Scratch:
     """Memory for temporaries that every block uses again: fresh memory is slow, it is mapped page by page."""
 

@@ -1,6 +1,5 @@
 """Global attention in blocks of rows that stay in the cache all the way from the stream to its change."""
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -8,7 +7,7 @@ from einops import rearrange
 from torch import Tensor
 
 from helixfold.ops.cpu.attention import Rows
-from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts
+from helixfold.ops.cpu.blocks import Scratch, rows_of_samples
 from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.linear import Affine
@@ -53,7 +52,7 @@ class _GlobalAttention(torch.autograd.Function):
         query_weight, weight, offset, out_weight, out_offset = (each.to(x.dtype) for each in parameters)
         change = torch.empty_like(x)
         scratch = Scratch()
-        for index in _indices(x, weight):
+        for index in rows_of_samples(x, weight, _BLOCK_BYTES):
             gated = _gated(x, index, mask, penalty, query_weight, weight, offset, scratch)
             change[index] = mapped(gated.flatten(0, 1), out_weight, out_offset).view(change[index].shape)
         return change
@@ -65,7 +64,7 @@ class _GlobalAttention(torch.autograd.Function):
         of_x = torch.empty_like(x)
         of_query_map, of_maps, of_out = (MapGradient(each) for each in (query_weight, weight, out_weight))
         scratch = Scratch()
-        for index in _indices(x, weight):
+        for index in rows_of_samples(x, weight, _BLOCK_BYTES):
             normed, scale = normalised(x[index])
             inputs = normed.to(x.dtype)
             block = _block(normed, inputs, index, mask, penalty, query_weight, weight, offset, scratch)
@@ -109,14 +108,6 @@ class _Block(NamedTuple):
     @staticmethod
     def for_elements(of_rows: Tensor) -> Tensor:
         return rearrange(of_rows, "n 1 h d -> n 1 (h d)")
-
-
-def _indices(x: Tensor, weight: Tensor) -> Iterator[tuple[int, slice]]:
-    """Samples and rows of blocks."""
-    b, n, k, _ = x.shape
-    for sample in range(b):
-        for rows in parts(n, of_all_cores(_BLOCK_BYTES) // (len(weight) * k * x.element_size())):
-            yield sample, rows
 
 
 def _block(

@@ -1,6 +1,5 @@
 """Self-attention in blocks of rows that stay in the cache all the way from the stream to its change."""
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -8,7 +7,7 @@ from einops import rearrange
 from torch import Tensor
 
 from helixfold.ops.cpu.attention import Rows, bias_of_rows
-from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts
+from helixfold.ops.cpu.blocks import Scratch, rows_of_samples
 from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.linear import Affine
@@ -49,7 +48,7 @@ class _SelfAttention(torch.autograd.Function):
         weight, offset, out_weight, out_offset = (each.to(x.dtype) for each in parameters)
         change, wide = torch.empty_like(x), bias_of_rows(bias)
         scratch = Scratch()
-        for index in _indices(x, weight):
+        for index in rows_of_samples(x, weight, _BLOCK_BYTES):
             gated = _gated(x, index, penalty, wide, weight, offset, heads, scratch)
             change[index] = mapped(gated, out_weight, out_offset).view(change[index].shape)
         return change
@@ -62,7 +61,7 @@ class _SelfAttention(torch.autograd.Function):
         of_bias = torch.zeros(bias.shape) if ctx.needs_input_grad[2] else None
         of_maps, of_out = MapGradient(weight), MapGradient(out_weight)
         scratch, wide = Scratch(), bias_of_rows(bias)
-        for index in _indices(x, weight):
+        for index in rows_of_samples(x, weight, _BLOCK_BYTES):
             normed, scale = normalised(x[index])
             inputs = normed.to(x.dtype)
             block = _block(inputs, index, penalty, wide, weight, offset, ctx.heads, scratch)
@@ -94,14 +93,6 @@ class _Block(NamedTuple):
     def by_head(self, channels: Tensor) -> Tensor:
         n, h = self.attention.query.shape[:2]
         return rearrange(channels, "(n k) (h d) -> n h k d", n=n, h=h)
-
-
-def _indices(x: Tensor, weight: Tensor) -> Iterator[tuple[int, slice]]:
-    """Samples and rows of blocks."""
-    b, n, k, _ = x.shape
-    for sample in range(b):
-        for rows in parts(n, of_all_cores(_BLOCK_BYTES) // (len(weight) * k * x.element_size())):
-            yield sample, rows
 
 
 def _block(
