@@ -1,7 +1,6 @@
-"""The house rules that a reader of DESIGN relies on: imports go down only, and nothing unsafe is called."""
+"""The house rules that a reader relies on: imports go down only, and heavy libraries have rooms of their own."""
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,10 +28,6 @@ FLOORS = [
     ("helixfold.write", "helixfold.inference", "helixfold.training"),
     ("helixfold.cli",),
 ]
-UNSAFE = re.compile(
-    r"\bpickle\.loads?\(|allow_pickle\s*=\s*True|weights_only\s*=\s*False|shell\s*=\s*True|\bos\.system\b|yaml\.load\("
-    r"|(?<![.\w])(eval|exec)\("
-)
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -64,25 +59,15 @@ def test_imports_go_down_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_only_the_named_rooms_import_the_heavy_or_risky(path: Path) -> None:
+def test_only_the_named_rooms_import_the_heavy(path: Path) -> None:
     module = module_name(path)
     for imported in imports(path):
         if imported.startswith("torch.distributed"):
             assert module.startswith(("helixfold.parallel", "helixfold.training")), module
         if imported.split(".")[0] == "triton":
             assert module.startswith("helixfold.ops.triton"), module
-        if imported.split(".")[0] == "subprocess":
-            assert module == "data_pipeline.search.process", module
         if imported.split(".")[0] == "torch":
             assert not module.startswith("data_pipeline"), module
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_nothing_runs_what_it_is_given(path: Path) -> None:
-    found = [
-        line for line in path.read_text().splitlines() if UNSAFE.search(line) and not line.lstrip().startswith("#")
-    ]
-    assert not found
 
 
 def test_the_model_needs_only_torch_numpy_einops_and_jaxtyping() -> None:

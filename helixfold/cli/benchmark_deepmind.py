@@ -57,11 +57,11 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         }
 
     parameters: dict[str, dict[str, Any]] = {}
-    with np.load(folder / "parameters.npz") as arrays:
+    with np.load(folder / "parameters.npz", allow_pickle=False) as arrays:
         for name in arrays.files:
             scope, leaf = name.split("//")
             parameters.setdefault(scope, {})[leaf] = jax.device_put(arrays[name])
-    with np.load(folder / "features.npz") as arrays:
+    with np.load(folder / "features.npz", allow_pickle=False) as arrays:
         samples = {name: jax.device_put(arrays[name]) for name in arrays.files}
     residues = samples["aatype"].shape[1]
     previous = {
