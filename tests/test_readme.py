@@ -1,4 +1,4 @@
-"""The README tells the truth: its Python runs, its links lead somewhere. Its commands are run by .ci/run."""
+"""README and docs tell the truth: their Python runs, their links lead somewhere. Their commands are run by .ci/run."""
 
 import re
 from pathlib import Path
@@ -9,17 +9,21 @@ from helixfold.cli.main import main
 from tests.data_pipeline.datasets.training_files import write_training_files
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text() for page in PAGES}
+each_page = pytest.mark.parametrize("page", PAGES, ids=TEXTS)
+MOST_LINES_OF_THE_README = 220
 
 
 def example(words: str) -> str:
     """The Python example that contains these words."""
-    (found,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if words in block)
+    blocks = [block for text in TEXTS.values() for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
+    (found,) = (block for block in blocks if words in block)
     return str(found)
 
 
 def run(source: str) -> None:
-    exec(compile(source, "README.md", "exec"), {})
+    exec(compile(source, "an example", "exec"), {})
 
 
 def test_the_python_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +42,31 @@ def test_the_training_example_runs(
     assert "(40, 14, 3)" in capsys.readouterr().out
 
 
-def test_links_lead_to_files_that_exist() -> None:
-    links = re.findall(r"\]\((?!http)([^)]+)\)", README)
-    assert len(links) > 5
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@each_page
+def test_links_lead_to_files_that_exist(page: Path) -> None:
+    links = [link.partition("#")[0] for link in re.findall(r"\]\((?!http|#)([^)\s]+)\)", page.read_text())]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@each_page
+def test_links_to_a_section_lead_to_its_heading(page: Path) -> None:
+    for link, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        other = page.parent / link if link else page
+        headings = re.findall(r"^#+ (.+)$", other.read_text(), re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = re.findall(r"^- \[[^]]+\]\((\w+)\.md\)", TEXTS["docs/index.md"], re.MULTILINE)
+    assert sorted([*listed, "index"]) == [page.stem for page in PAGES[1:]]
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(TEXTS["README.md"].splitlines()) <= MOST_LINES_OF_THE_README
+
+
+@each_page
+def test_what_is_no_command_is_not_run(page: Path) -> None:
+    """Of the two languages for a shell, `bash` is run word for word and `sh` is not; there are no others."""
+    languages = set(re.findall(r"^ *```(\w+)", page.read_text(), re.MULTILINE))
+    assert languages <= {"bash", "sh", "python", "json", "toml", "text"}

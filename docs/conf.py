@@ -1,0 +1,44 @@
+"""How Sphinx builds these pages: plain Markdown that reads as well where it lies.
+
+python -m pip install -c constraints.txt -e '.[docs]'
+sphinx-build -W --keep-going docs build/docs
+"""
+
+import re
+
+from sphinx.application import Sphinx
+
+import helixfold
+
+project = "helixfold"
+author = "the helixfold authors"
+release = version = helixfold.__version__
+
+extensions = ["myst_parser"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "helixfold"
+html_show_copyright = False
+myst_heading_anchors = 3
+# Tables and code of these pages are for reading, not for a highlighter's guess.
+highlight_language = "none"
+
+_CONTENTS = re.compile(r"^## (.+)$|^- \[[^]]+\]\((\w+)\.md\)", re.MULTILINE)
+
+
+def _contents(_: Sphinx, name: str, source: list[str]) -> None:
+    """The list of pages in index.md is the table of contents: who reads it as plain Markdown sees no directive."""
+    if name != "index":
+        return
+    lines: list[str] = []
+    for heading, page in _CONTENTS.findall(source[0]):
+        if heading:
+            lines += ["```", "", "```{toctree}", ":hidden:", f":caption: {heading}", ""]
+        else:
+            lines.append(page)
+    source[0] += "\n" + "\n".join([*lines[1:], "```", ""])
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _contents)
