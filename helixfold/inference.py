@@ -1,5 +1,6 @@
 """Folding one target with one model: draws, recycling, early stop, confidence."""
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, kw_only=True)
 class FoldingOptions:
-    """How hard to try. `recycle_tolerance` stops recycling once distances change by less (Angstrom, 0 never).
+    """How hard to try. `recycle_tolerance` stops recycling once distances change by less (Angstrom, 0 never), and
+    `stop_at_score` once the mean pLDDT is at least that (None: never).
 
     `logits` keeps those of all heads, which else are never there for all pairs at once.
     """
@@ -40,6 +42,7 @@ class FoldingOptions:
     seed: int = 0
     dtype: str = "float32"
     logits: bool = False
+    stop_at_score: float | None = None
 
     def __post_init__(self) -> None:
         if self.num_recycles < 0 or self.num_ensemble < 1 or self.recycle_tolerance < 0 or self.seed < 0:
@@ -47,6 +50,10 @@ class FoldingOptions:
                 "num_recycles, recycle_tolerance and seed must not be negative and num_ensemble at least 1, got "
                 f"{self.num_recycles}, {self.recycle_tolerance}, {self.seed} and {self.num_ensemble}"
             )
+        if not 0 <= self.recycle_tolerance < math.inf:
+            raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
+        if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:
+            raise InputError(f"stop_at_score is a mean pLDDT, above 0 and at most 100, got {self.stop_at_score}")
         if self.dtype not in DTYPES:
             raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
@@ -64,10 +71,11 @@ def recycle(
     step: Callable[[Sequence[Batch], Recycled | None], Folded],
     draw: Callable[[int], Sequence[Batch]],
     options: FoldingOptions,
+    is_good_enough: Callable[[Folded], bool] = lambda _: False,
 ) -> LastPass:
     """Run `num_recycles + 1` passes, each on a fresh draw and on what the pass before found (Suppl. Alg. 30).
 
-    `draw(k)` gives pass k its ensemble, `step` runs the network on it.
+    `draw(k)` gives pass k its ensemble, `step` runs the network on it; no pass follows one that `is_good_enough`.
     """
     previous = None
     for cycle in range(options.num_recycles + 1):
@@ -77,6 +85,8 @@ def recycle(
             change = distance_change(previous.positions, folded.structure.positions, ensemble[0].seq_mask)
             if bool((change < options.recycle_tolerance).all()):
                 return LastPass(folded=folded, num_recycles=cycle, converged=True)
+        if is_good_enough(folded):
+            return LastPass(folded=folded, num_recycles=cycle, converged=False)
         if cycle < options.num_recycles:
             previous = folded.recycled()
             # Its MSA is not held while the next pass makes one.
@@ -104,25 +114,35 @@ def fold(
     *,
     stages: Stages,
     notes: tuple[str, ...] = (),
+    name: str | None = None,
 ) -> Prediction:
-    """Predict one target with one model.
+    """Predict one target with one model; the prediction has the model's name if it is not given another.
 
     The result depends only on features, parameters, options and the device's arithmetic.
     """
     device = next(model.parameters()).device
+    name = name or preset.name
 
     def draw(cycle: int) -> list[Batch]:
-        with stages.stage(f"{preset.name}: sampling"):
+        with stages.stage(f"{name}: sampling"):
             draws = range(options.num_ensemble)
             return [_draw(features, preset, [options.seed, cycle, index], device) for index in draws]
 
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
-        with stages.stage(f"{preset.name}: network"):
+        with stages.stage(f"{name}: network"):
             return model.fold(run, ensemble, previous, DTYPES[options.dtype])
 
-    last = recycle(step, draw, options)
-    with stages.stage(f"{preset.name}: confidence"):
-        return _prediction(model, run, last, features=features, preset=preset, options=options, notes=notes)
+    def is_good_enough(folded: Folded) -> bool:
+        return options.stop_at_score is not None and _mean_plddt(model, folded) >= options.stop_at_score
+
+    last = recycle(step, draw, options, is_good_enough)
+    with stages.stage(f"{name}: confidence"):
+        return _prediction(model, run, last, features=features, name=name, options=options, notes=notes)
+
+
+def _mean_plddt(model: AlphaFold, folded: Folded) -> float:
+    plddt = confidence.plddt(model.heads.lddt(folded.structure.single))
+    return float(confidence.ranking_confidence(plddt, torch.ones_like(plddt))[0])
 
 
 def _draw(features: Features, preset: Preset, position: Sequence[int], device: torch.device) -> Batch:
@@ -137,7 +157,7 @@ def _prediction(
     last: LastPass,
     *,
     features: Features,
-    preset: Preset,
+    name: str,
     options: FoldingOptions,
     notes: tuple[str, ...],
 ) -> Prediction:
@@ -153,7 +173,7 @@ def _prediction(
     residue_plddt = plddt[0].cpu().numpy()
     atom_mask = structure.mask[0].cpu().numpy()
     return Prediction(
-        model=preset.name,
+        model=name,
         protein=Protein(
             aatype=features.aatype,
             atom_positions=structure.positions[0].cpu().numpy(),
@@ -171,4 +191,5 @@ def _prediction(
         converged=last.converged,
         logits=None if logits is None else logits.arrays(),
         notes=notes,
+        seed=options.seed,
     )

@@ -1,7 +1,6 @@
-"""One target of `helixfold predict`: what it will take, and then its features, structures and confidences."""
+"""The targets of `helixfold predict`, how they are to be folded, and what each of them will take."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -12,28 +11,48 @@ from tqdm import tqdm
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.search.plan import SearchPlan
-from helixfold.cli import plans, searching
+from helixfold.cli import searching
 from helixfold.cli.plans import Forecast, MemoryOptions, Rows
 from helixfold.cli.searching import FEATURES_FILE, prepare_in
-from helixfold.execution.policy import NotEnoughMemoryError, Plan, Room, release, stepping_down
-from helixfold.execution.slabs import Slabs
-from helixfold.execution.whole import Whole
-from helixfold.inference import DTYPES, FoldingOptions, fold
+from helixfold.execution.policy import Plan, Room
+from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.parallel.crew import Crew
-from helixfold.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.weights.find import ReadyModel
-from helixfold.write.results import Prediction, write_prediction, write_ranking, write_timings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """One prediction that every target gets: a model, fed with the draws of one seed."""
+
+    name: str  # of its files: the model's, with the seed where there are several
+    model: ReadyModel
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How all targets of a run are folded."""
+    """How all targets of a run are folded; the seeds are `options.seed` and those after it."""
 
     searches: SearchPlan
     models: tuple[ReadyModel, ...]
     options: FoldingOptions
     memory: MemoryOptions
     crew: Crew
+    num_seeds: int = 1
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        """The predictions in the order in which they are made: all models with one seed, then with the next."""
+        seeds = range(self.options.seed, self.options.seed + self.num_seeds)
+        return [
+            Wanted(
+                name=f"{model.preset.name}_seed_{seed}" if self.num_seeds > 1 else model.preset.name,
+                model=model,
+                seed=seed,
+            )
+            for seed in seeds
+            for model in self.models
+        ]
 
     @property
     def device(self) -> torch.device:
@@ -94,105 +113,7 @@ class Job:
             found = method.plan(model, read, method.memory.room(method.device, directory))
             yield Forecast(target=self.name, model=model.preset.name, rows=read, plan=found)
 
-    def fold(self, directory: Path, method: Method, stages: Stages) -> list[Prediction]:
-        """Everything for one target: features, structures, confidences, and last the ranking that marks it done.
-
-        All ranks of a group call this, and the first one makes the features and writes; who fails, fails for all.
-        """
-        group, leads = method.crew.group, method.crew.leads
-        with stages.stage("features"):
-            made = group.together(lambda: self.prepare(directory, method) if leads else None)
-            features = group.together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
-        found = method.memory.room(method.device, directory)
-        rooms = group.exchange([found.memory, found.spill])
-        room = Room(memory=min(memory for memory, _ in rooms), spill=min(spill for _, spill in rooms))
-        planned = [(model, method.plan(model, Rows.of(features), room)) for model in method.models]
-        for model, plan in planned:
-            if not plan.fits and method.memory.executor == plans.AUTOMATIC:
-                raise NotEnoughMemoryError(f"{model.preset.name}: {plan.problem}")
-        predictions, taken = [], {}
-        for model, plan in tqdm(planned, desc="models", unit="model", leave=False, disable=method.no_bars):
-            name = model.preset.name
-            spill = method.memory.spill_directory or directory
-            if (remark := plans.remark(plan, name, spill)) is not None:
-                method.say(f"{self.name}: {remark}")
-            prediction, taken[name] = _fold_with(model, plan, features, method=method, stages=stages, spill=spill)
-            predictions.append(prediction)
-            with stages.stage(f"{name}: writing"):
-                group.together(lambda: write_prediction(directory, predictions[-1]) if leads else None)
-        facts = {
-            "residues": len(self.sequence),
-            "msa_rows": len(features.msa),
-            "templates": len(features.template_domain_names),
-            "device": str(method.device),
-            "ranks": group.size,
-            "threads": torch.get_num_threads(),
-            "dtype": method.options.dtype,
-            "torch": torch.__version__,
-        }
-
-        def finish() -> None:
-            # Timings come before the ranking, whose file marks the target as finished.
-            write_timings(directory, {**facts, "models": taken, "stages": stages.table()}, notes=predictions[0].notes)
-            write_ranking(directory, predictions)
-
-        group.together(lambda: finish() if leads else None)
-        return predictions
-
     @property
     def _ready(self) -> Features:
         assert self.features is not None
         return self.features
-
-
-def _fold_with(
-    model: ReadyModel, plan: Plan, features: Features, *, method: Method, stages: Stages, spill: Path
-) -> tuple[Prediction, dict[str, object]]:
-    """A prediction, and by which executor and in how much memory it was made."""
-    preset, device, crew = model.preset, method.device, method.crew
-
-    def attempt(within: Whole | Slabs) -> tuple[Prediction, int]:
-        release(device)
-        reset_peak_memory(device)
-        held, before = peak_memory(device), len(stages.finished)
-        with _progress(model, method):
-            prediction = crew.carried_out(
-                within,
-                lambda run: fold(
-                    model.network, run, features, preset, method.options, stages=stages, notes=model.notes
-                ),
-            )
-        return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
-
-    def say(line: str) -> None:
-        method.say(f"{features.domain_name}: {preset.name}: {line}")
-
-    executor, (prediction, peak) = stepping_down(attempt, plan, device, spill, say)
-    sizes = {"predicted_peak_gib": plan.estimates[executor].peak, "measured_peak_gib": peak}
-    return prediction, {"executor": executor, **{name: round(size / 2**30, 3) for name, size in sizes.items()}}
-
-
-@contextmanager
-def _progress(model: ReadyModel, method: Method) -> Iterator[None]:
-    """A bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
-    blocks = [*model.network.extra_msa_stack.blocks, *model.network.evoformer.blocks]
-    share = 1 / (len(blocks) * method.options.num_ensemble)
-    layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
-    passes = method.options.num_recycles + 1
-    with ExitStack() as stack:
-        bar = stack.enter_context(
-            tqdm(
-                total=passes,
-                desc=f"{model.preset.name} passes",
-                bar_format=layout,
-                leave=False,
-                disable=method.no_bars,
-            )
-        )
-
-        def block_done(*_: object) -> None:
-            bar.update(share)
-
-        for block in blocks:
-            stack.enter_context(block.register_forward_hook(block_done))
-        yield

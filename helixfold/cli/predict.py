@@ -10,10 +10,12 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
 from helixfold.cli import devices, plans, searching
+from helixfold.cli.folding import fold_target
 from helixfold.cli.jobs import Job, Method
 from helixfold.cli.main import carry_out
 from helixfold.cli.plans import Forecast, MemoryOptions
 from helixfold.cli.searching import check_earlier, check_output, read_features, search_for_all
+from helixfold.cli.sizes import positive
 from helixfold.cli.targets import check_names, read_targets
 from helixfold.device import pick_device
 from helixfold.execution import allocator
@@ -24,7 +26,8 @@ from helixfold.parallel.queue import Queue
 from helixfold.presets import PRESETS
 from helixfold.stages import Stages
 from helixfold.weights.find import find_models
-from helixfold.write.results import Prediction, is_complete, write_failures
+from helixfold.write.ranking import Finished, read_finished
+from helixfold.write.results import RANKING_FILE, write_failures
 
 SOME_FAILED = 1
 # What goes wrong with one target and leaves the others alone.
@@ -41,6 +44,7 @@ def predict(
     options: FoldingOptions | None = None,
     crew: Crew | None = None,
     memory: MemoryOptions | None = None,
+    num_seeds: int = 1,
     overwrite: bool = False,
     dry_run: bool = False,
 ) -> int:
@@ -67,13 +71,20 @@ def predict(
         check = check_earlier if dry_run else check_output
         check(output, {job.name: job.sequence for job in jobs})
         limits = limits.shared(sharers(), crew.mesh.device)
-        return Method(searches=plan or SearchPlan(), models=tuple(found), options=options, memory=limits, crew=crew)
+        return Method(
+            searches=plan or SearchPlan(),
+            models=tuple(found),
+            options=options,
+            memory=limits,
+            crew=crew,
+            num_seeds=num_seeds,
+        )
 
     method = crew.world.together(ready)
-    names = [model.preset.name for model in method.models]
+    names = [wanted.name for wanted in method.wanted]
     # As the first process finds it, for others may begin to write before the last one has looked.
     finished = crew.world.exchange(
-        [job.name for job in jobs if not overwrite and is_complete(output / job.name, names)]
+        [job.name for job in jobs if not overwrite and _is_complete(output / job.name, names)]
     )[0]
     left = [job for job in jobs if job.name not in finished]
     if crew.mesh.is_first:
@@ -107,12 +118,18 @@ def predict(
 def _failure_of(job: Job, directory: Path, method: Method, stages: Stages) -> str | None:
     """Fold a target; why it failed, if it did."""
     try:
-        method.say(_summary(directory, job.fold(directory, method, stages)))
+        if order := fold_target(job, directory, method, stages):
+            method.say(_summary(directory, order))
     except _FAILURES as error:
         failure = str(error) if isinstance(error, ElsewhereError) else f"{type(error).__name__}: {error}"
         method.say(f"{job.name}: failed: {failure}", file=sys.stderr)
         return failure
     return None
+
+
+def _is_complete(directory: Path, names: Iterable[str]) -> bool:
+    """Whether all these predictions of a target are there and ranked, so that it can be skipped."""
+    return (directory / RANKING_FILE).is_file() and all(read_finished(directory, name) for name in names)
 
 
 def _close(queue: Queue, output: Path) -> int:
@@ -139,12 +156,12 @@ def _forecast(jobs: Iterable[Job], output: Path, method: Method) -> int:
     return SOME_FAILED if failed or not all(each.plan.fits for each in forecasts) else 0
 
 
-def _summary(directory: Path, predictions: Sequence[Prediction]) -> str:
-    best = max(predictions, key=lambda prediction: prediction.ranking_confidence)
+def _summary(directory: Path, order: Sequence[Finished]) -> str:
+    best = order[0]
     ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
     plural = "" if best.num_recycles == 1 else "s"
     recycles = f"{best.num_recycles} recycle{plural}{' (settled)' if best.converged else ''}"
-    return f"{directory.name}: mean pLDDT {best.ranking_confidence:.1f}{ptm}, {best.model}, {recycles} -> {directory}"
+    return f"{directory.name}: mean pLDDT {best.ranking_confidence:.1f}{ptm}, {best.name}, {recycles} -> {directory}"
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -222,6 +239,19 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         action="store_true",
         help="write the logits of all heads to logits_<model>.npz; for N residues 512 x N x N bytes of memory more",
     )
+    how.add_argument(
+        "--num-seeds",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="predictions by each model, with the seed and those after it; all are ranked together (%(default)s)",
+    )
+    how.add_argument(
+        "--stop-at-score",
+        type=float,
+        metavar="PLDDT",
+        help="make no more passes, and no more predictions, once one has this mean pLDDT (never)",
+    )
     how.add_argument("--seed", type=int, default=defaults.seed, metavar="N", help="of everything random (%(default)s)")
     how.add_argument(
         "--dtype", choices=list(DTYPES), default=defaults.dtype, help="of the trunk's arithmetic (%(default)s)"
@@ -260,6 +290,7 @@ def _run_here(options: argparse.Namespace) -> int:
                 options=folding,
                 crew=crew,
                 memory=memory,
+                num_seeds=options.num_seeds,
                 overwrite=options.overwrite,
                 dry_run=options.dry_run,
             )
@@ -276,6 +307,7 @@ def _read(options: argparse.Namespace) -> tuple[list[Job], FoldingOptions, Searc
         logits=options.save_logits,
         seed=options.seed,
         dtype=options.dtype,
+        stop_at_score=options.stop_at_score,
     )
     if options.features and not options.inputs:
         searching.refuse(options, searching.OPTIONS, "would do nothing: features are ready; give it the sequences")

@@ -6,7 +6,7 @@ target that has it is finished.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,12 +19,11 @@ from data_pipeline.protein import Protein
 from helixfold import __version__
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
-from helixfold.write.plots import CONFIDENCE_BANDS, pae_plot, plddt_plot
+from helixfold.write.plots import CONFIDENCE_BANDS
 
 RANKING_FILE: Final = "ranking_debug.json"
 TIMINGS_FILE: Final = "timings.json"
 FAILURES_FILE: Final = "failures.json"
-_FILES_OF_A_MODEL = (("unrelaxed", "pdb"), ("unrelaxed", "cif"), ("confidence", "json"))
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 # As AlphaFold's own program writes PAE; AlphaFold DB rounds to whole Angstrom to save space, in the same layout.
 _PAE_STEPS_PER_ANGSTROM = 10
@@ -34,7 +33,7 @@ _PAE_STEPS_PER_ANGSTROM = 10
 class Prediction:
     """One model's prediction of one target; padding is removed."""
 
-    model: str  # such as model_1_ptm; part of file names
+    model: str  # such as model_1_ptm, or model_1_ptm_seed_3 where there are several seeds; part of file names
     protein: Protein  # B-factors are pLDDT
     plddt: Float[np.ndarray, "r"]  # 0 to 100
     pae: Float[np.ndarray, "r r"] | None  # Angstrom: error of residue j when aligned on residue i
@@ -45,6 +44,7 @@ class Prediction:
     converged: bool  # recycling ended early, because the structure no longer moved
     notes: tuple[str, ...] = ()  # what every reader of the files must know, such as that parameters are untrained
     logits: Mapping[str, np.ndarray] | None = None  # of each head, where they were asked for
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if not _MODEL_NAME.fullmatch(self.model):
@@ -80,8 +80,8 @@ def write_prediction(directory: Path, prediction: Prediction) -> None:
     (directory / RANKING_FILE).unlink(missing_ok=True)
     model, protein, notes = prediction.model, prediction.protein, prediction.notes
     cif = to_mmcif(protein, name=directory.resolve().name, model=model, notes=notes, plddt=prediction.plddt)
-    _write(directory / f"unrelaxed_{model}.cif", cif)
-    _write(directory / f"confidence_{model}.json", _confidence_json(prediction))
+    write_file(directory / f"unrelaxed_{model}.cif", cif)
+    write_file(directory / f"confidence_{model}.json", _confidence_json(prediction))
     if prediction.pae is not None:
         with replacing(directory / f"pae_{model}.json") as temporary, temporary.open("wb") as stream:
             stream.writelines(_pae_json(prediction))
@@ -90,52 +90,21 @@ def write_prediction(directory: Path, prediction: Prediction) -> None:
             np.savez(archive, allow_pickle=False, **prediction.logits)
     # Last, because a structure that the PDB format cannot hold is an error, and the mmCIF file then remains.
     origin = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
-    _write(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [origin, *notes]))
-
-
-def write_ranking(directory: Path, predictions: Sequence[Prediction]) -> None:
-    """Finish a target whose predictions are written: rank them, draw them, and mark it as complete.
-
-    Files: ranked_<n>.pdb and .cif (copies, 0 is the best), plddt.png, pae.png if there is a PAE, ranking_debug.json.
-    """
-    confidences = {prediction.model: prediction.ranking_confidence for prediction in predictions}
-    if not predictions or len(confidences) < len(predictions):
-        raise ValueError(f"ranking needs one or more predictions of different models, got {list(confidences)}")
-    ranked = sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
-    notes = list(dict.fromkeys(note for prediction in ranked for note in prediction.notes))
-    for rank, prediction in enumerate(ranked):
-        for kind in ("pdb", "cif"):
-            structure = (directory / f"unrelaxed_{prediction.model}.{kind}").read_bytes()
-            _write(directory / f"ranked_{rank}.{kind}", structure)
-    _remove_ranks_from(directory, len(ranked))
-
-    _write(directory / "plddt.png", plddt_plot({prediction.model: prediction.plddt for prediction in ranked}, notes))
-    paes = {prediction.model: prediction.pae for prediction in ranked if prediction.pae is not None}
-    if paes:
-        max_pae = max(prediction.max_pae for prediction in ranked if prediction.max_pae is not None)
-        _write(directory / "pae.png", pae_plot(paes, max_pae, notes))
-    order = [prediction.model for prediction in ranked]
-    _write(directory / RANKING_FILE, _json({"plddts": confidences, "order": order, "notes": notes}, indent=4))
+    write_file(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [origin, *notes]))
 
 
 def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
     """Write how long each stage took, and whatever else was measured, to timings.json."""
     directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / TIMINGS_FILE, _json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
+    write_file(directory / TIMINGS_FILE, to_json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
 
 
 def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES_FILE) -> None:
     """Write why targets of a batch failed, by name, to failures.json; without failures there is no such file."""
     if failures:
-        _write(directory / file, _json(failures, indent=4))
+        write_file(directory / file, to_json(failures, indent=4))
     else:
         (directory / file).unlink(missing_ok=True)
-
-
-def is_complete(directory: Path, models: Iterable[str]) -> bool:
-    """Whether all these models' predictions of a target are there and ranked, so that it can be skipped."""
-    names = [f"{stem}_{model}.{kind}" for model in models for stem, kind in _FILES_OF_A_MODEL]
-    return all((directory / name).is_file() for name in [*names, "ranked_0.pdb", "ranked_0.cif", RANKING_FILE])
 
 
 def _confidence_json(prediction: Prediction) -> str:
@@ -149,6 +118,7 @@ def _confidence_json(prediction: Prediction) -> str:
         "confidenceScore": scores,
         "confidenceCategory": [CONFIDENCE_BANDS[band].letter for band in bands.tolist()],
         "model": prediction.model,
+        "seed": prediction.seed,
         "plddt": scores,
         "mean_plddt": round(float(plddt.mean()), 2),
         "fraction_plddt": {
@@ -161,7 +131,7 @@ def _confidence_json(prediction: Prediction) -> str:
         "converged": prediction.converged,
         "notes": list(prediction.notes),
     }
-    return _json(content)
+    return to_json(content)
 
 
 def _pae_json(prediction: Prediction) -> Iterator[bytes]:
@@ -175,15 +145,16 @@ def _pae_json(prediction: Prediction) -> Iterator[bytes]:
         text = ",".join([numbers[step] for step in np.rint(row * steps).astype(np.int64).tolist()])
         yield f"{',' if index else ''}[{text}]".encode()
     rest = {"max_predicted_aligned_error": prediction.max_pae, "notes": list(prediction.notes)}
-    yield f"],{_json(rest)[1:]}]".encode()
+    yield f"],{to_json(rest)[1:]}]".encode()
 
 
-def _json(content: Mapping[str, object], indent: int | None = None) -> str:
+def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
+    """JSON as all our files have it: compact unless indented, and no numbers that JSON does not have."""
     separators = (",", ":") if indent is None else None
     return json.dumps(content, indent=indent, separators=separators, allow_nan=False)
 
 
-def _remove_ranks_from(directory: Path, first: int) -> None:
+def remove_ranks_from(directory: Path, first: int) -> None:
     """Remove what an earlier run with more models ranked lower, for these ranks no longer exist."""
     for path in directory.glob("ranked_*.*"):
         match = re.fullmatch(r"ranked_(\d+)\.(pdb|cif)", path.name)
@@ -191,6 +162,7 @@ def _remove_ranks_from(directory: Path, first: int) -> None:
             path.unlink()
 
 
-def _write(path: Path, content: str | bytes) -> None:
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file that appears whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from data_pipeline.features.schema import Features
-from helixfold.cli import jobs
+from helixfold.cli import folding
 from helixfold.cli import predict as command
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
@@ -24,10 +24,10 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
     os.environ.update(told)
     command.assembled = partial(assembled, patience=8.0)
-    fold, methods = jobs.fold, []
-    fold_with = jobs._fold_with
+    fold, methods = folding.fold, []
+    fold_with = folding._fold_with
 
-    def recorded(*given: object, method: jobs.Method, **named: object) -> object:
+    def recorded(*given: object, method: folding.Method, **named: object) -> object:
         methods.append(method)
         return fold_with(*given, method=method, **named)  # type: ignore[arg-type]
 
@@ -41,5 +41,5 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
             file.write(f"{features.domain_name} {group.rank}\n")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    jobs.fold, jobs._fold_with = failing, recorded  # type: ignore[assignment]
+    folding.fold, folding._fold_with = failing, recorded  # type: ignore[assignment]
     return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu"])

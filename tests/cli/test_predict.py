@@ -14,7 +14,7 @@ import torch
 from Bio.PDB import MMCIFParser, PDBParser
 
 from data_pipeline.features.schema import Features
-from helixfold.cli import jobs
+from helixfold.cli import folding
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
@@ -127,18 +127,18 @@ def test_a_target_that_fails_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fasta = written(tmp_path / "two.fasta", f">bad\n{SEQUENCE}\n>good\n{SEQUENCE}A\n")
-    fold, output = jobs.fold, tmp_path / "out"
+    fold, output = folding.fold, tmp_path / "out"
 
     def fails_once(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
         if features.domain_name == "bad":
             raise RuntimeError("the chain is broken")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(jobs, "fold", fails_once)
+    monkeypatch.setattr(folding, "fold", fails_once)
     assert run(fasta, output=output) == 1
     assert json.loads((output / "failures.json").read_text()) == {"bad": "RuntimeError: the chain is broken"}
     assert (output / "good" / "ranked_0.pdb").exists()
-    monkeypatch.setattr(jobs, "fold", fold)
+    monkeypatch.setattr(folding, "fold", fold)
     assert run(fasta, output=output) == 0
     assert not (output / "failures.json").exists()
     assert "good: finished before" in capsys.readouterr().out
@@ -175,12 +175,12 @@ def test_out_of_memory_a_target_is_folded_anew_as_if_it_had_begun_so(
 IN_LITTLE_MEMORY = """
 import sys
 import torch
-from helixfold.cli import jobs
+from helixfold.cli import folding
 from helixfold.cli.main import main
 from helixfold.execution import policy
 from helixfold.execution.whole import Whole
 
-MIB, fold = 2**20, jobs.fold
+MIB, fold = 2**20, folding.fold
 
 def hungry(model, run, features, *rest, **named):
     if features.domain_name == "a":
@@ -189,7 +189,7 @@ def hungry(model, run, features, *rest, **named):
     held = [torch.ones(size * MIB // 4) for size in wanted]
     return fold(model, run, features, *rest, **named)
 
-jobs.fold = hungry
+folding.fold = hungry
 policy.available_memory = lambda device: 256 * MIB
 sys.exit(main(["predict", *sys.argv[1:], "--num-recycles", "0", "--executor", "whole"]))
 """
@@ -231,7 +231,7 @@ def test_a_target_that_cannot_fit_fails_at_once_and_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fasta = written(tmp_path / "two.fasta", f">long\n{SEQUENCE * 200}\n>short\n{SEQUENCE}\n")
-    fold, folded = jobs.fold, []
+    fold, folded = folding.fold, []
 
     def recorded(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
         folded.append(features.domain_name)
@@ -239,7 +239,7 @@ def test_a_target_that_cannot_fit_fails_at_once_and_alone(
             raise torch.OutOfMemoryError("no memory left")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(jobs, "fold", recorded)
+    monkeypatch.setattr(folding, "fold", recorded)
     room = ("--memory", "300MiB")
     assert run(fasta, "--dry-run", *room, output=tmp_path / "out") == 1
     told = capsys.readouterr().out
@@ -277,7 +277,7 @@ def test_fewer_extra_rows_are_read_when_asked(fasta: Path, tmp_path: Path, monke
         seen.append(arguments[3])
         raise RuntimeError("seen")
 
-    monkeypatch.setattr(jobs, "fold", recorded)
+    monkeypatch.setattr(folding, "fold", recorded)
     run(fasta, "--max-extra-rows", 7, output=tmp_path / "out")
     run(fasta, "--max-extra-rows", 700, output=tmp_path / "out")
     assert [preset.sampling.max_extra_msa for preset in seen] == [7, 128]  # type: ignore[attr-defined]

@@ -15,7 +15,8 @@ import pytest
 from Bio.PDB import MMCIFParser, PDBParser
 
 from helixfold.write import results
-from helixfold.write.results import Prediction, is_complete, write_prediction, write_ranking, write_timings
+from helixfold.write.ranking import mark_finished, ranked, read_finished, write_plots, write_ranked
+from helixfold.write.results import Prediction, write_prediction, write_timings
 from tests.write.proteins import (
     assert_same_atoms,
     atoms_by_biopython,
@@ -50,7 +51,10 @@ def prediction(model: str = "model_1_ptm", *, confidence: float = 60.0, seed: in
 def finished(directory: Path, *predictions: Prediction) -> Path:
     for one in predictions:
         write_prediction(directory, one)
-    write_ranking(directory, predictions)
+    order = ranked([each for one in predictions if (each := read_finished(directory, one.model)) is not None])
+    write_ranked(directory, order)
+    write_plots(directory, order)
+    mark_finished(directory, order)
     return directory
 
 
@@ -141,38 +145,7 @@ def test_pae_is_written_row_by_row() -> None:
 def test_a_model_without_pae_leaves_out_its_files(tmp_path: Path) -> None:
     target = finished(tmp_path, prediction("model_1", pae=None, max_pae=None, ptm=None))
     assert not [name for name in names(target) if name.startswith("pae")]
-    assert is_complete(target, ["model_1"])
-
-
-def test_models_are_ranked_by_confidence_and_equal_ones_stay_in_order(tmp_path: Path) -> None:
-    confidences = {"model_1_ptm": 60.0, "model_2_ptm": 70.0, "model_3_ptm": 60.0}
-    predictions = [prediction(name, confidence=value, seed=len(name)) for name, value in confidences.items()]
-    target = finished(tmp_path, *predictions)
-    content = read_json(target / "ranking_debug.json")
-    assert content["plddts"] == confidences
-    assert content["order"] == ["model_2_ptm", "model_1_ptm", "model_3_ptm"]
-    assert content["notes"] == [NOTE]
-    for rank, model in enumerate(content["order"]):
-        for kind in ("pdb", "cif"):
-            ranked, unrelaxed = target / f"ranked_{rank}.{kind}", target / f"unrelaxed_{model}.{kind}"
-            assert ranked.read_bytes() == unrelaxed.read_bytes()
-
-
-def test_ranks_of_an_earlier_run_with_more_models_are_removed(tmp_path: Path) -> None:
-    target = finished(tmp_path, prediction("model_1_ptm"), prediction("model_2_ptm"), prediction("model_3_ptm"))
-    (target / "ranked_1_mine.pdb").touch()
-    finished(target, prediction("model_1_ptm"))
-    assert {name for name in names(target) if name.startswith("ranked")} == {
-        "ranked_0.pdb",
-        "ranked_0.cif",
-        "ranked_1_mine.pdb",
-    }
-
-
-@pytest.mark.parametrize("models", [[], ["model_1_ptm", "model_1_ptm"]])
-def test_nothing_or_the_same_model_twice_cannot_be_ranked(tmp_path: Path, models: list[str]) -> None:
-    with pytest.raises(ValueError, match="one or more predictions of different models"):
-        write_ranking(tmp_path, [prediction(model) for model in models])
+    assert read_finished(target, "model_1") is not None
 
 
 def test_notes_stand_in_every_file(tmp_path: Path) -> None:
@@ -193,37 +166,6 @@ def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_timings(tmp_path, {"search": float("nan")})
     assert names(tmp_path) == set()
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [
-        "unrelaxed_model_1_ptm.pdb",
-        "unrelaxed_model_1_ptm.cif",
-        "confidence_model_1_ptm.json",
-        "ranked_0.pdb",
-        "ranked_0.cif",
-        "ranking_debug.json",
-    ],
-)
-def test_a_target_is_complete_only_with_all_its_files(tmp_path: Path, missing: str) -> None:
-    target = finished(tmp_path, prediction())
-    assert is_complete(target, ["model_1_ptm"])
-    assert not is_complete(target, ["model_1_ptm", "model_2_ptm"])
-    (target / missing).unlink()
-    assert not is_complete(target, ["model_1_ptm"])
-
-
-def test_a_target_that_was_never_started_is_not_complete(tmp_path: Path) -> None:
-    assert not is_complete(tmp_path / "absent", ["model_1_ptm"])
-
-
-def test_a_new_prediction_makes_a_finished_target_incomplete_until_it_is_ranked(tmp_path: Path) -> None:
-    target = finished(tmp_path, prediction())
-    write_prediction(target, prediction())
-    assert not is_complete(target, ["model_1_ptm"])
-    write_ranking(target, [prediction()])
-    assert is_complete(target, ["model_1_ptm"])
 
 
 def test_the_ranking_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,79 @@
+"""What follows when all predictions of a target lie in its directory, step by step, up to the mark that it is finished.
+
+Every step reads files and writes files. A target that is killed in between does its missing steps when it is run again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from data_pipeline.features.schema import Features
+from helixfold.stages import Stages
+from helixfold.write.ranking import (
+    Finished,
+    all_notes,
+    mark_finished,
+    ranked,
+    read_finished,
+    write_plots,
+    write_ranked,
+)
+from helixfold.write.results import write_timings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A target whose predictions are written, as the steps see it; `say` prints a line about it."""
+
+    directory: Path
+    names: tuple[str, ...]  # of its predictions, which are those of their files
+    features: Features
+    device: torch.device
+    facts: Mapping[str, object]  # for timings.json
+    stages: Stages
+    say: Callable[[str], None]
+
+
+Step = Callable[[Target, list[Finished]], None]
+
+
+def _rank(target: Target, order: list[Finished]) -> None:
+    write_ranked(target.directory, order)
+
+
+def _draw(target: Target, order: list[Finished]) -> None:
+    write_plots(target.directory, order)
+
+
+def _time(target: Target, order: list[Finished]) -> None:
+    table = {**target.facts, "stages": target.stages.table()}
+    write_timings(target.directory, table, notes=all_notes(order))
+
+
+def _mark(target: Target, order: list[Finished]) -> None:
+    mark_finished(target.directory, order)
+
+
+# In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
+# that is written. What changes structures goes before "ranking", and the mark is last.
+STEPS: tuple[tuple[str, Step], ...] = (
+    ("ranking", _rank),
+    ("plots", _draw),
+    ("timings", _time),
+    ("mark", _mark),
+)
+
+
+def finish(target: Target) -> list[Finished]:
+    """Carry out all steps; the predictions, best first."""
+    found = [read_finished(target.directory, name) for name in target.names]
+    missing = [name for name, each in zip(target.names, found, strict=True) if each is None]
+    if missing:
+        raise OSError(f"{target.directory}: the files of {', '.join(missing)} are gone; did another run remove them?")
+    order = ranked([each for each in found if each is not None])
+    for name, step in STEPS:
+        with target.stages.stage(name):
+            step(target, order)
+    return order

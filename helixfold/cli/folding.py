@@ -1,0 +1,141 @@
+"""Folding one target: its features, then every prediction that is not there yet, then what follows on all of them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from data_pipeline.features.schema import Features
+from helixfold.cli import plans
+from helixfold.cli.finishing import Target, finish
+from helixfold.cli.jobs import Job, Method, Wanted
+from helixfold.cli.plans import Rows
+from helixfold.cli.searching import FEATURES_FILE
+from helixfold.execution.policy import NotEnoughMemoryError, Plan, Room, release, stepping_down
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.inference import fold
+from helixfold.stages import Stages, peak_memory, reset_peak_memory
+from helixfold.write.ranking import Finished
+from helixfold.write.results import Prediction, write_prediction
+
+
+def fold_target(job: Job, directory: Path, method: Method, stages: Stages) -> list[Finished]:
+    """Everything for one target, in its directory; its predictions, best first.
+
+    All ranks of a group call this, and the first one makes the features and writes; who fails, fails for all.
+    """
+    group, leads = method.crew.group, method.crew.leads
+    with stages.stage("features"):
+        made = group.together(lambda: job.prepare(directory, method) if leads else None)
+        features = group.together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
+    missing = method.wanted
+    taken: dict[str, object] = {}
+    planned = _planned(missing, features, directory, method)
+    for wanted, plan in tqdm(planned, desc="predictions", unit="prediction", leave=False, disable=method.no_bars):
+        spill = method.memory.spill_directory or directory
+        if (remark := plans.remark(plan, wanted.name, spill)) is not None:
+            method.say(f"{job.name}: {remark}")
+        made_now = _fold_with(wanted, plan, features, method=method, stages=stages, spill=spill)
+        with stages.stage(f"{wanted.name}: writing"):
+            group.together(lambda: write_prediction(directory, made_now[0]) if leads else None)  # noqa: B023  # at once
+        taken[wanted.name] = made_now[1]
+    target = Target(
+        directory=directory,
+        names=tuple(wanted.name for wanted in method.wanted),
+        features=features,
+        device=method.device,
+        facts={
+            "residues": len(job.sequence),
+            "msa_rows": len(features.msa),
+            "templates": len(features.template_domain_names),
+            "device": str(method.device),
+            "ranks": group.size,
+            "threads": torch.get_num_threads(),
+            "dtype": method.options.dtype,
+            "torch": torch.__version__,
+            "models": taken,
+        },
+        stages=stages,
+        say=lambda line: method.say(f"{job.name}: {line}"),
+    )
+    return group.together(lambda: finish(target) if leads else [])
+
+
+def _planned(
+    missing: Sequence[Wanted], features: Features, directory: Path, method: Method
+) -> list[tuple[Wanted, Plan]]:
+    """By which executor each prediction is made; an error, before any is, if one cannot be."""
+    found = method.memory.room(method.device, directory)
+    rooms = method.crew.group.exchange([found.memory, found.spill])
+    room = Room(memory=min(memory for memory, _ in rooms), spill=min(spill for _, spill in rooms))
+    planned = [(wanted, method.plan(wanted.model, Rows.of(features), room)) for wanted in missing]
+    for wanted, plan in planned:
+        if not plan.fits and method.memory.executor == plans.AUTOMATIC:
+            raise NotEnoughMemoryError(f"{wanted.name}: {plan.problem}")
+    return planned
+
+
+def _fold_with(
+    wanted: Wanted, plan: Plan, features: Features, *, method: Method, stages: Stages, spill: Path
+) -> tuple[Prediction, dict[str, object]]:
+    """A prediction, and by which executor and in how much memory it was made."""
+    model, device, crew = wanted.model, method.device, method.crew
+    options = replace(method.options, seed=wanted.seed)
+
+    def attempt(within: Whole | Slabs) -> tuple[Prediction, int]:
+        release(device)
+        reset_peak_memory(device)
+        held, before = peak_memory(device), len(stages.finished)
+        with _progress(wanted, method):
+            prediction = crew.carried_out(
+                within,
+                lambda run: fold(
+                    model.network,
+                    run,
+                    features,
+                    model.preset,
+                    options,
+                    stages=stages,
+                    notes=model.notes,
+                    name=wanted.name,
+                ),
+            )
+        return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
+
+    def say(line: str) -> None:
+        method.say(f"{features.domain_name}: {wanted.name}: {line}")
+
+    executor, (prediction, peak) = stepping_down(attempt, plan, device, spill, say)
+    sizes = {"predicted_peak_gib": plan.estimates[executor].peak, "measured_peak_gib": peak}
+    return prediction, {"executor": executor, **{name: round(size / 2**30, 3) for name, size in sizes.items()}}
+
+
+@contextmanager
+def _progress(wanted: Wanted, method: Method) -> Iterator[None]:
+    """A bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
+    network = wanted.model.network
+    blocks = [*network.extra_msa_stack.blocks, *network.evoformer.blocks]
+    share = 1 / (len(blocks) * method.options.num_ensemble)
+    layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
+    passes = method.options.num_recycles + 1
+    with ExitStack() as stack:
+        bar = stack.enter_context(
+            tqdm(
+                total=passes,
+                desc=f"{wanted.name} passes",
+                bar_format=layout,
+                leave=False,
+                disable=method.no_bars,
+            )
+        )
+
+        def block_done(*_: object) -> None:
+            bar.update(share)
+
+        for block in blocks:
+            stack.enter_context(block.register_forward_hook(block_done))
+        yield

@@ -1,0 +1,126 @@
+"""Predictions are ranked as their files have them, and only whole ones count."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import InputError
+from helixfold.write.ranking import mark_finished, ranked, read_finished, read_pae
+from helixfold.write.results import write_prediction
+from tests.write.test_results import NOTE, finished, names, prediction, read_json
+
+
+def test_models_are_ranked_by_confidence_and_equal_ones_stay_in_order(tmp_path: Path) -> None:
+    confidences = {"model_1_ptm": 60.0, "model_2_ptm": 70.0, "model_3_ptm": 60.0}
+    predictions = [prediction(name, confidence=value, seed=len(name)) for name, value in confidences.items()]
+    target = finished(tmp_path, *predictions)
+    content = read_json(target / "ranking_debug.json")
+    assert content["plddts"] == confidences
+    assert content["order"] == ["model_2_ptm", "model_1_ptm", "model_3_ptm"]
+    assert content["notes"] == [NOTE]
+    for rank, model in enumerate(content["order"]):
+        for kind in ("pdb", "cif"):
+            ranked, unrelaxed = target / f"ranked_{rank}.{kind}", target / f"unrelaxed_{model}.{kind}"
+            assert ranked.read_bytes() == unrelaxed.read_bytes()
+
+
+def test_ranks_of_an_earlier_run_with_more_models_are_removed(tmp_path: Path) -> None:
+    target = finished(tmp_path, prediction("model_1_ptm"), prediction("model_2_ptm"), prediction("model_3_ptm"))
+    (target / "ranked_1_mine.pdb").touch()
+    finished(target, prediction("model_1_ptm"))
+    assert {name for name in names(target) if name.startswith("ranked")} == {
+        "ranked_0.pdb",
+        "ranked_0.cif",
+        "ranked_1_mine.pdb",
+    }
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_nothing_or_the_same_prediction_twice_cannot_be_ranked(tmp_path: Path, count: int) -> None:
+    write_prediction(tmp_path, prediction())
+    found = read_finished(tmp_path, "model_1_ptm")
+    assert found is not None
+    with pytest.raises(ValueError, match="one or more predictions of different names"):
+        ranked([found] * count)
+
+
+def test_a_prediction_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    one = prediction()
+    write_prediction(tmp_path, one)
+    found = read_finished(tmp_path, one.model)
+    assert found is not None
+    np.testing.assert_allclose(found.plddt, one.plddt, atol=0.006)
+    assert (found.name, found.ranking_confidence, found.ptm) == (one.model, one.ranking_confidence, 0.4322)
+    assert (found.num_recycles, found.converged, found.notes) == (3, False, (NOTE,))
+    pae, largest = read_pae(tmp_path / "pae_model_1_ptm.json")
+    assert one.pae is not None
+    np.testing.assert_allclose(pae, one.pae, atol=0.0501)
+    assert largest == 31.75
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["unrelaxed_model_1_ptm.pdb", "unrelaxed_model_1_ptm.cif", "confidence_model_1_ptm.json", "pae_model_1_ptm.json"],
+)
+def test_a_prediction_counts_only_with_all_its_files(tmp_path: Path, missing: str) -> None:
+    write_prediction(tmp_path, prediction())
+    assert read_finished(tmp_path, "model_1_ptm") is not None
+    (tmp_path / missing).unlink()
+    assert read_finished(tmp_path, "model_1_ptm") is None
+    assert read_finished(tmp_path / "absent", "model_1_ptm") is None
+
+
+DAMAGE: dict[str, Any] = {
+    "cut": None,
+    "no table": [1, 2],
+    "deep": "[" * 100_000,
+    "missing": {"ptm": None},
+    "no numbers": {"plddt": ["x"]},
+    "too much": {"plddt": [100.5]},
+    "not finite": {"ranking_confidence": float("nan")},
+    "huge": {"num_recycles": float("inf")},
+    "ragged": {"plddt": [[1], [2, 3]]},
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_confidence_file_means_that_the_prediction_is_made_again(tmp_path: Path, case: str) -> None:
+    write_prediction(tmp_path, prediction())
+    path = tmp_path / "confidence_model_1_ptm.json"
+    whole, damage = path.read_text(), DAMAGE[case]
+    if case == "cut":
+        path.write_text(whole[: len(whole) // 2])
+    elif case == "deep":
+        path.write_text(damage)
+    elif case == "missing" or isinstance(damage, list):
+        path.write_text(json.dumps(damage))
+    else:
+        path.write_text(json.dumps({**json.loads(whole), **damage}))
+    assert read_finished(tmp_path, "model_1_ptm") is None
+
+
+def test_a_damaged_pae_file_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "pae_x.json"
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '[{"predicted_aligned_error":[[1,2]],"max_predicted_aligned_error":3}]',
+        "[" * 100_000,
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"pae_x\.json: is damaged; --overwrite makes it again"):
+            read_pae(path)
+
+
+def test_seeds_are_listed_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    order = [name for seed in (10, 9, 2) if (name := f"tiny_seed_{seed}")]
+    for place, name in enumerate(order):
+        write_prediction(tmp_path, prediction(name, confidence=50.0 - place))
+    mark_finished(tmp_path, ranked([each for name in order if (each := read_finished(tmp_path, name)) is not None]))
+    content = read_json(tmp_path / "ranking_debug.json")
+    assert list(content["plddts"]) == ["tiny_seed_2", "tiny_seed_9", "tiny_seed_10"]
+    assert content["order"] == order
