@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import unreadable_kind
 
 MAX_NPZ_BYTES = 8 * 2**30
 
@@ -38,6 +39,8 @@ def read_npz(path: str | PathLike[str], max_bytes: int = MAX_NPZ_BYTES) -> dict[
     """
     arrays: dict[str, np.ndarray] = {}
     try:
+        if (problem := unreadable_kind(path)) is not None:
+            raise InputError.at(path, f"cannot be read: {problem}")
         with zipfile.ZipFile(Path(path)) as archive:
             declared = sum(member.file_size for member in archive.infolist())
             if declared > max_bytes:
@@ -49,9 +52,9 @@ def read_npz(path: str | PathLike[str], max_bytes: int = MAX_NPZ_BYTES) -> dict[
                 arrays[name] = _read_array(archive, member)
     except InputError:
         raise
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
     except _DAMAGE as error:
+        if isinstance(error, OSError) and error.filename is not None:  # the file itself cannot be opened
+            raise InputError.at(path, f"cannot be read: {error.strerror}") from error
         problem = f"not a complete .npz file ({printable(str(error))}); make or fetch it again"
         raise InputError.at(path, problem) from error
     return arrays

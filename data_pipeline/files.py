@@ -1,10 +1,22 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and what can be read as a file."""
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def unreadable_kind(path: str | os.PathLike[str]) -> str | None:
+    """Why reading there would never end or give nothing, or None for a plain file; an `OSError` if there is none."""
+    mode = os.stat(path).st_mode
+    kinds = (
+        (stat.S_ISDIR, "it is a directory; name the files in it"),
+        (stat.S_ISFIFO, "it is a pipe, and files are read more than once; write it to a file first"),
+        (stat.S_ISREG, None),
+    )
+    return next((problem for is_kind, problem in kinds if is_kind(mode)), "it is a device or socket, not a file")
 
 
 @contextmanager

@@ -15,6 +15,14 @@ MAX_RESIDUES = 100_000
 MAX_NAME_BYTES = 199  # file names have 255, and endings are added to this one
 
 _LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)
+# What letters that are none mean in the files that have them.
+_HINTS = {
+    **dict.fromkeys("-.", "gaps do not belong in a target sequence"),
+    **dict.fromkeys(":/", "complexes are not predicted, one chain is: give each chain a record of its own"),
+    "*": "a stop codon can only be at its end: cut the sequence there",
+}
+# A chain of so many residues with these letters alone, and all four of them, is a gene and no protein.
+_DNA, _RNA, _LEAST_BASES = frozenset("ACGT"), frozenset("ACGU"), 20
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
 _WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
 
@@ -47,7 +55,7 @@ def parse_fasta(content: bytes, *, path: str | PathLike[str] = "FASTA") -> list[
         name, description = _header(path, line, header)
         sequence = _sequence(path, line, name, sequence_lines)
         record = FastaRecord(name=name, description=description, sequence=sequence, line=line)
-        earlier = first_use.setdefault(_file_key(name), record)
+        earlier = first_use.setdefault(file_key(name), record)
         if earlier is not record:
             spelling = "" if earlier.name == name else f" ('{earlier.name}') on some file systems"
             problem = f"the same name as in line {earlier.line}{spelling}; give each record its own"
@@ -82,13 +90,23 @@ def check_letters(sequence: str) -> tuple[int, str] | None:
     if _LETTERS.issuperset(sequence):
         return None
     index = next(index for index, letter in enumerate(sequence) if letter not in _LETTERS)
-    letter = printable(sequence[index])
+    letter = sequence[index]
     allowed = f"allowed are {RESTYPES} and, as unknown, {AMBIGUOUS_LETTERS}"
-    hint = "gaps do not belong in a target sequence; " if sequence[index] in "-." else ""
-    return index, f"'{letter}' is not an amino acid letter; {hint}{allowed}"
+    hint = f"{_HINTS[letter]}; " if letter in _HINTS else ""
+    code = "" if letter.isascii() else f" (U+{ord(letter):04X})"  # some look like letters that are allowed
+    return index, f"'{printable(letter)}'{code} is not an amino acid letter; {hint}{allowed}"
 
 
-def _file_key(name: str) -> str:
+def check_kind(sequence: str) -> str | None:
+    """Why a sequence is no protein's although its letters are residues', or None."""
+    letters = set(sequence) - {"N"}
+    kind = "DNA" if letters == _DNA else "RNA" if letters == _RNA else None
+    if kind is None or len(sequence) < _LEAST_BASES:
+        return None
+    return f"this is {kind}, all its letters are bases; translate the gene and give the protein's residues"
+
+
+def file_key(name: str) -> str:
     """Equal for names that macOS or Windows would put into one directory."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
@@ -140,4 +158,6 @@ def _sequence(path: str | PathLike[str], line: int, name: str, lines: list[tuple
         raise InputError.at(
             path, f"{len(sequence):,} residues, and at most {MAX_RESIDUES:,} are allowed", line=line, record=name
         )
+    if (problem := check_kind(sequence)) is not None:
+        raise InputError.at(path, problem, line=line, record=name)
     return sequence

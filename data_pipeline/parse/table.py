@@ -5,7 +5,7 @@ import io
 from os import PathLike
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.fasta import MAX_RESIDUES, FastaRecord, check_letters, check_name
+from data_pipeline.parse.fasta import MAX_RESIDUES, FastaRecord, check_kind, check_letters, check_name, file_key
 from data_pipeline.parse.text import read_text_bytes
 
 MAX_CSV_BYTES = 256 * 2**20
@@ -23,10 +23,12 @@ def parse_table(content: bytes, *, path: str | PathLike[str] = "CSV") -> list[Fa
     """
     rows = csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline=""), strict=True)
     records: list[FastaRecord] = []
+    lines: dict[str, int] = {}
     try:
         header = [cell.strip().lower() for cell in next(rows, [])]
         if header.count("id") != 1 or header.count("sequence") != 1:
-            raise InputError.at(path, "the first line must name the columns 'id' and 'sequence'", line=1)
+            problem = "the first line must name the columns 'id' and 'sequence', each once and with commas between"
+            raise InputError.at(path, problem, line=1)
         for row in rows:
             if not any(cell.strip() for cell in row):
                 continue
@@ -34,9 +36,12 @@ def parse_table(content: bytes, *, path: str | PathLike[str] = "CSV") -> list[Fa
                 problem = f"{len(row)} cells where the first line names {len(header)} columns"
                 raise InputError.at(path, problem, line=rows.line_num)
             cells = dict(zip(header, row, strict=True))
-            records.append(
-                _record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper())
-            )
+            record = _record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper())
+            earlier = lines.setdefault(file_key(record.name), record.line)
+            if earlier != record.line:
+                problem = f"the same name as in line {earlier}, on some file systems at least; give each row its own"
+                raise InputError.at(path, problem, line=record.line, record=record.name)
+            records.append(record)
     except csv.Error as error:
         raise InputError.at(path, f"not a CSV table: {printable(str(error))}", line=rows.line_num) from error
     if not records:
@@ -52,6 +57,7 @@ def _record(path: str | PathLike[str], line: int, name: str, sequence: str) -> F
         problem = "the sequence is empty; add residues or remove the line"
     if problem is None and len(sequence) > MAX_RESIDUES:
         problem = f"{len(sequence):,} residues, and at most {MAX_RESIDUES:,} are allowed"
+    problem = problem or check_kind(sequence)
     if problem is not None:
         raise InputError.at(path, problem, line=line, record=name or None)
     return FastaRecord(name=name, description="", sequence=sequence, line=line)

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from data_pipeline.errors import InputError
+from data_pipeline.files import unreadable_kind
 
 MAX_LINE_BYTES = 2**21
 
@@ -72,6 +73,8 @@ def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
     """The file's content as it is, unpacked if it is gzip, piece by piece and at most `max_bytes` of it."""
     size = 0
     try:
+        if (problem := unreadable_kind(path)) is not None:
+            raise InputError.at(path, f"cannot be read: {problem}")
         with Path(path).open("rb") as file:
             packed = file.peek(2)[:2] == _GZIP_MAGIC
             stream = gzip.GzipFile(fileobj=file) if packed else file

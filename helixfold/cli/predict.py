@@ -311,9 +311,11 @@ def _read(options: argparse.Namespace) -> tuple[list[Job], FoldingOptions, Searc
     )
     if options.features and not options.inputs:
         searching.refuse(options, searching.OPTIONS, "would do nothing: features are ready; give it the sequences")
-    jobs = [Job(target=target) for target in read_targets(options.inputs, options.msa, options.templates)]
-    jobs += [Job(features=features) for _, features in read_features(options.features)]
+    targets = read_targets(options.inputs, options.msa, options.templates)
+    ready = read_features(options.features)
+    jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
-    check_names([job.name for job in jobs])
+    taken = {target.name: Path("the targets") for target in targets}
+    check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
     return jobs, folding, searching.plan_of(options), plans.memory_options(options)

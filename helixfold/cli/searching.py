@@ -13,6 +13,7 @@ from platformdirs import user_cache_path
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.files import replacing
+from data_pipeline.parse.fasta import check_name
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
 from data_pipeline.search.database import DatabaseProfile
 from data_pipeline.search.plan import PACKAGES, SearchPlan, plan_searches
@@ -128,9 +129,16 @@ def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTar
 
 
 def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
-    """Refuse an output directory that holds other proteins of these names."""
+    """Refuse an output directory that holds other proteins of these names, or something else than directories."""
     for name, sequence in sequences.items():
-        earlier = output / name / FEATURES_FILE
+        directory = output / name
+        if directory.is_symlink():
+            # What is written there would leave the output directory.
+            problem = "is a link to another place; put the directory itself here, or choose another --output"
+            raise InputError.at(directory, problem)
+        if os.path.exists(directory) and not os.path.isdir(directory):
+            raise InputError.at(directory, "is not a directory, and a target's files go there; choose another --output")
+        earlier = directory / FEATURES_FILE
         if earlier.is_file() and Features.load(earlier).sequence != sequence:
             raise InputError(
                 f"{earlier.parent} holds another protein of the name '{name}'; choose another --output directory"
@@ -143,9 +151,12 @@ def check_output(output: Path, sequences: Mapping[str, str]) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{output}: cannot be used as output directory: {error.strerror}") from error
+        reason = "it is a link to nothing" if output.is_symlink() and not os.path.exists(output) else error.strerror
+        raise InputError.at(
+            output, f"cannot be used as output directory ({reason}); choose another with --output"
+        ) from error
     if not os.access(output, os.W_OK):
-        raise InputError(f"{output}: cannot be written; choose another --output directory")
+        raise InputError.at(output, "cannot be written; choose another --output directory")
 
 
 def template_report(result: TemplateResult) -> dict[str, list[dict[str, object]]]:
@@ -185,11 +196,15 @@ def read_features(paths: Sequence[Path]) -> list[tuple[Path, Features]]:
     found: list[tuple[Path, Features]] = []
     for path in paths:
         files = [path]
-        if path.is_dir():
+        if os.path.isdir(path):
             files = sorted({*path.glob(f"*/{FEATURES_FILE}"), *path.glob(FEATURES_FILE)})
             if not files:
                 raise InputError.at(path, f"there is no {FEATURES_FILE} here or in a directory below")
         found += [(file, Features.load(file)) for file in files]
+    for file, features in found:
+        # The name becomes a directory, and whoever made the file chose it.
+        if (problem := check_name(features.domain_name)) is not None:
+            raise InputError.at(file, problem, record=features.domain_name)
     return found
 
 

@@ -1,20 +1,22 @@
 """What to fold: the proteins in the files that were given, each with its alignments, templates or features."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.fasta import check_name, read_fasta
+from data_pipeline.parse.fasta import check_kind, check_name, file_key, read_fasta
 from data_pipeline.parse.table import read_table
 from data_pipeline.pipeline import Target
 from data_pipeline.templates.own import OwnTemplateOptions, templates_from_directory
-from helixfold.write.results import FAILURES_FILE
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
 # What is taken from a directory; files that are named themselves may have any name.
 FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 CSV_SUFFIXES = (".csv", ".csv.gz")
+# Files that the output directory has, or gets when it is packed: no target may take their place, on any file system.
+TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial")
 ALIGNMENT_SUFFIXES = (*A3M_SUFFIXES, ".sto", ".sto.gz", ".aln", ".aln.gz")
 
 
@@ -26,15 +28,17 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
     structure files, or directories of them, for every target.
     """
     targets: list[Target] = []
+    sources: list[Path] = []
     for path in _files(inputs):
         if path.name.lower().endswith(A3M_SUFFIXES):
             targets.append(_target_of_alignment(path))
         else:
             records = read_table(path) if path.name.lower().endswith(CSV_SUFFIXES) else read_fasta(path)
             targets += [Target(name=each.name, sequence=each.sequence) for each in records]
-    check_names([target.name for target in targets])
+        sources += [path] * (len(targets) - len(sources))
+    check_names(zip([target.name for target in targets], sources, strict=True))
     for path in templates:
-        if not path.exists():
+        if not os.path.exists(path):
             raise InputError.at(path, "there is no such structure file or directory")
     if templates and targets:
         # Read once before anything is written, as alignments are; what is wrong with a file concerns every target.
@@ -51,25 +55,35 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
     ]
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse names that two targets share, on any file system, or that a file of the output directory has."""
-    seen: set[str] = set()
-    for name in names:
-        if name == FAILURES_FILE:
-            raise InputError(f"the name '{name}' is taken by a file of the output directory; choose another")
-        if name.casefold() in seen:
-            raise InputError(f"the name '{name}' comes twice in the inputs; give each target its own name")
-        seen.add(name.casefold())
+def check_names(named: Iterable[tuple[str, Path]]) -> None:
+    """Refuse names, each with the file that has it, that two targets share on any file system, or that are no names
+    of a directory but of a file that the output directory may get.
+    """
+    seen: dict[str, Path] = {}
+    for name, path in named:
+        key = file_key(name)
+        suffix = next((suffix for suffix in TAKEN_SUFFIXES if key.endswith(suffix)), None)
+        if suffix is not None:
+            problem = f"names that end in '{suffix}' are taken by files of the output directory; choose another"
+            raise InputError.at(path, problem, record=name)
+        if key in seen:
+            where = "this file" if seen[key] == path else printable(str(seen[key]))
+            problem = f"a target of this name (upper and lower case count as equal) is in {where} too"
+            raise InputError.at(path, f"{problem}; give each target its own", record=name)
+        seen[key] = path
 
 
 def _files(inputs: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
+    kinds = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES)
     for path in inputs:
-        if not path.is_dir():
+        if not os.path.isdir(path):  # pathlib's own raises where a name is too long
             files.append(path)
             continue
-        kinds = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES)
-        inside = sorted(each for each in path.iterdir() if each.name.lower().endswith(kinds) and each.is_file())
+        try:
+            inside = sorted(each for each in path.iterdir() if each.name.lower().endswith(kinds) and each.is_file())
+        except OSError as error:
+            raise InputError.at(path, f"cannot be listed: {error.strerror or error}") from error
         if not inside:
             raise InputError.at(path, f"no file in this directory ends in {', '.join(kinds)}")
         files += inside
@@ -81,14 +95,17 @@ def _target_of_alignment(path: Path) -> Target:
     problem = check_name(name)
     if problem is not None:
         raise InputError.at(path, f"the target is named after the file, and {problem}")
-    return Target(name=name, sequence=read_alignment(path).query, alignments=(path,))
+    sequence = read_alignment(path).query
+    if (problem := check_kind(sequence)) is not None:
+        raise InputError.at(path, problem)
+    return Target(name=name, sequence=sequence, alignments=(path,))
 
 
 def _alignments(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
     """The target's alignments; they are read here once, so that what is wrong with them is known at once."""
     found: list[Path] = []
     for path in msa:
-        if path.is_dir():
+        if os.path.isdir(path):
             names = (path / f"{target.name}{suffix}" for suffix in ALIGNMENT_SUFFIXES)
             inside = [name for name in names if name.is_file()]
             if not inside:

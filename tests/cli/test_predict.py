@@ -296,7 +296,7 @@ BAD_INPUTS: dict[str, tuple[dict[str, bytes], list[str], str]] = {
     "duplicate names across files": (
         {"a.fasta": b">x\nMK\n", "b.fasta": b">X\nMA\n"},
         ["a.fasta", "b.fasta"],
-        "'X' comes twice",
+        "a target of this name",
     ),
     "illegal letter": ({"a.fasta": b">x\nMK\nAC1D\n"}, ["a.fasta"], "line 3, column 3, record 'x': '1' is not"),
     "slash in a name": ({"a.fasta": b">a/b\nMK\n"}, ["a.fasta"], "'/'"),

@@ -54,7 +54,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path, content: bytes) -> None:
 def test_missing_file_directory_and_nul_in_path_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^\S+/none\.fasta: cannot be read: No such file"):
         read_text_bytes(tmp_path / "none.fasta", 100)
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+    with pytest.raises(InputError, match="cannot be read: it is a directory"):
         read_text_bytes(tmp_path, 100)
     with pytest.raises(InputError, match="cannot be read: embedded null byte"):
         read_text_bytes("a\0b", 100)

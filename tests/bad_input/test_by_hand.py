@@ -1,0 +1,33 @@
+"""A hundred bad inputs, written by hand: one sentence that helps, exit code 2, and nothing written anywhere."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.bad_input.case import Case, lay_out
+from tests.bad_input.meeting import met
+from tests.bad_input.sequences import SEQUENCES
+
+CASES = SEQUENCES
+
+
+@pytest.fixture(autouse=True)
+def no_downloaded_weights(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    empty = tmp_path_factory.getbasetemp() / "no_parameters"
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: empty)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_bad_input_is_one_sentence_and_leaves_nothing(case: Case, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    lay_out(folder, case.files)
+    found = met(case.command, folder)
+    assert found.code == 2, found.said
+    assert len(found.said) == 1, found.said
+    (sentence,) = found.said
+    assert sentence.startswith("helixfold: error: ") or sentence.startswith("helixfold "), sentence
+    assert sentence.isprintable()
+    assert len(sentence) < 800
+    assert not [part for part in case.says if part not in sentence], sentence
+    assert not found.changed
