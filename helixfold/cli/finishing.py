@@ -20,6 +20,7 @@ from helixfold.write.ranking import (
     write_plots,
     write_ranked,
 )
+from helixfold.write.report import write_report
 from helixfold.write.results import write_timings
 
 
@@ -52,6 +53,10 @@ def _time(target: Target, order: list[Finished]) -> None:
     write_timings(target.directory, table, notes=all_notes(order))
 
 
+def _report(target: Target, order: list[Finished]) -> None:
+    write_report(target.directory, [each.name for each in order])
+
+
 def _mark(target: Target, order: list[Finished]) -> None:
     mark_finished(target.directory, order)
 
@@ -62,6 +67,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("ranking", _rank),
     ("plots", _draw),
     ("timings", _time),
+    ("report", _report),
     ("mark", _mark),
 )
 

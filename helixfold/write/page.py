@@ -1,0 +1,108 @@
+"""Put a page together that needs nothing but itself: no network, no file beside it, no script but our own.
+
+Styles, scripts and data are inside. A content security policy names the scripts and styles by their digests and forbids
+everything else, so that nothing in a name or a file can make the page load or run a thing. Templates are escaped.
+"""
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Final
+from urllib.parse import quote
+
+import jinja2
+from markupsafe import Markup
+
+VIEWER: Final = "3Dmol-2.5.5-min.js"
+VIEWER_LICENCE: Final = "3Dmol-LICENSE.txt"
+_ASSETS = resources.files("helixfold.write") / "pages"
+
+
+def page(
+    template: str, *, styles: Sequence[str], scripts: Sequence[str], inserted: Sequence[str] = (), **content: object
+) -> str:
+    """The text of a page: a template with its content, and the named styles and scripts of this package inside.
+
+    `inserted` are scripts that the page's own script unpacks and runs; their digests are in the policy too.
+    """
+    style = "".join(asset(name) for name in styles)
+    script = "(() => {\n'use strict';\n" + "".join(asset(name) for name in scripts) + "})();\n"
+    runs = " ".join(_digest(text) for text in (script, *map(asset, inserted)))
+    policy = (
+        f"default-src 'none'; script-src {runs}; style-src {_digest(style)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    rendered = _environment().get_template(template)
+    return rendered.render(**content, policy=policy, style=Markup(style), script=Markup(script))
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of a file in `pages/`."""
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+def packed(content: bytes) -> str:
+    """Bytes as text that a page can hold and a browser unpacks: zlib's format in base64."""
+    return base64.b64encode(zlib.compress(content, 9)).decode()
+
+
+@cache
+def packed_asset(name: str) -> str:
+    return packed(asset(name).encode())
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= _FILTERS
+    return environment
+
+
+def _thousands(number: float) -> str:
+    return f"{number:,}"
+
+
+def _duration(seconds: float) -> str:
+    """As people say it: 0.04 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds >= 0.01 else "under 0.01 s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _address(name: str) -> str:
+    """A file's name as a relative link: nothing in it is read as another protocol or place."""
+    return quote(name, safe="/")
+
+
+_FILTERS: Mapping[str, Callable[..., str]] = {
+    "thousands": _thousands,
+    "duration": _duration,
+    "size": _size,
+    "address": _address,
+}

@@ -1,0 +1,26 @@
+// Bring the page to life: each view tells the others, through marks and the model that is shown.
+
+byId('model').addEventListener('change', (event) => shown.choose(Number(event.target.value)));
+document.querySelectorAll('[data-model]').forEach((button) =>
+  button.addEventListener('click', () => {
+    shown.choose(Number(button.dataset.model));
+    byId('structure-section').scrollIntoView({ behavior: 'smooth', block: 'nearest' });
+  }),
+);
+document.querySelectorAll('[data-part]').forEach((button) =>
+  button.addEventListener('click', () => {
+    byId('colour').value = button.dataset.of;
+    byId('colour').dispatchEvent(new Event('change'));
+    byId('structure-section').scrollIntoView({ behavior: 'smooth', block: 'nearest' });
+  }),
+);
+
+startSequence();
+startPlot();
+Promise.all([startStructure(), startHeatMap(), startAlignment()]).then(
+  () => (document.documentElement.dataset.ready = 'yes'),
+  (error) => {
+    console.error(error);
+    say(`This page is damaged, or the browser too old to unpack it (${error.message}). The files beside it hold all the same.`);
+  },
+);

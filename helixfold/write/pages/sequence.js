@@ -1,0 +1,32 @@
+// The sequence, a letter a residue, in the colours of pLDDT.
+
+function startSequence() {
+  const strip = byId('sequence');
+  const letters = [...strip.querySelectorAll('i')];
+  const placeOf = (event) => letters.indexOf(event.target.closest('i'));
+  letters.forEach((letter, place) => (letter.title = residueName(place)));
+  strip.addEventListener('pointerover', (event) => placeOf(event) >= 0 && marks.look({ residues: [placeOf(event)] }));
+  strip.addEventListener('click', (event) => placeOf(event) >= 0 && marks.pin({ residues: [placeOf(event)] }));
+  strip.addEventListener('pointerleave', () => marks.leave());
+  keysAlong(strip);
+  const paintLetters = ({ plddt }) => letters.forEach((letter, place) => (letter.className = bandOf(plddt[place]).letter));
+  shown.views.push((model) => {
+    paintLetters(model);
+    markLetters(marks.now);
+  });
+  let marked = [];
+  function markLetters(what) {
+    marked.forEach((letter) => letter.classList.remove('first', 'second', 'away'));
+    marked = [];
+    const mark = (place, look) => {
+      letters[place].classList.add(look);
+      marked.push(letters[place]);
+    };
+    (what?.residues ?? []).forEach((place, number) => mark(place, number ? 'second' : 'first'));
+    if (what?.block) {
+      const within = (place) => what.block.some(([from, to]) => place >= from && place <= to);
+      letters.forEach((_, place) => within(place) || mark(place, 'away'));
+    }
+  }
+  marks.views.push(markLetters);
+}

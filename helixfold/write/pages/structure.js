@@ -1,0 +1,229 @@
+// The structure in three dimensions, by 3Dmol.js.
+
+const structure = {
+  element: byId('viewer'),
+  viewer: null,
+  carbons: new Map(), // place to C-alpha atom
+  block: null,
+  loading: 0,
+};
+
+const PARTS = ['#4e79a7', '#f28e2b', '#59a14f', '#b07aa1', '#76b7b2', '#e15759', '#9c755f', '#edc948'];
+const GREY = '#a9b3bc';
+
+function say(message) {
+  byId('viewer-message').textContent = message;
+  byId('viewer-message').hidden = message === '';
+}
+
+async function startStructure() {
+  if (!Object.keys(data.models[0].structures).length) {
+    byId('structure-section').querySelectorAll('.tools').forEach((tools) => (tools.hidden = true));
+    say('No structure is in this page; open ranked_0.cif in a viewer of your choice.');
+    return;
+  }
+  try {
+    const script = document.createElement('script');
+    script.textContent = await unpackText(data.viewer);
+    document.head.append(script);
+    structure.viewer = window.$3Dmol.createViewer(structure.element, {
+      backgroundColor: colour('viewer'),
+      antialias: true,
+      cartoonQuality: length > 1500 ? 4 : 8,
+    });
+  } catch (error) {
+    structure.viewer = null;
+    console.warn(error);
+  }
+  if (!structure.viewer) {
+    say('The structure cannot be drawn: this browser has no WebGL, or is older than 2023. Open ranked_0.pdb in another viewer.');
+    return;
+  }
+  structure.element.viewer = structure.viewer;
+  structure.viewer.setHoverDuration(40);
+  byId('colour').querySelector('[value=domain]').disabled = !data.models.some((model) => model.domains.length);
+  byId('colour').querySelector('[value=chain]').disabled = !severalChains;
+  listen();
+  await load();
+  marks.views.push(drawMarks);
+  shown.views.push(load);
+  whenLookChanges(() => {
+    structure.viewer.setBackgroundColor(colour('viewer'));
+    paint();
+  });
+  new ResizeObserver(() => structure.viewer.resize()).observe(structure.element);
+}
+
+// The structure that is chosen: relaxed where there is one.
+function chosen() {
+  const found = shown.model.structures;
+  return found[byId('kind').value] ?? found.relaxed ?? found.unrelaxed ?? null;
+}
+
+async function load() {
+  const kinds = shown.model.structures;
+  byId('kind-label').hidden = !(kinds.relaxed && kinds.unrelaxed);
+  const wanted = chosen();
+  const turn = (structure.loading += 1);
+  const text = wanted && (await unpackText(wanted.data));
+  if (turn !== structure.loading) return; // another was chosen meanwhile
+  const { viewer } = structure;
+  const view = structure.carbons.size ? viewer.getView() : null;
+  viewer.removeAllModels();
+  structure.carbons.clear();
+  say(wanted ? '' : `The structure of ${shown.model.name} is not in this page, which would be too large: open its file.`);
+  byId('save').disabled = !wanted;
+  if (wanted) {
+    place(viewer.addModel(text, 'pdb'), wanted);
+    viewer.setHoverable({}, true, (atom) => marks.look(marksOf(atom)), () => marks.leave());
+    viewer.setClickable({}, true, (atom) => marks.pin(marksOf(atom)));
+  }
+  paint();
+  if (view) viewer.setView(view);
+  else viewer.zoomTo();
+  drawMarks(marks.now);
+}
+
+const marksOf = (atom) => (atom.place === undefined ? null : { residues: [atom.place] });
+
+// Turn the atoms to where the page wants them, and tell each its place in the sequence.
+function place(model, { turn, shift }) {
+  const places = new Map(data.numbers.map((number, at) => [`${chainOf[at]}|${number}`, at]));
+  for (const atom of model.selectedAtoms({})) {
+    const { x, y, z } = atom;
+    [atom.x, atom.y, atom.z] = [0, 3, 6].map((row, axis) => turn[row] * x + turn[row + 1] * y + turn[row + 2] * z + shift[axis]);
+    atom.place = places.get(`${atom.chain}|${atom.resi}`);
+    if (atom.atom === 'CA') structure.carbons.set(atom.place, atom);
+  }
+}
+
+function colourOf() {
+  const { block } = structure;
+  if (block) {
+    const [first, second] = block;
+    const within = (range, at) => at >= range[0] && at <= range[1];
+    return (atom) => (within(second, atom.place) ? colour('second') : within(first, atom.place) ? colour('first') : GREY);
+  }
+  const by = byId('colour').value;
+  if (by === 'rainbow') return (atom) => `hsl(${Math.round(240 * (1 - atom.place / Math.max(1, length - 1)))}, 85%, 50%)`;
+  if (by === 'chain') {
+    const names = data.chains.map(([name]) => name);
+    return (atom) => PARTS[names.indexOf(atom.chain) % PARTS.length] ?? GREY;
+  }
+  if (by === 'domain') {
+    const number = (place) => shown.model.domains.findIndex(({ ranges }) => ranges.some((range) => inRange(range, place)));
+    return (atom) => (number(atom.place) < 0 ? GREY : PARTS[number(atom.place) % PARTS.length]);
+  }
+  return (atom) => bandOf(atom.b).color;
+}
+
+// Domains name residues by their numbers.
+const inRange = ([first, last], at) => data.numbers[at] >= first && data.numbers[at] <= last;
+
+function paint() {
+  const { viewer } = structure;
+  const memory = new Map();
+  const find = colourOf();
+  const by = (atom) => {
+    const key = byId('colour').value === 'plddt' && !structure.block ? atom.b : atom.place;
+    if (!memory.has(key)) memory.set(key, window.$3Dmol.CC.color(hex(find(atom))));
+    return memory.get(key);
+  };
+  // A cartoon needs a few residues.
+  const style = length < 4 && byId('style').value === 'cartoon' ? 'sticks' : byId('style').value;
+  const sticks = { stick: { colorfunc: by, radius: 0.18 } };
+  const cartoon = { cartoon: { colorfunc: by, thickness: 0.35, arrows: true } };
+  viewer.setStyle({}, { sticks, cartoon, sidechains: cartoon, spheres: { sphere: { colorfunc: by, scale: 0.9 } } }[style]);
+  if (style === 'sidechains') viewer.addStyle({ not: { atom: ['N', 'C', 'O'] } }, sticks);
+  viewer.render();
+}
+
+// 3Dmol reads hexadecimal colours; a canvas reads all and gives them back so.
+const reader = document.createElement('canvas').getContext('2d');
+function hex(text) {
+  reader.fillStyle = text;
+  return reader.fillStyle;
+}
+
+function drawMarks(what) {
+  const { viewer, carbons } = structure;
+  if (JSON.stringify(what?.block ?? null) !== JSON.stringify(structure.block)) {
+    structure.block = what?.block ?? null;
+    paint();
+  }
+  viewer.removeAllShapes();
+  viewer.removeAllLabels();
+  const atoms = (what?.residues ?? []).map((at) => carbons.get(at)).filter(Boolean);
+  atoms.forEach((atom, number) => {
+    const shade = hex(colour(number ? 'second' : 'first'));
+    viewer.addSphere({ center: { x: atom.x, y: atom.y, z: atom.z }, radius: 1.5, color: shade });
+    viewer.addLabel(residueName(atom.place), {
+      position: { x: atom.x, y: atom.y, z: atom.z },
+      backgroundColor: shade,
+      backgroundOpacity: 0.9,
+      fontColor: colour('card'),
+      fontSize: 13,
+      screenOffset: { x: 12, y: -12 },
+      inFront: true,
+    });
+  });
+  if (atoms.length === 2 && atoms[0] !== atoms[1]) {
+    const [start, end] = atoms.map(({ x, y, z }) => ({ x, y, z }));
+    viewer.addCylinder({ start, end, radius: 0.25, color: hex(colour('faint')), dashed: true });
+  }
+  structure.element.dataset.marked = atoms.map((atom) => `${atom.chain}${atom.resi}`).join(' ');
+  byId('atom-readout').textContent = readAtoms(atoms);
+  viewer.render();
+}
+
+function readAtoms(atoms) {
+  if (!atoms.length) return structure.block ? '' : 'Drag to turn, click into it and scroll to zoom, point at a residue to find it in the plots.';
+  const words = atoms.map((atom) => `${residueName(atom.place)}, pLDDT ${atom.b.toFixed(1)}`);
+  if (atoms.length < 2) return words[0];
+  const apart = Math.hypot(atoms[0].x - atoms[1].x, atoms[0].y - atoms[1].y, atoms[0].z - atoms[1].z);
+  return `${words.join(' · ')} · C-alpha atoms ${apart.toFixed(1)} Å apart`;
+}
+
+function listen() {
+  const { element, viewer } = structure;
+  for (const name of ['colour', 'style']) byId(name).addEventListener('change', paint);
+  byId('kind').addEventListener('change', load);
+  byId('reset').addEventListener('click', () => {
+    viewer.setView([0, 0, 0, 0, 0, 0, 0, 1]);
+    viewer.zoomTo();
+  });
+  byId('spin').addEventListener('click', ({ currentTarget }) => {
+    const spins = currentTarget.getAttribute('aria-pressed') !== 'true';
+    currentTarget.setAttribute('aria-pressed', String(spins));
+    viewer.spin(spins ? 'y' : false);
+  });
+  byId('picture').addEventListener('click', () => keep(viewer.pngURI(), `${data.name}_${shown.model.name}.png`));
+  byId('save').addEventListener('click', async () => {
+    const { data: packedText, file } = chosen();
+    const link = URL.createObjectURL(new Blob([await unpack(packedText)], { type: 'chemical/x-pdb' }));
+    keep(link, `${data.name}_${file}`);
+    setTimeout(() => URL.revokeObjectURL(link), 10000);
+  });
+  // The wheel scrolls the page until the viewer is clicked into.
+  element.addEventListener('pointerdown', () => element.focus({ preventScroll: true }));
+  element.addEventListener('wheel', (event) => document.activeElement === element || event.stopPropagation(), true);
+  element.addEventListener('pointerleave', () => marks.leave());
+  element.addEventListener('keydown', (event) => {
+    const turns = { ArrowLeft: [-10, 'y'], ArrowRight: [10, 'y'], ArrowUp: [-10, 'x'], ArrowDown: [10, 'x'] };
+    if (turns[event.key]) viewer.rotate(...turns[event.key]);
+    else if (event.key === '+' || event.key === '=') viewer.zoom(1.15);
+    else if (event.key === '-') viewer.zoom(1 / 1.15);
+    else if (event.key === 'r') byId('reset').click();
+    else if (event.key === 'Escape') marks.pin(null);
+    else return;
+    viewer.render();
+    event.preventDefault();
+  });
+}
+
+function keep(address, name) {
+  const link = document.createElement('a');
+  link.href = address;
+  link.download = name;
+  link.click();
+}

@@ -1,0 +1,118 @@
+"""Read the JSON files of a target's directory: each value is checked, for the file may be another's or damaged."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import InputError, printable
+
+_MAX_BYTES = 2**28
+_AGAIN = "fold the target again with --overwrite"
+
+
+class Record:
+    """A JSON object, of which fields are asked for by name and kind; whatever is not as asked for is an `InputError`.
+
+    A field that is missing or null gives the default, where there is one.
+    """
+
+    def __init__(self, path: Path, content: object, place: str = "") -> None:
+        self.path, self.place = path, place
+        if not isinstance(content, dict):
+            raise self._error("", f"an object is expected, got {_short(content)}")
+        self.content: dict[str, Any] = content
+
+    @classmethod
+    def read(cls, path: Path) -> "Record":
+        """The object in a file."""
+        return cls(path, read_json(path))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        found = self._get(key, default)
+        if not isinstance(found, str):
+            raise self._error(key, f"text is expected, got {_short(found)}")
+        return found
+
+    def number(self, key: str, default: float | None = None) -> float:
+        found = self._get(key, default)
+        if not _is_number(found):
+            raise self._error(key, f"a number is expected, got {_short(found)}")
+        return float(found)
+
+    def optional(self, key: str) -> float | None:
+        """A number, or None where there is none."""
+        return None if self.content.get(key) is None else self.number(key)
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        found = self._get(key, default)
+        if not isinstance(found, int) or isinstance(found, bool):
+            raise self._error(key, f"a whole number is expected, got {_short(found)}")
+        return found
+
+    def numbers(self, key: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
+        found = self.items(key, default)
+        if not all(map(_is_number, found)):
+            raise self._error(key, "a list of numbers is expected")
+        return tuple(map(float, found))
+
+    def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
+        found = self.items(key, default)
+        if not all(isinstance(item, str) for item in found):
+            raise self._error(key, "a list of texts is expected")
+        return tuple(found)
+
+    def items(self, key: str, default: Sequence[object] | None = None) -> Sequence[Any]:
+        found = self._get(key, default)
+        if not isinstance(found, list | tuple):
+            raise self._error(key, f"a list is expected, got {_short(found)}")
+        return found
+
+    def records(self, key: str) -> list["Record"]:
+        """A list of objects; empty where there is none."""
+        return [
+            Record(self.path, item, f"{self._name(key)}[{number}]") for number, item in enumerate(self.items(key, ()))
+        ]
+
+    def record(self, key: str) -> "Record":
+        """An object; empty where there is none."""
+        return Record(self.path, self._get(key, {}), self._name(key))
+
+    def _get(self, key: str, default: object) -> Any:
+        found = self.content.get(key)
+        if found is None and default is None:
+            raise self._error(key, "is missing")
+        return default if found is None else found
+
+    def _name(self, key: str) -> str:
+        return f"{self.place}.{printable(key)}" if self.place else printable(key)
+
+    def _error(self, key: str, problem: str) -> InputError:
+        name = self._name(key) if key else self.place
+        return InputError.at(self.path, f"{name}: {problem}; {_AGAIN}" if name else f"{problem}; {_AGAIN}")
+
+
+def read_json(path: Path) -> object:
+    """What a JSON file holds; `InputError` says what is wrong with any other."""
+    try:
+        if (size := path.stat().st_size) > _MAX_BYTES:
+            raise InputError.at(path, f"it has {size:,} bytes, and at most {_MAX_BYTES:,} are read")
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError.at(path, f"not a complete JSON file ({printable(str(error))}); {_AGAIN}") from error
+
+
+def _is_number(found: object) -> bool:
+    try:
+        return isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def _short(found: object) -> str:
+    return printable(json.dumps(found), 40)

@@ -1,0 +1,187 @@
+"""What a finished target's directory holds, read and checked, for its report.
+
+Every file but the predictions' confidences may be missing; the report then lacks that part.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
+from data_pipeline.residues import RESTYPES, THREE_LETTER
+from helixfold.write.records import Record
+
+RANKING, TIMINGS, FEATURES, TEMPLATES, RELAXATION = (
+    "ranking_debug.json",
+    "timings.json",
+    "features.npz",
+    "templates.json",
+    "relax_metrics.json",
+)
+_PREDICTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_LETTERS = dict(zip(THREE_LETTER, RESTYPES, strict=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A chain or a domain: where it is in the sequence, and how sure the model is of it."""
+
+    name: str
+    ranges: tuple[tuple[int, int], ...]  # residue numbers, both ends included
+    residues: int
+    mean_plddt: float
+    measures: tuple[tuple[str, float], ...]  # further ones, by name
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionFiles:
+    """One prediction: what its confidence file says, and where its other files are."""
+
+    name: str
+    numbers: tuple[int, ...]  # of the residues
+    plddt: tuple[float, ...]
+    mean_plddt: float
+    ptm: float | None
+    ranking_confidence: float
+    num_recycles: int | None
+    converged: bool
+    notes: tuple[str, ...]
+    chains: tuple[Part, ...]
+    domains: tuple[Part, ...]
+    depth: tuple[float, ...]  # alignment rows that have a residue at each position
+    rows: int | None
+    effective_rows: float | None
+    structures: dict[str, Path]  # "relaxed" and "unrelaxed", if they are there
+    pae: Path | None
+    distances: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetFiles:
+    """A target's directory."""
+
+    directory: Path
+    name: str
+    sequence: str
+    predictions: tuple[PredictionFiles, ...]  # the best first
+    features: Features | None
+    templates: Record | None
+    relaxation: Record | None
+    timings: Record | None
+
+    @property
+    def best(self) -> PredictionFiles:
+        return self.predictions[0]
+
+
+def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFiles:
+    """Read the predictions in this order, or that of the directory's ranking; `InputError` says what cannot be used."""
+    if order is None:
+        order = Record.read(directory / RANKING).texts("order")
+    for name in order:
+        if not _PREDICTION_NAME.fullmatch(name):
+            raise InputError.at(directory / RANKING, "a prediction's name is no part of a file name; fold it again")
+    if not order:
+        raise InputError.at(directory / RANKING, "it names no prediction; fold the target again")
+    predictions = tuple(read_prediction(directory, name) for name in order)
+    length = len(predictions[0].plddt)
+    for prediction in predictions:
+        if len(prediction.plddt) != length:
+            raise InputError.at(
+                directory, f"{prediction.name} has {len(prediction.plddt)} residues, others {length}; fold it again"
+            )
+    features = Features.load(directory / FEATURES) if (directory / FEATURES).is_file() else None
+    if features is not None and len(features.sequence) != length:
+        raise InputError.at(directory / FEATURES, f"its sequence has other than {length} residues; fold it again")
+    return TargetFiles(
+        directory=directory,
+        name=directory.resolve().name,
+        sequence=_sequence(predictions[0], features),
+        predictions=predictions,
+        features=features,
+        templates=_record(directory / TEMPLATES),
+        relaxation=_record(directory / RELAXATION),
+        timings=_record(directory / TIMINGS),
+    )
+
+
+def read_prediction(directory: Path, name: str) -> PredictionFiles:
+    """What is known of one prediction of a target."""
+    confidence = Record.read(directory / f"confidence_{name}.json")
+    plddt = confidence.numbers("plddt")
+    numbers = confidence.numbers("residueNumber")
+    if not plddt or len(numbers) != len(plddt):
+        raise InputError.at(confidence.path, f"{len(plddt)} pLDDT for {len(numbers)} residues; fold the target again")
+    msa = confidence.record("msa")
+    depth = msa.numbers("coverage", ())
+    structures = {kind: directory / f"{kind}_{name}.pdb" for kind in ("relaxed", "unrelaxed")}
+    return PredictionFiles(
+        name=name,
+        numbers=tuple(int(number) for number in numbers),
+        plddt=plddt,
+        mean_plddt=confidence.number("mean_plddt"),
+        ptm=confidence.optional("ptm"),
+        ranking_confidence=confidence.number("ranking_confidence"),
+        num_recycles=confidence.whole("num_recycles", -1),
+        converged=confidence.content.get("converged") is True,
+        notes=confidence.texts("notes", ()),
+        chains=tuple(_chain(record) for record in confidence.records("chains")),
+        domains=tuple(_domain(record) for record in confidence.records("domains")),
+        depth=depth if len(depth) == len(plddt) else (),
+        rows=msa.whole("rows") if "rows" in msa.content else None,
+        effective_rows=msa.optional("effective_rows"),
+        structures={kind: path for kind, path in structures.items() if path.is_file()},
+        pae=_present(directory / f"pae_{name}.json"),
+        distances=_present(directory / f"distances_{name}.npz"),
+    )
+
+
+def _chain(record: Record) -> Part:
+    ptm = record.optional("ptm")
+    return Part(
+        name=record.text("chain"),
+        ranges=((record.whole("first"), record.whole("last")),),
+        residues=record.whole("residues"),
+        mean_plddt=record.number("mean_plddt"),
+        measures=() if ptm is None else (("pTM", ptm),),
+    )
+
+
+def _domain(record: Record) -> Part:
+    ranges = []
+    for ends in record.items("ranges"):
+        if not (isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends)):
+            raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
+        ranges.append((ends[0], ends[1]))
+    pae = record.optional("mean_pae")
+    return Part(
+        name=record.text("name"),
+        ranges=tuple(ranges),
+        residues=record.whole("residues"),
+        mean_plddt=record.number("mean_plddt"),
+        measures=() if pae is None else (("mean PAE", pae),),
+    )
+
+
+def _sequence(prediction: PredictionFiles, features: Features | None) -> str:
+    """From the features; without them from the structure's own record of it."""
+    if features is not None:
+        return features.sequence
+    letters: list[str] = []
+    for path in prediction.structures.values():
+        with path.open(encoding="ascii", errors="replace") as file:
+            lines = (line for line in file if line.startswith("SEQRES"))
+            letters = [_LETTERS.get(name, "X") for line in lines for name in line[19:].split()]
+        if len(letters) == len(prediction.plddt):
+            return "".join(letters)
+    return "X" * len(prediction.plddt)
+
+
+def _record(path: Path) -> Record | None:
+    return Record.read(path) if path.is_file() else None
+
+
+def _present(path: Path) -> Path | None:
+    return path if path.is_file() else None

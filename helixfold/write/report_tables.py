@@ -1,0 +1,183 @@
+"""What a report says in words and tables: warnings, templates, relaxation, times, settings and files."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helixfold.write.plots import CONFIDENCE_BANDS, ConfidenceBand
+from helixfold.write.records import Record
+from helixfold.write.report_files import RANKING, TargetFiles
+
+_UNTRAINED = "UNTRAINED"
+# AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
+_SHALLOW = 30
+_MOST_REJECTED = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A bar of the chart of times."""
+
+    name: str
+    seconds: float
+    share: float  # of the longest, in percent
+    peak_gib: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileLine:
+    """A file beside the report."""
+
+    name: str
+    size: int | None
+    purpose: str
+
+
+def band_of(plddt: float) -> ConfidenceBand:
+    return next(band for band in CONFIDENCE_BANDS if plddt >= band.least or band.least == 0)
+
+
+def notes_of(target: TargetFiles) -> list[str]:
+    """What every reader must know, each once."""
+    return list(dict.fromkeys(note for prediction in target.predictions for note in prediction.notes))
+
+
+def is_untrained(target: TargetFiles) -> bool:
+    return any(note.startswith(_UNTRAINED) for note in notes_of(target))
+
+
+def warnings_of(target: TargetFiles) -> list[str]:
+    """What makes this prediction one to be careful with, besides the notes."""
+    best, found = target.best, []
+    if best.mean_plddt < CONFIDENCE_BANDS[-2].least and not is_untrained(target):
+        found.append(
+            f"The mean pLDDT of the best model is {best.mean_plddt:.1f}. Below 50 a structure is not to be "
+            "interpreted: the protein may be disordered on its own, or the alignment too shallow."
+        )
+    rows = len(target.features.msa) if target.features is not None else best.rows
+    if rows is not None and rows < _SHALLOW:
+        what = "only the sequence itself" if rows == 1 else f"{rows} sequences"
+        found.append(
+            f"The alignment holds {what}. With fewer than about {_SHALLOW}, predictions are much less accurate: "
+            "search more databases, or give an alignment with --msa."
+        )
+    unknown = target.sequence.count("X")
+    if target.features is not None and unknown:
+        found.append(f"{unknown} of {len(target.sequence)} residues are unknown (X), and have no side chains.")
+    for name, result in relaxation_results(target):
+        if "failed" in result.content:
+            found.append(f"{name} could not be relaxed and stays as predicted: {result.text('failed')}")
+    return found
+
+
+def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, Record]]:
+    """The relaxation's own words on each prediction that it was asked for."""
+    if target.relaxation is not None:
+        names = [prediction.name for prediction in target.predictions]
+        for name in names:
+            if isinstance(target.relaxation.content.get(name), dict):
+                yield name, target.relaxation.record(name)
+
+
+def templates_of(target: TargetFiles) -> dict[str, Any] | None:
+    """The two tables of templates: those that the model reads, and why the other hits are none."""
+    if target.templates is None:
+        return None
+    used = [
+        {
+            "name": record.text("name"),
+            "release_date": record.text("release_date", "") or None,
+            "aligned": record.whole("aligned_residues"),
+            "identity": record.number("identity"),
+            "note": record.text("note", ""),
+        }
+        for record in target.templates.records("used")
+    ]
+    rejected = [
+        {"name": record.text("name"), "reason": record.text("reason"), "detail": record.text("detail", "")}
+        for record in target.templates.records("rejected")
+    ]
+    return {"used": used, "rejected": rejected[:_MOST_REJECTED], "more": max(0, len(rejected) - _MOST_REJECTED)}
+
+
+def stages_of(target: TargetFiles) -> list[Stage]:
+    """Times and memory of the stages, in the order in which they began."""
+    if target.timings is None:
+        return []
+    table = target.timings.record("stages")
+    rows = [(name, table.record(name)) for name in table.content]
+    seconds = [row.number("seconds", 0) for _, row in rows]
+    longest = max([*seconds, 1e-9])
+    return [
+        Stage(name=name, seconds=taken, share=100 * taken / longest, peak_gib=row.number("peak_memory_gib", 0))
+        for (name, row), taken in zip(rows, seconds, strict=True)
+    ]
+
+
+def facts_of(record: Record | None, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """A record's plain values as pairs of words, for a table of two columns."""
+    if record is None:
+        return []
+    plain: list[tuple[str, Any]] = []
+    for key, value in record.content.items():
+        if key in without:
+            continue
+        plain += (
+            [(f"{key}: {inner}", item) for inner, item in value.items()] if isinstance(value, dict) else [(key, value)]
+        )
+    return [(name.replace("_", " "), _words(value)) for name, value in plain if value not in (None, [], {})]
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+_PURPOSES = (
+    (r"ranked_\d+\.(pdb|cif)", "structure by rank, 0 is the best; B-factors are pLDDT"),
+    (r"relaxed_.+\.(pdb|cif)", "structure after relaxation"),
+    (r"unrelaxed_.+\.(pdb|cif)", "structure as the model gave it"),
+    (r"confidence_.+\.json", "pLDDT of each residue, pTM, chains, domains, coverage"),
+    (r"pae_.+\.json", "predicted aligned error, as AlphaFold DB writes it"),
+    (r"distances_.+\.npz", "expected distances and probabilities of contacts"),
+    (r"logits_.+\.npz", "logits of all heads"),
+    (r"features\.npz", "what the models read: alignment and templates"),
+    (r"ranking_debug\.json", "order of the models"),
+    (r"timings\.json", "seconds and memory of each stage"),
+    (r"templates\.json", "templates used, and why other hits were not"),
+    (r"relax_metrics\.json", "energies and violations before and after relaxation"),
+    (r".+\.png", "picture"),
+    (r".+\.tsv", "table"),
+    (r".+\.(pdb|cif)", "structure"),
+    (r".+\.json", "data"),
+    (r".+\.zip", "all of it in one file"),
+)
+
+
+def described_files(directory: Path, own: str) -> list[FileLine]:
+    """The files beside the report that are for people; the ranking is written after it, and listed as it will be."""
+    found = {path.name: path for path in directory.iterdir() if not path.name.startswith(".")}
+    found.setdefault(RANKING, directory / RANKING)
+    lines = []
+    for name, path in sorted(found.items(), key=lambda item: _natural(item[0])):
+        if name == own:
+            continue
+        if path.is_dir():
+            lines.append(
+                FileLine(name=f"{name}/", size=None, purpose="results of the searches" if name == "msas" else "")
+            )
+            continue
+        purpose = next((purpose for pattern, purpose in _PURPOSES if re.fullmatch(pattern, name)), "")
+        lines.append(FileLine(name=name, size=path.stat().st_size if path.is_file() else None, purpose=purpose))
+    place = {purpose: number for number, (_, purpose) in enumerate(_PURPOSES)}
+    return sorted(lines, key=lambda line: place.get(line.purpose, len(place)))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """So that ranked_10 comes after ranked_9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,100 @@
+"""The report in a real browser: it draws, it answers the mouse, and it asks for nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helixfold.write.report import REPORT_FILE, write_report
+from tests.write.browser import Browser
+from tests.write.reported import write_target, write_templates
+
+MODELS = ("model_1_ptm", "model_2_ptm")
+UNTRAINED = "UNTRAINED: random parameters, no prediction"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("batch") / "hairpin"
+    write_target(directory, models=MODELS)
+    write_templates(directory)
+    write_report(directory)
+    return directory / REPORT_FILE
+
+
+def colours(picture: np.ndarray, red: int, green: int, blue: int, within: int = 60) -> int:
+    """How many pixels have about this colour."""
+    return int((np.abs(picture - [red, green, blue]).sum(-1) < within).sum())
+
+
+def marked(browser: Browser) -> str:
+    return str(browser.run("return document.getElementById('viewer').dataset.marked"))
+
+
+def place_in_map(browser: Browser, row: int, column: int) -> tuple[float, float]:
+    """Where on the page's heat map this pair of residues is, counted from 0, from the map's corner."""
+    return tuple(
+        browser.run(
+            "const width = arguments[0].clientWidth, side = Math.min(width - 56, 640), cell = side / arguments[3];"
+            "return [46 + (arguments[2] + 0.5) * cell, 6 + (arguments[1] + 0.5) * cell]",
+            browser.find("#heat"),
+            row,
+            column,
+            browser.run("return document.querySelectorAll('#sequence i').length"),
+        )
+    )
+
+
+def test_it_loads_without_a_complaint_and_without_the_network(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    assert browser.complaints() == []
+    fetched = [address for address in browser.fetched() if not address.startswith(("data:", "blob:", "about:"))]
+    assert fetched == [report.resolve().as_uri()]
+
+
+def test_the_structure_is_drawn_in_the_colours_of_plddt(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    drawn = browser.picture("#viewer")
+    assert colours(drawn, 255, 255, 255) < 0.99 * drawn.shape[0] * drawn.shape[1]
+    assert colours(drawn, 0x65, 0xCB, 0xF3, within=120) > 200
+    browser.run("document.getElementById('reset').click()")
+
+
+def test_pointing_at_a_pair_in_the_map_marks_that_pair_in_the_structure(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.point("#heat", *place_in_map(browser, 4, 20))
+    browser.until(lambda: marked(browser) == "A5 A21")
+    readout = browser.find("#heat-readout").text
+    name = browser.run("return [4, 20].map((at) => document.querySelectorAll('#sequence i')[at].textContent)")
+    assert f"{name[1]}21 when aligned on {name[0]}5" in readout
+    assert "PAE" in readout
+    assert (
+        browser.run("return [...document.querySelectorAll('#sequence i')].findIndex((i) => i.matches('.second'))") == 20
+    )
+    # Where the two spheres and the line between them are, 3Dmol says itself.
+    shapes = browser.run(
+        "const viewer = document.getElementById('viewer').viewer;"
+        "return [5, 21].map((resi) => { const [atom] = viewer.selectedAtoms({atom: 'CA', resi});"
+        "return viewer.shapes.some((shape) => shape && Math.hypot(shape.boundingSphere.center.x - atom.x,"
+        "shape.boundingSphere.center.y - atom.y, shape.boundingSphere.center.z - atom.z) < 0.1) })"
+    )
+    assert shapes == [True, True]
+    assert colours(browser.picture("#viewer"), 0xE6, 0x00, 0x7E, within=90) > 20
+
+
+def test_a_clicked_pair_stays_until_it_is_let_go(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.point("#heat", *place_in_map(browser, 2, 9), click=True)
+    browser.point("h1", 5, 5)
+    browser.until(lambda: marked(browser) == "A3 A10")
+    browser.find("#heat").send_keys("\ue00c")  # Escape
+    browser.until(lambda: marked(browser) == "")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_nothing_has_to_be_scrolled_sideways(browser: Browser, report: Path, width: int, dark: bool) -> None:
+    browser.open(report, width=width, dark=dark)
+    assert browser.too_wide() == 0
+    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert (int(paper.removeprefix("rgb(").split(",")[0]) < 60) == dark
