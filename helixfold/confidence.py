@@ -1,6 +1,6 @@
-"""Turn the logits of the confidence heads into the numbers people read: pLDDT, PAE and pTM.
+"""Turn the logits of the heads into the numbers people read: pLDDT, PAE, pTM, expected distances and contacts.
 
-AlphaFold 2, Suppl. Sec. 1.9.6 (pLDDT) and 1.9.7 (predicted aligned error, pTM).
+AlphaFold 2, Suppl. Sec. 1.9.6 (pLDDT), 1.9.7 (predicted aligned error, pTM) and 1.9.8 (distances).
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.model.heads import LinearHead
-from helixfold.model.update import Executor
+from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE, DistogramHead, LinearHead
+from helixfold.model.update import Executor, turned
+
+# Angstrom between pseudo-beta atoms (C-beta, C-alpha of glycine), as CASP counts contacts.
+CONTACT = 8.0
 
 # One slab of probabilities in float32 is at most 64 MiB (or one row of the pair logits).
 _SLAB_ELEMENTS = 2**24
@@ -79,6 +82,45 @@ def aligned_error(
         largest=float(_aligned_error_centers(bins, max_bin)[-1]),
         ptm=(found[..., -1] * seq_mask).amax(-1),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedDistances:
+    """What is read off the logits of distances between pseudo-beta atoms, symmetric in the two residues.
+
+    The last bin is open and counts as being as wide as the others: pairs that are certain to be further apart than
+    21.7 Angstrom have an expected distance of 21.8, the largest there is.
+    """
+
+    expected: Float[Tensor, "b r r"]  # Angstrom
+    contact: Float[Tensor, "b r r"]  # probability, 0 to 1, of less than CONTACT
+
+
+def expected_distances(run: Executor, head: DistogramHead, pair: Float[Tensor, "b r r c_z"]) -> ExpectedDistances:
+    """Of logits that are made for so few edges at a time that they are never there for all, whatever `run` does."""
+    bins, residues = head.linear.out_features, pair.shape[2]
+    values = distance_values(bins).to(pair.device)
+    at_once = max(1, _SLAB_ELEMENTS // (pair.shape[0] * residues * bins))
+
+    def rows(some: Tensor, others: Tensor) -> Tensor:
+        means = [
+            torch.einsum("b i j v, v n -> b i n j", head(*edges).softmax(-1), values)
+            for edges in zip(some.split(at_once, 1), others.split(at_once, 1), strict=True)
+        ]
+        return torch.cat(means, 1).flatten(2)
+
+    # Of both edges of a pair, and then the logits of each and of both, and their probabilities.
+    workspace = residues * (2 * pair.shape[3] + 4 * bins)
+    found = run.whole(run.each(rows, pair, turned(pair, "columns"), workspace=workspace))
+    return ExpectedDistances(expected=found[..., :residues], contact=found[..., residues:])
+
+
+def distance_values(bins: int) -> Float[Tensor, "v 2"]:
+    """Of every bin of distances: its middle in Angstrom, and which part of it is below CONTACT."""
+    edges = torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, bins - 1)
+    width = (LAST_DISTANCE - FIRST_DISTANCE) / (bins - 2)
+    middles = torch.cat([edges - width / 2, edges[-1:] + width / 2])
+    return torch.stack([middles, ((CONTACT - middles) / width + 0.5).clamp(0, 1)], -1)
 
 
 def ranking_confidence(plddt: Float[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b"]:

@@ -23,7 +23,7 @@ from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor
 from helixfold.presets import Preset
 from helixfold.stages import Stages
-from helixfold.write.results import Prediction
+from helixfold.write.prediction import Distances, Prediction
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -169,6 +169,7 @@ def _prediction(
     if heads.aligned_error is not None:
         error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask)
         pae, max_pae, ptm = error.expected[0].cpu().numpy(), error.largest, float(error.ptm[0])
+    distances = confidence.expected_distances(run, heads.distogram, folded.representations.pair)
     logits = heads(run, folded) if options.logits else None
     residue_plddt = plddt[0].cpu().numpy()
     atom_mask = structure.mask[0].cpu().numpy()
@@ -189,6 +190,7 @@ def _prediction(
         ranking_confidence=float(confidence.ranking_confidence(plddt, mask)[0]),
         num_recycles=last.num_recycles,
         converged=last.converged,
+        distances=Distances(expected=distances.expected[0].cpu().numpy(), contact=distances.contact[0].cpu().numpy()),
         logits=None if logits is None else logits.arrays(),
         notes=notes,
         seed=options.seed,

@@ -10,6 +10,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helixfold import confidence
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.model.heads import DistogramHead
+from helixfold.model.update import Executor
 
 
 def float64_scores(logits: np.ndarray, centers: np.ndarray) -> np.ndarray:
@@ -116,3 +120,44 @@ def test_bfloat16_logits_are_scored_in_float32() -> None:
     assert pae.dtype == torch.float32
     torch.testing.assert_close(pae, confidence.predicted_aligned_error(logits.float())[0])
     torch.testing.assert_close(confidence.plddt(logits[0]), confidence.plddt(logits[0].float()))
+
+
+def distogram_head(bins: int = 64) -> DistogramHead:
+    head = DistogramHead(16, bins)
+    torch.nn.init.normal_(head.linear.weight, std=0.8)
+    return head
+
+
+def test_expected_distances_are_means_and_contacts_sums_over_the_bins() -> None:
+    head, pair = distogram_head(), torch.randn(2, 9, 9, 16)
+    with torch.no_grad():
+        found = confidence.expected_distances(Whole(), head, pair)
+        logits = (head.linear(pair) + head.linear(pair.transpose(1, 2))).numpy()
+    edges = 2.3125 + 0.3125 * np.arange(63)
+    middles = np.append(edges - 0.15625, edges[-1] + 0.15625)
+    np.testing.assert_allclose(found.expected, float64_scores(logits, middles), rtol=1e-5)
+    # 8 Angstrom is a fifth of a bin above the 19th edge.
+    below = np.where(np.arange(64) < 19, 1.0, 0.0) + np.where(np.arange(64) == 19, 0.2, 0.0)
+    np.testing.assert_allclose(found.contact, float64_scores(logits, below), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found.expected, found.expected.transpose(1, 2))
+
+
+def test_pairs_in_one_bin_have_its_distance() -> None:
+    values = confidence.distance_values(64)
+    torch.testing.assert_close(
+        values[[0, 18, 19, 20, 63], 0], torch.tensor([2.15625, 7.78125, 8.09375, 8.40625, 21.84375])
+    )
+    torch.testing.assert_close(values[[0, 18, 19, 20, 63], 1], torch.tensor([1.0, 1.0, 0.2, 0.0, 0.0]))
+
+
+@pytest.mark.parametrize("run", [Whole(), Slabs(rows=2)], ids=["whole", "slabs"])
+def test_distances_are_made_for_few_edges_at_a_time(run: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+    head, pair = distogram_head(), torch.randn(1, 17, 17, 16)
+    with torch.no_grad():
+        expected = confidence.expected_distances(Whole(), head, pair)
+        monkeypatch.setattr(confidence, "_SLAB_ELEMENTS", 3 * 17 * 64)
+        with LargestResult() as largest:
+            found = confidence.expected_distances(run, head, pair)
+    assert largest.elements <= max(3 * 17 * 64, pair.numel())
+    torch.testing.assert_close(found.expected, expected.expected)
+    torch.testing.assert_close(found.contact, expected.contact)

@@ -17,7 +17,7 @@ from helixfold.inference import FoldingOptions, distance_change, fold, recycle
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.presets import tiny
 from helixfold.stages import Stages
-from helixfold.write.results import Prediction
+from helixfold.write.prediction import Prediction
 from tests.networks import random_batch, tiny_model
 
 
@@ -43,6 +43,10 @@ def test_logits_are_there_if_they_are_asked_for_and_give_the_same_confidences() 
     assert abs(float(confidence.predicted_tm_score(errors, torch.ones(1, 20))) - prediction.ptm) < 1e-6
     np.testing.assert_allclose(prediction.plddt, confidence.plddt(torch.from_numpy(prediction.logits["lddt"])[None])[0])
     assert prediction.logits["distogram"].shape == (20, 20, 64)
+    distances = torch.from_numpy(prediction.logits["distogram"]).softmax(-1) @ confidence.distance_values(64)
+    assert prediction.distances is not None
+    np.testing.assert_allclose(prediction.distances.expected, distances[..., 0], rtol=1e-5)
+    np.testing.assert_allclose(prediction.distances.contact, distances[..., 1], rtol=1e-4)
 
 
 def test_an_ensemble_of_draws_is_not_one_draw() -> None:

@@ -23,7 +23,7 @@ FLOORS = [
         "helixfold.presets",
     ),
     ("helixfold.model",),
-    ("helixfold.weights", "helixfold.confidence", "helixfold.losses", "helixfold.metrics"),
+    ("helixfold.weights", "helixfold.confidence", "helixfold.domains", "helixfold.losses", "helixfold.metrics"),
     ("helixfold.execution", "helixfold.parallel", "helixfold.optim"),
     ("helixfold.write", "helixfold.inference", "helixfold.training"),
     ("helixfold.cli",),

@@ -22,6 +22,7 @@ from helixfold.write.ranking import (
 )
 from helixfold.write.report import write_report
 from helixfold.write.results import write_timings
+from helixfold.write.tables import write_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,10 @@ def _draw(target: Target, order: list[Finished]) -> None:
     write_plots(target.directory, order)
 
 
+def _tabulate(target: Target, order: list[Finished]) -> None:
+    write_tables(target.directory, order)
+
+
 def _time(target: Target, order: list[Finished]) -> None:
     table = {**target.facts, "stages": target.stages.table()}
     write_timings(target.directory, table, notes=all_notes(order))
@@ -66,6 +71,7 @@ def _mark(target: Target, order: list[Finished]) -> None:
 STEPS: tuple[tuple[str, Step], ...] = (
     ("ranking", _rank),
     ("plots", _draw),
+    ("tables", _tabulate),
     ("timings", _time),
     ("report", _report),
     ("mark", _mark),

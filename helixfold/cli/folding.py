@@ -19,8 +19,10 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.inference import fold
 from helixfold.stages import Stages, peak_memory, reset_peak_memory
+from helixfold.write.alignment import write_alignment
+from helixfold.write.prediction import Prediction
 from helixfold.write.ranking import Finished
-from helixfold.write.results import Prediction, write_prediction
+from helixfold.write.results import write_prediction
 
 
 def fold_target(job: Job, directory: Path, method: Method, stages: Stages) -> list[Finished]:
@@ -32,6 +34,7 @@ def fold_target(job: Job, directory: Path, method: Method, stages: Stages) -> li
     with stages.stage("features"):
         made = group.together(lambda: job.prepare(directory, method) if leads else None)
         features = group.together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
+        depth = group.together(lambda: write_alignment(directory, features) if leads else None)
     missing = method.wanted
     taken: dict[str, object] = {}
     planned = _planned(missing, features, directory, method)
@@ -41,7 +44,7 @@ def fold_target(job: Job, directory: Path, method: Method, stages: Stages) -> li
             method.say(f"{job.name}: {remark}")
         made_now = _fold_with(wanted, plan, features, method=method, stages=stages, spill=spill)
         with stages.stage(f"{wanted.name}: writing"):
-            group.together(lambda: write_prediction(directory, made_now[0]) if leads else None)  # noqa: B023  # at once
+            group.together(lambda: write_prediction(directory, made_now[0], depth) if leads else None)  # noqa: B023  # at once
         taken[wanted.name] = made_now[1]
     target = Target(
         directory=directory,

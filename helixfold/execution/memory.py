@@ -112,7 +112,8 @@ def _in_slabs(s: "_Streams", *, spilled: bool) -> dict[str, int]:
         "extra MSA": stage(s.pair, s.extra, context=extra, halves=halves(config.extra_msa, s.extra_rows)),
         "Evoformer": stage(s.pair, s.msa, context=last, halves=halves(config.evoformer, s.rows)),
         "structure": stage(s.pair, s.msa) + s.structure,
-        "confidence": stage(s.pair, s.msa) + s.structure + s.mask,
+        # Errors, then distances and contacts.
+        "confidence": stage(s.pair, s.msa) + s.structure + 3 * s.mask,
     }
 
 

@@ -10,6 +10,9 @@ from helixfold.model.outputs import Folded, Logits
 from helixfold.model.update import Executor, turned
 from helixfold.ops.precision import wide
 
+# Angstrom, the inner edges of the first and the last bin of distances (AlphaFold 2, Suppl. Sec. 1.9.8).
+FIRST_DISTANCE, LAST_DISTANCE = 2.3125, 21.6875
+
 
 class LinearHead(nn.Module):
     """Logits as a linear map of a representation."""

@@ -1,4 +1,4 @@
-"""Draw confidence as PNG images: pLDDT along the chain and predicted aligned error (PAE) as heat maps.
+"""Draw confidence as PNG images: pLDDT along the chain, predicted aligned error (PAE), the alignment's coverage.
 
 Nothing here touches pyplot or needs a display, and the same data gives the same bytes.
 """
@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int8
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from data_pipeline.features.depth import Depth
+from data_pipeline.residues import GAP
 from helixfold.write.pdb import plain_text
 
 
@@ -40,6 +42,7 @@ _DOTS_PER_INCH = 150
 _PAE_COLUMNS = 5
 # More detail than a panel has pixels only costs memory.
 _PAE_PIXELS = 800
+_COVERAGE_PIXELS = (800, 1600)  # rows and columns
 
 
 def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:
@@ -115,6 +118,48 @@ def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes
         unused.set_visible(False)
     bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.02 if len(paes) > 1 else 0.04)
     bar.set_label("Expected position error (Å)", fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    return _png(figure)
+
+
+def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: Depth) -> bytes:
+    """A PNG of an alignment's rows, sorted and coloured by their identity to the target, and of rows that cover each
+    residue (line). White is a gap; identity counts the residues of the target, so that short rows are low.
+    """
+    n, r = msa.shape
+    identity = (msa == msa[0]).mean(1, dtype=np.float64)
+    rows, columns = (
+        np.linspace(0, size - 1, min(size, most)).round().astype(int)
+        for size, most in zip((n, r), _COVERAGE_PIXELS, strict=True)
+    )
+    rows = np.argsort(identity, kind="stable")[rows]
+    shown = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
+
+    figure = _figure(8.0, 4.2, ())
+    axes = figure.add_subplot()
+    # Light where rows are distant, as most are: the line is seen on them.
+    image = axes.imshow(
+        shown,
+        cmap="viridis_r",
+        vmin=0,
+        vmax=1,
+        extent=(0.5, r + 0.5, 0, n),
+        origin="lower",
+        aspect="auto",
+        interpolation="nearest",
+    )
+    positions = np.arange(1, r + 1)
+    for color, width in (("white", 3.0), ("black", 1.3)):
+        axes.step(positions, depth.coverage, where="mid", color=color, linewidth=width)
+    axes.set_xlim(0.5, r + 0.5)
+    axes.set_ylim(0, n * 1.02)
+    axes.xaxis.set_major_locator(_round_numbers(10))
+    axes.yaxis.set_major_locator(_round_numbers(6))
+    axes.set_xlabel("Residue")
+    axes.set_ylabel("Sequences, most similar on top")
+    axes.set_title(f"{n:,} sequences, {depth.effective_rows:,.1f} independent at 80 % identity", fontsize=9)
+    bar = figure.colorbar(image, ax=axes, pad=0.02)
+    bar.set_label("Identity to the target", fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return _png(figure)
 

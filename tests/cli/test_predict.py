@@ -22,7 +22,12 @@ from helixfold.execution.spilled import Spilled
 SEQUENCE = "MKTAYIAKQR"
 FILES = [
     "confidence_tiny.json",
+    "coverage.png",
+    "distances_tiny.npz",
     "features.npz",
+    "one_0_pae.tsv",
+    "one_msa.tsv",
+    "one_plddt.tsv",
     "pae.png",
     "pae_tiny.json",
     "plddt.png",

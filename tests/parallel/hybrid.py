@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helixfold.batch import Batch
-from helixfold.confidence import aligned_error
+from helixfold.confidence import aligned_error, expected_distances
 from helixfold.config import OuterProductPosition
 from helixfold.execution import spilled
 from helixfold.execution.random_inputs import random_labels
@@ -112,6 +112,7 @@ def results(model: AlphaFold, run: Executor) -> dict[str, Tensor]:
     assert model.heads.aligned_error is not None
     assert outputs.logits.aligned_error is not None
     mask = draws[0].seq_mask
+    distances = expected_distances(run, model.heads.distogram, outputs.representations.pair)
     error = aligned_error(run, model.heads.aligned_error, outputs.representations.pair, mask)
     return {
         "pair": run.whole(outputs.representations.pair),
@@ -123,6 +124,8 @@ def results(model: AlphaFold, run: Executor) -> dict[str, Tensor]:
         "aligned_error": outputs.logits.aligned_error,
         "expected_error": error.expected,
         "ptm": error.ptm,
+        "expected_distance": distances.expected,
+        "contact": distances.contact,
     }
 
 

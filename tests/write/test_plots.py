@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data_pipeline.features.depth import alignment_depth
+from data_pipeline.residues import GAP
 from helixfold.write import plots
-from helixfold.write.plots import CONFIDENCE_BANDS, pae_plot, plddt_plot
+from helixfold.write.plots import CONFIDENCE_BANDS, coverage_plot, pae_plot, plddt_plot
 
 
 def curves(models: int, length: int) -> dict[str, np.ndarray]:
@@ -108,3 +110,35 @@ def test_no_state_of_pyplot_is_touched() -> None:
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def alignment(rows: int, length: int) -> np.ndarray:
+    """Half of the rows cover the first half of the target only."""
+    msa = np.random.default_rng(0).integers(0, 20, (rows, length)).astype(np.int8)
+    msa[1::2, length // 2 :] = GAP
+    return msa
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 1), (1, 76), (2, 3), (40, 100), (5000, 60), (3, 4000)])
+def test_coverage_of_any_size_can_be_drawn(rows: int, length: int) -> None:
+    msa = alignment(rows, length)
+    assert pixels(coverage_plot(msa, alignment_depth(msa))).std() > 10
+
+
+def test_rows_are_sorted_by_identity_and_gaps_are_white() -> None:
+    msa = np.zeros((100, 50), np.int8)
+    msa[1:, 25:] = GAP
+    msa[1:50, :25] = 1
+    image = pixels(coverage_plot(msa, alignment_depth(msa)))
+    panel = image[120:480, 120:900]
+    left, right = panel[:, 40:300], panel[:, 480:740]
+    light = (left.min(-1) > 250).mean()
+    assert light < 0.2
+    assert (right.min(-1) > 250).mean() > 0.9
+    # The rows that are like the target stand on top and are darker.
+    assert left[40:100].mean() < left[-100:-40].mean() - 20
+
+
+def test_the_same_alignment_gives_the_same_bytes() -> None:
+    msa = alignment(30, 40)
+    assert coverage_plot(msa, alignment_depth(msa)) == coverage_plot(msa, alignment_depth(msa))

@@ -15,8 +15,10 @@ import pytest
 from Bio.PDB import MMCIFParser, PDBParser
 
 from helixfold.write import results
+from helixfold.write.prediction import Distances, Prediction
 from helixfold.write.ranking import mark_finished, ranked, read_finished, write_plots, write_ranked
-from helixfold.write.results import Prediction, write_prediction, write_timings
+from helixfold.write.results import write_prediction, write_timings
+from helixfold.write.tables import write_tables
 from tests.write.proteins import (
     assert_same_atoms,
     atoms_by_biopython,
@@ -44,6 +46,7 @@ def prediction(model: str = "model_1_ptm", *, confidence: float = 60.0, seed: in
         "num_recycles": 3,
         "converged": False,
         "notes": (NOTE,),
+        "distances": Distances(expected=random.uniform(2, 22, (12, 12)), contact=random.uniform(0, 1, (12, 12))),
     }
     return Prediction(**{**given, **values})
 
@@ -54,6 +57,7 @@ def finished(directory: Path, *predictions: Prediction) -> Path:
     order = ranked([each for one in predictions if (each := read_finished(directory, one.model)) is not None])
     write_ranked(directory, order)
     write_plots(directory, order)
+    write_tables(directory, order)
     mark_finished(directory, order)
     return directory
 
@@ -62,7 +66,7 @@ def test_logits_are_written_where_there_are_any(tmp_path: Path) -> None:
     write_prediction(tmp_path, prediction(logits={"lddt": np.ones((12, 50), np.float32)}))
     with np.load(tmp_path / "logits_model_1_ptm.npz", allow_pickle=False) as archive:
         assert (archive["lddt"] == 1).all()
-        assert list(archive) == ["lddt"]
+        assert list(archive) == ["lddt", "notes"]
 
 
 def read_json(path: Path) -> Any:
@@ -87,10 +91,12 @@ def test_a_finished_target_has_these_files_and_no_others(tmp_path: Path) -> None
             f"unrelaxed_{model}.cif",
             f"confidence_{model}.json",
             f"pae_{model}.json",
+            f"distances_{model}.npz",
         )
     }
     ranked = {"ranked_0.pdb", "ranked_0.cif", "ranked_1.pdb", "ranked_1.cif"}
-    assert names(target) == of_models | ranked | {"plddt.png", "pae.png", "ranking_debug.json", "timings.json"}
+    of_target = {"plddt.png", "pae.png", "T1_plddt.tsv", "T1_0_pae.tsv", "ranking_debug.json", "timings.json"}
+    assert names(target) == of_models | ranked | of_target
 
 
 def test_structures_are_read_back_with_plddt_as_b_factors(tmp_path: Path) -> None:
@@ -138,7 +144,7 @@ def test_pae_has_alphafold_dbs_form(tmp_path: Path) -> None:
 def test_pae_is_written_row_by_row() -> None:
     protein = random_protein(300)
     pae = np.random.default_rng(0).uniform(0, 31.75, (300, 300)).astype(np.float32)
-    pieces = list(results._pae_json(prediction(protein=protein, plddt=np.ones(300), pae=pae)))
+    pieces = list(results._pae_json(prediction(protein=protein, plddt=np.ones(300), pae=pae, distances=None)))
     assert max(map(len, pieces)) < 300 * len("[31.75,")
 
 
@@ -152,7 +158,10 @@ def test_notes_stand_in_every_file(tmp_path: Path) -> None:
     target = finished(tmp_path, prediction())
     write_timings(target, {"features": 1.5}, [NOTE])
     for path in target.iterdir():
-        if path.suffix != ".png":
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                assert NOTE in archive["notes"]
+        elif path.suffix != ".png":
             assert "untrained demonstration parameters" in " ".join(path.read_text().split()), path.name
 
 
@@ -207,7 +216,12 @@ def test_a_structure_too_large_for_pdb_is_an_error_that_leaves_the_rest(tmp_path
     far = dataclasses.replace(one.protein, atom_positions=one.protein.atom_positions + 20_000)
     with pytest.raises(ValueError, match="write mmCIF instead"):
         write_prediction(tmp_path, prediction(protein=far))
-    assert names(tmp_path) == {"unrelaxed_model_1_ptm.cif", "confidence_model_1_ptm.json", "pae_model_1_ptm.json"}
+    assert names(tmp_path) == {
+        "unrelaxed_model_1_ptm.cif",
+        "confidence_model_1_ptm.json",
+        "pae_model_1_ptm.json",
+        "distances_model_1_ptm.npz",
+    }
 
 
 @pytest.mark.parametrize(
@@ -227,6 +241,10 @@ def test_a_structure_too_large_for_pdb_is_an_error_that_leaves_the_rest(tmp_path
         ({"pae": np.full((12, 12), np.nan)}, "pae must be finite"),
         ({"pae": np.full((12, 12), np.inf)}, "pae must be finite"),
         ({"pae": np.full((12, 12), -0.1)}, "pae must be finite and at least 0"),
+        (
+            {"distances": Distances(expected=np.ones((2, 2)), contact=np.ones((2, 2)))},
+            r"distances must have shape \(12",
+        ),
         ({"ptm": float("nan")}, "ptm must be finite"),
         ({"max_pae": float("inf")}, "max_pae must be finite"),
         ({"ranking_confidence": float("nan")}, "ranking_confidence must be finite"),
@@ -252,5 +270,5 @@ def test_every_byte_is_the_same_in_another_process(tmp_path: Path) -> None:
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in target.iterdir()}
 
     first = digests("one", "1")
-    assert len(first) == 15
+    assert len(first) == 19
     assert digests("two", "2") == first

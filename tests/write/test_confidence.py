@@ -1,0 +1,64 @@
+"""The confidence file sums up chains, domains and the alignment."""
+
+import dataclasses
+
+import numpy as np
+
+from data_pipeline.features.depth import alignment_depth
+from data_pipeline.residues import GAP
+from helixfold.write.confidence import confidence_content
+from helixfold.write.prediction import Prediction
+from tests.write.proteins import random_protein
+from tests.write.test_results import prediction
+
+
+def of_two_domains(**values: object) -> Prediction:
+    """Residues 11 to 90: one domain up to 40, another up to 80, and a tail."""
+    labels = np.repeat([0, 1, 2], [30, 40, 10])
+    pae = np.where((labels[:, None] == labels) & (labels < 2), 2.0, 20.0).astype(np.float32)
+    np.fill_diagonal(pae, 0)
+    protein = random_protein(80)
+    numbered = dataclasses.replace(protein, residue_index=protein.residue_index + 10)
+    plddt = np.repeat([90.0, 80.0, 30.0], [30, 40, 10])
+    return prediction(**{"protein": numbered, "plddt": plddt, "pae": pae, "distances": None, **values})
+
+
+def test_domains_are_given_by_residue_numbers_with_their_means() -> None:
+    content = confidence_content(of_two_domains())
+    assert content["domains"] == [
+        {"name": "1", "ranges": [[11, 40]], "residues": 30, "mean_plddt": 90.0, "mean_pae": 2.0},
+        {"name": "2", "ranges": [[41, 80]], "residues": 40, "mean_plddt": 80.0, "mean_pae": 2.0},
+    ]
+    assert content["domain_pae"] == [[2.0, 20.0], [20.0, 2.0]]
+
+
+def test_without_pae_there_are_no_domains() -> None:
+    content = confidence_content(of_two_domains(pae=None, max_pae=None, ptm=None))
+    assert (content["domains"], content["domain_pae"]) == ([], [])
+
+
+def test_a_chain_has_its_numbers_its_mean_and_ptm() -> None:
+    (chain,) = confidence_content(of_two_domains())["chains"]
+    assert chain == {"chain": "A", "first": 11, "last": 90, "residues": 80, "mean_plddt": 77.5, "ptm": 0.4322}
+
+
+def test_of_several_chains_each_has_a_mean_and_none_a_ptm() -> None:
+    one = of_two_domains()
+    chains = dataclasses.replace(one.protein, chain_index=np.repeat([0, 1], [30, 50]))
+    first, second = confidence_content(dataclasses.replace(one, protein=chains))["chains"]
+    assert (first["chain"], first["last"], first["mean_plddt"], first["ptm"]) == ("A", 40, 90.0, None)
+    assert (second["chain"], second["first"], second["residues"], second["mean_plddt"]) == ("B", 41, 50, 70.0)
+
+
+def test_the_alignments_depth_is_told_where_it_is_known() -> None:
+    msa = np.zeros((3, 80), np.int8)
+    msa[1:, 40:] = GAP
+    msa[1, :40], msa[2, :40] = 1, 1
+    content = confidence_content(of_two_domains(), alignment_depth(msa))
+    assert content["msa"] == {
+        "rows": 3,
+        "effective_rows": 2.0,
+        "coverage": [3] * 40 + [1] * 40,
+        "effective_coverage": [2.0] * 40 + [1.0] * 40,
+    }
+    assert "msa" not in confidence_content(of_two_domains())
