@@ -24,14 +24,15 @@ _MAX_PROFILE_BYTES = 2**20
 UNIREF_ROWS, MGNIFY_ROWS = 10_000, 501
 
 
-def read_profile(path: Path, programs: Collection[str]) -> DatabaseProfile:
+def read_profile(path: Path, programs: Collection[str], *, reduced: bool = False) -> DatabaseProfile:
     """The databases that `path` names: a TOML profile, or a directory as AlphaFold's download scripts lay it out.
 
     `programs` are the search programs that are installed: in a directory, a database that needs another one gives way
-    to its substitute. A profile that is wrong, or names a file that is not there, raises `InputError`.
+    to its substitute. If they are to be `reduced`, BFD and UniRef30 there give way to the small BFD. A profile that is
+    wrong, or names a file that is not there, raises `InputError`.
     """
     if path.is_dir():
-        return _alphafold_directory(path, programs)
+        return _alphafold_directory(path, programs, reduced=reduced)
     return _toml_profile(path)
 
 
@@ -50,7 +51,7 @@ def sequence_databases(paths: Collection[Path]) -> DatabaseProfile:
     return DatabaseProfile(alignments=tuple(databases))
 
 
-def _alphafold_directory(root: Path, programs: Collection[str]) -> DatabaseProfile:
+def _alphafold_directory(root: Path, programs: Collection[str], *, reduced: bool) -> DatabaseProfile:
     notes: list[str] = []
     alignments: list[AlignmentDatabase] = []
     uniref90 = _first(root, "uniref90/*.fasta", "uniref90/*.fa")
@@ -65,6 +66,9 @@ def _alphafold_directory(root: Path, programs: Collection[str]) -> DatabaseProfi
         if found is not None
     )
     small_bfd = _first(root, "small_bfd/*.fasta", "small_bfd/*.fa")
+    if reduced and small_bfd is None:
+        raise InputError(f"{root}: there is no small_bfd in this directory, which the reduced databases have for BFD")
+    profiles = () if reduced else profiles
     if profiles and "hhblits" in programs:
         alignments.append(AlignmentDatabase(name="bfd_uniref", tool="hhblits", paths=profiles))
     elif small_bfd is not None:

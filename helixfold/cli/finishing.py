@@ -3,13 +3,12 @@
 Every step reads files and writes files. A target that is killed in between does its missing steps when it is run again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from data_pipeline.features.schema import Features
+from helixfold.cli.jobs import Method
 from helixfold.stages import Stages
 from helixfold.write.ranking import (
     Finished,
@@ -32,7 +31,7 @@ class Target:
     directory: Path
     names: tuple[str, ...]  # of its predictions, which are those of their files
     features: Features
-    device: torch.device
+    method: Method
     facts: Mapping[str, object]  # for timings.json
     stages: Stages
     say: Callable[[str], None]
@@ -78,12 +77,15 @@ STEPS: tuple[tuple[str, Step], ...] = (
 )
 
 
+def has_followed(directory: Path, predictions: Sequence[Finished], method: Method) -> bool:
+    """Whether what this method asks for has been done with a target that is marked as finished."""
+    ranks = range(len(predictions))
+    return all((directory / f"ranked_{rank}.{kind}").is_file() for rank in ranks for kind in ("pdb", "cif"))
+
+
 def finish(target: Target) -> list[Finished]:
     """Carry out all steps; the predictions, best first."""
     found = [read_finished(target.directory, name) for name in target.names]
-    missing = [name for name, each in zip(target.names, found, strict=True) if each is None]
-    if missing:
-        raise OSError(f"{target.directory}: the files of {', '.join(missing)} are gone; did another run remove them?")
     order = ranked([each for each in found if each is not None])
     for name, step in STEPS:
         with target.stages.stage(name):

@@ -13,6 +13,7 @@ from helixfold.cli import plans
 from helixfold.cli.finishing import Target, finish
 from helixfold.cli.jobs import Job, Method, Wanted
 from helixfold.cli.plans import Rows
+from helixfold.cli.resuming import begin
 from helixfold.cli.searching import FEATURES_FILE
 from helixfold.execution.policy import NotEnoughMemoryError, Plan, Room, release, stepping_down
 from helixfold.execution.slabs import Slabs
@@ -22,50 +23,72 @@ from helixfold.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.write.alignment import write_alignment
 from helixfold.write.prediction import Prediction
 from helixfold.write.ranking import Finished
-from helixfold.write.results import write_prediction
+from helixfold.write.results import write_prediction, write_timings
 
 
-def fold_target(job: Job, directory: Path, method: Method, stages: Stages) -> list[Finished]:
-    """Everything for one target, in its directory; its predictions, best first.
+def fold_target(
+    job: Job, directory: Path, method: Method, stages: Stages, *, overwrite: bool = False
+) -> list[Finished]:
+    """Everything that is missing of one target, in its directory; on the first rank, its predictions, best first.
 
     All ranks of a group call this, and the first one makes the features and writes; who fails, fails for all.
     """
     group, leads = method.crew.group, method.crew.leads
+    begun = group.together(lambda: begin(job, directory, method, overwrite=overwrite) if leads else None)
+    told = [(each.name, each.model.preset.name, each.seed) for each in begun.missing] if begun is not None else None
+    missing = {(model, seed): name for name, model, seed in group.exchange(told)[0]}
+    if begun is not None:
+        stages.finished += begun.stages
     with stages.stage("features"):
         made = group.together(lambda: job.prepare(directory, method) if leads else None)
         features = group.together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
         depth = group.together(lambda: write_alignment(directory, features) if leads else None)
-    missing = method.wanted
-    taken: dict[str, object] = {}
-    planned = _planned(missing, features, directory, method)
+    taken: dict[str, object] = {} if begun is None else begun.models
+    facts = {
+        "residues": len(job.sequence),
+        "msa_rows": len(features.msa),
+        "templates": len(features.template_domain_names),
+        "device": str(method.device),
+        "ranks": group.size,
+        "threads": torch.get_num_threads(),
+        "dtype": method.options.dtype,
+        "torch": torch.__version__,
+        "models": taken,
+    }
+    wanted_here = [
+        replace(each, name=missing[place])
+        for each in method.wanted
+        if (place := (each.model.preset.name, each.seed)) in missing
+    ]
+    planned = _planned(wanted_here, features, directory, method)
     for wanted, plan in tqdm(planned, desc="predictions", unit="prediction", leave=False, disable=method.no_bars):
         spill = method.memory.spill_directory or directory
         if (remark := plans.remark(plan, wanted.name, spill)) is not None:
             method.say(f"{job.name}: {remark}")
-        made_now = _fold_with(wanted, plan, features, method=method, stages=stages, spill=spill)
+        prediction, taken[wanted.name] = _fold_with(wanted, plan, features, method=method, stages=stages, spill=spill)
+
+        def write(prediction: Prediction = prediction) -> None:
+            write_prediction(directory, prediction, depth)
+            write_timings(directory, {**facts, "stages": stages.table()}, notes=prediction.notes)
+
         with stages.stage(f"{wanted.name}: writing"):
-            group.together(lambda: write_prediction(directory, made_now[0], depth) if leads else None)  # noqa: B023  # at once
-        taken[wanted.name] = made_now[1]
+            group.together(lambda: write() if leads else None)  # called at once
+        score = method.options.stop_at_score
+        if group.exchange(score is not None and prediction.ranking_confidence >= score)[0]:
+            break
+    if begun is None:
+        group.together(lambda: None)
+        return []
     target = Target(
         directory=directory,
-        names=tuple(wanted.name for wanted in method.wanted),
+        names=tuple(begun.record.finished(directory, len(job.sequence))),
         features=features,
-        device=method.device,
-        facts={
-            "residues": len(job.sequence),
-            "msa_rows": len(features.msa),
-            "templates": len(features.template_domain_names),
-            "device": str(method.device),
-            "ranks": group.size,
-            "threads": torch.get_num_threads(),
-            "dtype": method.options.dtype,
-            "torch": torch.__version__,
-            "models": taken,
-        },
+        method=method,
+        facts=facts,
         stages=stages,
         say=lambda line: method.say(f"{job.name}: {line}"),
     )
-    return group.together(lambda: finish(target) if leads else [])
+    return group.together(lambda: finish(target))
 
 
 def _planned(

@@ -1,10 +1,12 @@
 """The targets of `helixfold predict`, how they are to be folded, and what each of them will take."""
 
+import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TextIO
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -39,6 +41,7 @@ class Method:
     memory: MemoryOptions
     crew: Crew
     num_seeds: int = 1
+    search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
 
     @property
     def wanted(self) -> list[Wanted]:
@@ -89,6 +92,14 @@ class Job:
     @property
     def sequence(self) -> str:
         return self.target.sequence if self.target is not None else self._ready.sequence
+
+    @property
+    def features_digest(self) -> str:
+        """Of features that were made before."""
+        digest = hashlib.sha256()
+        for field in fields(self._ready):
+            digest.update(np.asarray(getattr(self._ready, field.name)).tobytes())
+        return digest.hexdigest()
 
     def prepare(self, directory: Path, method: Method) -> Features:
         """The features, in the target's directory too."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import helixfold
 from data_pipeline.errors import InputError, SearchError
+from helixfold.cli.parser import CommandParser
 
 COMMANDS = ("predict", "features", "train", "layouts", "doctor", "weights", "benchmark")
 FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
@@ -43,7 +44,7 @@ def _end(*_: object) -> None:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="helixfold", description="Predict protein structures with HelixFold/AlphaFold 2 in PyTorch."
     )
     parser.add_argument("--version", action="version", version=f"helixfold {helixfold.__version__}")

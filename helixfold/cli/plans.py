@@ -26,13 +26,14 @@ class MemoryOptions:
     """What a run may take.
 
     An executor for all targets, bytes to plan for (None: what is free), a directory to spill to (None: each target's
-    own), and the most extra rows (None: as many as the model's preset says). A machine's `sharers` are the processes
-    that have its memory and disks between them; `memory` is what each of them may take.
+    own), and the most rows of the MSA and extra rows (None: as many as the model's preset says). A machine's `sharers`
+    are the processes that have its memory and disks between them; `memory` is what each of them may take.
     """
 
     executor: str = AUTOMATIC
     memory: int | None = None
     spill_directory: Path | None = None
+    max_msa_rows: int | None = None
     max_extra_rows: int | None = None
     sharers: int = 1
 
@@ -53,9 +54,11 @@ class MemoryOptions:
     def limited(self, model: ReadyModel) -> ReadyModel:
         """The model as this run feeds it."""
         sampling = model.preset.sampling
-        if self.max_extra_rows is None or self.max_extra_rows >= sampling.max_extra_msa:
-            return model
-        fed = replace(sampling, max_extra_msa=self.max_extra_rows)
+        fed = replace(
+            sampling,
+            max_msa_clusters=min(self.max_msa_rows or sampling.max_msa_clusters, sampling.max_msa_clusters),
+            max_extra_msa=min(self.max_extra_rows or sampling.max_extra_msa, sampling.max_extra_msa),
+        )
         return replace(model, preset=replace(model.preset, sampling=fed))
 
     def shared(self, sharers: int, device: torch.device) -> "MemoryOptions":
@@ -193,11 +196,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The group of options that say how much memory a run may take."""
     group = parser.add_argument_group("in how much memory")
     group.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="only say what each target will take and whether that fits; nothing is written, nothing searched",
-    )
-    group.add_argument(
         "--executor",
         choices=(AUTOMATIC, *EXECUTORS),
         default=AUTOMATIC,
@@ -214,6 +212,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--spill-directory", type=Path, metavar="DIR", help="on a disk, for what is spilled (the target's directory)"
     )
     group.add_argument(
+        "--max-msa-rows",
+        type=positive,
+        metavar="N",
+        help="of the alignment, drawn as clusters (as many as the model was trained with)",
+    )
+    group.add_argument(
         "--max-extra-rows",
         type=positive,
         metavar="N",
@@ -227,6 +231,7 @@ def memory_options(options: argparse.Namespace) -> MemoryOptions:
         executor=options.executor,
         memory=options.memory,
         spill_directory=options.spill_directory,
+        max_msa_rows=options.max_msa_rows,
         max_extra_rows=options.max_extra_rows,
     )
 

@@ -2,175 +2,50 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-
-from tqdm import tqdm
+from typing import get_args
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
-from helixfold.cli import devices, plans, searching
-from helixfold.cli.folding import fold_target
-from helixfold.cli.jobs import Job, Method
+from helixfold.cli import devices, effort, other_names, plans, searching
+from helixfold.cli.batches import BatchOptions, Order, close, predict
+from helixfold.cli.jobs import Job
 from helixfold.cli.main import carry_out
-from helixfold.cli.plans import Forecast, MemoryOptions
-from helixfold.cli.searching import check_earlier, check_output, read_features, search_for_all
+from helixfold.cli.plans import MemoryOptions
+from helixfold.cli.searching import read_features
 from helixfold.cli.sizes import positive
-from helixfold.cli.targets import check_names, read_targets
-from helixfold.device import pick_device
+from helixfold.cli.targets import INPUT_SUFFIXES, check_names, read_targets
 from helixfold.execution import allocator
 from helixfold.inference import DTYPES, FoldingOptions
-from helixfold.parallel.crew import Crew, ElsewhereError, assembled, sharers
+from helixfold.parallel.crew import ElsewhereError, assembled
 from helixfold.parallel.launch import launch
-from helixfold.parallel.queue import Queue
 from helixfold.presets import PRESETS
-from helixfold.stages import Stages
-from helixfold.weights.find import find_models
-from helixfold.write.ranking import Finished, read_finished
-from helixfold.write.results import RANKING_FILE, write_failures
 
-SOME_FAILED = 1
-# What goes wrong with one target and leaves the others alone.
-_FAILURES = (RuntimeError, MemoryError, OSError, ValueError)
+_EXAMPLES = """examples:
+  helixfold predict protein.fasta
+      one protein, or all records of a file, into predictions/<name>/
+  helixfold predict alignments/ --preset monomer_ptm --num-seeds 2 --output results
+      every a3m of a directory, by five models with two seeds each, ranked together
+  helixfold predict proteins.csv --databases /data/alphafold --dry-run
+      what a batch will take, and whether it fits; the same without --dry-run does it
 
-
-def predict(
-    jobs: Sequence[Job],
-    *,
-    output: Path,
-    plan: SearchPlan | None = None,
-    models: Sequence[str] = (),
-    weights: Path | None = None,
-    options: FoldingOptions | None = None,
-    crew: Crew | None = None,
-    memory: MemoryOptions | None = None,
-    num_seeds: int = 1,
-    overwrite: bool = False,
-    dry_run: bool = False,
-) -> int:
-    """Fold every target with every model, into `output/<target>/`; 0, or 1 if some target failed.
-
-    All input is read and checked before anything is written: wrong input is an `InputError`. Finished targets are
-    skipped unless `overwrite`; a target that fails is recorded in `failures.json` and never stops the others. With
-    `dry_run` nothing is written or searched, only said; 1 then says that some target will not fit into memory.
-
-    All processes of a `crew` call this. Each group of them takes the longest target that is left when it is free, and
-    the first process returns for all.
-    """
-    options, crew = options or FoldingOptions(), crew or Crew.alone(pick_device())
-    several = crew.mesh.layout.dp > 1
-    jobs = sorted(jobs, key=lambda job: len(job.sequence), reverse=several)
-    loading = Stages(crew.mesh.device)
-
-    def ready() -> Method:
-        limits = memory or MemoryOptions()
-        with loading.stage("load parameters"):
-            found = [limits.limited(model) for model in find_models(models, weights, seed=options.seed)]
-            for model in found:
-                model.network.to(crew.mesh.device)
-        check = check_earlier if dry_run else check_output
-        check(output, {job.name: job.sequence for job in jobs})
-        limits = limits.shared(sharers(), crew.mesh.device)
-        return Method(
-            searches=plan or SearchPlan(),
-            models=tuple(found),
-            options=options,
-            memory=limits,
-            crew=crew,
-            num_seeds=num_seeds,
-        )
-
-    method = crew.world.together(ready)
-    names = [wanted.name for wanted in method.wanted]
-    # As the first process finds it, for others may begin to write before the last one has looked.
-    finished = crew.world.exchange(
-        [job.name for job in jobs if not overwrite and _is_complete(output / job.name, names)]
-    )[0]
-    left = [job for job in jobs if job.name not in finished]
-    if crew.mesh.is_first:
-        for note in (note for model in method.models for note in model.notes):
-            print(f"helixfold: {note}", file=sys.stderr)
-        remark = "would be skipped" if dry_run else "skipped"
-        for name in finished:
-            tqdm.write(f"{name}: finished before, {remark} (--overwrite folds it again)")
-    if dry_run:
-        return _forecast(left, output, method) if crew.mesh.is_first else 0
-
-    def search() -> None:
-        if crew.mesh.is_first:
-            search_for_all([job.target for job in left if job.target is not None], method.searches, output)
-
-    with loading.stage("searches for all targets"):
-        crew.world.together(search)
-    if crew.mesh.is_first:
-        crew.queue.begin([job.name for job in left])
-    bar = tqdm(crew.taken(len(left)), total=len(left), desc="targets", unit="target", disable=method.no_bars)
-    for number in bar:
-        job = left[number]
-        bar.set_postfix_str(f"{job.name}, {len(job.sequence)} residues")
-        failure = _failure_of(job, output / job.name, method, Stages(crew.mesh.device, loading.finished))
-        if crew.leads:
-            crew.queue.finished(number, failure)
-    crew.leave()
-    return _close(crew.queue, output) if crew.mesh.is_first else 0
-
-
-def _failure_of(job: Job, directory: Path, method: Method, stages: Stages) -> str | None:
-    """Fold a target; why it failed, if it did."""
-    try:
-        if order := fold_target(job, directory, method, stages):
-            method.say(_summary(directory, order))
-    except _FAILURES as error:
-        failure = str(error) if isinstance(error, ElsewhereError) else f"{type(error).__name__}: {error}"
-        method.say(f"{job.name}: failed: {failure}", file=sys.stderr)
-        return failure
-    return None
-
-
-def _is_complete(directory: Path, names: Iterable[str]) -> bool:
-    """Whether all these predictions of a target are there and ranked, so that it can be skipped."""
-    return (directory / RANKING_FILE).is_file() and all(read_finished(directory, name) for name in names)
-
-
-def _close(queue: Queue, output: Path) -> int:
-    """Once for all processes: what failed, in a file and as the exit code."""
-    failures = queue.failures()
-    write_failures(output, failures)
-    if failures:
-        print(f"helixfold: {len(failures)} of {len(queue)} targets failed, see {output}", file=sys.stderr)
-    return SOME_FAILED if failures else 0
-
-
-def _forecast(jobs: Iterable[Job], output: Path, method: Method) -> int:
-    """Say what each target will take; 1 if some will not fit, or is wrong in itself."""
-    forecasts: list[Forecast] = []
-    failed = False
-    for job in jobs:
-        try:
-            forecasts += job.forecast(output / job.name, method)
-        except _FAILURES as error:
-            failed = True
-            print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)
-    for line in plans.table(forecasts):
-        print(line)
-    return SOME_FAILED if failed or not all(each.plan.fits for each in forecasts) else 0
-
-
-def _summary(directory: Path, order: Sequence[Finished]) -> str:
-    best = order[0]
-    ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
-    plural = "" if best.num_recycles == 1 else "s"
-    recycles = f"{best.num_recycles} recycle{plural}{' (settled)' if best.converged else ''}"
-    return f"{directory.name}: mean pLDDT {best.ranking_confidence:.1f}{ptm}, {best.name}, {recycles} -> {directory}"
+Run the same command again to go on after an interruption: what is there is not made twice.
+Names of ColabFold's and AlphaFold's options are understood, too; --other-names lists them.
+"""
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe `helixfold predict` to the command line."""
-    defaults = FoldingOptions()
+    usual = FoldingOptions()
     parser = commands.add_parser(
         "predict",
         help="from FASTA or a3m to PDB, mmCIF and confidences",
+        usage="helixfold predict FILE... [--output DIR] [options]",
         description="Predict protein structures; every target gets a directory with PDB, mmCIF, confidences and plots.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_run)
     what = parser.add_argument_group("what to fold")
@@ -178,6 +53,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "inputs",
         nargs="*",
         type=Path,
+        default=[],
         metavar="FILE",
         help="FASTA (all records), CSV (id,sequence), a3m alignments (.gz too), or directories of them",
     )
@@ -192,47 +68,77 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     what.add_argument(
         "-o", "--output", type=Path, default=Path("predictions"), metavar="DIR", help="where to write (%(default)s)"
     )
-    what.add_argument("--overwrite", action="store_true", help="fold finished targets again")
+    what.add_argument("--overwrite", action="store_true", help="fold again what is finished")
+    what.add_argument("--zip", action="store_true", help="pack every finished target into <target>.result.zip, too")
+    what.add_argument(
+        "--sort-queries-by",
+        choices=get_args(Order),
+        default="length",
+        help="length: short ones first, on several devices long ones (%(default)s)",
+    )
+    what.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what would be done, what each target will take and whether that fits; nothing is written, "
+        "nothing searched",
+    )
 
     searching.add_options(parser)
 
-    model = parser.add_argument_group("with which model")
+    model = parser.add_argument_group("by which models")
+    words = "; ".join(f"{name}: {each.summary}" for name, each in effort.EFFORTS.items())
+    model.add_argument(
+        "--preset",
+        choices=list(effort.EFFORTS),
+        metavar="NAME",
+        help=f"models and effort in one word; options given beside it go before it. {words}",
+    )
     model.add_argument(
         "--models",
         nargs="+",
         default=[],
         choices=list(PRESETS),
         metavar="MODEL",
-        help=f"one or several of {', '.join(PRESETS)}",
+        help="one or several of model_1 to model_5, model_1_ptm to model_5_ptm and tiny, ranked by their mean pLDDT "
+        "(model_1_ptm, or what --weights holds)",
     )
     model.add_argument(
         "--weights",
         type=Path,
         metavar="PATH",
-        help="parameter file (.npz, .pt, .safetensors) or a directory with params_<model>.npz; "
-        "without it, downloaded ones are used, or else the small untrained model",
+        help="parameter file (.npz, .pt, .safetensors) or a directory with params_<model>.npz (what `helixfold weights "
+        "download` fetched, or else a small untrained model)",
     )
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--num-recycles",
-        type=int,
-        default=defaults.num_recycles,
+    model.add_argument("--seed", type=int, default=usual.seed, metavar="N", help="of everything random (%(default)s)")
+    model.add_argument(
+        "--num-seeds",
+        type=positive,
+        default=1,
         metavar="N",
-        help="passes after the first (%(default)s)",
+        help="predictions by each model, with the seed and those after it; all are ranked together (%(default)s)",
+    )
+    model.add_argument(
+        "--stop-at-score",
+        type=float,
+        metavar="PLDDT",
+        help="make no more passes, and no more predictions, once one has this mean pLDDT (never)",
+    )
+    how = parser.add_argument_group("with how much effort")
+    how.add_argument(
+        "--num-recycles", type=int, metavar="N", help=f"passes after the first ({usual.num_recycles}, or the preset's)"
     )
     how.add_argument(
         "--recycle-tolerance",
         type=float,
-        default=defaults.recycle_tolerance,
         metavar="ANGSTROM",
-        help="stop recycling when distances change by less; 0 never stops early (%(default)s)",
+        help="stop recycling when distances change by less; 0 never stops early "
+        f"({usual.recycle_tolerance:g}, or the preset's)",
     )
     how.add_argument(
         "--num-ensemble",
         type=int,
-        default=defaults.num_ensemble,
         metavar="N",
-        help="draws of the alignment per pass (%(default)s)",
+        help=f"draws of the alignment per pass ({usual.num_ensemble}, or the preset's)",
     )
     how.add_argument(
         "--save-logits",
@@ -240,28 +146,16 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="write the logits of all heads to logits_<model>.npz; for N residues 512 x N x N bytes of memory more",
     )
     how.add_argument(
-        "--num-seeds",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="predictions by each model, with the seed and those after it; all are ranked together (%(default)s)",
+        "--dtype", choices=list(DTYPES), default=usual.dtype, help="of the trunk's arithmetic (%(default)s)"
     )
-    how.add_argument(
-        "--stop-at-score",
-        type=float,
-        metavar="PLDDT",
-        help="make no more passes, and no more predictions, once one has this mean pLDDT (never)",
-    )
-    how.add_argument("--seed", type=int, default=defaults.seed, metavar="N", help="of everything random (%(default)s)")
-    how.add_argument(
-        "--dtype", choices=list(DTYPES), default=defaults.dtype, help="of the trunk's arithmetic (%(default)s)"
-    )
-    devices.add_options(how)
+    devices.add_options(parser.add_argument_group("on which devices"))
     plans.add_options(parser)
+    other_names.add_options(parser)
     parser.set_defaults(defaults=vars(parser.parse_args([])))
 
 
 def _run(options: argparse.Namespace) -> int:
+    other_names.resolve(options)
     several = devices.processes(options.devices, options.device, options.ranks_per_target)
     if several is None:
         return _run_here(options)
@@ -272,7 +166,7 @@ def _run(options: argparse.Namespace) -> int:
         ranks_per_task=options.ranks_per_target,
         environment=several.environment,
     )
-    return run.code if run.unclosed is None else _close(run.unclosed, options.output)
+    return run.code if run.unclosed is None else close(run.unclosed, options.output)
 
 
 def _run_here(options: argparse.Namespace) -> int:
@@ -280,42 +174,70 @@ def _run_here(options: argparse.Namespace) -> int:
     allocator.keep_few_kernels()
     try:
         with assembled(options.device, options.ranks_per_target) as crew, allocator.freed_memory_kept():
-            jobs, folding, plan, memory = crew.world.together(lambda: _read(options))
+            jobs, chosen, plan, memory = crew.world.together(lambda: _read(options))
             return predict(
                 jobs,
                 output=options.output,
                 plan=plan,
-                models=options.models,
+                models=chosen[0],
                 weights=options.weights,
-                options=folding,
+                options=chosen[1],
                 crew=crew,
                 memory=memory,
-                num_seeds=options.num_seeds,
-                overwrite=options.overwrite,
-                dry_run=options.dry_run,
+                batch=BatchOptions(
+                    num_seeds=options.num_seeds,
+                    order=options.sort_queries_by,
+                    overwrite=options.overwrite,
+                    archive=options.zip,
+                    dry_run=options.dry_run,
+                ),
             )
     except ElsewhereError:
         return 0  # the process where it went wrong says so, and has the exit code
 
 
-def _read(options: argparse.Namespace) -> tuple[list[Job], FoldingOptions, SearchPlan, MemoryOptions]:
+def _read(
+    options: argparse.Namespace,
+) -> tuple[list[Job], tuple[Sequence[str], FoldingOptions], SearchPlan, MemoryOptions]:
     """What the command line asks for."""
-    folding = FoldingOptions(
-        num_recycles=options.num_recycles,
-        recycle_tolerance=options.recycle_tolerance,
-        num_ensemble=options.num_ensemble,
-        logits=options.save_logits,
-        seed=options.seed,
-        dtype=options.dtype,
-        stop_at_score=options.stop_at_score,
-    )
+    models, folding = _folding(options)
     if options.features and not options.inputs:
         searching.refuse(options, searching.OPTIONS, "would do nothing: features are ready; give it the sequences")
+    plan = searching.plan_of(options)
+    _refuse_an_output(options.inputs)
     targets = read_targets(options.inputs, options.msa, options.templates)
+    if options.msa_mode == searching.SINGLE_SEQUENCE:
+        if left_out := [target.name for target in targets if target.alignments]:
+            print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
+        targets = [replace(target, alignments=()) for target in targets]
     ready = read_features(options.features)
     jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
     taken = {target.name: Path("the targets") for target in targets}
     check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
-    return jobs, folding, searching.plan_of(options), plans.memory_options(options)
+    return jobs, (models, folding), plan, plans.memory_options(options)
+
+
+def _folding(options: argparse.Namespace) -> tuple[Sequence[str], FoldingOptions]:
+    """Models and effort, from the preset and what is given beside it."""
+    given = {name: getattr(options, name) for name in ("num_recycles", "recycle_tolerance", "num_ensemble", "models")}
+    if options.preset is not None and not options.models and options.weights is not None and options.weights.is_file():
+        raise InputError(
+            f"{options.weights} is one file of parameters and --preset names "
+            f"{', '.join(effort.EFFORTS[options.preset].models)}; give --models, or a directory of weights"
+        )
+    found = effort.chosen(options.preset, given)
+    return found.pop("models"), FoldingOptions(
+        **found,
+        logits=options.save_logits,
+        seed=options.seed,
+        dtype=options.dtype,
+        stop_at_score=options.stop_at_score,
+    )
+
+
+def _refuse_an_output(inputs: Sequence[Path]) -> None:
+    """Who comes from ColabFold names the output directory last, and it need not be there."""
+    if len(inputs) > 1 and not inputs[-1].exists() and not inputs[-1].name.lower().endswith(INPUT_SUFFIXES):
+        raise InputError.at(inputs[-1], f"there is no such file; to write results there, give --output {inputs[-1]}")

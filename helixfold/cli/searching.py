@@ -10,7 +10,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.features.schema import Features
 from data_pipeline.files import replacing
 from data_pipeline.parse.fasta import check_name
@@ -19,16 +19,30 @@ from data_pipeline.search.database import DatabaseProfile
 from data_pipeline.search.plan import PACKAGES, SearchPlan, plan_searches
 from data_pipeline.search.process import find_program
 from data_pipeline.search.profile import read_profile, sequence_databases
-from data_pipeline.search.server import PUBLIC_SERVER, ServerOptions
+from data_pipeline.search.server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.templates.result import TemplateResult
 
-OPTIONS = ("msa", "templates", "databases", "database", "msa_server", "max_template_date")
+OPTIONS = ("msa", "templates", "msa_mode", "databases", "db_preset", "database", "msa_server", "max_template_date")
+AUTO, DATABASES, SERVER, SINGLE_SEQUENCE = "auto", "databases", "server", "single_sequence"
+# ColabFold's names, and the server's word for each.
+_SERVER_MODES: dict[str, Mode] = {SERVER: "env", "mmseqs2_uniref_env": "env", "mmseqs2_uniref": "all"}
+MSA_MODES = (AUTO, DATABASES, *_SERVER_MODES, SINGLE_SEQUENCE)
+DB_PRESETS = ("full_dbs", "reduced_dbs")
+NO_TEMPLATE_TABLE = "others come from the [templates] of a profile, or from AlphaFold's directory (--databases)"
 FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.json", "msas"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The group of options that say what a target's features are made from."""
-    group = parser.add_argument_group("what to search (nothing: the sequence, and what is given for it)")
+    group = parser.add_argument_group("alignments and templates (nothing is searched unless you say what)")
+    group.add_argument(
+        "--msa-mode",
+        choices=MSA_MODES,
+        default=AUTO,
+        metavar="MODE",
+        help="auto: all that is given below; databases or server: only these; single_sequence: no alignment at all; "
+        "mmseqs2_uniref_env and mmseqs2_uniref: a server with and without environmental sequences (%(default)s)",
+    )
     group.add_argument(
         "--msa",
         nargs="+",
@@ -39,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--templates",
-        nargs="+",
+        nargs="*",
         type=Path,
         default=[],
         metavar="PATH",
@@ -50,6 +64,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="PATH",
         help="profile of databases (TOML), or the directory that AlphaFold's download script filled",
+    )
+    group.add_argument(
+        "--db-preset",
+        choices=DB_PRESETS,
+        default=DB_PRESETS[0],
+        help="of AlphaFold's directory: with BFD and UniRef30, or with small_bfd instead (%(default)s)",
     )
     group.add_argument(
         "--database", nargs="+", type=Path, default=[], metavar="FASTA", help="sequences to search with jackhmmer"
@@ -68,7 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="leave out templates released after this day (2021-11-01)",
     )
     group.add_argument(
-        "--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="of each search (%(default)s)"
+        "--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="of each search (all: %(default)s)"
     )
 
 
@@ -83,8 +103,11 @@ def profile_of(options: argparse.Namespace) -> DatabaseProfile:
     """The databases that the options name; none if they name none."""
     if options.databases is not None and options.database:
         raise InputError("--databases and --database exclude each other; put all databases into one profile")
+    reduced = getattr(options, "db_preset", None) == "reduced_dbs"
+    if reduced and (options.databases is None or not options.databases.is_dir()):
+        raise InputError("--db-preset is for databases as AlphaFold lays them out; give their --databases DIR")
     if options.databases is not None:
-        return read_profile(options.databases, installed_programs())
+        return read_profile(options.databases, installed_programs(), reduced=reduced)
     return sequence_databases(options.database)
 
 
@@ -92,10 +115,14 @@ def plan_of(options: argparse.Namespace) -> SearchPlan:
     """The searches that the options ask for; notes on databases that are left out go to the screen."""
     if options.threads < 1:
         raise InputError(f"--threads must be at least 1, got {options.threads}")
+    url = _server_of(options)
     profile = profile_of(options)
     for note in profile.notes:
         print(f"helixfold: {note}", file=sys.stderr)
-    server = None if options.msa_server is None else ServerOptions(url=options.msa_server)
+    mode = _SERVER_MODES.get(options.msa_mode, "env")
+    server = None if url is None else ServerOptions(url=url, mode=mode)
+    if url is not None:
+        print(f"helixfold: sequences are sent to {printable(url)}", file=sys.stderr)
     return plan_searches(
         profile,
         cpus=options.threads,
@@ -103,6 +130,26 @@ def plan_of(options: argparse.Namespace) -> SearchPlan:
         server=server,
         latest_template=options.max_template_date,
     )
+
+
+def _server_of(options: argparse.Namespace) -> str | None:
+    """The server that is to be asked, if any, once it is certain that the mode and what is given agree."""
+    mode, given = options.msa_mode, {name for name in OPTIONS if getattr(options, name) != options.defaults[name]}
+    if "templates" in given and not options.templates:
+        raise InputError(f"--templates needs files; {NO_TEMPLATE_TABLE}")
+    excluded: dict[str, tuple[str, ...]] = {
+        SINGLE_SEQUENCE: ("msa", "databases", "database", "msa_server"),
+        DATABASES: ("msa_server",),
+    }
+    for name in excluded.get(mode, ("databases", "database") if mode in _SERVER_MODES else ()):
+        if name in given:
+            raise InputError(
+                f"--msa-mode {mode} and --{name.replace('_', '-')} exclude each other; leave one of them out "
+                f"(--msa-mode {AUTO} takes all that is given)"
+            )
+    if mode == DATABASES and not given & {"databases", "database"}:
+        raise InputError(f"--msa-mode {DATABASES} needs to know them; give --databases or --database")
+    return options.msa_server or (PUBLIC_SERVER if mode in _SERVER_MODES else None)
 
 
 def installed_programs() -> set[str]:

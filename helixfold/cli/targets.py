@@ -17,6 +17,7 @@ FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 CSV_SUFFIXES = (".csv", ".csv.gz")
 # Files that the output directory has, or gets when it is packed: no target may take their place, on any file system.
 TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial")
+INPUT_SUFFIXES = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES)
 ALIGNMENT_SUFFIXES = (*A3M_SUFFIXES, ".sto", ".sto.gz", ".aln", ".aln.gz")
 
 

@@ -38,6 +38,12 @@ class Queue:
         """
         return dict(self._failures())
 
+    def failures_so_far(self) -> dict[str, str]:
+        """Why tasks failed that were reported as failed, while others are still at work."""
+        keys = {name: f"task {number}" for number, name in enumerate(self._names())}
+        found = {name: json.loads(self._store.get(key)) for name, key in keys.items() if self._store.check([key])}
+        return {name: failure for name, failure in found.items() if failure is not None}
+
     def __len__(self) -> int:
         return len(self._names())
 

@@ -46,7 +46,7 @@ def save_checkpoint(
         "version": FORMAT_VERSION,
         "config": json.dumps(config, allow_nan=False),
         "use": json.dumps(use, allow_nan=False),
-        "sha256": _digest(tensors),
+        "sha256": digest_of(tensors),
     }
     with replacing(Path(path)) as temporary:
         save_file(tensors, temporary, metadata=metadata)
@@ -61,7 +61,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
             tensors = {name: file.get_tensor(name) for name in header.shapes}
     except (SafetensorError, OSError) as error:
         raise _damaged(path, error) from error
-    if _digest(tensors) != header.sha256:
+    if digest_of(tensors) != header.sha256:
         raise InputError.at(path, "its numbers do not have the checksum that it was written with; fetch it again")
     return tensors, header.config
 
@@ -90,7 +90,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     return Header(config=config, use=use, shapes=shapes, sha256=metadata.get("sha256", ""))
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, types, shapes and every bit of some tensors in the host's memory."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -1,5 +1,7 @@
 """From the names of models and a place for weights to networks that are ready to fold."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS, Preset, preset
-from helixfold.weights.checkpoint import read_header
+from helixfold.weights.checkpoint import digest_of, read_header
 from helixfold.weights.download import parameters_directory
 from helixfold.weights.load import file_format, load_weights
 from helixfold.weights.untrained import untrained_model
@@ -25,6 +27,7 @@ class ReadyModel:
 
     preset: Preset
     network: AlphaFold
+    digest: str  # of the parameters and of how they are used, whatever file they come from
     notes: tuple[str, ...] = ()
 
 
@@ -67,14 +70,20 @@ def _untrained(chosen: Preset, seed: int) -> ReadyModel:
         f"UNTRAINED: made by the '{chosen.name}' preset with random parameters (seed {seed}) to show that the program "
         "works; this is not a prediction of the protein's structure"
     )
-    return ReadyModel(preset=chosen, network=untrained_model(chosen.model, seed), notes=(note,))
+    return _ready(chosen, untrained_model(chosen.model, seed), (note,))
 
 
 def _load(chosen: Preset, path: Path) -> ReadyModel:
     with torch.device("meta"):
         network = AlphaFold(chosen.model)
     network.load_state_dict(load_weights(path, chosen.model), assign=True)
-    return ReadyModel(preset=chosen, network=network.eval())
+    return _ready(chosen, network.eval())
+
+
+def _ready(chosen: Preset, network: AlphaFold, notes: tuple[str, ...] = ()) -> ReadyModel:
+    settings = json.dumps(chosen.to_dict(), sort_keys=True)
+    digest = hashlib.sha256(f"{settings}\n{digest_of(network.state_dict())}".encode()).hexdigest()
+    return ReadyModel(preset=chosen, network=network, digest=digest, notes=notes)
 
 
 def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:

@@ -35,6 +35,7 @@ FILES = [
     "ranked_0.pdb",
     "ranking_debug.json",
     "report.html",
+    "settings.json",
     "timings.json",
     "unrelaxed_tiny.cif",
     "unrelaxed_tiny.pdb",
@@ -90,7 +91,7 @@ def test_untrained_parameters_are_named_so_in_every_file_and_on_the_screen(
     run(fasta, output=tmp_path / "out")
     assert "UNTRAINED" in capsys.readouterr().err
     texts = [path for path in (tmp_path / "out" / "one").iterdir() if path.suffix in (".json", ".pdb", ".cif")]
-    assert len(texts) == 8
+    assert len(texts) == 9
     for path in texts:
         assert "UNTRAINED" in path.read_text(), path.name
 

@@ -1,0 +1,229 @@
+"""All targets of `helixfold predict` in turn: what is done is left alone, and one that fails stops no other."""
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from tqdm import tqdm
+
+from data_pipeline.errors import InputError
+from data_pipeline.search.plan import SearchPlan
+from helixfold.cli import plans
+from helixfold.cli.folding import fold_target
+from helixfold.cli.jobs import Job, Method
+from helixfold.cli.output_lock import output_held, sweep
+from helixfold.cli.pace import Pace, in_words
+from helixfold.cli.plans import Forecast, MemoryOptions
+from helixfold.cli.record import search_identities
+from helixfold.cli.resuming import Outlook, outlook
+from helixfold.cli.searching import check_earlier, check_output, search_for_all
+from helixfold.device import pick_device
+from helixfold.inference import FoldingOptions
+from helixfold.parallel.crew import Crew, ElsewhereError, sharers
+from helixfold.parallel.queue import Queue
+from helixfold.stages import Stages
+from helixfold.weights.find import find_models
+from helixfold.write.archive import write_archive
+from helixfold.write.ranking import Finished
+from helixfold.write.results import write_failures
+
+SOME_FAILED = 1
+Order = Literal["length", "none", "random"]
+# What goes wrong with one target and leaves the others alone.
+_FAILURES = (RuntimeError, MemoryError, OSError, ValueError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions:
+    """What holds for all targets of a run, beside how each is folded."""
+
+    num_seeds: int = 1
+    order: Order = "length"
+    overwrite: bool = False
+    archive: bool = False  # every finished target as one file, too
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.num_seeds < 1:
+            raise InputError(f"num_seeds must be at least 1, got {self.num_seeds}")
+        if self.order not in get_args(Order):
+            raise InputError(f"order must be one of {', '.join(get_args(Order))}, got {self.order!r}")
+
+
+def predict(
+    jobs: Sequence[Job],
+    *,
+    output: Path,
+    plan: SearchPlan | None = None,
+    models: Sequence[str] = (),
+    weights: Path | None = None,
+    options: FoldingOptions | None = None,
+    crew: Crew | None = None,
+    memory: MemoryOptions | None = None,
+    batch: BatchOptions | None = None,
+) -> int:
+    """Fold every target with every model, into `output/<target>/`; 0, or 1 if some target failed.
+
+    All input is read and checked before anything is written: wrong input is an `InputError`. What an earlier run has
+    made from the same is kept, unless told to `overwrite`; a target that fails is recorded in `failures.json` and never
+    stops the others. A dry run writes and searches nothing; 1 then says that some target will not fit into memory.
+
+    All processes of a `crew` call this. Each group of them takes the next target that is left when it is free, and
+    the first process returns for all.
+    """
+    options, crew, batch = options or FoldingOptions(), crew or Crew.alone(pick_device()), batch or BatchOptions()
+    jobs = _sorted(jobs, batch.order, options.seed, several=crew.mesh.layout.dp > 1)
+    loading = Stages(crew.mesh.device)
+
+    def ready() -> Method:
+        limits = memory or MemoryOptions()
+        searches = plan or SearchPlan()
+        with loading.stage("load parameters"):
+            found = [limits.limited(model) for model in find_models(models, weights, seed=options.seed)]
+            for model in found:
+                model.network.to(crew.mesh.device)
+        check = check_earlier if batch.dry_run else check_output
+        check(output, {job.name: job.sequence for job in jobs})
+        return Method(
+            searches=searches,
+            models=tuple(found),
+            options=options,
+            memory=limits.shared(sharers(), crew.mesh.device),
+            crew=crew,
+            num_seeds=batch.num_seeds,
+            search_identities=search_identities(searches),
+        )
+
+    method = crew.world.together(ready)
+    if crew.mesh.is_first:
+        for note in (note for model in method.models for note in model.notes):
+            print(f"helixfold: {note}", file=sys.stderr)
+    if batch.dry_run:
+        return _forecast(jobs, output, method, batch) if crew.mesh.is_first else 0
+    with output_held(output, crew):
+        return _fold_all(jobs, output, method, batch, loading)
+
+
+def _fold_all(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOptions, loading: Stages) -> int:
+    crew = method.crew
+    # As the first process finds them, for others may begin to write before the last one has looked.
+    outlooks = crew.world.together(lambda: _outlooks(jobs, output, method, batch) if crew.mesh.is_first else [])
+    found = [Outlook(**told) for told in crew.world.exchange([each.told() for each in outlooks])[0]]
+    left = [(job, each) for job, each in zip(jobs, found, strict=True) if not each.finished]
+
+    def search() -> None:
+        if crew.mesh.is_first:
+            sweep(output, [job.name for job in jobs])
+            for each in found:
+                if each.finished and batch.archive:
+                    write_archive(output / each.name)
+            search_for_all([job.target for job, _ in left if job.target is not None], method.searches, output)
+
+    with loading.stage("searches for all targets"):
+        crew.world.together(search)
+    if crew.mesh.is_first:
+        crew.queue.begin([job.name for job, _ in left])
+    pace = Pace()
+    layout = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
+    with tqdm(total=len(left), desc="targets", unit="target", bar_format=layout, disable=method.no_bars) as bar:
+        for number in crew.taken(len(left)):
+            job, each = left[number]
+            bar.set_postfix_str(f"{_time_left(pace, left[number:], crew)}{job.name}, {len(job.sequence)} residues")
+            begun, stages = time.perf_counter(), Stages(crew.mesh.device, loading.finished)
+            try:
+                order = fold_target(job, output / job.name, method, stages, overwrite=batch.overwrite)
+                if order and batch.archive:
+                    write_archive(output / job.name)
+                failure = None
+            except _FAILURES as error:
+                order = []
+                failure = str(error) if isinstance(error, ElsewhereError) else f"{type(error).__name__}: {error}"
+            seconds = time.perf_counter() - begun
+            if failure is None:
+                pace.took(len(job.sequence), seconds, each.missing)
+            place = f"{number + 1} of {len(left)}, {in_words(seconds)}"
+            rest = _time_left(pace, left[number + 1 :], crew).removesuffix(", ")
+            if failure is not None:
+                method.say(f"{job.name}: failed: {failure} [{place}]", file=sys.stderr)
+            elif order:
+                method.say(f"{_summary(output / job.name, order)} [{place}{'; ' if rest else ''}{rest}]")
+            bar.update()
+            if crew.leads:
+                crew.queue.finished(number, failure)
+                if failure is not None:
+                    # At once, for a run that is ended has no other chance to say so.
+                    write_failures(output, crew.queue.failures_so_far())
+    crew.leave()
+    return close(crew.queue, output) if crew.mesh.is_first else 0
+
+
+def close(queue: Queue, output: Path) -> int:
+    """Once for all processes: what failed, in a file and as the exit code."""
+    failures = queue.failures()
+    write_failures(output, failures)
+    if failures:
+        print(f"helixfold: {len(failures)} of {len(queue)} targets failed, see {output}", file=sys.stderr)
+    return SOME_FAILED if failures else 0
+
+
+def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> list[Job]:
+    """By length so that results come early; for several groups, so that none is left with a long one at the end."""
+    if order == "none":
+        return list(jobs)
+    if order == "random":
+        return [jobs[number] for number in np.random.default_rng(seed).permutation(len(jobs))]
+    return sorted(jobs, key=lambda job: len(job.sequence), reverse=several)
+
+
+def _outlooks(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOptions) -> list[Outlook]:
+    """What will become of each target, said where something is there already."""
+    found = [outlook(job, output / job.name, method, overwrite=batch.overwrite) for job in jobs]
+    would = "would be " if batch.dry_run else ""
+    for each in found:
+        if each.finished:
+            what = each.remark or "finished before"
+            tqdm.write(f"{each.name}: {what}, {would}skipped (--overwrite folds it again)")
+        elif each.remark is not None:
+            tqdm.write(f"{each.name}: {each.remark}")
+    return found
+
+
+def _forecast(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOptions) -> int:
+    """Say what each target will take; 1 if some will not fit, or is wrong in itself."""
+    forecasts: list[Forecast] = []
+    failed, predictions = False, 0
+    left = [
+        (job, each) for job, each in zip(jobs, _outlooks(jobs, output, method, batch), strict=True) if not each.finished
+    ]
+    for job, each in left:
+        predictions += each.missing
+        try:
+            forecasts += job.forecast(output / job.name, method)
+        except _FAILURES as error:
+            failed = True
+            print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)
+    for line in plans.table(forecasts):
+        print(line)
+    seeds = "" if method.num_seeds == 1 else f" with {method.num_seeds} seeds each"
+    print(
+        f"{len(left)} of {len(jobs)} targets to fold: {predictions} predictions by "
+        f"{', '.join(model.preset.name for model in method.models)}{seeds}, {method.options.num_recycles} recycles"
+    )
+    return SOME_FAILED if failed or not all(each.plan.fits for each in forecasts) else 0
+
+
+def _time_left(pace: Pace, left: Iterable[tuple[Job, Outlook]], crew: Crew) -> str:
+    seconds = pace.left(((len(job.sequence), each.missing) for job, each in left), crew.mesh.layout.dp)
+    return f"about {in_words(seconds)} left, " if seconds else ""
+
+
+def _summary(directory: Path, order: Sequence[Finished]) -> str:
+    best = order[0]
+    ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
+    plural = "" if best.num_recycles == 1 else "s"
+    recycles = f"{best.num_recycles} recycle{plural}{' (settled)' if best.converged else ''}"
+    return f"{directory.name}: mean pLDDT {best.ranking_confidence:.1f}{ptm}, {best.name}, {recycles} -> {directory}"

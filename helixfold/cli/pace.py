@@ -1,0 +1,63 @@
+"""How long the rest of a batch will take, from what the targets before took."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+
+class Pace:
+    """Seconds of a prediction as a N^2 + b N^3 of its residues N: the pair stream, and the triangles over it.
+
+    Neither a nor b is negative, and errors count by their ratio: a batch begins with its short chains.
+    """
+
+    def __init__(self) -> None:
+        self._lengths: list[int] = []
+        self._seconds: list[float] = []
+
+    def took(self, residues: int, seconds: float, predictions: int = 1) -> None:
+        """Take account of a target that is finished."""
+        if predictions > 0:
+            self._lengths.append(residues)
+            self._seconds.append(max(seconds, 1e-3) / predictions)
+
+    def left(self, targets: Iterable[tuple[int, int]], at_once: int = 1) -> float | None:
+        """Seconds for the rest, given as residues and predictions of each; None before anything was measured."""
+        if not self._lengths:
+            return None
+        factors = self._fitted()
+        seconds = sum(predictions * float(_terms([residues])[0] @ factors) for residues, predictions in targets)
+        return seconds / at_once
+
+    def _fitted(self) -> np.ndarray:
+        measured = np.array(self._seconds)
+        terms = _terms(self._lengths) / measured[:, None]
+        target = np.ones(len(measured))
+        # Of two terms the best that are not negative are both, or one alone.
+        candidates = [_alone(terms, target, 0), _alone(terms, target, 1)]
+        if len(set(self._lengths)) > 1:
+            both = np.linalg.lstsq(terms, target, rcond=None)[0]
+            if (both >= 0).all():
+                candidates.append(both)
+        return min(candidates, key=lambda factors: float(np.square(terms @ factors - target).sum()))
+
+
+def _terms(lengths: Sequence[int]) -> np.ndarray:
+    residues = np.array(lengths, dtype=np.float64)
+    return np.stack([residues**2, residues**3], axis=1)
+
+
+def _alone(terms: np.ndarray, target: np.ndarray, column: int) -> np.ndarray:
+    factors = np.zeros(2)
+    factors[column] = (terms[:, column] @ target) / (terms[:, column] @ terms[:, column])
+    return factors
+
+
+def in_words(seconds: float) -> str:
+    """A duration as a person says it: 40 s, 12 min, 3.5 h, 2 d."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} d"

@@ -1,0 +1,121 @@
+"""What of a target is there already, and what of it a run is to make: nothing twice, and nothing old taken for new."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from helixfold.cli.finishing import has_followed
+from helixfold.cli.jobs import Job, Method, Wanted
+from helixfold.cli.record import SETTINGS_FILE, Record, clear, read_record, record_of
+from helixfold.stages import Stage
+from helixfold.write.ranking import Finished
+from helixfold.write.results import RANKING_FILE, TIMINGS_FILE
+
+_MOST_BYTES = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What will become of a target; `remark` is what its user should know of that, if anything."""
+
+    name: str
+    finished: bool
+    missing: int  # predictions
+    remark: str | None = None
+
+    def told(self) -> dict[str, Any]:
+        """As plain data, for other processes."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """A target whose directory is ready for what is missing, and what earlier runs have said of the rest."""
+
+    record: Record
+    missing: tuple[Wanted, ...]
+    models: dict[str, Any]  # of timings.json
+    stages: tuple[Stage, ...]
+
+
+def outlook(job: Job, directory: Path, method: Method, *, overwrite: bool) -> Outlook:
+    """What a run with this method will do for a target; nothing is written."""
+    wanted, everything = record_of(job, method), len(method.wanted)
+    marked = (directory / RANKING_FILE).is_file()
+    there = read_record(directory)
+    if overwrite or (there is None and not marked):
+        return Outlook(name=job.name, finished=False, missing=everything)
+    if there is None:
+        remark = f"finished before, but {SETTINGS_FILE} there is missing or damaged, so nobody knows from what"
+        return Outlook(name=job.name, finished=True, missing=0, remark=remark)
+    if different := there.differences(wanted):
+        settings = "; ".join(different)
+        if marked:
+            return Outlook(
+                name=job.name, finished=True, missing=0, remark=f"finished before with other settings ({settings})"
+            )
+        remark = f"begun before with other settings ({settings}) and not finished; begins anew"
+        return Outlook(name=job.name, finished=False, missing=everything, remark=remark)
+    record = there.with_more(wanted)
+    done = record.finished(directory, len(job.sequence))
+    missing = _missing(record, done, directory, method)
+    if not missing and marked and has_followed(directory, list(done.values()), method):
+        return Outlook(name=job.name, finished=True, missing=0)
+    some = f"{_count(len(done), 'prediction')} there from an earlier run, {len(missing)} to be made" if done else None
+    return Outlook(name=job.name, finished=False, missing=len(missing), remark=some)
+
+
+def begin(job: Job, directory: Path, method: Method, *, overwrite: bool) -> Begun:
+    """Take up what an earlier run has made from the same; remove the rest, and say what is made here now."""
+    wanted, there = record_of(job, method), read_record(directory)
+    anew = overwrite or there is None or bool(there.differences(wanted))
+    if anew or there is None:
+        clear(directory)
+        record = wanted
+    else:
+        (directory / RANKING_FILE).unlink(missing_ok=True)
+        record = there.with_more(wanted)
+    record.write(directory, [note for model in method.models for note in model.notes])
+    done = record.finished(directory, len(job.sequence))
+    models, stages = ({}, ()) if anew else _earlier_timings(directory)
+    return Begun(
+        record=record, missing=tuple(_missing(record, done, directory, method)), models=models, stages=tuple(stages)
+    )
+
+
+def good_enough(predictions: Iterable[Finished], method: Method) -> bool:
+    """Whether one has the score at which no more are made."""
+    score = method.options.stop_at_score
+    return score is not None and any(each.ranking_confidence >= score for each in predictions)
+
+
+def _missing(record: Record, done: dict[str, Finished], directory: Path, method: Method) -> list[Wanted]:
+    missing = []
+    for wanted in method.wanted:
+        name = record.name_of(wanted)
+        there = name in done and (not method.options.logits or (directory / f"logits_{name}.npz").is_file())
+        if not there:
+            missing.append(replace(wanted, name=name))
+    return [] if good_enough(done.values(), method) else missing
+
+
+def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:
+    """What is to be added to; what cannot be read does not count."""
+    path = directory / TIMINGS_FILE
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return {}, []
+        content = json.loads(path.read_bytes())
+        stages = [
+            Stage(name=str(name), seconds=float(row["seconds"]), peak_memory=int(row["peak_memory_gib"] * 2**30))
+            for name, row in content["stages"].items()
+        ]
+        return dict(content["models"]), stages
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return {}, []
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,29 @@
+"""A finished target as one file, to be sent or stored."""
+
+import zipfile
+from pathlib import Path
+
+from data_pipeline.files import replacing
+
+ARCHIVE_SUFFIX = ".result.zip"
+_FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has, so that equal files give equal archives
+
+
+def archive_of(directory: Path) -> Path:
+    """Where a target's archive lies: beside its directory."""
+    return directory.with_name(directory.name + ARCHIVE_SUFFIX)
+
+
+def write_archive(directory: Path) -> None:
+    """All files of a target, below its name, in `<target>.result.zip`; nothing is done if it is newer than they are."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
+    target = archive_of(directory)
+    if target.is_file() and target.stat().st_mtime_ns > max((path.stat().st_mtime_ns for path in files), default=0):
+        return
+    with replacing(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in files:
+            member = zipfile.ZipInfo(str(Path(directory.name, path.relative_to(directory))), _FIRST_DAY)
+            member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            with path.open("rb") as source, archive.open(member, "w", force_zip64=True) as stream:
+                while piece := source.read(2**20):
+                    stream.write(piece)
