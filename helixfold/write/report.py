@@ -1,6 +1,6 @@
 """Write `report.html`, one page per target that shows everything known of it, offline, from the files beside it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from helixfold import __version__
 from helixfold.write.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
 from helixfold.write.plots import CONFIDENCE_BANDS
 from helixfold.write.report_files import PredictionFiles, TargetFiles, read_target
-from helixfold.write.report_maps import PackedMap, alignment_picture, pae_map
+from helixfold.write.report_maps import alignment_picture, distance_maps, pae_map
 from helixfold.write.report_structures import Placing
 from helixfold.write.report_tables import (
     band_of,
@@ -23,6 +23,7 @@ from helixfold.write.report_tables import (
     notes_of,
     relaxation_results,
     stages_of,
+    table_of,
     templates_of,
     warnings_of,
 )
@@ -49,8 +50,8 @@ class _Blobs:
     texts: dict[str, str] = field(default_factory=dict)
 
     @property
-    def characters(self) -> int:
-        return sum(map(len, self.texts.values()))
+    def full(self) -> bool:
+        return sum(map(len, self.texts.values())) > _MOST_CHARACTERS
 
     def add(self, text: str) -> str:
         name = f"blob-{len(self.texts)}"
@@ -79,7 +80,7 @@ def _page(target: TargetFiles) -> str:
         "chains": _chains(target),
         "bands": [asdict(band) for band in CONFIDENCE_BANDS],
         "viewer": viewer,
-        "models": list(_models(target, blobs)),
+        "models": _models(target, blobs),
         "alignment": _alignment(target, blobs),
     }
     features, best = target.features, target.best
@@ -104,19 +105,13 @@ def _page(target: TargetFiles) -> str:
         stages=stages,
         total=sum(stage.seconds for stage in stages),
         peak=max((stage.peak_gib for stage in stages), default=0.0),
-        facts=[(caption, rows) for caption, rows in _facts(target) if rows],
+        facts=facts_of(target.timings, without=("stages", "notes", "models")),
+        computed=table_of(target.timings, "models"),
         files=described_files(target.directory, REPORT_FILE),
         data=data,
         blobs=blobs.texts,
         licence=asset(VIEWER_LICENCE),
     )
-
-
-def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    yield "Settings and sizes", facts_of(target.timings, without=("stages", "notes", "models"))
-    if target.timings is not None:
-        for name in target.timings.record("models").content:
-            yield f"How {name} was computed", facts_of(target.timings.record("models").record(name))
 
 
 def _shares(plddt: Sequence[float]) -> list[float]:
@@ -125,21 +120,25 @@ def _shares(plddt: Sequence[float]) -> list[float]:
     return [letters.count(band.letter) / len(letters) for band in CONFIDENCE_BANDS]
 
 
-def _models(target: TargetFiles, blobs: _Blobs) -> Iterator[dict[str, Any]]:
-    """What the page's script needs of each prediction; from where the page is full, no structures and maps."""
+def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
+    """What the page's script needs of each prediction: all structures and PAEs that the page has room for, the best
+    first, and then distances."""
     placing = Placing(np.array(target.best.plddt))
-    for rank, prediction in enumerate(target.predictions):
-        full = blobs.characters > _MOST_CHARACTERS
-        yield {
+    models: list[dict[str, Any]] = [
+        {
             "name": prediction.name,
-            "rank": rank,
             "plddt": [round(value, 2) for value in prediction.plddt],
-            "mean": prediction.mean_plddt,
-            "ptm": prediction.ptm,
-            "structures": {} if full else _structures(prediction, placing, blobs),
-            "maps": [] if full else [_packed(found, blobs) for found in _maps(prediction)],
+            "structures": {} if blobs.full else _structures(prediction, placing, blobs),
+            "maps": [] if blobs.full or prediction.pae is None else [_error_map(prediction.pae, target, blobs)],
             "domains": [{"name": domain.name, "ranges": domain.ranges} for domain in prediction.domains],
         }
+        for prediction in target.predictions
+    ]
+    for prediction, model in zip(target.predictions, models, strict=True):
+        if prediction.distances is not None and not blobs.full:
+            maps = distance_maps(prediction.distances, len(target.sequence))
+            model["maps"] += [_packed(found, blobs) for found in maps]
+    return models
 
 
 def _structures(prediction: PredictionFiles, placing: Placing, blobs: _Blobs) -> dict[str, Any]:
@@ -147,9 +146,8 @@ def _structures(prediction: PredictionFiles, placing: Placing, blobs: _Blobs) ->
     return {kind: _packed(structure, blobs) for kind, structure in found.items() if structure is not None}
 
 
-def _maps(prediction: PredictionFiles) -> Iterator[PackedMap]:
-    if prediction.pae is not None:
-        yield pae_map(prediction.pae, len(prediction.plddt))
+def _error_map(path: Path, target: TargetFiles, blobs: _Blobs) -> dict[str, Any]:
+    return _packed(pae_map(path, len(target.sequence)), blobs)
 
 
 def _alignment(target: TargetFiles, blobs: _Blobs) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from typing import BinaryIO
 import numpy as np
 from jaxtyping import Float
 
+from data_pipeline.arrays import read_npz
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP
@@ -25,8 +26,9 @@ ANGSTROM = "Å"
 _MOST_CELLS = 2000
 _ANGSTROM_STEPS = ((500, 0.125), (1000, 0.25), (math.inf, 0.5))
 _LARGEST_BYTE = 255
-# AlphaFold's largest expected error is 31.75 Angstrom; scales end at a round number above what occurs.
-_SCALE_ENDS = (5.0, 10.0, 15.0, 20.0, 25.0, 31.75)
+# AlphaFold's largest expected error; every map of errors has this scale, so that pages can be compared.
+_LARGEST_ERROR = 31.75
+_AGAIN = "fold the target again with --overwrite"
 _PICTURE_ROWS = 300
 _CHUNK = 2**20
 
@@ -57,14 +59,32 @@ class PackedAlignment:
 def pae_map(path: Path, length: int) -> PackedMap:
     """The predicted aligned error in a `pae_<prediction>.json`, read row by row: as a whole it fills memory."""
     with path.open("rb") as file:
-        return _packed_map(
-            _pae_rows(path, file, length), length, title="PAE", unit=ANGSTROM, step=angstrom_step(length)
-        )
+        rows, step = _pae_rows(path, file, length), angstrom_step(length)
+        return _packed_map(rows, length, title="PAE", unit=ANGSTROM, step=step, largest=_LARGEST_ERROR)
 
 
 def square_map(matrix: Float[np.ndarray, "r r"], *, title: str, unit: str, step: float) -> PackedMap:
-    """Any other map."""
-    return _packed_map(matrix, len(matrix), title=title, unit=unit, step=step)
+    """Any other map; its scale ends at its largest value, and that of probabilities, which have no unit, at 1."""
+    largest = math.ceil(float(matrix.max())) if unit else 1.0
+    return _packed_map(matrix, len(matrix), title=title, unit=unit, step=step, largest=largest)
+
+
+def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
+    """What a `distances_<prediction>.npz` expects: distances, and probabilities of contacts."""
+    arrays = read_npz(path)
+    for name, title, unit, step in (
+        ("expected_distance", "Expected distance", ANGSTROM, angstrom_step(length)),
+        ("contact_probability", "Contact probability", "", 0.01),
+    ):
+        matrix = arrays.get(name, np.empty(0))
+        if (
+            matrix is None
+            or matrix.shape != (length, length)
+            or matrix.dtype.kind != "f"
+            or not np.isfinite(matrix).all()
+        ):
+            raise InputError.at(path, f"{name} is not {length} x {length} numbers; {_AGAIN}")
+        yield square_map(matrix, title=title, unit=unit, step=step)
 
 
 def angstrom_step(length: int) -> float:
@@ -88,11 +108,10 @@ def alignment_picture(features: Features) -> PackedAlignment:
 
 
 def _packed_map(
-    rows: Iterable[Float[np.ndarray, "r"]], length: int, *, title: str, unit: str, step: float
+    rows: Iterable[Float[np.ndarray, "r"]], length: int, *, title: str, unit: str, step: float, largest: float
 ) -> PackedMap:
     block = math.ceil(length / _MOST_CELLS)
     values = np.stack(list(_blocks(rows, length, block)))
-    top = float(values.max())
     steps = np.rint(values / step).clip(0, _LARGEST_BYTE).astype(np.uint8)
     return PackedMap(
         title=title,
@@ -100,7 +119,7 @@ def _packed_map(
         cells=len(values),
         block=block,
         step=step,
-        largest=next((end for end in _SCALE_ENDS if top <= end), top) if unit == ANGSTROM else 1.0,
+        largest=largest,
         data=packed(steps.tobytes()),
     )
 
@@ -122,7 +141,7 @@ def _pae_rows(path: Path, file: BinaryIO, length: int) -> Iterator[Float[np.ndar
         with contextlib.suppress(ValueError):
             row = np.array(next(pieces, b"").rpartition(b"[")[2].split(b","), dtype=np.float64)
         if row.shape != (length,) or not (np.isfinite(row).all() and row.min() >= 0):
-            problem = f"row {number} of the PAE is not {length} numbers; fold the target again with --overwrite"
+            problem = f"row {number} of the PAE is not {length} numbers; {_AGAIN}"
             raise InputError.at(path, problem)
         yield row
 

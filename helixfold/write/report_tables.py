@@ -10,7 +10,7 @@ from helixfold.write.plots import CONFIDENCE_BANDS, ConfidenceBand
 from helixfold.write.records import Record
 from helixfold.write.report_files import RANKING, TargetFiles
 
-_UNTRAINED = "UNTRAINED"
+UNTRAINED = "UNTRAINED"
 # AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
 _SHALLOW = 30
 _MOST_REJECTED = 100
@@ -33,6 +33,7 @@ class FileLine:
     name: str
     size: int | None
     purpose: str
+    order: int  # what people look for comes first
 
 
 def band_of(plddt: float) -> ConfidenceBand:
@@ -45,7 +46,7 @@ def notes_of(target: TargetFiles) -> list[str]:
 
 
 def is_untrained(target: TargetFiles) -> bool:
-    return any(note.startswith(_UNTRAINED) for note in notes_of(target))
+    return any(note.startswith(UNTRAINED) for note in notes_of(target))
 
 
 def warnings_of(target: TargetFiles) -> list[str]:
@@ -127,7 +128,21 @@ def facts_of(record: Record | None, without: tuple[str, ...] = ()) -> list[tuple
         plain += (
             [(f"{key}: {inner}", item) for inner, item in value.items()] if isinstance(value, dict) else [(key, value)]
         )
-    return [(name.replace("_", " "), _words(value)) for name, value in plain if value not in (None, [], {})]
+    return [(_title(name), _words(value)) for name, value in plain if value not in (None, "", [], {})]
+
+
+def table_of(record: Record | None, key: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """An object of objects as a table: its columns, and a row for each name."""
+    rows = {} if record is None else record.record(key).content
+    plain = {name: row for name, row in rows.items() if isinstance(row, dict)}
+    columns = list(dict.fromkeys(column for row in plain.values() for column in row))
+    cells = [(name, [_words(row.get(column, "")) for column in columns]) for name, row in plain.items()]
+    return [_title(column) for column in columns], cells
+
+
+def _title(key: str) -> str:
+    """measured_peak_gib: measured peak, GiB."""
+    return key.replace("_gib", ", GiB").replace("_", " ")
 
 
 def _words(value: object) -> str:
@@ -151,8 +166,9 @@ _PURPOSES = (
     (r"timings\.json", "seconds and memory of each stage"),
     (r"templates\.json", "templates used, and why other hits were not"),
     (r"relax_metrics\.json", "energies and violations before and after relaxation"),
-    (r".+\.png", "picture"),
-    (r".+\.tsv", "table"),
+    (r"made_from\.json", "what the target was made from"),
+    (r".+\.png", "pictures"),
+    (r".+\.tsv", "tables for nf-core/proteinfold"),
     (r".+\.(pdb|cif)", "structure"),
     (r".+\.json", "data"),
     (r".+\.zip", "all of it in one file"),
@@ -163,19 +179,20 @@ def described_files(directory: Path, own: str) -> list[FileLine]:
     """The files beside the report that are for people; the ranking is written after it, and listed as it will be."""
     found = {path.name: path for path in directory.iterdir() if not path.name.startswith(".")}
     found.setdefault(RANKING, directory / RANKING)
-    lines = []
-    for name, path in sorted(found.items(), key=lambda item: _natural(item[0])):
-        if name == own:
-            continue
-        if path.is_dir():
-            lines.append(
-                FileLine(name=f"{name}/", size=None, purpose="results of the searches" if name == "msas" else "")
-            )
-            continue
-        purpose = next((purpose for pattern, purpose in _PURPOSES if re.fullmatch(pattern, name)), "")
-        lines.append(FileLine(name=name, size=path.stat().st_size if path.is_file() else None, purpose=purpose))
-    place = {purpose: number for number, (_, purpose) in enumerate(_PURPOSES)}
-    return sorted(lines, key=lambda line: place.get(line.purpose, len(place)))
+    found.pop(own, None)
+    lines = [_line(name, path) for name, path in sorted(found.items(), key=lambda item: _natural(item[0]))]
+    return sorted(lines, key=lambda line: line.order)
+
+
+def _line(name: str, path: Path) -> FileLine:
+    if path.is_dir():
+        purpose = "results of the searches" if name == "msas" else ""
+        return FileLine(name=f"{name}/", size=None, purpose=purpose, order=len(_PURPOSES))
+    size = path.stat().st_size if path.is_file() else None
+    for order, (pattern, purpose) in enumerate(_PURPOSES):
+        if re.fullmatch(pattern, name):
+            return FileLine(name=name, size=size, purpose=purpose, order=order)
+    return FileLine(name=name, size=size, purpose="", order=len(_PURPOSES) + 1)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -11,8 +11,10 @@ from data_pipeline.features.schema import Features
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
+from helixfold.write.alignment import write_alignment
+from helixfold.write.prediction import Distances, Prediction
 from helixfold.write.ranking import mark_finished, ranked, read_finished, write_plots, write_ranked
-from helixfold.write.results import Prediction, write_prediction, write_timings
+from helixfold.write.results import write_prediction, write_timings
 
 HAIRPIN = Path(__file__).parents[2] / "examples/structures/helical_hairpin.pdb"
 
@@ -62,6 +64,10 @@ def predicted(protein: Protein, model: str, *, noise: float, seed: int, notes: S
         num_recycles=3,
         converged=False,
         notes=tuple(notes),
+        distances=Distances(
+            expected=np.minimum(distances, 21.6).astype(np.float32),
+            contact=(1 / (1 + np.exp(distances - 8))).astype(np.float32),
+        ),
     )
 
 
@@ -103,11 +109,13 @@ def write_target(
 ) -> list[str]:
     """Everything that `helixfold predict` leaves but the report; the predictions, best first."""
     protein = protein or chain_of(HAIRPIN)
+    features = features_of(protein, directory.name, rows)
+    directory.mkdir(parents=True)
+    features.save(directory / "features.npz")
+    depth = write_alignment(directory, features)
     for number, model in enumerate(models):
         worse = noise * (1 + 0.25 * number)
-        write_prediction(directory, predicted(protein, model, noise=worse, seed=number, notes=notes))
-    if rows:
-        features_of(protein, directory.name, rows).save(directory / "features.npz")
+        write_prediction(directory, predicted(protein, model, noise=worse, seed=number, notes=notes), depth)
     order = ranked([found for model in models if (found := read_finished(directory, model)) is not None])
     write_ranked(directory, order)
     if plots:

@@ -80,8 +80,14 @@ async function load() {
   }
   paint();
   if (view) viewer.setView(view);
-  else viewer.zoomTo();
+  else closeUp();
   drawMarks(marks.now);
+}
+
+// 3Dmol leaves room round a structure for every turn of it.
+function closeUp() {
+  structure.viewer.zoomTo();
+  structure.viewer.zoom(1.2);
 }
 
 const marksOf = (atom) => (atom.place === undefined ? null : { residues: [atom.place] });
@@ -190,7 +196,7 @@ function listen() {
   byId('kind').addEventListener('change', load);
   byId('reset').addEventListener('click', () => {
     viewer.setView([0, 0, 0, 0, 0, 0, 0, 1]);
-    viewer.zoomTo();
+    closeUp();
   });
   byId('spin').addEventListener('click', ({ currentTarget }) => {
     const spins = currentTarget.getAttribute('aria-pressed') !== 'true';
