@@ -16,3 +16,12 @@ class Protein:
     residue_index: Int[np.ndarray, "r"]  # as numbered in PDB files, from 1
     chain_index: Int[np.ndarray, "r"]  # 0 is chain A
     b_factors: Float[np.ndarray, "r 37"]  # pLDDT 0..100 for predictions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hydrogens:
+    """Hydrogen atoms of a protein, which its 37-atom layout has no room for; in the order of its residues."""
+
+    residue: Int[np.ndarray, "h"]  # position in the protein's arrays
+    names: tuple[str, ...]  # as the PDB names them: "HA", "HB2", "HD11"
+    positions: Float[np.ndarray, "h 3"]  # Angstrom

@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline import residues
-from data_pipeline.protein import Protein
+from data_pipeline.protein import Hydrogens, Protein
 from helixfold import __version__
-from helixfold.write.pdb import Chain, plain_text, split_chains
+from helixfold.write.pdb import Chain, atoms_of, plain_text, split_chains
 
 _SOFTWARE = modelcif.Software(
     name="helixfold",
@@ -26,6 +26,12 @@ _SOFTWARE = modelcif.Software(
     description="Structure prediction with the AlphaFold 2 network in PyTorch",
     location=None,
     version=__version__,
+)
+_RELAXATION = modelcif.Software(
+    name="OpenMM",
+    classification="model refinement",
+    description="Relaxation with the Amber99sb force field",
+    location="https://openmm.org",
 )
 # Text that a CIF file may hold unquoted or between simple quotes; the words excluded are CIF's own.
 _SIMPLE_TEXT = re.compile(r"(?!data_|save_|loop_|stop_|global_)[a-z0-9][a-z0-9 ._:,()/+-]{0,70}", re.IGNORECASE)
@@ -56,31 +62,33 @@ class _Model(modelcif.model.AbInitioModel):  # type: ignore[misc]
     """The model whose atoms are read from the arrays when they are written."""
 
     def __init__(
-        self, name: str, protein: Protein, chains: Sequence[Chain], units: Sequence[modelcif.AsymUnit]
+        self,
+        name: str,
+        protein: Protein,
+        chains: Sequence[Chain],
+        units: Sequence[modelcif.AsymUnit],
+        hydrogens: Hydrogens | None,
     ) -> None:
         present = protein.atom_mask > 0.5
         with_atoms = [
             unit for chain, unit in zip(chains, units, strict=True) if present[chain.start : chain.stop].any()
         ]
         super().__init__(assembly=modelcif.Assembly(with_atoms), name=name)
-        self._protein, self._chains, self._units = protein, chains, units
+        self._protein, self._chains, self._units, self._hydrogens = protein, chains, units, hydrogens
 
     def get_atoms(self) -> Iterator[modelcif.model.Atom]:
-        protein = self._protein
         for chain, unit in zip(self._chains, self._units, strict=True):
-            mask = protein.atom_mask[chain.start : chain.stop] > 0.5
-            for residue, atom in np.argwhere(mask).tolist():
-                atom_name = residues.ATOM_TYPES[atom]
-                x, y, z = (f"{value:.3f}" for value in protein.atom_positions[chain.start + residue, atom])
+            for atom in atoms_of(self._protein, chain, self._hydrogens):
+                x, y, z = (f"{value:.3f}" for value in atom.position)
                 yield modelcif.model.Atom(
                     asym_unit=unit,
-                    seq_id=residue + 1,
-                    atom_id=atom_name,
-                    type_symbol=atom_name[0],
+                    seq_id=atom.residue - chain.start + 1,
+                    atom_id=atom.name,
+                    type_symbol=atom.element,
                     x=x,
                     y=y,
                     z=z,
-                    biso=_two_decimals(protein.b_factors[chain.start + residue, atom]),
+                    biso=_two_decimals(atom.b_factor),
                     occupancy="1.00",
                 )
 
@@ -92,12 +100,14 @@ def to_mmcif(
     model: str,
     notes: Sequence[str] = (),
     plddt: Float[np.ndarray, "r"] | None = None,
+    hydrogens: Hydrogens | None = None,
 ) -> str:
     """The text of a ModelCIF file of target `name` as predicted by `model`; the B-factors are pLDDT.
 
     Holds the whole sequence, the atoms with mask above 0.5, the software, how the model came about, pLDDT per residue
     and on average, and the notes. Residues are numbered from 1 in `label_seq_id` and as in `protein.residue_index` in
     `auth_seq_id`. `plddt` is that of every residue; without it the residues that have atoms get their mean B-factor.
+    `hydrogens` are what relaxation adds, which is then told, too.
     """
     chains = split_chains(protein)
     alphabet = ihm.LPeptideAlphabet()
@@ -116,7 +126,7 @@ def to_mmcif(
     )
     system.entities.extend(entities.values())
     system.asym_units.extend(units)
-    predicted = _Model(_text(model), protein, chains, units)
+    predicted = _Model(_text(model), protein, chains, units, hydrogens)
     _add_confidence(predicted, protein, units, plddt)
     system.model_groups.append(modelcif.model.ModelGroup([predicted], name="prediction"))
 
@@ -127,7 +137,7 @@ def to_mmcif(
             output_data=predicted,
             name="prediction",
             details=_text(f"Predicted from sequence by {model}.", *notes),
-            software=_SOFTWARE,
+            software=_SOFTWARE if hydrogens is None else modelcif.SoftwareGroup([_SOFTWARE, _RELAXATION]),
         )
     )
     system.protocols.append(protocol)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline import residues
-from data_pipeline.protein import Protein
+from data_pipeline.protein import Hydrogens, Protein
 
 _CHAIN_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -26,7 +26,45 @@ class Chain:
     stop: int
 
 
-def to_pdb(protein: Protein, remarks: Sequence[str] = ()) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Atom:
+    """One atom as coordinate files have it."""
+
+    residue: int  # position in the protein's arrays
+    name: str
+    element: str  # one letter, which all elements of a protein are
+    position: tuple[float, float, float]  # Angstrom
+    b_factor: float
+
+
+def atoms_of(protein: Protein, chain: Chain, hydrogens: Hydrogens | None = None) -> Iterator[Atom]:
+    """The chain's atoms with mask above 0.5, residue by residue, and each residue's hydrogens after them.
+
+    Hydrogens get the B-factor of their residue's first atom.
+    """
+    placed = np.zeros(0, np.int64) if hydrogens is None else hydrogens.residue
+    edges = np.searchsorted(placed, np.arange(chain.start, chain.stop + 1)).tolist()
+    for residue, (first, last) in enumerate(itertools.pairwise(edges), chain.start):
+        atoms = np.flatnonzero(protein.atom_mask[residue] > 0.5).tolist()
+        for atom in atoms:
+            name = residues.ATOM_TYPES[atom]
+            x, y, z = protein.atom_positions[residue, atom].tolist()
+            b_factor = float(protein.b_factors[residue, atom])
+            yield Atom(residue=residue, name=name, element=name[0], position=(x, y, z), b_factor=b_factor)
+        if hydrogens is not None and atoms:
+            b_factor = float(protein.b_factors[residue, atoms[0]])
+            for index in range(first, last):
+                x, y, z = hydrogens.positions[index].tolist()
+                yield Atom(
+                    residue=residue,
+                    name=hydrogens.names[index],
+                    element="H",
+                    position=(x, y, z),
+                    b_factor=b_factor,
+                )
+
+
+def to_pdb(protein: Protein, remarks: Sequence[str] = (), hydrogens: Hydrogens | None = None) -> str:
     """The text of a PDB file: remarks, the full sequence (SEQRES), one model; atoms are those with mask above 0.5.
 
     Serial numbers above 99,999 and residue numbers above 9,999 are written in hybrid-36 (A0000, A000, ...), so that a
@@ -46,7 +84,7 @@ def to_pdb(protein: Protein, remarks: Sequence[str] = ()) -> str:
     lines.append("MODEL        1")
     serial = 1
     for chain in chains:
-        atoms = list(_atom_lines(protein, chain, serial))
+        atoms = list(_atom_lines(protein, chain, serial, hydrogens))
         lines += atoms
         serial += len(atoms)
         if atoms:
@@ -125,16 +163,14 @@ def _seqres(protein: Protein, chain: Chain) -> Iterator[str]:
         yield f"SEQRES {hybrid36(line, 3)} {chain.name} {count}  {part}"
 
 
-def _atom_lines(protein: Protein, chain: Chain, serial: int) -> Iterator[str]:
-    for residue in range(chain.start, chain.stop):
-        where = f"{residues.THREE_LETTER[protein.aatype[residue]]} {chain.name}"
-        where += hybrid36(int(protein.residue_index[residue]), 4)
-        for atom in np.flatnonzero(protein.atom_mask[residue] > 0.5):
-            name = residues.ATOM_TYPES[atom]
-            x, y, z = protein.atom_positions[residue, atom]
-            # One-letter elements, which all of these are, start in the name's second column.
-            yield (
-                f"ATOM  {hybrid36(serial, 5)}  {name:<3} {where}    {x:8.3f}{y:8.3f}{z:8.3f}  1.00"
-                f"{protein.b_factors[residue, atom]:6.2f}          {name[0]:>2}  "
-            )
-            serial += 1
+def _atom_lines(protein: Protein, chain: Chain, serial: int, hydrogens: Hydrogens | None) -> Iterator[str]:
+    for number, atom in enumerate(atoms_of(protein, chain, hydrogens), serial):
+        where = f"{residues.THREE_LETTER[protein.aatype[atom.residue]]} {chain.name}"
+        where += hybrid36(int(protein.residue_index[atom.residue]), 4)
+        # One-letter elements start in the second of the name's four columns where the name leaves them room.
+        name = atom.name if len(atom.name) > 3 else f" {atom.name:<3}"
+        x, y, z = atom.position
+        yield (
+            f"ATOM  {hybrid36(number, 5)} {name} {where}    {x:8.3f}{y:8.3f}{z:8.3f}  1.00"
+            f"{atom.b_factor:6.2f}          {atom.element:>2}  "
+        )

@@ -1,0 +1,53 @@
+"""Where OpenMM computes: the GPU that the prediction was made on if OpenMM can use it, else the CPU."""
+
+from dataclasses import dataclass
+
+import openmm
+import torch
+
+# By kind of PyTorch's device; what comes first is fastest.
+_PLATFORMS = {"cuda": ("CUDA", "HIP", "OpenCL", "CPU"), "mps": ("OpenCL", "CPU"), "cpu": ("CPU",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One of OpenMM's platforms, set up so that the same input gives the same output there."""
+
+    name: str
+    platform: openmm.Platform
+
+
+def places(device: torch.device) -> list[Place]:
+    """The platforms that work here for this device, the preferred one first; the last is always the CPU.
+
+    On the CPU as many threads are used as PyTorch uses.
+    """
+    offered = {openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())}
+    found = []
+    for name in _PLATFORMS[device.type]:
+        if name not in offered:
+            continue
+        platform = openmm.Platform.getPlatformByName(name)
+        settings = {"Threads": str(torch.get_num_threads())} if name == "CPU" else {"DeviceIndex": _index(device)}
+        for key, value in {**settings, "DeterministicForces": "true"}.items():
+            # As defaults of the platform, for PDBFixer makes contexts of its own there.
+            if key in platform.getPropertyNames():
+                platform.setPropertyDefaultValue(key, value)
+        if name == "CPU" or _works(platform):
+            found.append(Place(name=name, platform=platform))
+    return found
+
+
+def _index(device: torch.device) -> str:
+    return str(device.index or 0)
+
+
+def _works(platform: openmm.Platform) -> bool:
+    """A platform can be offered by a library that finds no driver or no device."""
+    system = openmm.System()
+    system.addParticle(1.0)
+    try:
+        openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
+    except openmm.OpenMMException:
+        return False
+    return True

@@ -1,0 +1,265 @@
+"""Relaxation takes away what breaks the rules of chemistry, and leaves everything else where and as it was."""
+
+import importlib.util
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.config import ConfigError
+from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
+from helixfold.relax import problem
+from helixfold.relax.problem import NotInstalledError, RelaxationError
+from helixfold.relax.relaxation import Relaxed, RelaxOptions, relax
+from tests.relax.perturbed import native, part, perturbed
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
+CA, CB, C, OXT = (ATOM_ORDER[name] for name in ("CA", "CB", "C", "OXT"))
+TEN = (
+    *("1crn.cif.gz", "1pga.cif.gz", "1orc.cif.gz", "1a8o.cif.gz", "T1031-D1.pdb.gz", "T1033-D1.pdb.gz"),
+    *("5trv.pdb.gz", "1stp.cif.gz", "2dfb.pdb.gz", "5zyh.cif.gz"),
+)
+needs_openmm = pytest.mark.skipif(
+    importlib.util.find_spec("pdbfixer") is None, reason="needs OpenMM and PDBFixer (the extra relax)"
+)
+
+
+@pytest.fixture(scope="module")
+def hairpin() -> Protein:
+    """A small protein that comes with the package."""
+    return native(EXAMPLES / "helical_hairpin.pdb")
+
+
+@pytest.fixture(scope="module")
+def relaxed_hairpin(hairpin: Protein) -> Relaxed:
+    return relax(perturbed(hairpin, off=0.3, clashes=0))
+
+
+def superposed_on(protein: Protein, given: Protein) -> float:
+    """Root mean square distance of the atoms that both have."""
+    both = (protein.atom_mask > 0.5) & (given.atom_mask > 0.5)
+    return float(np.sqrt(np.square((protein.atom_positions - given.atom_positions)[both]).sum(-1).mean()))
+
+
+@needs_openmm
+@pytest.mark.parametrize("name", TEN[:2])
+def test_violations_are_removed_and_atoms_stay_near(real_data: Path, name: str) -> None:
+    given = perturbed(native(real_data / "core" / name), off=0.3, clashes=10)
+    found = relax(given)
+    assert found.before.residues > len(given.aatype) // 2
+    assert found.before.clashes >= 3
+    assert found.after.residues == 0
+    assert found.flawed == ()
+    assert found.rmsd < 0.6
+    assert found.rmsd == pytest.approx(superposed_on(found.protein, given), abs=1e-4)
+    assert found.final_energy < min(0, found.initial_energy)
+
+
+@needs_openmm
+@pytest.mark.long
+@pytest.mark.parametrize("name", TEN)
+def test_ten_structures_are_relaxed(real_data: Path, name: str) -> None:
+    given = perturbed(native(real_data / "core" / name), off=0.3, clashes=8)
+    found = relax(given)
+    print(
+        f"{name}: {int(given.atom_mask.any(-1).sum())} residues, with violations {found.before.residues} -> "
+        f"{found.after.residues}, with clashes {found.before.clashes} -> {found.after.clashes}, "
+        f"moved {found.rmsd:.2f} A, {found.initial_energy:.3g} -> {found.final_energy:.0f} kcal/mol, "
+        f"{found.rounds} rounds, {found.seconds:.1f} s"
+    )
+    assert found.after.residues == 0
+    assert found.rmsd < 1
+
+
+@needs_openmm
+def test_sequence_numbers_and_confidence_survive(hairpin: Protein, relaxed_hairpin: Relaxed) -> None:
+    found = relaxed_hairpin.protein
+    for name in ("aatype", "residue_index", "chain_index"):
+        assert (getattr(found, name) == getattr(hairpin, name)).all()
+    assert (found.b_factors[found.atom_mask > 0.5] == 87.5).all()
+    # Nothing but the second oxygen of the chain's end was missing.
+    added = np.argwhere((found.atom_mask > 0.5) & (hairpin.atom_mask < 0.5)).tolist()
+    assert all(atom == OXT and residue == len(hairpin.aatype) - 1 for residue, atom in added)
+    assert relaxed_hairpin.added == len(added)
+
+
+@needs_openmm
+def test_hydrogens_are_where_chemistry_has_them(relaxed_hairpin: Relaxed) -> None:
+    protein, hydrogens = relaxed_hairpin.protein, relaxed_hairpin.hydrogens
+    assert (np.diff(hydrogens.residue) >= 0).all()
+    heavy = protein.atom_positions[hydrogens.residue]
+    distance = np.linalg.norm(heavy - hydrogens.positions[:, None], axis=-1)
+    nearest = np.where(protein.atom_mask[hydrogens.residue] > 0.5, distance, np.inf).min(-1)
+    assert ((nearest > 0.9) & (nearest < 1.4)).all()
+    first = [name for name, residue in zip(hydrogens.names, hydrogens.residue.tolist(), strict=True) if residue == 0]
+    assert {"H2", "H3"} <= set(first) or {"H2"} <= set(first)
+
+
+@needs_openmm
+def test_the_same_structure_relaxes_the_same(hairpin: Protein, relaxed_hairpin: Relaxed) -> None:
+    random.seed(5)  # which OpenMM draws from
+    again = relax(perturbed(hairpin, off=0.3, clashes=0))
+    assert (again.protein.atom_positions == relaxed_hairpin.protein.atom_positions).all()
+    assert (again.hydrogens.positions == relaxed_hairpin.hydrogens.positions).all()
+
+
+@needs_openmm
+def test_unknown_residues_are_put_back_as_unknown(hairpin: Protein) -> None:
+    aatype = hairpin.aatype.copy()
+    aatype[4:7] = UNKNOWN
+    mask, positions = hairpin.atom_mask.copy(), hairpin.atom_positions.copy()
+    mask[5, CB] = 0  # one that can only be glycine
+    mask[6, ATOM_ORDER["CG"]], positions[6, ATOM_ORDER["CG"]] = 1, positions[6, CB] + [1.5, 0, 0]
+    found = relax(replace(hairpin, aatype=aatype, atom_mask=mask, atom_positions=positions))
+    assert (found.protein.aatype == aatype).all()
+    assert (found.protein.atom_mask[4:7] == mask[4:7]).all()
+    assert not np.isin(found.hydrogens.residue, [4, 5, 6]).any()
+    assert found.left_out == ()
+    # What an alanine has no place for comes along with the C-alpha.
+    before, after = positions[6], found.protein.atom_positions[6]
+    cg = ATOM_ORDER["CG"]
+    assert np.allclose(after[cg] - after[CA], before[cg] - before[CA], atol=1e-4)
+
+
+@needs_openmm
+def test_a_broken_chain_stays_broken_and_ends_as_it_ended(hairpin: Protein) -> None:
+    gap = np.r_[0:8, 12 : len(hairpin.aatype)]
+    given = part(hairpin, gap)
+    found = relax(given)
+    assert found.protein.atom_mask[7, OXT] == 0
+    at_the_break = {
+        name for name, where in zip(found.hydrogens.names, found.hydrogens.residue.tolist(), strict=True) if where == 8
+    }
+    assert not at_the_break & {"H2", "H3"}
+    n, c = ATOM_ORDER["N"], ATOM_ORDER["C"]
+    for protein in (given, found.protein):
+        assert np.linalg.norm(protein.atom_positions[8, n] - protein.atom_positions[7, c]) > 3
+    assert found.rmsd < 0.5
+
+
+@needs_openmm
+def test_residues_without_a_backbone_are_left_where_they_are(hairpin: Protein) -> None:
+    mask = hairpin.atom_mask.copy()
+    mask[3, C] = 0
+    mask[0] = mask[10] = 0
+    mask[12] = 0
+    given = replace(hairpin, atom_mask=mask)
+    found = relax(given)
+    assert found.left_out == tuple(given.residue_index[[0, 3, 10, 11, 12]].tolist())
+    unmoved = [3, 11]
+    assert (found.protein.atom_positions[unmoved] == given.atom_positions[unmoved]).all()
+    assert (found.protein.atom_mask[[0, 3, 10, 12]] == mask[[0, 3, 10, 12]]).all()
+
+
+@needs_openmm
+def test_missing_side_chains_are_built(hairpin: Protein) -> None:
+    long = int(np.argmax(ATOM37_MASK[hairpin.aatype].sum(-1)))
+    mask = hairpin.atom_mask.copy()
+    mask[long, [atom for atom in range(37) if atom not in (ATOM_ORDER["N"], CA, C, ATOM_ORDER["O"], CB)]] = 0
+    found = relax(replace(hairpin, atom_mask=mask))
+    assert (found.protein.atom_mask[long] >= ATOM37_MASK[hairpin.aatype[long]]).all()
+    assert (found.protein.b_factors[long][found.protein.atom_mask[long] > 0.5] == 87.5).all()
+    assert found.after.residues == 0
+
+
+@needs_openmm
+def test_two_residues_are_enough(hairpin: Protein) -> None:
+    found = relax(part(hairpin, slice(0, 2)))
+    assert np.isfinite(found.final_energy)
+    assert found.rmsd < 0.5
+
+
+@needs_openmm
+def test_chains_are_not_bonded_to_each_other(hairpin: Protein) -> None:
+    one, other = part(hairpin, slice(0, 8)), part(hairpin, slice(12, 20))
+    both = Protein(
+        **{
+            name: np.concatenate([getattr(one, name), getattr(other, name)])
+            for name in Protein.__dataclass_fields__
+            if name not in ("chain_index", "residue_index")
+        },
+        chain_index=np.repeat([0, 1], 8),
+        residue_index=np.arange(1, 17),
+    )
+    found = relax(both)
+    assert found.protein.atom_mask[7, OXT] == 1
+    assert found.rmsd < 0.5
+    assert found.after.bonds == 0
+
+
+def test_what_is_no_fold_is_refused_at_once(hairpin: Protein) -> None:
+    started = time.monotonic()
+    nan = hairpin.atom_positions.copy()
+    nan[3, CA, 0] = np.nan
+    rng = np.random.default_rng(0)
+    heap = (rng.normal(size=nan.shape) * 0.5).astype(np.float32)
+    for positions, words in (
+        (nan, "not all finite"),
+        (np.zeros_like(nan), "lie within another residue"),
+        (heap, "lie within another residue"),
+        (hairpin.atom_positions * np.float32(1e6), "far from the next one"),
+    ):
+        with pytest.raises(RelaxationError, match=words):
+            relax(replace(hairpin, atom_positions=positions))
+    for few in (part(hairpin, slice(0, 1)), replace(hairpin, atom_mask=np.zeros_like(hairpin.atom_mask))):
+        with pytest.raises(RelaxationError, match="two residues in a row"):
+            relax(few)
+    assert time.monotonic() - started < 5
+
+
+@needs_openmm
+def test_time_is_limited(hairpin: Protein) -> None:
+    with pytest.raises(RelaxationError, match=r"not finished after 1e-06 seconds"):
+        relax(perturbed(hairpin, off=0.3, clashes=0), RelaxOptions(max_seconds=1e-6))
+
+
+@needs_openmm
+def test_an_interrupted_relaxation_is_left_as_any_other_work(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("helixfold.relax.simulation.Deadline.check", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        relax(hairpin)
+
+
+@needs_openmm
+def test_a_gpu_that_fails_leaves_the_work_to_the_cpu(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
+    from helixfold.relax import amber, platform  # noqa: PLC0415  # needs OpenMM
+
+    cpu = platform.places(torch.device("cpu"))
+    assert [place.name for place in cpu] == ["CPU"]
+    import openmm  # noqa: PLC0415
+
+    broken = platform.Place(name="CUDA", platform=openmm.Platform.getPlatformByName("Reference"))
+    calls = []
+    completed = amber.completed
+
+    def failing(protein: Protein, pieces: object, place: platform.Place) -> object:
+        calls.append(place.name)
+        if place.name == "CUDA":
+            raise openmm.OpenMMException("out of memory")
+        return completed(protein, pieces, place)
+
+    monkeypatch.setattr(amber, "completed", failing)
+    monkeypatch.setattr(platform, "places", lambda _: [broken, *cpu])
+    assert relax(part(hairpin, slice(0, 3))).platform == "CPU"
+    assert calls == ["CUDA", "CPU"]
+
+
+def test_without_openmm_it_says_what_to_install(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(problem, "_NEEDED", ("no_such_openmm", "numpy"))
+    assert not problem.installed()
+    with pytest.raises(NotInstalledError, match=r"needs no_such_openmm, .* pip install 'helixfold\[relax\]'"):
+        relax(hairpin)
+
+
+def test_options_are_checked() -> None:
+    for wrong in ({"max_rounds": 0}, {"max_seconds": -1.0}):
+        with pytest.raises(ConfigError, match="must be positive"):
+            RelaxOptions(**wrong)
