@@ -132,6 +132,7 @@ def _gather(outcomes: Sequence[FileOutcome], root: Path, *, is_distillation: boo
                 name=name,
                 cluster=name,
                 length=len(facts.sequence),
+                msa_rows=outcome.msa_rows[name],
                 release_date=outcome.survey.release_date,
                 resolution=outcome.survey.resolution,
                 is_distillation=is_distillation,

@@ -21,7 +21,7 @@ from data_pipeline.parse.text import read_text_bytes
 
 MAX_INDEX_BYTES = 2**30
 
-_COLUMNS = ("name", "cluster", "length", "release_date", "resolution", "is_distillation", "key")
+_COLUMNS = ("name", "cluster", "length", "msa_rows", "release_date", "resolution", "is_distillation", "key")
 _KEY = re.compile(r"[0-9a-f]{32}")
 _YES_NO = {"yes": True, "no": False}
 
@@ -33,6 +33,7 @@ class IndexEntry:
     name: str  # "1abc_A"
     cluster: str  # chains of one cluster share one chance of being drawn
     length: int  # residues
+    msa_rows: int  # of its alignment, itself among them; 1: nothing but its own sequence
     release_date: date | None
     resolution: float | None  # Angstrom
     is_distillation: bool
@@ -60,6 +61,7 @@ def write_index(path: str | PathLike[str], entries: Iterable[IndexEntry]) -> Non
                     entry.name,
                     entry.cluster,
                     entry.length,
+                    entry.msa_rows,
                     "" if entry.release_date is None else entry.release_date.isoformat(),
                     "" if entry.resolution is None else repr(entry.resolution),
                     "yes" if entry.is_distillation else "no",
@@ -75,7 +77,11 @@ def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
     except UnicodeDecodeError as error:
         raise InputError.at(path, "not UTF-8 text; build the feature store again") from error
     lines = io.StringIO(text, newline="\n")
-    if next(lines, "").rstrip("\n").split("\t") != [*_COLUMNS]:
+    columns = next(lines, "").rstrip("\n").split("\t")
+    if columns == [name for name in _COLUMNS if name != "msa_rows"]:
+        problem = "made by an earlier version; give the command that built the store again, nothing is made twice"
+        raise InputError.at(path, problem, line=1)
+    if columns != [*_COLUMNS]:
         raise InputError.at(path, f"the first line must name the columns {', '.join(_COLUMNS)}", line=1)
     entries: list[IndexEntry] = []
     lines_of: dict[str, int] = {}
@@ -106,7 +112,7 @@ def _name(cell: str) -> str:
     return cell
 
 
-def _length(cell: str) -> int:
+def _count(cell: str) -> int:
     if not cell.isascii() or not cell.isdigit() or int(cell) < 1:
         raise ValueError(cell)
     return int(cell)
@@ -134,7 +140,8 @@ def _content_key(cell: str) -> str:
 _CELLS: dict[str, tuple[Callable[[str], object], str]] = {
     "name": (_name, "a name without blanks at its ends"),
     "cluster": (_name, "a name without blanks at its ends"),
-    "length": (_length, "a whole number from 1"),
+    "length": (_count, "a whole number from 1"),
+    "msa_rows": (_count, "a whole number from 1"),
     "release_date": (_date, "a date such as 2018-04-30, or empty"),
     "resolution": (_resolution, "a number above 0 (Angstrom), or empty"),
     "is_distillation": (_YES_NO.__getitem__, "yes or no"),

@@ -57,10 +57,18 @@ class ChainSelection(Config):
     max_resolution: float | None = None  # Angstrom
     # Share of examples from the self-distillation set where there is one. AlphaFold 2, Suppl. Sec. 1.2.4.
     distillation_probability: float = 0.75
+    # Share of the experimental examples whose alignment has `aligned_rows` rows or more, where chains are of both
+    # kinds; None draws all alike.
+    aligned_probability: float | None = None
+    aligned_rows: int = 16
 
     def __post_init__(self) -> None:
         if not 0 <= self.distillation_probability <= 1:
             raise ConfigError(f"distillation_probability must be within 0..1, got {self.distillation_probability}")
+        if self.aligned_probability is not None and not 0 <= self.aligned_probability <= 1:
+            raise ConfigError(f"aligned_probability must be within 0..1, got {self.aligned_probability}")
+        if self.aligned_rows < 2:
+            raise ConfigError(f"aligned_rows must be at least 2: every alignment has 1, got {self.aligned_rows}")
         if self.max_resolution is not None and not self.max_resolution > 0:
             raise ConfigError(f"max_resolution must be above 0 (Angstrom), got {self.max_resolution}")
 
@@ -108,33 +116,50 @@ class ChainSampler:
     """Draws chains: a cluster has one chance however many chains it has, and long chains a better one than short.
 
     AlphaFold 2, Suppl. Sec. 1.2.4 and 1.2.5: the probability of a chain is inverse to the size of its cluster (among
-    the chains that may be drawn) times its length's `acceptance`; predictions and experiments have a lottery each.
+    the chains that may be drawn) times its length's `acceptance`; predictions and experiments have a lottery each, and
+    so have experiments with an alignment if their share is given.
     """
 
     def __init__(self, entries: Sequence[IndexEntry], selection: ChainSelection) -> None:
         admitted = [chain for chain, entry in enumerate(entries) if selection.admits(entry)]
         predicted = [chain for chain in admitted if entries[chain].is_distillation]
         experimental = [chain for chain in admitted if not entries[chain].is_distillation]
-        self._size = len(entries)
-        self._distilled = _Lottery.of(entries, predicted) if predicted else None
-        self._experimental = _Lottery.of(entries, experimental) if experimental else None
-        self._share = selection.distillation_probability if predicted else 0.0
-        if self._experimental is None and self._share < 1:
+        share = selection.distillation_probability if predicted else 0.0
+        if not experimental and share < 1:
             raise InputError(_why_none(entries, selection))
+        self._size = len(entries)
+        kinds: list[tuple[float, Sequence[int]]] = [(share, predicted)]
+        kinds += [((1 - share) * part, chains) for part, chains in _by_alignment(entries, experimental, selection)]
+        # Of all examples so many are drawn by each.
+        self._lotteries = [(part, _Lottery.of(entries, chains)) for part, chains in kinds if part > 0]
 
     def draw(self, rng: np.random.Generator) -> int:
         """The place of one chain in the index."""
-        lottery = self._distilled if rng.random() < self._share else self._experimental
-        assert lottery is not None, "a kind of chain that there is none of has no share"
-        return lottery.draw(rng)
+        left = rng.random()
+        for share, lottery in self._lotteries[:-1]:
+            if left < share:
+                return lottery.draw(rng)
+            left -= share
+        return self._lotteries[-1][1].draw(rng)
 
     def probabilities(self) -> Float64[np.ndarray, "n"]:
         """How likely each chain of the index is at each draw."""
         probabilities = np.zeros(self._size)
-        for lottery, share in ((self._distilled, self._share), (self._experimental, 1 - self._share)):
-            if lottery is not None:
-                probabilities[lottery.chains] = share * lottery.probabilities()
+        for share, lottery in self._lotteries:
+            probabilities[lottery.chains] = share * lottery.probabilities()
         return probabilities
+
+
+def _by_alignment(
+    entries: Sequence[IndexEntry], experimental: Sequence[int], selection: ChainSelection
+) -> list[tuple[float, Sequence[int]]]:
+    """Experimental chains by whether they have an alignment, and the share of each kind; all as one if nobody asks."""
+    aligned = [chain for chain in experimental if entries[chain].msa_rows >= selection.aligned_rows]
+    share = selection.aligned_probability
+    if share is None or not 0 < len(aligned) < len(experimental):
+        return [(1.0, experimental)]
+    alone = [chain for chain in experimental if entries[chain].msa_rows < selection.aligned_rows]
+    return [(share, aligned), (1 - share, alone)]
 
 
 def _why_none(entries: Sequence[IndexEntry], selection: ChainSelection) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from data_pipeline.datasets.layout import SearchResults
 from data_pipeline.datasets.recipe import ChainFacts, Recipe, Survey, find_chain
-from data_pipeline.datasets.records import Record
+from data_pipeline.datasets.records import Record, RecordHead
 from data_pipeline.datasets.workbench import Workbench, file_digest
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
@@ -32,6 +32,7 @@ class FileOutcome:
     survey: Survey | None = None  # None: the file could not be read
     problem: str = ""  # then: why
     keys: dict[str, str] = field(default_factory=dict)  # of the records, by chain
+    msa_rows: dict[str, int] = field(default_factory=dict)
     made: frozenset[str] = frozenset()  # chains whose records were made now
     without_alignment: frozenset[str] = frozenset()
     refused: dict[str, str] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Worker:
         except (InputError, OSError, MemoryError) as error:
             return FileOutcome(path=path, problem=reason(error))
         keys: dict[str, str] = {}
+        msa_rows: dict[str, int] = {}
         made, alone = set(), set()
         refused, failed = dict(survey.refused), {}
         for facts in survey.chains:
@@ -65,11 +67,12 @@ class Worker:
                         continue
                     alone.add(facts.name)
                 key = self._recipe.record_key(path, digest, facts, results)
-                if not self._is_finished(key):
+                head = self._finished(key)
+                if head is None:
                     structure = structure or read_structure(path)
-                    self._make(key, structure, facts, results)
+                    head = self._make(key, structure, facts, results)
                     made.add(facts.name)
-                keys[facts.name] = key
+                keys[facts.name], msa_rows[facts.name] = key, head.msa_rows
             except (ValueError, RuntimeError, OSError, MemoryError) as error:
                 failed[facts.name] = reason(error)
         return FileOutcome(
@@ -77,6 +80,7 @@ class Worker:
             survey_key=survey_key,
             survey=survey,
             keys=keys,
+            msa_rows=msa_rows,
             made=frozenset(made),
             without_alignment=frozenset(alone & keys.keys()),
             refused=refused,
@@ -96,19 +100,22 @@ class Worker:
         self._bench.put(key, survey.pack())
         return survey, structure
 
-    def _is_finished(self, key: str) -> bool:
+    def _finished(self, key: str) -> RecordHead | None:
+        """What a record says of itself, if it is there and whole."""
         content = self._bench.get(key)
         if content is None:
-            return False
+            return None
         try:
-            Record(content, key).check()
+            record = Record(content, key)
+            record.check()
         except InputError:
-            return False  # damaged: made again
-        return True
+            return None  # damaged: made again
+        return record.head
 
-    def _make(self, key: str, structure: Structure, facts: ChainFacts, results: SearchResults | None) -> None:
-        chain = find_chain(structure, facts)
-        self._bench.put(key, self._recipe.record(key, structure, chain, facts, results))
+    def _make(self, key: str, structure: Structure, facts: ChainFacts, results: SearchResults | None) -> RecordHead:
+        content = self._recipe.record(key, structure, find_chain(structure, facts), facts, results)
+        self._bench.put(key, content)
+        return Record(content, key).head
 
 
 def process_files(recipe: Recipe, store: Path, paths: Sequence[Path], workers: int) -> Iterator[FileOutcome]:

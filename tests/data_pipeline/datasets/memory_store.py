@@ -12,11 +12,14 @@ from data_pipeline.features.schema import Features
 from tests.data_pipeline.transforms.samples import random_features, random_labels
 
 
-def entry(name: str, *, cluster: str | None = None, length: int = 300, distilled: bool = False) -> IndexEntry:
+def entry(
+    name: str, *, cluster: str | None = None, length: int = 300, msa_rows: int = 1, distilled: bool = False
+) -> IndexEntry:
     return IndexEntry(
         name=name,
         cluster=name if cluster is None else cluster,
         length=length,
+        msa_rows=msa_rows,
         release_date=None if distilled else date(2015, 1, 1),
         resolution=None if distilled else 2.0,
         is_distillation=distilled,

@@ -51,6 +51,7 @@ def entry(name: str, key: str, length: int = 30, cluster: str | None = None) -> 
         name=name,
         cluster=cluster or name,
         length=length,
+        msa_rows=5,
         release_date=date(2018, 4, 30),
         resolution=2.1,
         is_distillation=False,

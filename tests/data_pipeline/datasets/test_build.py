@@ -51,6 +51,7 @@ def test_every_chain_is_stored_with_its_alignments_merged(tmp_path: Path) -> Non
     assert [entry.name for entry in store.entries] == ["0abc_A", "0abc_B", "1abc_A", "1abc_B", "2abc_A", "2abc_B"]
     first = store.entries[0]
     assert (first.length, str(first.release_date), first.resolution) == (40, "2018-04-30", 2.1)
+    assert [entry.msa_rows for entry in store.entries[:2]] == [3, 1]
     features, labels = store.load("0abc_A")
     assert features.sequence == sequence(0)
     # The target, then UniRef90's rows, then MGnify's; the row with insertions equals the target and is left out.

@@ -22,6 +22,7 @@ NAMES = st.text(min_size=1, max_size=30).filter(lambda name: name_problem(name) 
             name=NAMES,
             cluster=NAMES,
             length=st.integers(1, 10**6),
+            msa_rows=st.integers(1, 10**6),
             release_date=st.none() | st.dates(),
             resolution=st.none() | st.floats(0, exclude_min=True, allow_infinity=False),
             is_distillation=st.booleans(),
@@ -40,9 +41,9 @@ def test_the_table_is_one_that_people_can_read(tmp_path: Path) -> None:
     unknown = replace(entry("2xyz_B", KEY), release_date=None, resolution=None, is_distillation=True)
     write_index(tmp_path / "index.tsv", [entry("1abc_A", KEY, cluster="one"), unknown])
     assert (tmp_path / "index.tsv").read_text() == (
-        "name\tcluster\tlength\trelease_date\tresolution\tis_distillation\tkey\n"
-        f"1abc_A\tone\t30\t2018-04-30\t2.1\tno\t{KEY}\n"
-        f"2xyz_B\t2xyz_B\t30\t\t\tyes\t{KEY}\n"
+        "name\tcluster\tlength\tmsa_rows\trelease_date\tresolution\tis_distillation\tkey\n"
+        f"1abc_A\tone\t30\t5\t2018-04-30\t2.1\tno\t{KEY}\n"
+        f"2xyz_B\t2xyz_B\t30\t5\t\t\tyes\t{KEY}\n"
     )
     windows = (tmp_path / "index.tsv").read_bytes().replace(b"\n", b"\r\n")
     (tmp_path / "windows.tsv").write_bytes(windows)
@@ -57,13 +58,14 @@ def test_the_table_is_one_that_people_can_read(tmp_path: Path) -> None:
         (2, "0", "length is '0', and must be a whole number from 1"),
         (2, "-3", "length is '-3'"),
         (2, "²", "length is"),
-        (3, "30.4.2018", "release_date is '30.4.2018', and must be a date"),
-        (4, "-1", "resolution is '-1'"),
-        (4, "nan", "resolution is 'nan'"),
-        (4, "inf", "resolution is 'inf'"),
-        (5, "True", "is_distillation is 'True', and must be yes or no"),
-        (6, KEY.upper(), "key is"),
-        (6, KEY + "\tmore", "8 columns, and there must be 7"),
+        (3, "0", "msa_rows is '0'"),
+        (4, "30.4.2018", "release_date is '30.4.2018', and must be a date"),
+        (5, "-1", "resolution is '-1'"),
+        (5, "nan", "resolution is 'nan'"),
+        (5, "inf", "resolution is 'inf'"),
+        (6, "True", "is_distillation is 'True', and must be yes or no"),
+        (7, KEY.upper(), "key is"),
+        (7, KEY + "\tmore", "9 columns, and there must be 8"),
     ],
 )
 def test_a_wrong_cell_is_an_error_with_its_line(tmp_path: Path, column: int, cell: str, problem: str) -> None:
@@ -87,6 +89,13 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"index\.tsv"):
             read_index(path)
+
+
+def test_an_index_without_depths_says_how_to_get_them(tmp_path: Path) -> None:
+    path = tmp_path / "index.tsv"
+    path.write_text(f"name\tcluster\tlength\trelease_date\tresolution\tis_distillation\tkey\na\ta\t3\t\t\tno\t{KEY}\n")
+    with pytest.raises(InputError, match=r"line 1: made by an earlier version; give the command .* again"):
+        read_index(path)
 
 
 def test_names_that_tables_change_are_refused() -> None:

@@ -56,6 +56,20 @@ def test_without_predictions_all_examples_are_experiments() -> None:
     assert set(draws(sampler, 300)) == {0, 1, 2, 3}
 
 
+def test_chains_with_an_alignment_have_the_share_that_is_asked_for() -> None:
+    aligned = [replace(each, msa_rows=16) if each.name in "bd" else each for each in MIXED]
+    selection = ChainSelection(distillation_probability=0.5, aligned_probability=0.8)
+    found = ChainSampler(aligned, selection).probabilities()
+    np.testing.assert_allclose([found[[1, 3]].sum(), found[[0, 2]].sum(), found[4:].sum()], [0.4, 0.1, 0.5])
+    # A cluster has its one chance among the chains of each kind.
+    np.testing.assert_allclose(found[1] / found[3], 400 / 300)
+    counts = np.bincount(draws(ChainSampler(aligned, selection), 2000), minlength=6)
+    np.testing.assert_allclose(counts[[1, 3]].sum() / 2000, 0.4, atol=0.04)
+    for all_alike in (MIXED, [replace(each, msa_rows=16) for each in MIXED]):
+        same = ChainSampler(all_alike, replace(selection, aligned_probability=None)).probabilities()
+        np.testing.assert_array_equal(ChainSampler(all_alike, selection).probabilities(), same)
+
+
 @pytest.mark.parametrize(("probability", "kinds"), [(0.0, {0, 1, 2, 3}), (1.0, {4, 5})])
 def test_one_kind_may_be_drawn_alone(probability: float, kinds: set[int]) -> None:
     sampler = ChainSampler(MIXED, ChainSelection(distillation_probability=probability))
