@@ -25,6 +25,7 @@ from helixfold.presets import Preset
 from helixfold.stages import Stages
 from helixfold.write.prediction import Distances, Prediction
 
+_MOST = 2**62  # what random streams can be told apart by
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -45,11 +46,9 @@ class FoldingOptions:
     stop_at_score: float | None = None
 
     def __post_init__(self) -> None:
-        if self.num_recycles < 0 or self.num_ensemble < 1 or self.recycle_tolerance < 0 or self.seed < 0:
-            raise InputError(
-                "num_recycles, recycle_tolerance and seed must not be negative and num_ensemble at least 1, got "
-                f"{self.num_recycles}, {self.recycle_tolerance}, {self.seed} and {self.num_ensemble}"
-            )
+        for name, least in (("num_recycles", 0), ("num_ensemble", 1), ("seed", 0)):
+            if not least <= getattr(self, name) <= _MOST:
+                raise InputError(f"{name} must be at least {least} and at most {_MOST}, got {getattr(self, name)}")
         if not 0 <= self.recycle_tolerance < math.inf:
             raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
         if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:

@@ -9,7 +9,9 @@ from jaxtyping import Float, Int
 
 from data_pipeline.arrays import read_npz
 from data_pipeline.errors import InputError
+from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.files import replacing
+from data_pipeline.parse.fasta import check_letters
 from data_pipeline.residues import GAP, UNKNOWN
 
 
@@ -84,8 +86,27 @@ def _problem(arrays: dict[str, np.ndarray]) -> str | None:
         array = arrays[name]
         if array.size and (array.min() < 0 or array.max() > highest):
             return f"{name} has values outside 0..{highest}"
+    for name in ("template_all_atom_positions", "template_all_atom_masks", "template_sum_probs"):
+        if not np.isfinite(arrays[name]).all():
+            return f"{name} has values that are not finite"
+    return _disagreement(arrays)
+
+
+def _disagreement(arrays: dict[str, np.ndarray]) -> str | None:
+    """Where arrays that are each sound are not about one protein, or None."""
+    sequence = str(arrays["sequence"])
+    if (letter := check_letters(sequence)) is not None:
+        return f"residue {letter[0] + 1} of the sequence: {letter[1]}"
+    aatype, first = arrays["aatype"], arrays["msa"][0]
+    if not np.array_equal(aatype, aatype_from_sequence(sequence)):
+        return "aatype is not that of the sequence"
+    if not np.array_equal(first[aatype != UNKNOWN], aatype[aatype != UNKNOWN]):
+        return "the first row of msa is not the sequence"
     if arrays["deletion_matrix"].min() < 0:
         return "deletion_matrix has negative values"
+    numbers = arrays["residue_index"]
+    if numbers[0] < 0 or (np.diff(numbers) < 1).any():
+        return "residue_index does not count up from 0 or more"
     return None
 
 

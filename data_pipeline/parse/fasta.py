@@ -158,6 +158,6 @@ def _sequence(path: str | PathLike[str], line: int, name: str, lines: list[tuple
         raise InputError.at(
             path, f"{len(sequence):,} residues, and at most {MAX_RESIDUES:,} are allowed", line=line, record=name
         )
-    if (problem := check_kind(sequence)) is not None:
-        raise InputError.at(path, problem, line=line, record=name)
+    if (kind := check_kind(sequence)) is not None:
+        raise InputError.at(path, kind, line=line, record=name)
     return sequence

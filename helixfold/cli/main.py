@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import helixfold
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.errors import InputError, SearchError, printable
 from helixfold.cli.parser import CommandParser
 
 COMMANDS = ("predict", "features", "report", "train", "layouts", "doctor", "weights", "benchmark")
@@ -31,6 +31,11 @@ def carry_out(options: argparse.Namespace) -> int:
         return WRONG_INPUT
     except SearchError as error:
         print(f"helixfold: error: {error}", file=sys.stderr)
+        return FAILED
+    except OSError as error:
+        # What no command saw coming, such as a disk that is full: it concerns the machine, so a traceback helps nobody.
+        place = "" if error.filename is None else f"{printable(str(error.filename))}: "
+        print(f"helixfold: error: {place}{error.strerror or printable(str(error))}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("helixfold: interrupted; run the same command again to go on", file=sys.stderr)

@@ -10,6 +10,7 @@ from data_pipeline.errors import InputError
 from helixfold import presets
 from helixfold.presets import PRESETS
 from helixfold.weights import alphafold, openfold
+from helixfold.weights.archive import require_file
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters, parameters_directory
 from helixfold.weights.find import trained_preset
@@ -49,6 +50,7 @@ def convert(source: Path, target: Path, preset: str | None = None, *, overwrite:
     form = target.suffix.lower()
     if form not in WRITTEN:
         raise InputError(f"{target}: give the file to write a name that ends in {', '.join(WRITTEN)}")
+    require_file(source)
     if target.exists() and not overwrite:
         raise InputError(f"{target}: exists already; choose another name, or add --overwrite")
     chosen = presets.preset(preset) if preset is not None else trained_preset(source)

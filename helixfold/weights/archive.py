@@ -4,6 +4,7 @@ Everything is decided from the archive's directory before a member is unpacked, 
 even read.
 """
 
+import os
 import struct
 import zipfile
 import zlib
@@ -73,7 +74,7 @@ def damage_named(path: Path) -> Iterator[None]:
 
 def require_file(path: Path) -> None:
     """A directory, a pipe or a device would be opened and never end."""
-    if not path.exists():
+    if not os.path.exists(path):  # pathlib's own raises where a name is too long
         raise InputError.at(path, "there is no such file")
     if not path.is_file():
         raise InputError.at(path, "is not a regular file")

@@ -23,7 +23,7 @@ from data_pipeline.files import replacing
 from helixfold.presets import preset
 from helixfold.weights.fit import require_fit
 from helixfold.weights.npz import NpzArrays
-from helixfold.weights.remote import DownloadError, Patience, RemoteFile
+from helixfold.weights.remote import DownloadError, Patience, RemoteFile, require_address
 
 ARCHIVE_URL = "https://storage.googleapis.com/alphafold/alphafold_params_2022-12-06.tar"
 
@@ -64,6 +64,7 @@ def download_parameters(
     Each file is checked: against its checksum in `sha256` (by file name) or the one noted at its first download, and
     array by array against the preset. Raises `DownloadError`.
     """
+    require_address(url)
     pooch.get_logger().setLevel("WARNING")
     directory = directory or parameters_directory()
     notes = Checksums(directory / "sha256.json")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> lis
 
 def trained_preset(weights: Path) -> Preset | None:
     """The preset that a parameter file brings with it; None if it has none."""
-    if not weights.is_file() or file_format(weights) != "safetensors":
+    if not os.path.isfile(weights) or file_format(weights) != "safetensors":
         return None
     header = read_header(weights)
     if header.use is None:
@@ -88,8 +89,8 @@ def _ready(chosen: Preset, network: AlphaFold, notes: tuple[str, ...] = ()) -> R
 
 def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
     """The parameter file of each model."""
-    if weights is not None and not weights.exists():
-        raise InputError(f"{weights}: there is no such file or directory of weights")
+    if weights is not None and not os.path.exists(weights):  # pathlib's own raises where a name is too long
+        raise InputError.at(weights, "there is no such file or directory of weights")
     if weights is not None and not weights.is_dir():
         if len(names) > 1:
             raise InputError(f"{weights} is one file, but {len(names)} models are named; give a directory of weights")

@@ -28,6 +28,18 @@ class Patience:
     pause: float = 1.0  # seconds after the first failure, doubled after each further one
 
 
+def require_address(url: str) -> None:
+    """Anything else could be a file of this machine."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # looked at because a wrong one raises
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise DownloadError(f"{printable(url)}: only http and https addresses can be downloaded from")
+
+
 class RemoteFile:
     """A file behind http or https, as tarfile and copying need it: `read`, `seek`, `tell`.
 
@@ -40,8 +52,7 @@ class RemoteFile:
     LARGEST_READ = 2**24
 
     def __init__(self, url: str, patience: Patience) -> None:
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise DownloadError(f"{printable(url)}: only http and https addresses can be downloaded from")
+        require_address(url)
         self.url, self.patience = url, patience
         self.position = 0
         self.size: int | None = None

@@ -18,7 +18,7 @@ def features() -> Features:
         sequence="ACDX",
         aatype=np.array([0, 4, 3, 20], np.int32),
         residue_index=np.arange(4, dtype=np.int32),
-        msa=rng.integers(0, 22, (5, 4), np.int8),
+        msa=np.concatenate([[[0, 4, 3, 7]], rng.integers(0, 22, (4, 4))]).astype(np.int8),
         deletion_matrix=rng.integers(0, 9, (5, 4), np.int32),
         template_domain_names=("1abc_A", "2xyz_B"),
         template_aatype=rng.integers(0, 22, (2, 4), np.int32),
