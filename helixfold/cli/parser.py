@@ -2,11 +2,16 @@
 
 import argparse
 import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from data_pipeline.errors import printable
+
+# argparse names Python's types.
+_NO_NUMBER = re.compile(r"invalid (int|float) value: ")
+_NUMBERS = {"int": "must be a whole number, got ", "float": "must be a number, got "}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -17,7 +22,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Wrong options are wrong input: exit code 2."""
-        self.exit(2, f"helixfold: error: {printable(message, 500)} (see {self.prog} --help)\n")
+        message = _NO_NUMBER.sub(lambda found: _NUMBERS[found[1]], printable(message, 500))
+        self.exit(2, f"helixfold: error: {message} (see {self.prog} --help)\n")
 
     def parse_known_args(self, *arguments: Any, **settings: Any) -> Any:
         """As the library's, and none of the words may be left over; files may stand between options."""

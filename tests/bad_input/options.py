@@ -18,9 +18,9 @@ def training(words: str, *says: str) -> Case:
 OPTIONS = {
     "an unknown command": bad("fold x.fasta", {"x.fasta": GOOD}, "'fold'", "predict"),
     "no command": bad("", {}, "COMMAND"),
-    "an unknown option": option("--recycle 3", "no option --recycle;", "--recycle-tolerance", "--help"),
-    "an option of another program's": option("--db_preset=full_dbs", "no option --db_preset"),
-    "inputs on both sides of options": option("--seed 1 x.fasta", "x.fasta", "together"),
+    "an unknown option": option("--recycle 3", "no option --recycle;", "--num-recycles", "--help"),
+    "an option of another program's": option("--msa-depth=512", "no option --msa-depth", "--help"),
+    "a file that is named twice": option("--seed 1 x.fasta", "x.fasta", "'t'", "in this file too"),
     "an option without its value": option("--num-recycles", "--num-recycles"),
     "recycles below nothing": option("--num-recycles -1", "-1"),
     "recycles that are no number": option("--num-recycles three", "--num-recycles", "three"),
