@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -28,6 +28,7 @@ from helixfold.parallel.queue import Queue
 from helixfold.stages import Stages
 from helixfold.weights.find import find_models
 from helixfold.write.archive import write_archive
+from helixfold.write.index import INDEX_FILE, Index
 from helixfold.write.ranking import Finished
 from helixfold.write.results import write_failures
 
@@ -127,7 +128,7 @@ def _fold_all(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
         crew.world.together(search)
     if crew.mesh.is_first:
         crew.queue.begin([job.name for job, _ in left])
-    pace = Pace()
+    pace, index, failed = Pace(), Index(output, [job.name for job in jobs]), dict[str, str]()
     layout = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
     with tqdm(total=len(left), desc="targets", unit="target", bar_format=layout, disable=method.no_bars) as bar:
         for number in crew.taken(len(left)):
@@ -156,7 +157,9 @@ def _fold_all(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
                 crew.queue.finished(number, failure)
                 if failure is not None:
                     # At once, for a run that is ended has no other chance to say so.
-                    write_failures(output, crew.queue.failures_so_far())
+                    failed = crew.queue.failures_so_far()
+                    write_failures(output, failed)
+                _write_index(index, failed)
     crew.leave()
     return close(crew.queue, output) if crew.mesh.is_first else 0
 
@@ -165,9 +168,18 @@ def close(queue: Queue, output: Path) -> int:
     """Once for all processes: what failed, in a file and as the exit code."""
     failures = queue.failures()
     write_failures(output, failures)
+    _write_index(Index(output), failures)
     if failures:
         print(f"helixfold: {len(failures)} of {len(queue)} targets failed, see {output}", file=sys.stderr)
     return SOME_FAILED if failures else 0
+
+
+def _write_index(index: Index, failures: Mapping[str, str]) -> None:
+    """The page of the batch; that it cannot be written is no reason to end one."""
+    try:
+        index.write(failures)
+    except OSError as error:
+        tqdm.write(f"helixfold: {index.output / INDEX_FILE}: not written: {error.strerror}", file=sys.stderr)
 
 
 def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> list[Job]:

@@ -1,6 +1,6 @@
 """Write `report.html`, one page per target that shows everything known of it, offline, from the files beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -105,13 +105,23 @@ def _page(target: TargetFiles) -> str:
         stages=stages,
         total=sum(stage.seconds for stage in stages),
         peak=max((stage.peak_gib for stage in stages), default=0.0),
-        facts=facts_of(target.timings, without=("stages", "notes", "models")),
-        computed=table_of(target.timings, "models"),
+        facts=[(caption, rows) for caption, rows in _facts(target) if rows],
+        tables=[
+            ("How each prediction was computed", table_of(target.timings, "models")),
+            ("What each was made from", table_of(target.settings, "predictions")),
+        ],
         files=described_files(target.directory, REPORT_FILE),
         data=data,
         blobs=blobs.texts,
         licence=asset(VIEWER_LICENCE),
     )
+
+
+def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    if target.settings is not None:
+        yield "Settings", facts_of(target.settings.record("options"))
+        yield "Made from (files by their digests)", facts_of(target.settings.record("inputs"))
+    yield "Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))
 
 
 def _shares(plddt: Sequence[float]) -> list[float]:

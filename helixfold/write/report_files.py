@@ -13,12 +13,13 @@ from data_pipeline.features.schema import Features
 from data_pipeline.residues import RESTYPES, THREE_LETTER
 from helixfold.write.records import Record
 
-RANKING, TIMINGS, FEATURES, TEMPLATES, RELAXATION = (
+RANKING, TIMINGS, FEATURES, TEMPLATES, RELAXATION, SETTINGS = (
     "ranking_debug.json",
     "timings.json",
     "features.npz",
     "templates.json",
     "relax_metrics.json",
+    "settings.json",
 )
 _PREDICTION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _LETTERS = dict(zip(THREE_LETTER, RESTYPES, strict=False))
@@ -70,6 +71,7 @@ class TargetFiles:
     templates: Record | None
     relaxation: Record | None
     timings: Record | None
+    settings: Record | None
 
     @property
     def best(self) -> PredictionFiles:
@@ -104,6 +106,7 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
         templates=_record(directory / TEMPLATES),
         relaxation=_record(directory / RELAXATION),
         timings=_record(directory / TIMINGS),
+        settings=_record(directory / SETTINGS),
     )
 
 

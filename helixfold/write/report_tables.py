@@ -14,6 +14,7 @@ UNTRAINED = "UNTRAINED"
 # AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
 _SHALLOW = 30
 _MOST_REJECTED = 100
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +151,8 @@ def _words(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(_words, value))
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return f"{value[:12]}…"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -166,7 +169,7 @@ _PURPOSES = (
     (r"timings\.json", "seconds and memory of each stage"),
     (r"templates\.json", "templates used, and why other hits were not"),
     (r"relax_metrics\.json", "energies and violations before and after relaxation"),
-    (r"made_from\.json", "what the target was made from"),
+    (r"settings\.json", "what the target was made from"),
     (r".+\.png", "pictures"),
     (r".+\.tsv", "tables for nf-core/proteinfold"),
     (r".+\.(pdb|cif)", "structure"),
