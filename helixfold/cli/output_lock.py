@@ -2,8 +2,8 @@
 
 import fcntl
 import os
+import platform
 import re
-import socket
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -55,16 +55,21 @@ def sweep(output: Path, names: Iterable[str]) -> None:
 def _locked(stack: ExitStack, output: Path, kind: int) -> TextIO | None:
     """The lock file with its lock; None where the file system has no locks."""
     try:
-        file = stack.enter_context((output / LOCK_FILE).open("a+"))
+        file = stack.enter_context((output / LOCK_FILE).open("a+", opener=_not_through_links))
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
     if not _lock(output, file, kind):
         return None
     if kind == fcntl.LOCK_EX:
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.write(f"process {os.getpid()} on {platform.node()}\n")
         file.flush()
     return file
+
+
+def _not_through_links(path: str, flags: int) -> int:
+    """The lock file is emptied when it is held: what a link there points to must not be."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _lock(output: Path, file: TextIO, kind: int) -> bool:
