@@ -1,0 +1,67 @@
+"""Every message that the troubleshooting page quotes is one that the program can say."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "troubleshooting.md"
+# So much of a message must stand in the code as it stands on the page; less could be chance.
+_LEAST_FIXED = 15
+_BEGINNING = re.compile("^helixfold: (error: )?")
+
+
+def quoted() -> list[str]:
+    blocks: list[str] = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def texts(tree: ast.AST) -> Iterator[list[str | None]]:
+    """The texts in a module, in pieces; None stands for a value."""
+    inside = {piece for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for piece in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield [str(piece.value) if isinstance(piece, ast.Constant) else None for piece in node.values]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside:
+            yield [node.value]
+
+
+def patterns() -> list[re.Pattern[str]]:
+    """What the texts in the code look like with anything in place of their values."""
+    sources = (path for package in ("helixfold", "data_pipeline") for path in sorted((ROOT / package).rglob("*.py")))
+    found = [pieces for path in sources for pieces in texts(ast.parse(path.read_text()))]
+    return [
+        re.compile("".join(".+?" if piece is None else re.escape(piece) for piece in pieces))
+        for pieces in found
+        if len(_BEGINNING.sub("", "".join(piece for piece in pieces if piece is not None)).strip()) >= _LEAST_FIXED
+    ]
+
+
+CODE = patterns()
+
+
+def is_said(message: str) -> bool:
+    return any(pattern.search(message) for pattern in CODE)
+
+
+@pytest.mark.parametrize("message", quoted())
+def test_the_program_says_what_is_quoted(message: str) -> None:
+    assert is_said(message), f"no text of the program fits '{message}'; correct the page"
+
+
+def test_there_are_many_of_them() -> None:
+    assert len(quoted()) > 40
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "helixfold: error: raw.fasta, line 1: a sequence before the first header; is this FASTA?",
+        "helixfold: error: the name 'ubiquitin' comes twice in the inputs; give another name",
+    ],
+)
+def test_what_it_does_not_say_is_found_out(message: str) -> None:
+    assert not is_said(message)
