@@ -1,10 +1,13 @@
 """Chains of an experimental (or predicted) structure: the sequence first, atoms where they were observed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+
+from data_pipeline.protein import Protein
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,3 +40,19 @@ class Structure:
     method: str  # "x-ray diffraction", ...; "" unknown
     chains: tuple[Chain, ...]  # in file order
     skipped: dict[str, str]  # why each chain that is not among them was left out, by chain id
+
+
+def as_protein(chains: Sequence[Chain]) -> Protein:
+    """Chains as one protein, called A, B and so on; the author's residue numbers where they increase, else from 1."""
+    numbers = [
+        chain.residue_numbers if (np.diff(chain.residue_numbers) > 0).all() else np.arange(1, len(chain.aatype) + 1)
+        for chain in chains
+    ]
+    return Protein(
+        aatype=np.concatenate([chain.aatype for chain in chains]),
+        atom_positions=np.concatenate([chain.atom_positions for chain in chains]),
+        atom_mask=np.concatenate([chain.atom_mask for chain in chains]),
+        residue_index=np.concatenate(numbers),
+        chain_index=np.repeat(np.arange(len(chains)), [len(chain.aatype) for chain in chains]),
+        b_factors=np.concatenate([chain.b_factors for chain in chains]),
+    )

@@ -12,13 +12,14 @@ from tqdm import tqdm
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
-from helixfold.cli import plans
+from helixfold.cli import plans, relaxing
 from helixfold.cli.folding import fold_target
 from helixfold.cli.jobs import Job, Method
 from helixfold.cli.output_lock import output_held, sweep
 from helixfold.cli.pace import Pace, in_words
 from helixfold.cli.plans import Forecast, MemoryOptions
 from helixfold.cli.record import search_identities
+from helixfold.cli.relaxing import ToRelax
 from helixfold.cli.resuming import Outlook, outlook
 from helixfold.cli.searching import check_earlier, check_output, search_for_all
 from helixfold.device import pick_device
@@ -30,6 +31,7 @@ from helixfold.weights.find import find_models
 from helixfold.write.archive import write_archive
 from helixfold.write.index import INDEX_FILE, Index
 from helixfold.write.ranking import Finished
+from helixfold.write.report_tables import UNTRAINED
 from helixfold.write.results import write_failures
 
 SOME_FAILED = 1
@@ -45,6 +47,7 @@ class BatchOptions:
     num_seeds: int = 1
     order: Order = "length"
     overwrite: bool = False
+    models_to_relax: ToRelax | None = None  # None: the best, if that can be done and is worth it
     archive: bool = False  # every finished target as one file, too
     dry_run: bool = False
 
@@ -87,6 +90,10 @@ def predict(
             found = [limits.limited(model) for model in find_models(models, weights, seed=options.seed)]
             for model in found:
                 model.network.to(crew.mesh.device)
+        trained = not any(note.startswith(UNTRAINED) for model in found for note in model.notes)
+        to_relax, remark = relaxing.chosen(batch.models_to_relax, trained=trained)
+        if remark is not None and crew.mesh.is_first:
+            print(f"helixfold: {remark}", file=sys.stderr)
         check = check_earlier if batch.dry_run else check_output
         check(output, {job.name: job.sequence for job in jobs})
         return Method(
@@ -96,6 +103,7 @@ def predict(
             memory=limits.shared(sharers(), crew.mesh.device),
             crew=crew,
             num_seeds=batch.num_seeds,
+            to_relax=to_relax,
             search_identities=search_identities(searches),
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.features.schema import Features
+from helixfold.cli import relaxing
 from helixfold.cli.jobs import Method
 from helixfold.stages import Stages
 from helixfold.write.ranking import (
@@ -40,6 +41,10 @@ class Target:
 Step = Callable[[Target, list[Finished]], None]
 
 
+def _relax(target: Target, order: list[Finished]) -> None:
+    relaxing.relax_predictions(target.directory, order, target.method.to_relax, target.method.device, target.say)
+
+
 def _rank(target: Target, order: list[Finished]) -> None:
     write_ranked(target.directory, order)
 
@@ -68,6 +73,7 @@ def _mark(target: Target, order: list[Finished]) -> None:
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
 # that is written. What changes structures goes before "ranking", and the mark is last.
 STEPS: tuple[tuple[str, Step], ...] = (
+    ("relaxation", _relax),
     ("ranking", _rank),
     ("plots", _draw),
     ("tables", _tabulate),
@@ -80,7 +86,8 @@ STEPS: tuple[tuple[str, Step], ...] = (
 def has_followed(directory: Path, predictions: Sequence[Finished], method: Method) -> bool:
     """Whether what this method asks for has been done with a target that is marked as finished."""
     ranks = range(len(predictions))
-    return all((directory / f"ranked_{rank}.{kind}").is_file() for rank in ranks for kind in ("pdb", "cif"))
+    there = all((directory / f"ranked_{rank}.{kind}").is_file() for rank in ranks for kind in ("pdb", "cif"))
+    return there and relaxing.is_done(directory, predictions, method.to_relax)
 
 
 def finish(target: Target) -> list[Finished]:

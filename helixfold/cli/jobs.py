@@ -15,6 +15,7 @@ from data_pipeline.pipeline import Target, prepare
 from data_pipeline.search.plan import SearchPlan
 from helixfold.cli import searching
 from helixfold.cli.plans import Forecast, MemoryOptions, Rows
+from helixfold.cli.relaxing import ToRelax
 from helixfold.cli.searching import FEATURES_FILE, prepare_in
 from helixfold.execution.policy import Plan, Room
 from helixfold.inference import DTYPES, FoldingOptions
@@ -41,6 +42,7 @@ class Method:
     memory: MemoryOptions
     crew: Crew
     num_seeds: int = 1
+    to_relax: ToRelax = "none"
     search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
 
     @property

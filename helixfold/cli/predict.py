@@ -9,7 +9,7 @@ from typing import get_args
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
-from helixfold.cli import devices, effort, other_names, plans, searching
+from helixfold.cli import devices, effort, other_names, plans, relaxing, searching
 from helixfold.cli.batches import BatchOptions, Order, close, predict
 from helixfold.cli.jobs import Job
 from helixfold.cli.main import carry_out
@@ -140,6 +140,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="N",
         help=f"draws of the alignment per pass ({usual.num_ensemble}, or the preset's)",
     )
+    relaxing.add_options(how)
     how.add_argument(
         "--save-logits",
         action="store_true",
@@ -187,6 +188,7 @@ def _run_here(options: argparse.Namespace) -> int:
                 batch=BatchOptions(
                     num_seeds=options.num_seeds,
                     order=options.sort_queries_by,
+                    models_to_relax=options.models_to_relax,
                     overwrite=options.overwrite,
                     archive=options.zip,
                     dry_run=options.dry_run,

@@ -24,7 +24,7 @@ def places(device: torch.device) -> list[Place]:
     """
     offered = {openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())}
     found = []
-    for name in _PLATFORMS[device.type]:
+    for name in _PLATFORMS.get(device.type, ("CPU",)):
         if name not in offered:
             continue
         platform = openmm.Platform.getPlatformByName(name)

@@ -10,7 +10,7 @@ import numpy as np
 from data_pipeline import residues
 from data_pipeline.protein import Hydrogens, Protein
 
-_CHAIN_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+CHAIN_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SEQRES_PER_LINE = 13
 # Remarks 6 to 99 are free text in the PDB format; their text stands in columns 12 to 79.
@@ -108,13 +108,13 @@ def split_chains(protein: Protein) -> list[Chain]:
     edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
     chains = []
     for start, stop in itertools.pairwise(edges):
-        if not 0 <= index[start] < len(_CHAIN_NAMES):
-            raise ValueError(f"chain_index must be 0 to {len(_CHAIN_NAMES) - 1} (one-letter names), got {index[start]}")
+        if not 0 <= index[start] < len(CHAIN_NAMES):
+            raise ValueError(f"chain_index must be 0 to {len(CHAIN_NAMES) - 1} (one-letter names), got {index[start]}")
         steps = np.flatnonzero(np.diff(protein.residue_index[start:stop]) < 1)
         if steps.size:
             first, second = protein.residue_index[start + steps[0] :][:2]
             raise ValueError(f"residue numbers must increase along a chain, got {second} after {first}")
-        chains.append(Chain(name=_CHAIN_NAMES[index[start]], start=start, stop=stop))
+        chains.append(Chain(name=CHAIN_NAMES[index[start]], start=start, stop=stop))
     names = [chain.name for chain in chains]
     if len(set(names)) < len(names):
         raise ValueError(f"the residues of a chain must stand together, got chains in the order {' '.join(names)}")

@@ -72,10 +72,12 @@ def ranked(predictions: Sequence[Finished]) -> list[Finished]:
 
 
 def write_ranked(directory: Path, order: Sequence[Finished]) -> None:
-    """The structures once more under their ranks, ranked_<n>.pdb and .cif, of which 0 is the best."""
+    """The structures once more under their ranks, ranked_<n>.pdb and .cif, of which 0 is the best; relaxed or not."""
     for rank, prediction in enumerate(order):
         for kind in ("pdb", "cif"):
-            structure = (directory / f"unrelaxed_{prediction.name}.{kind}").read_bytes()
+            relaxed = directory / f"relaxed_{prediction.name}.{kind}"
+            predicted = directory / f"unrelaxed_{prediction.name}.{kind}"
+            structure = (relaxed if relaxed.is_file() else predicted).read_bytes()
             write_file(directory / f"ranked_{rank}.{kind}", structure)
     remove_ranks_from(directory, len(order))
 

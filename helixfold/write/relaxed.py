@@ -1,0 +1,112 @@
+"""Relaxed structures of a target beside the predicted ones, and in relax_metrics.json what became of each."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.protein import Protein
+from data_pipeline.structure import as_protein
+from helixfold import __version__
+from helixfold.relax.relaxation import Relaxed
+from helixfold.write.mmcif import to_mmcif
+from helixfold.write.pdb import to_pdb
+from helixfold.write.ranking import Finished
+from helixfold.write.results import to_json, write_file
+
+RELAXATION_FILE: Final = "relax_metrics.json"
+KINDS: Final = ("cif", "pdb")
+_MOST_BYTES = 2**24
+
+
+def read_unrelaxed(directory: Path, prediction: Finished) -> Protein:
+    """The predicted structure as its file has it; the B-factors are pLDDT."""
+    return as_protein(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
+
+
+def write_relaxed(directory: Path, prediction: Finished, relaxed: Relaxed) -> None:
+    """relaxed_<name>.cif and .pdb, with hydrogens; B-factors are pLDDT as before."""
+    origin = (
+        f"Predicted by helixfold {__version__}, {prediction.name}, and relaxed with Amber99sb by OpenMM. The B-factor "
+        "column holds pLDDT, 0 to 100."
+    )
+    notes = (*relaxation_notes(relaxed), *prediction.notes)
+    cif = to_mmcif(
+        relaxed.protein,
+        name=directory.resolve().name,
+        model=prediction.name,
+        notes=("Relaxed with Amber99sb by OpenMM.", *notes),
+        plddt=prediction.plddt,
+        hydrogens=relaxed.hydrogens,
+    )
+    write_file(directory / f"relaxed_{prediction.name}.cif", cif)
+    write_file(
+        directory / f"relaxed_{prediction.name}.pdb", to_pdb(relaxed.protein, [origin, *notes], relaxed.hydrogens)
+    )
+
+
+def relaxation_notes(relaxed: Relaxed) -> list[str]:
+    """What readers of a relaxed structure must know of it."""
+    notes = []
+    if relaxed.after.residues:
+        notes.append(f"{relaxed.after.residues} residues still have impossible bonds, angles or clashes.")
+    if relaxed.left_out:
+        notes.append(f"{len(relaxed.left_out)} residues had too few atoms to be relaxed.")
+    return notes
+
+
+def metrics_of(relaxed: Relaxed) -> dict[str, Any]:
+    """One prediction's part of relax_metrics.json; the first two keys are AlphaFold's."""
+    return {
+        "remaining_violations": list(relaxed.flawed),
+        "remaining_violations_count": relaxed.after.residues,
+        "violations_before": relaxed.before.to_dict(),
+        "violations_after": relaxed.after.to_dict(),
+        "initial_energy_kcal_per_mol": _finite(relaxed.initial_energy),
+        "final_energy_kcal_per_mol": _finite(relaxed.final_energy),
+        "rmsd_angstrom": round(relaxed.rmsd, 3),
+        "added_heavy_atoms": relaxed.added,
+        "residues_left_out": list(relaxed.left_out),
+        "rounds": relaxed.rounds,
+        "seconds": round(relaxed.seconds, 2),
+        "platform": relaxed.platform,
+    }
+
+
+def failure(why: str) -> dict[str, Any]:
+    """The part of a prediction that stays as it is."""
+    return {"failed": why}
+
+
+def write_metrics(directory: Path, metrics: Mapping[str, Mapping[str, Any]]) -> None:
+    """relax_metrics.json, by prediction."""
+    write_file(directory / RELAXATION_FILE, to_json(dict(metrics), indent=4))
+
+
+def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
+    """What became of each prediction that was to be relaxed, if it is whole and its structure is there."""
+    path = directory / RELAXATION_FILE
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return {}
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(content, dict):
+        return {}
+    return {
+        name: metrics
+        for name, metrics in content.items()
+        if isinstance(metrics, dict) and ("failed" in metrics or is_relaxed(directory, name))
+    }
+
+
+def is_relaxed(directory: Path, name: str) -> bool:
+    """Whether a prediction's relaxed structure is there, in both formats."""
+    return all((directory / f"relaxed_{name}.{kind}").is_file() for kind in KINDS)
+
+
+def _finite(energy: float) -> float | None:
+    return round(energy, 1) if math.isfinite(energy) else None
