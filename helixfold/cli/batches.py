@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -138,7 +139,10 @@ def _fold_all(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
         crew.queue.begin([job.name for job, _ in left])
     pace, index, failed = Pace(), Index(output, [job.name for job in jobs]), dict[str, str]()
     layout = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
-    with tqdm(total=len(left), desc="targets", unit="target", bar_format=layout, disable=method.no_bars) as bar:
+    with (
+        _told_when_interrupted(crew, len(left)),
+        tqdm(total=len(left), desc="targets", unit="target", bar_format=layout, disable=method.no_bars) as bar,
+    ):
         for number in crew.taken(len(left)):
             job, each = left[number]
             bar.set_postfix_str(f"{_time_left(pace, left[number:], crew)}{job.name}, {len(job.sequence)} residues")
@@ -170,6 +174,16 @@ def _fold_all(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
                 _write_index(index, failed)
     crew.leave()
     return close(crew.queue, output) if crew.mesh.is_first else 0
+
+
+@contextmanager
+def _told_when_interrupted(crew: Crew, count: int) -> Iterator[None]:
+    """Say how far the batch has come when the keyboard ends it; the files that were being written are gone by then."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"helixfold: {crew.queue.number_finished()} of {count} targets are done", file=sys.stderr)
+        raise
 
 
 def close(queue: Queue, output: Path) -> int:

@@ -38,6 +38,11 @@ class Queue:
         """
         return dict(self._failures())
 
+    def number_finished(self) -> int:
+        """How many tasks were reported as done."""
+        keys = (f"task {number}" for number in range(len(self)))
+        return sum(self._store.check([key]) and json.loads(self._store.get(key)) is None for key in keys)
+
     def failures_so_far(self) -> dict[str, str]:
         """Why tasks failed that were reported as failed, while others are still at work."""
         keys = {name: f"task {number}" for number, name in enumerate(self._names())}
