@@ -9,11 +9,11 @@ import gemmi
 import numpy as np
 import pytest
 
+from data_pipeline.pipeline import Target
 from helixfold.cli import effort, finishing, searching
 from helixfold.cli.batches import _sorted
 from helixfold.cli.jobs import Job
 from helixfold.cli.main import main
-from data_pipeline.pipeline import Target
 from tests.cli.kills import predict
 
 SEQUENCE = "MKTAYIAKQR"
@@ -149,7 +149,9 @@ def test_an_unfinished_target_of_other_settings_begins_anew(fasta: Path, runs: R
     (runs.target / "ranking_debug.json").unlink()
     (runs.target / "mine.txt").write_text("not ours")
     assert runs(fasta, "--max-extra-rows", 5) == ["tiny"]
-    assert "begun before with other settings (max_extra_rows not given, now 5) and not finished; begins anew" in runs.out
+    assert (
+        "begun before with other settings (max_extra_rows not given, now 5) and not finished; begins anew" in runs.out
+    )
     assert runs.order() == ["tiny"]
     assert not list(runs.target.glob("*seed*"))
     assert not (runs.target / "ranked_1.pdb").exists()
@@ -253,7 +255,10 @@ def test_presets_are_defaults_for_what_is_not_given() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--msa-mode", "single_sequence", "--msa", "x.a3m"], "--msa-mode single_sequence and --msa exclude each other"),
+        (
+            ["--msa-mode", "single_sequence", "--msa", "x.a3m"],
+            "--msa-mode single_sequence and --msa exclude each other",
+        ),
         (["--msa-mode", "single_sequence", "--msa-server"], "exclude each other"),
         (["--msa-mode", "databases"], "give --databases or --database"),
         (["--msa-mode", "mmseqs2_uniref", "--database", "x"], "--msa-mode mmseqs2_uniref and --database exclude"),
@@ -292,5 +297,3 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     assert [plan.alignments[0].tool.options.mode for plan in plans] == ["env", "env", "all"]
     assert main(["predict", str(fasta), "--msa-mode", "server", "--msa-server", "http://here"]) == 0
     assert plans[-1].alignments[0].tool.options.url == "http://here"
-
-

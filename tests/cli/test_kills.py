@@ -1,4 +1,4 @@
-"""A batch that is killed goes on: what is there stays as it is, what is missing is made, and no file is half written."""
+"""A batch that is killed goes on: what is there stays, what is missing is made, and no file is half written."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def test_the_keyboard_ends_a_batch_at_once_and_cleanly(tmp_path: Path) -> None:
     fasta, output, log, printed = batch(tmp_path / "batch.fasta", 4), *(tmp_path / name for name in ("out", "log", "p"))
     log.touch()
     process = started([str(fasta), "--output", str(output)], log, printed)
-    until(lambda: (output / "t00" / "ranking_debug.json").exists(), process)
+    until((output / "t00" / "ranking_debug.json").exists, process)
     until(lambda: len(log.read_text().splitlines()) > 1, process)
     os.kill(process.pid, signal.SIGINT)
     begun = time.monotonic()
