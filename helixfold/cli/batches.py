@@ -244,7 +244,7 @@ def _forecast(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
         print(line)
     seeds = "" if method.num_seeds == 1 else f" with {method.num_seeds} seeds each"
     print(
-        f"{len(left)} of {len(jobs)} targets to fold: {predictions} predictions by "
+        f"{len(left)} of {len(jobs)} targets to fold: {predictions} prediction{'' if predictions == 1 else 's'} by "
         f"{', '.join(model.preset.name for model in method.models)}{seeds}, {method.options.num_recycles} recycles"
     )
     return SOME_FAILED if failed or not all(each.plan.fits for each in forecasts) else 0

@@ -55,7 +55,7 @@ def sweep(output: Path, names: Iterable[str]) -> None:
 def _locked(stack: ExitStack, output: Path, kind: int) -> TextIO | None:
     """The lock file with its lock; None where the file system has no locks."""
     try:
-        file = stack.enter_context(open(output / LOCK_FILE, "a+", opener=_not_through_links))
+        file = stack.enter_context(open(output / LOCK_FILE, "a+", opener=_not_through_links))  # noqa: SIM115  # closed by it
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
     if not _lock(output, file, kind):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 
@@ -54,6 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--templates",
         nargs="*",
+        action=_Templates,
         type=Path,
         default=[],
         metavar="PATH",
@@ -90,6 +92,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="of each search (all: %(default)s)"
     )
+
+
+class _Templates(argparse.Action):
+    """ColabFold's option of this name is a switch: who gives no file is told where templates come from."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        if not values:
+            parser.error(f"--templates needs files or directories of structures; {NO_TEMPLATE_TABLE}")
+        setattr(namespace, self.dest, values)
 
 
 def refuse(options: argparse.Namespace, names: Sequence[str], problem: str) -> None:
@@ -135,8 +146,6 @@ def plan_of(options: argparse.Namespace) -> SearchPlan:
 def _server_of(options: argparse.Namespace) -> str | None:
     """The server that is to be asked, if any, once it is certain that the mode and what is given agree."""
     mode, given = options.msa_mode, {name for name in OPTIONS if getattr(options, name) != options.defaults[name]}
-    if "templates" in given and not options.templates:
-        raise InputError(f"--templates needs files; {NO_TEMPLATE_TABLE}")
     excluded: dict[str, tuple[str, ...]] = {
         SINGLE_SEQUENCE: ("msa", "databases", "database", "msa_server"),
         DATABASES: ("msa_server",),

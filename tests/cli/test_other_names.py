@@ -120,6 +120,7 @@ def test_all_of_them_are_listed_and_none_is_in_the_help(capsys: pytest.CaptureFi
         (["a.fasta", "--num-recyles", "3"], "there is no option --num-recyles; did you mean --num-recycles?"),
         (["a.fasta", "--seed", "x"], "argument --seed: invalid int value: 'x'"),
         (["a.fasta", "--preset", "casp"], "choose from"),
+        (["a.fasta", "--templates"], "--templates needs files or directories of structures; others come from"),
     ],
 )
 def test_a_wrong_option_is_one_line(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
