@@ -195,10 +195,18 @@ def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
         if os.path.exists(directory) and not os.path.isdir(directory):
             raise InputError.at(directory, "is not a directory, and a target's files go there; choose another --output")
         earlier = directory / FEATURES_FILE
-        if earlier.is_file() and Features.load(earlier).sequence != sequence:
+        if earlier.is_file() and _sequence_of(earlier) not in (None, sequence):
             raise InputError(
                 f"{earlier.parent} holds another protein of the name '{name}'; choose another --output directory"
             )
+
+
+def _sequence_of(path: Path) -> str | None:
+    """The protein of earlier features; None if they are damaged, and so are made again."""
+    try:
+        return Features.load(path).sequence
+    except InputError:
+        return None
 
 
 def check_output(output: Path, sequences: Mapping[str, str]) -> None:

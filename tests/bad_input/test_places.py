@@ -1,0 +1,146 @@
+"""Nothing is written outside the output directory, and what an earlier run left there may be damaged in any way."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from helixfold.cli.main import main
+from tests.bad_input.meeting import met
+
+GOOD = b">good\nMKTAYIAKQR\n"
+
+
+@pytest.fixture(autouse=True)
+def no_downloaded_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "no_parameters")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "x.fasta").write_bytes(GOOD)
+    (folder / "precious").write_bytes(b"precious")
+    return folder
+
+
+def predict(folder: Path) -> int:
+    return main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--num-recycles", "0"])
+
+
+def test_a_lock_that_is_a_link_is_not_written_through(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out/.helixfold.lock").symlink_to("../precious")
+    found = met("predict x.fasta", folder)
+    assert (found.code, found.changed) == (2, ())
+    assert "out: cannot be written: Too many levels of symbolic links" in found.said[-1]
+
+
+def test_links_among_results_are_replaced_and_not_followed(folder: Path) -> None:
+    assert predict(folder) == 0
+    made = [path for path in (folder / "out/good").iterdir() if path.is_file()]
+    for path in made:
+        path.unlink()
+        path.symlink_to(folder / "precious")
+    assert main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--overwrite"]) == 0
+    assert (folder / "precious").read_bytes() == b"precious"
+    assert not [path for path in (folder / "out/good").iterdir() if path.is_symlink()]
+
+
+def test_an_output_directory_may_be_a_link(folder: Path) -> None:
+    (folder / "disk").mkdir()
+    (folder / "out").symlink_to("disk")
+    assert predict(folder) == 0
+    assert (folder / "disk/good/ranked_0.pdb").is_file()
+
+
+DAMAGE = {
+    "empty": b"",
+    "cut": b'{"plddt": [1, 2',
+    "no JSON": b"\0\xff\xfe garbage",
+    "nothing": b"null",
+    "a list": b"[[[]]]",
+    "a number": b"17",
+    "an empty table": b"{}",
+    "deep": b"[" * 200_000,
+    "not finite": b'{"plddt": [NaN, Infinity], "ptm": NaN, "ranking_confidence": NaN, "models": 1e999}',
+    "digits without end": b'{"plddt": ' + b"9" * 10_000 + b"}",
+    "tables of nothing": b'{"models": null, "stages": null, "inputs": null, "options": null, "predictions": null, '
+    b'"plddts": null, "order": null, "notes": null, "used": null, "rejected": null, "chains": null}',
+    "of the wrong kinds": b'{"models": [], "stages": [1], "inputs": 3, "options": "x", "predictions": [null], '
+    b'"plddts": 7, "order": [[]], "notes": 3, "used": {}, "rejected": "x", "chains": {"a": []}, "msa": [1]}',
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run left, to be copied."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "x.fasta").write_bytes(GOOD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("helixfold.weights.find.parameters_directory", lambda: folder / "no_parameters")
+        assert predict(folder) == 0
+    return folder
+
+
+def damaged(finished: Path, folder: Path, damage: str, names: list[str]) -> int:
+    """What the same command comes to when these files hold something else."""
+    shutil.copytree(finished / "out", folder / "out")
+    for path in (folder / "out").rglob("*"):
+        if path.name in names:
+            path.write_bytes(DAMAGE[damage])
+    return predict(folder)
+
+
+def texts(finished: Path) -> list[str]:
+    return sorted(path.name for path in finished.rglob("*") if path.suffix in (".json", ".tsv", ".html", ".lock"))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files_of_an_unfinished_run_are_made_again(damage: str, finished: Path, folder: Path) -> None:
+    names = [name for name in texts(finished) if name not in ("settings.json", "ranking_debug.json")]
+    assert len(names) > 3
+    unmarked = folder / "unmarked"
+    shutil.copytree(finished, unmarked)
+    (unmarked / "out/good/ranking_debug.json").unlink()
+    assert damaged(unmarked, folder, damage, names) == 0
+    for name in names:
+        assert next((folder / "out").rglob(name)).read_bytes() != DAMAGE[damage], name
+
+
+@pytest.mark.parametrize("damage", ["cut", "of the wrong kinds"])
+def test_when_all_is_damaged_the_run_says_so_and_overwrites_when_told(
+    damage: str, finished: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert damaged(finished, folder, damage, [*texts(finished), "features.npz"]) == 0
+    assert "missing or damaged" in capsys.readouterr().out
+    assert main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--overwrite"]) == 0
+    assert json.loads((folder / "out/good/ranking_debug.json").read_text())["order"] == ["tiny"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_each_file_may_be_damaged_in_each_way(damage: str, finished: Path, tmp_path: Path) -> None:
+    for name in [*texts(finished), "features.npz"]:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "x.fasta").write_bytes(GOOD)
+        assert damaged(finished, folder, damage, [name]) in (0, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["features.npz", "confidence_tiny.json"])
+def test_a_directory_in_the_place_of_a_file_fails_one_target_only(name: str, folder: Path) -> None:
+    (folder / "x.fasta").write_bytes(GOOD + b">other\nMKTAYIAKQRA\n")
+    (folder / f"out/good/{name}").mkdir(parents=True)
+    assert predict(folder) == 1
+    assert (folder / "out/other/ranked_0.pdb").is_file()
+    assert (folder / "out/failures.json").is_file()
+
+
+def test_a_pipe_in_the_place_of_a_file_does_not_hold_a_run(folder: Path) -> None:
+    (folder / "out/good").mkdir(parents=True)
+    os.mkfifo(folder / "out/good/features.npz")
+    assert predict(folder) in (0, 1, 2)
