@@ -14,7 +14,7 @@ project = "helixfold"
 author = "the helixfold authors"
 release = version = helixfold.__version__
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "helixfold"
@@ -23,6 +23,13 @@ myst_heading_anchors = 3
 # Tables and code of these pages are for reading, not for a highlighter's guess.
 highlight_language = "none"
 
+# Docstrings are plain text with `code`, and shapes such as "b r r" are no names to look up.
+default_role = "code"
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_class_signature = "separated"
+
+_MODULE = re.compile(r"^- \[`([\w.]+)`\]", re.MULTILINE)
 _CONTENTS = re.compile(r"^## (.+)$|^- \[[^]]+\]\((\w+)\.md\)", re.MULTILINE)
 
 
@@ -39,6 +46,15 @@ def _contents(_: Sphinx, name: str, source: list[str]) -> None:
     source[0] += "\n" + "\n".join([*lines[1:], "```", ""])
 
 
+def _reference(_: Sphinx, name: str, source: list[str]) -> None:
+    """The list of modules in reference.md is followed by what their docstrings say."""
+    if name != "reference":
+        return
+    for module in _MODULE.findall(source[0]):
+        source[0] += f"\n## `{module}`\n\n```{{eval-rst}}\n.. automodule:: {module}\n   :members:\n```\n"
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _contents)
+    app.connect("source-read", _reference)
