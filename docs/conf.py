@@ -19,13 +19,16 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "helixfold"
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 myst_heading_anchors = 3
 # Tables and code of these pages are for reading, not for a highlighter's guess.
 highlight_language = "none"
 
 # Docstrings are plain text with `code`, and shapes such as "b r r" are no names to look up.
 default_role = "code"
-autodoc_typehints = "none"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 90
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 
