@@ -45,14 +45,14 @@ def asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
-def packed(content: bytes) -> str:
+def packed(content: bytes, level: int = 6) -> str:
     """Bytes as text that a page can hold and a browser unpacks: zlib's format in base64."""
-    return base64.b64encode(zlib.compress(content, 9)).decode()
+    return base64.b64encode(zlib.compress(content, level)).decode()
 
 
 @cache
 def packed_asset(name: str) -> str:
-    return packed(asset(name).encode())
+    return packed(asset(name).encode(), 9)
 
 
 def _digest(text: str) -> str:

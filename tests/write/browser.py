@@ -3,7 +3,8 @@
 import base64
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,22 @@ class Browser:
         if click:
             chain.w3c_actions.pointer_action.click()
         chain.perform()
+
+    def drag(self, selector: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Press the mouse at a place in an element and let go at another."""
+        self.point(selector, *start)
+        chain = ActionChains(self.driver, duration=20)
+        chain.click_and_hold().move_by_offset(round(end[0] - start[0]), round(end[1] - start[1])).release().perform()
+
+    @contextmanager
+    def before_each_page(self, script: str) -> Iterator[None]:
+        """Run this in every page that is opened within, before its own scripts."""
+        command = "Page.addScriptToEvaluateOnNewDocument"
+        added = self.driver.execute_cdp_cmd(command, {"source": script})
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
     def too_wide(self) -> int:
         """By how many pixels the page would have to be scrolled sideways."""

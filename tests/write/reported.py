@@ -66,7 +66,7 @@ def predicted(protein: Protein, model: str, *, noise: float, seed: int, notes: S
         notes=tuple(notes),
         distances=Distances(
             expected=np.minimum(distances, 21.6).astype(np.float32),
-            contact=(1 / (1 + np.exp(distances - 8))).astype(np.float32),
+            contact=(1 / (1 + np.exp(np.minimum(distances, 50) - 8))).astype(np.float32),
         ),
     )
 

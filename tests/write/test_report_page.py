@@ -1,5 +1,6 @@
 """The report in a real browser: it draws, it answers the mouse, and it asks for nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,15 @@ import pytest
 
 from helixfold.write.report import REPORT_FILE, write_report
 from tests.write.browser import Browser
-from tests.write.reported import write_target, write_templates
+from tests.write.reported import HAIRPIN, chain_of, write_target, write_templates
 
 MODELS = ("model_1_ptm", "model_2_ptm")
+NO_WEBGL = """
+    const real = HTMLCanvasElement.prototype.getContext;
+    HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
+        return kind.startsWith('webgl') ? null : real.call(this, kind, ...rest);
+    };
+"""
 UNTRAINED = "UNTRAINED: random parameters, no prediction"
 
 
@@ -35,7 +42,7 @@ def place_in_map(browser: Browser, row: int, column: int) -> tuple[float, float]
     """Where on the page's heat map this pair of residues is, counted from 0, from the map's corner."""
     return tuple(
         browser.run(
-            "const width = arguments[0].clientWidth, side = Math.min(width - 56, 640), cell = side / arguments[3];"
+            "const width = arguments[0].clientWidth, side = Math.min(width - 60, 640), cell = side / arguments[3];"
             "return [46 + (arguments[2] + 0.5) * cell, 6 + (arguments[1] + 0.5) * cell]",
             browser.find("#heat"),
             row,
@@ -89,6 +96,66 @@ def test_a_clicked_pair_stays_until_it_is_let_go(browser: Browser, report: Path)
     browser.until(lambda: marked(browser) == "A3 A10")
     browser.find("#heat").send_keys("\ue00c")  # Escape
     browser.until(lambda: marked(browser) == "")
+
+
+def test_a_drag_over_the_map_colours_both_stretches(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    before = colours(browser.picture("#viewer"), 0xE6, 0x00, 0x7E, within=120)
+    browser.drag("#heat", place_in_map(browser, 1, 14), place_in_map(browser, 9, 22))
+    letters = browser.run("return document.querySelectorAll('#sequence i.away').length")
+    assert letters == browser.run("return document.querySelectorAll('#sequence i').length") - 18
+    assert "mean PAE" in browser.find("#heat-readout").text
+    assert colours(browser.picture("#viewer"), 0xE6, 0x00, 0x7E, within=120) > before + 50
+
+
+def test_keys_move_along_map_plot_and_sequence(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.find("#heat").send_keys("\ue015\ue014")  # down, right
+    middle = browser.run("return Math.floor(document.querySelectorAll('#sequence i').length / 2)")
+    browser.until(lambda: marked(browser) == f"A{middle + 2} A{middle + 2}")
+    browser.find("#plddt").send_keys("\ue011")  # home
+    browser.until(lambda: marked(browser) == "A1")
+    browser.find("#sequence").send_keys("\ue010\ue012")  # end, left
+    browser.until(lambda: marked(browser) == f"A{2 * middle - 1}")
+
+
+def test_another_model_brings_its_own_structure_map_and_line(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    atoms = "return document.getElementById('viewer').viewer.selectedAtoms({atom: 'CA'}).map((atom) => atom.b)"
+    first, line = browser.run(atoms), browser.run("return document.querySelector('.line.best').getAttribute('points')")
+    browser.find("button[data-model='1']").click()
+    browser.until(lambda: browser.run(atoms) not in ([], first))
+    assert browser.run("return document.querySelector('.line.best').getAttribute('points')") != line
+    assert browser.run("return document.getElementById('model').value") == "1"
+
+
+def test_maps_of_distances_are_there_too(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    for number, title, unit in ((1, "Expected distance", "Å"), (2, "Contact probability", "")):
+        browser.run(f"map.value = '{number}'; map.dispatchEvent(new Event('change'))")
+        browser.until(lambda title=title: browser.find("#map-title").text == title)
+        browser.point("#heat", *place_in_map(browser, 3, 8 + number))
+        browser.until(lambda title=title: browser.find("#heat-readout").text.startswith(title))
+        assert unit in browser.find("#heat-readout").text
+
+
+def test_without_webgl_the_rest_of_the_page_works(browser: Browser, report: Path) -> None:
+    with browser.before_each_page(NO_WEBGL):
+        browser.open(report)
+    assert "no WebGL" in browser.find("#viewer-message").text
+    browser.point("#heat", *place_in_map(browser, 4, 20))
+    browser.until(lambda: "when aligned on" in browser.find("#heat-readout").text)
+
+
+def test_atoms_that_form_no_chain_are_drawn_all_the_same(browser: Browser, tmp_path: Path) -> None:
+    protein = chain_of(HAIRPIN)
+    apart = protein.atom_positions + 12.0 * np.arange(len(protein.aatype))[:, None, None] * np.array([1.0, 0.3, 0.1])
+    write_target(tmp_path / "apart", protein=replace(protein, atom_positions=apart), notes=[UNTRAINED])
+    write_report(tmp_path / "apart")
+    browser.open(tmp_path / "apart" / REPORT_FILE)
+    drawn = browser.picture("#viewer")
+    assert (np.abs(drawn - 255).sum(-1) > 60).sum() > 500
+    assert UNTRAINED in browser.find(".banner").text
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -4,7 +4,7 @@ const alignment = {
   canvas: byId('alignment'),
   bits: null,
   image: null,
-  frame: { left: 52, right: 8, top: 8, bottom: 58, height: 240 },
+  frame: { left: 52, right: 14, top: 8, bottom: 58, height: 240 },
 };
 
 // From rows that share nothing with the target to those that are the same.

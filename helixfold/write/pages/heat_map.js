@@ -4,7 +4,7 @@ const heat = {
   canvas: byId('heat'),
   map: null, // the chosen one, with its bytes
   image: null,
-  frame: { left: 46, top: 6, right: 10, bottom: 64, side: 0 },
+  frame: { left: data.numbers.at(-1) < 1000 ? 46 : 58, top: 6, right: 14, bottom: 64, side: 0 },
   drag: null,
   loading: 0,
 };

@@ -1,6 +1,6 @@
 // pLDDT along the chain: a line for each model over the bands of confidence.
 
-const plot = { element: byId('plddt'), hidden: new Set(), height: 240, left: 34, right: 8, top: 8, bottom: 34 };
+const plot = { element: byId('plddt'), hidden: new Set(), height: 240, left: 34, right: 14, top: 8, bottom: 34 };
 
 const svg = (name, attributes = {}, ...children) => {
   const made = document.createElementNS('http://www.w3.org/2000/svg', name);

@@ -23,10 +23,17 @@ function startSequence() {
       marked.push(letters[place]);
     };
     (what?.residues ?? []).forEach((place, number) => mark(place, number ? 'second' : 'first'));
+    if (what?.residues && !strip.matches(':hover')) bringInto(letters[what.residues[0]]);
     if (what?.block) {
       const within = (place) => what.block.some(([from, to]) => place >= from && place <= to);
       letters.forEach((_, place) => within(place) || mark(place, 'away'));
     }
   }
   marks.views.push(markLetters);
+
+  // Only the strip moves, never the page.
+  function bringInto(letter) {
+    const [box, frame] = [letter.getBoundingClientRect(), strip.getBoundingClientRect()];
+    if (box.top < frame.top + 20 || box.bottom > frame.bottom) strip.scrollTop += box.top - (frame.top + frame.bottom) / 2;
+  }
 }

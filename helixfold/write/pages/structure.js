@@ -22,6 +22,11 @@ async function startStructure() {
     say('No structure is in this page; open ranked_0.cif in a viewer of your choice.');
     return;
   }
+  const canvas = document.createElement('canvas');
+  if (!canvas.getContext('webgl2') && !canvas.getContext('webgl')) {
+    say('The structure cannot be drawn: this browser has no WebGL. Open ranked_0.pdb in another viewer.');
+    return;
+  }
   try {
     const script = document.createElement('script');
     script.textContent = await unpackText(data.viewer);
@@ -32,11 +37,7 @@ async function startStructure() {
       cartoonQuality: length > 1500 ? 4 : 8,
     });
   } catch (error) {
-    structure.viewer = null;
-    console.warn(error);
-  }
-  if (!structure.viewer) {
-    say('The structure cannot be drawn: this browser has no WebGL, or is older than 2023. Open ranked_0.pdb in another viewer.');
+    say(`The structure cannot be drawn (${error.message}). Open ranked_0.pdb in another viewer.`);
     return;
   }
   structure.element.viewer = structure.viewer;
@@ -75,6 +76,7 @@ async function load() {
   byId('save').disabled = !wanted;
   if (wanted) {
     place(viewer.addModel(text, 'pdb'), wanted);
+    if (!view && !isChain()) byId('style').value = 'sticks';
     viewer.setHoverable({}, true, (atom) => marks.look(marksOf(atom)), () => marks.leave());
     viewer.setClickable({}, true, (atom) => marks.pin(marksOf(atom)));
   }
@@ -84,10 +86,24 @@ async function load() {
   drawMarks(marks.now);
 }
 
-// 3Dmol leaves room round a structure for every turn of it.
+// As large as it can be with a margin; 3Dmol's own zoom leaves room for every turn.
 function closeUp() {
-  structure.viewer.zoomTo();
-  structure.viewer.zoom(1.2);
+  const { viewer, element, carbons } = structure;
+  viewer.zoomTo();
+  const atoms = [...carbons.values()].map(({ x, y, z }) => ({ x, y, z }));
+  if (!atoms.length) return;
+  viewer.render();
+  const places = viewer.modelToScreen(atoms);
+  const [middle] = viewer.modelToScreen([centreOf(atoms)]);
+  const across = Math.max(...places.map(({ x }) => Math.abs(x - middle.x))) / (element.clientWidth / 2);
+  const down = Math.max(...places.map(({ y }) => Math.abs(y - middle.y))) / (element.clientHeight / 2);
+  viewer.zoom(clamp(0.85 / Math.max(across, down, 0.01), 0.5, 3));
+}
+
+// 3Dmol looks at the mean of the atoms.
+function centreOf(atoms) {
+  const sum = atoms.reduce((total, { x, y, z }) => ({ x: total.x + x, y: total.y + y, z: total.z + z }));
+  return { x: sum.x / atoms.length, y: sum.y / atoms.length, z: sum.z / atoms.length };
 }
 
 const marksOf = (atom) => (atom.place === undefined ? null : { residues: [atom.place] });
@@ -101,6 +117,14 @@ function place(model, { turn, shift }) {
     atom.place = places.get(`${atom.chain}|${atom.resi}`);
     if (atom.atom === 'CA') structure.carbons.set(atom.place, atom);
   }
+}
+
+// A cartoon needs a few residues whose neighbours are where neighbours are; other atoms would not be drawn at all.
+function isChain() {
+  const { carbons } = structure;
+  const near = (one, other) => one && other && Math.hypot(one.x - other.x, one.y - other.y, one.z - other.z) < 4.5;
+  const linked = [...carbons.keys()].filter((at) => near(carbons.get(at), carbons.get(at + 1))).length;
+  return linked >= Math.max(3, carbons.size / 2);
 }
 
 function colourOf() {
@@ -135,8 +159,7 @@ function paint() {
     if (!memory.has(key)) memory.set(key, window.$3Dmol.CC.color(hex(find(atom))));
     return memory.get(key);
   };
-  // A cartoon needs a few residues.
-  const style = length < 4 && byId('style').value === 'cartoon' ? 'sticks' : byId('style').value;
+  const style = byId('style').value;
   const sticks = { stick: { colorfunc: by, radius: 0.18 } };
   const cartoon = { cartoon: { colorfunc: by, thickness: 0.35, arrows: true } };
   viewer.setStyle({}, { sticks, cartoon, sidechains: cartoon, spheres: { sphere: { colorfunc: by, scale: 0.9 } } }[style]);
