@@ -118,7 +118,7 @@ def test_all_of_them_are_listed_and_none_is_in_the_help(capsys: pytest.CaptureFi
     ("given", "message"),
     [
         (["a.fasta", "--num-recyles", "3"], "there is no option --num-recyles; did you mean --num-recycles?"),
-        (["a.fasta", "--seed", "x"], "argument --seed: invalid int value: 'x'"),
+        (["a.fasta", "--seed", "x"], "argument --seed: must be a whole number, got 'x'"),
         (["a.fasta", "--preset", "casp"], "choose from"),
         (["a.fasta", "--templates"], "--templates needs files or directories of structures; others come from"),
     ],
