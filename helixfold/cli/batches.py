@@ -1,9 +1,7 @@
-"""All targets of `helixfold predict` in turn: what is done is left alone, and one that fails stops no other."""
+"""All targets of `helixfold predict`: what there is of them already, what is left, and what that will take."""
 
 import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,31 +12,24 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
 from helixfold.cli import plans, relaxing
-from helixfold.cli.folding import fold_target
 from helixfold.cli.jobs import Job, Method
 from helixfold.cli.output_lock import output_held, sweep
-from helixfold.cli.pace import Pace, in_words
 from helixfold.cli.plans import Forecast, MemoryOptions
 from helixfold.cli.record import search_identities
 from helixfold.cli.relaxing import ToRelax
 from helixfold.cli.resuming import Outlook, outlook
 from helixfold.cli.searching import check_earlier, check_output, search_for_all
+from helixfold.cli.turns import FAILURES, SOME_FAILED, Turns, close
 from helixfold.device import pick_device
 from helixfold.inference import FoldingOptions
-from helixfold.parallel.crew import Crew, ElsewhereError, sharers
-from helixfold.parallel.queue import Queue
+from helixfold.parallel.crew import Crew, sharers
 from helixfold.stages import Stages
 from helixfold.weights.find import find_models
 from helixfold.write.archive import write_archive
-from helixfold.write.index import INDEX_FILE, Index
-from helixfold.write.ranking import Finished
+from helixfold.write.index import Index
 from helixfold.write.report_tables import UNTRAINED
-from helixfold.write.results import write_failures
 
-SOME_FAILED = 1
 Order = Literal["length", "none", "random"]
-# What goes wrong with one target and leaves the others alone.
-_FAILURES = (RuntimeError, MemoryError, OSError, ValueError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,71 +128,11 @@ def _fold_all(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
         crew.world.together(search)
     if crew.mesh.is_first:
         crew.queue.begin([job.name for job, _ in left])
-    pace, index, failed = Pace(), Index(output, [job.name for job in jobs]), dict[str, str]()
-    layout = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
-    with (
-        _told_when_interrupted(crew, len(left)),
-        tqdm(total=len(left), desc="targets", unit="target", bar_format=layout, disable=method.no_bars) as bar,
-    ):
-        for number in crew.taken(len(left)):
-            job, each = left[number]
-            bar.set_postfix_str(f"{_time_left(pace, left[number:], crew)}{job.name}, {len(job.sequence)} residues")
-            begun, stages = time.perf_counter(), Stages(crew.mesh.device, loading.finished)
-            try:
-                order = fold_target(job, output / job.name, method, stages, overwrite=batch.overwrite)
-                if order and batch.archive:
-                    write_archive(output / job.name)
-                failure = None
-            except _FAILURES as error:
-                order = []
-                failure = str(error) if isinstance(error, ElsewhereError) else f"{type(error).__name__}: {error}"
-            seconds = time.perf_counter() - begun
-            if failure is None:
-                pace.took(len(job.sequence), seconds, each.missing)
-            place = f"{number + 1} of {len(left)}, {in_words(seconds)}"
-            rest = _time_left(pace, left[number + 1 :], crew).removesuffix(", ")
-            if failure is not None:
-                method.say(f"{job.name}: failed: {failure} [{place}]", file=sys.stderr)
-            elif order:
-                method.say(f"{_summary(output / job.name, order)} [{place}{'; ' if rest else ''}{rest}]")
-            bar.update()
-            if crew.leads:
-                crew.queue.finished(number, failure)
-                if failure is not None:
-                    # At once, for a run that is ended has no other chance to say so.
-                    failed = crew.queue.failures_so_far()
-                    write_failures(output, failed)
-                _write_index(index, failed)
+    index = Index(output, [job.name for job in jobs])
+    turns = Turns(left, output, method, overwrite=batch.overwrite, archive=batch.archive)
+    turns.take(index, loading.finished)
     crew.leave()
     return close(crew.queue, output) if crew.mesh.is_first else 0
-
-
-@contextmanager
-def _told_when_interrupted(crew: Crew, count: int) -> Iterator[None]:
-    """Say how far the batch has come when the keyboard ends it; the files that were being written are gone by then."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"helixfold: {crew.queue.number_finished()} of {count} targets are done", file=sys.stderr)
-        raise
-
-
-def close(queue: Queue, output: Path) -> int:
-    """Once for all processes: what failed, in a file and as the exit code."""
-    failures = queue.failures()
-    write_failures(output, failures)
-    _write_index(Index(output), failures)
-    if failures:
-        print(f"helixfold: {len(failures)} of {len(queue)} targets failed, see {output}", file=sys.stderr)
-    return SOME_FAILED if failures else 0
-
-
-def _write_index(index: Index, failures: Mapping[str, str]) -> None:
-    """The page of the batch; that it cannot be written is no reason to end one."""
-    try:
-        index.write(failures)
-    except OSError as error:
-        tqdm.write(f"helixfold: {index.output / INDEX_FILE}: not written: {error.strerror}", file=sys.stderr)
 
 
 def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> list[Job]:
@@ -230,14 +161,13 @@ def _forecast(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
     """Say what each target will take; 1 if some will not fit, or is wrong in itself."""
     forecasts: list[Forecast] = []
     failed, predictions = False, 0
-    left = [
-        (job, each) for job, each in zip(jobs, _outlooks(jobs, output, method, batch), strict=True) if not each.finished
-    ]
+    outlooks = _outlooks(jobs, output, method, batch)
+    left = [(job, each) for job, each in zip(jobs, outlooks, strict=True) if not each.finished]
     for job, each in left:
         predictions += each.missing
         try:
             forecasts += job.forecast(output / job.name, method)
-        except _FAILURES as error:
+        except FAILURES as error:
             failed = True
             print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)
     for line in plans.table(forecasts):
@@ -245,19 +175,7 @@ def _forecast(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
     seeds = "" if method.num_seeds == 1 else f" with {method.num_seeds} seeds each"
     print(
         f"{len(left)} of {len(jobs)} targets to fold: {predictions} prediction{'' if predictions == 1 else 's'} by "
-        f"{', '.join(model.preset.name for model in method.models)}{seeds}, {method.options.num_recycles} recycles"
+        f"{', '.join(model.preset.name for model in method.models)}{seeds}, {method.options.num_recycles} recycles; "
+        f"to relax: {method.to_relax}"
     )
     return SOME_FAILED if failed or not all(each.plan.fits for each in forecasts) else 0
-
-
-def _time_left(pace: Pace, left: Iterable[tuple[Job, Outlook]], crew: Crew) -> str:
-    seconds = pace.left(((len(job.sequence), each.missing) for job, each in left), crew.mesh.layout.dp)
-    return f"about {in_words(seconds)} left, " if seconds else ""
-
-
-def _summary(directory: Path, order: Sequence[Finished]) -> str:
-    best = order[0]
-    ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
-    plural = "" if best.num_recycles == 1 else "s"
-    recycles = f"{best.num_recycles} recycle{plural}{' (settled)' if best.converged else ''}"
-    return f"{directory.name}: mean pLDDT {best.ranking_confidence:.1f}{ptm}, {best.name}, {recycles} -> {directory}"

@@ -61,7 +61,9 @@ def fold_target(
         if (place := (each.model.preset.name, each.seed)) in missing
     ]
     planned = _planned(wanted_here, features, directory, method)
-    for wanted, plan in tqdm(planned, desc="predictions", unit="prediction", leave=False, disable=method.no_bars):
+    for wanted, plan in tqdm(
+        planned, desc="predictions", unit="prediction", leave=False, disable=len(planned) == 1 or method.no_bars
+    ):
         spill = method.memory.spill_directory or directory
         if (remark := plans.remark(plan, wanted.name, spill)) is not None:
             method.say(f"{job.name}: {remark}")

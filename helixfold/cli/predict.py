@@ -10,13 +10,14 @@ from typing import get_args
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
 from helixfold.cli import devices, effort, other_names, plans, relaxing, searching
-from helixfold.cli.batches import BatchOptions, Order, close, predict
+from helixfold.cli.batches import BatchOptions, Order, predict
 from helixfold.cli.jobs import Job
 from helixfold.cli.main import carry_out
 from helixfold.cli.plans import MemoryOptions
 from helixfold.cli.searching import read_features
 from helixfold.cli.sizes import positive
 from helixfold.cli.targets import INPUT_SUFFIXES, check_names, read_targets
+from helixfold.cli.turns import close
 from helixfold.execution import allocator
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.parallel.crew import ElsewhereError, assembled
@@ -43,7 +44,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "predict",
         help="from FASTA or a3m to PDB, mmCIF and confidences",
         usage="helixfold predict FILE... [--output DIR] [options]",
-        description="Predict protein structures; every target gets a directory with PDB, mmCIF, confidences and plots.",
+        description="Predict protein structures: PDB, mmCIF, confidences, plots and a report for each.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import printable
+from data_pipeline.errors import InputError, printable
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.cli.jobs import Job, Method, Wanted
@@ -180,8 +180,11 @@ def _files(path: Path) -> Iterable[Path]:
 
 
 def _file(path: Path) -> dict[str, str]:
-    status = path.stat()
-    return {"file": path.name, "sha256": _digest(path, status.st_size, status.st_mtime_ns)}
+    try:
+        status = path.stat()
+        return {"file": path.name, "sha256": _digest(path, status.st_size, status.st_mtime_ns)}
+    except OSError as error:
+        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
 
 
 @cache

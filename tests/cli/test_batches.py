@@ -209,10 +209,10 @@ def test_a_dry_run_tells_what_is_left_and_writes_nothing(runs: Runs, tmp_path: P
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path != runs.log)
     assert runs(two, "--num-seeds", 2, "--dry-run") == []
     assert "one: 1 prediction there from an earlier run, 1 to be made" in runs.out
-    assert "2 of 2 targets to fold: 3 predictions by tiny with 2 seeds each, 0 recycles" in runs.out
+    assert "2 of 2 targets to fold: 3 predictions by tiny with 2 seeds each, 0 recycles; to relax: none" in runs.out
     runs(two, "--dry-run")
     assert "one: finished before, would be skipped" in runs.out
-    assert "1 of 2 targets to fold: 1 prediction by tiny, 0 recycles" in runs.out
+    assert "1 of 2 targets to fold: 1 prediction by tiny, 0 recycles; to relax: none" in runs.out
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path != runs.log) == before
 
 
