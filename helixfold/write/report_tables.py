@@ -14,6 +14,7 @@ UNTRAINED = "UNTRAINED"
 # AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
 _SHALLOW = 30
 _MOST_REJECTED = 100
+_UNITS = {"_gib": ", GiB", "_kcal_per_mol": ", kcal/mol", "_angstrom": ", Å"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -72,6 +73,14 @@ def warnings_of(target: TargetFiles) -> list[str]:
         if "failed" in result.content:
             found.append(f"{name} could not be relaxed and stays as predicted: {result.text('failed')}")
     return found
+
+
+def relaxation_of(target: TargetFiles) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """A table of what relaxation did: a column for each prediction, a row for each measure."""
+    results = dict(relaxation_results(target))
+    facts = {name: dict(facts_of(result)) for name, result in results.items()}
+    rows = list(dict.fromkeys(measure for found in facts.values() for measure in found))
+    return list(facts), [(row, [found.get(row, "") for found in facts.values()]) for row in rows]
 
 
 def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, Record]]:
@@ -142,8 +151,10 @@ def table_of(record: Record | None, key: str) -> tuple[list[str], list[tuple[str
 
 
 def _title(key: str) -> str:
-    """measured_peak_gib: measured peak, GiB."""
-    return key.replace("_gib", ", GiB").replace("_", " ")
+    """What a key says to people, its unit at the end: measured_peak_gib is "measured peak, GiB"."""
+    for ending, unit in _UNITS.items():
+        key = key.removesuffix(ending) + unit if key.endswith(ending) else key
+    return key.replace("_", " ")
 
 
 def _words(value: object) -> str:

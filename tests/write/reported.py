@@ -144,3 +144,17 @@ def write_templates(directory: Path) -> None:
     rejected = {"rank": 3, "reason": "short", "detail": "3 residues are aligned, and at least 10 are needed"}
     content = {"used": [{"name": "2abc_A", **used}], "rejected": [{"name": "9xyz_B", **rejected}]}
     (directory / "templates.json").write_text(json.dumps(content))
+
+
+def write_relaxation(directory: Path, model: str, failed: str) -> None:
+    """As if one model had been relaxed, which moved nothing, and another had failed."""
+    for kind in ("pdb", "cif"):
+        (directory / f"relaxed_{model}.{kind}").write_bytes((directory / f"unrelaxed_{model}.{kind}").read_bytes())
+    before, after = {"residues": 12, "clashes": 31, "bonds": 4}, {"residues": 0, "clashes": 0, "bonds": 0}
+    done = {
+        **{"remaining_violations": [], "violations_before": before, "violations_after": after, "rounds": 1},
+        **{"initial_energy_kcal_per_mol": 51234.5, "final_energy_kcal_per_mol": -4321.1, "rmsd_angstrom": 0.214},
+        **{"seconds": 12.3, "platform": "CPU"},
+    }
+    content = {model: done, failed: {"failed": "atoms lie on each other, so that no force can part them"}}
+    (directory / "relax_metrics.json").write_text(json.dumps(content))

@@ -8,7 +8,7 @@ import pytest
 
 from helixfold.write.report import REPORT_FILE, write_report
 from tests.write.browser import Browser
-from tests.write.reported import HAIRPIN, chain_of, write_target, write_templates
+from tests.write.reported import HAIRPIN, chain_of, write_relaxation, write_target, write_templates
 
 MODELS = ("model_1_ptm", "model_2_ptm")
 NO_WEBGL = """
@@ -23,8 +23,9 @@ UNTRAINED = "UNTRAINED: random parameters, no prediction"
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("batch") / "hairpin"
-    write_target(directory, models=MODELS)
+    order = write_target(directory, models=MODELS)
     write_templates(directory)
+    write_relaxation(directory, *order)
     write_report(directory)
     return directory / REPORT_FILE
 
@@ -127,6 +128,16 @@ def test_another_model_brings_its_own_structure_map_and_line(browser: Browser, r
     browser.until(lambda: browser.run(atoms) not in ([], first))
     assert browser.run("return document.querySelector('.line.best').getAttribute('points')") != line
     assert browser.run("return document.getElementById('model').value") == "1"
+
+
+def test_relaxed_atoms_are_shown_where_there_are_some(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    assert browser.find("#kind").get_attribute("value") == "relaxed"
+    assert browser.find("#kind-label").is_displayed()
+    assert "0.214" in browser.find("main").text
+    assert "could not be relaxed and stays as predicted: atoms lie on each other" in browser.find(".warnings").text
+    browser.run("model.value = '1'; model.dispatchEvent(new Event('change'))")
+    browser.until(lambda: not browser.find("#kind-label").is_displayed())
 
 
 def test_maps_of_distances_are_there_too(browser: Browser, report: Path) -> None:
