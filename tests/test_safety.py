@@ -51,7 +51,7 @@ ROOMS = {
     "subprocess": ("data_pipeline.search.process",),
     "ctypes": ("helixfold.execution.allocator",),
     "tarfile": ("helixfold.weights.download", "data_pipeline.search.server_results"),
-    "zipfile": ("data_pipeline.arrays", "helixfold.weights", "helixfold.write.archive"),
+    "zipfile": ("data_pipeline.archive", "data_pipeline.arrays", "helixfold.weights", "helixfold.write.archive"),
     "requests": ("helixfold.weights.remote", "data_pipeline.search.server"),
     "urllib3": ("helixfold.weights.remote", "data_pipeline.search.server"),
     "socket": ("helixfold.parallel",),

@@ -2,18 +2,21 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.parse.text import content_lines, read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
-MAX_FASTA_BYTES = 512 * 2**20
+MAX_FASTA_BYTES = 128 * 2**20
+MAX_RECORDS = 100_000  # each becomes a directory
 MAX_RESIDUES = 100_000
+MAX_RECORD_BYTES = 2**20  # with blanks
 MAX_NAME_BYTES = 199  # file names have 255, and endings are added to this one
 
+_TOO_LONG = f"at most {MAX_RESIDUES:,} residues are allowed"
 _LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)
 # What letters that are none mean in the files that have them.
 _HINTS = {
@@ -27,7 +30,7 @@ _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\
 _WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FastaRecord:
     """One target: its name (first word of the header), the rest of the header, and its residues in upper case."""
 
@@ -39,19 +42,24 @@ class FastaRecord:
 
 def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
     """All records of a plain or gzip FASTA file of at most `MAX_FASTA_BYTES` (unpacked); see `parse_fasta`."""
-    return parse_fasta(read_text_bytes(path, MAX_FASTA_BYTES), path=path)
+    return _records(read_lines(path, MAX_FASTA_BYTES), path)
 
 
 def parse_fasta(content: bytes, *, path: str | PathLike[str] = "FASTA") -> list[FastaRecord]:
-    """All records of the text of a FASTA file with `\\n` line ends, in order.
+    """All records of the text of a FASTA file, in order; at most `MAX_RECORDS`.
 
     Lower case is accepted; spaces within a sequence and one `*` at its end are dropped. B, J, O, U, X and Z are kept
     as letters (they are unknown residues to the model). Anything else is an `InputError` with `path`, line, column
     and record; so are names that are not safe as a directory or that differ only in case.
     """
+    return _records(content_lines(content, path), path)
+
+
+def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRecord]:
     records: list[FastaRecord] = []
     first_use: dict[str, FastaRecord] = {}
-    for line, header, sequence_lines in _split(path, content.split(b"\n")):
+    for line, header, sequence_lines in _split(path, lines):
+        check_count(len(records), path, line)
         name, description = _header(path, line, header)
         sequence = _sequence(path, line, name, sequence_lines)
         record = FastaRecord(name=name, description=description, sequence=sequence, line=line)
@@ -111,22 +119,40 @@ def file_key(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def _split(path: str | PathLike[str], lines: list[bytes]) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:
+def check_count(records: int, path: str | PathLike[str], line: int) -> None:
+    """One more record must not be too many."""
+    if records >= MAX_RECORDS:
+        problem = f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file"
+        raise InputError.at(path, problem, line=line)
+
+
+def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:
     """Header line number, header without '>', and the numbered lines up to the next header."""
     header: tuple[int, bytes] | None = None
     body: list[tuple[int, bytes]] = []
+    size = 0
     for number, line in enumerate(lines, start=1):
         if line.startswith(b">"):
             if header is not None:
                 yield *header, body
-            header, body = (number, line[1:]), []
+            header, body, size = (number, line[1:]), [], 0
         elif header is not None:
+            if not line:
+                continue
             body.append((number, line))
+            size += len(line)
+            if size > MAX_RECORD_BYTES:
+                problem = f"the record goes on for more than {MAX_RECORD_BYTES:,} bytes; {_TOO_LONG}"
+                raise InputError.at(path, problem, line=header[0], record=_shown(header[1]))
         elif line.strip():
             kind = "binary data" if b"\0" in line else "a sequence"
             raise InputError.at(path, f"{kind} before any '>name' header; is this a FASTA file?", line=number)
     if header is not None:
         yield *header, body
+
+
+def _shown(header: bytes) -> str:
+    return header.decode("utf-8", "replace").split(maxsplit=1)[0] if header.strip() else ""
 
 
 def _header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:
@@ -155,9 +181,7 @@ def _sequence(path: str | PathLike[str], line: int, name: str, lines: list[tuple
     if not sequence:
         raise InputError.at(path, "the record has no sequence; add residues or remove it", line=line, record=name)
     if len(sequence) > MAX_RESIDUES:
-        raise InputError.at(
-            path, f"{len(sequence):,} residues, and at most {MAX_RESIDUES:,} are allowed", line=line, record=name
-        )
+        raise InputError.at(path, f"it has {len(sequence):,} residues; {_TOO_LONG}", line=line, record=name)
     if (kind := check_kind(sequence)) is not None:
         raise InputError.at(path, kind, line=line, record=name)
     return sequence

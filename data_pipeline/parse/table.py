@@ -1,19 +1,26 @@
 """Reading targets from a CSV table with columns `id` and `sequence`."""
 
 import csv
-import io
+from collections.abc import Iterable
 from os import PathLike
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.fasta import MAX_RESIDUES, FastaRecord, check_kind, check_letters, check_name, file_key
-from data_pipeline.parse.text import read_text_bytes
-
-MAX_CSV_BYTES = 256 * 2**20
+from data_pipeline.parse.fasta import (
+    MAX_FASTA_BYTES,
+    MAX_RESIDUES,
+    FastaRecord,
+    check_count,
+    check_kind,
+    check_letters,
+    check_name,
+    file_key,
+)
+from data_pipeline.parse.text import content_lines, read_lines
 
 
 def read_table(path: str | PathLike[str]) -> list[FastaRecord]:
-    """All records of a plain or gzip CSV file of at most `MAX_CSV_BYTES` (unpacked); see `parse_table`."""
-    return parse_table(read_text_bytes(path, MAX_CSV_BYTES), path=path)
+    """All records of a plain or gzip CSV file of at most `MAX_FASTA_BYTES` (unpacked); see `parse_table`."""
+    return _records(read_lines(path, MAX_FASTA_BYTES), path)
 
 
 def parse_table(content: bytes, *, path: str | PathLike[str] = "CSV") -> list[FastaRecord]:
@@ -21,9 +28,13 @@ def parse_table(content: bytes, *, path: str | PathLike[str] = "CSV") -> list[Fa
 
     Names and letters must be as in FASTA (see `parse_fasta`); anything else is an `InputError` with `path` and line.
     """
-    rows = csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline=""), strict=True)
+    return _records(content_lines(content, path), path)
+
+
+def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRecord]:
+    rows = csv.reader((line.decode("utf-8", "replace") + "\n" for line in lines), strict=True)
     records: list[FastaRecord] = []
-    lines: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     try:
         header = [cell.strip().lower() for cell in next(rows, [])]
         if header.count("id") != 1 or header.count("sequence") != 1:
@@ -36,8 +47,9 @@ def parse_table(content: bytes, *, path: str | PathLike[str] = "CSV") -> list[Fa
                 problem = f"{len(row)} cells where the first line names {len(header)} columns"
                 raise InputError.at(path, problem, line=rows.line_num)
             cells = dict(zip(header, row, strict=True))
+            check_count(len(records), path, rows.line_num)
             record = _record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper())
-            earlier = lines.setdefault(file_key(record.name), record.line)
+            earlier = first_lines.setdefault(file_key(record.name), record.line)
             if earlier != record.line:
                 problem = f"the same name as in line {earlier}, on some file systems at least; give each row its own"
                 raise InputError.at(path, problem, line=record.line, record=record.name)

@@ -15,6 +15,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _CHUNK = 2**20
+# Gzip shrinks text to a 1,030th at most, and the most regular of alignments to about a hundredth.
+_MAX_RATIO, _SURELY_FINE = 500, 2**24
 
 
 def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
@@ -50,8 +52,8 @@ def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[
             if chunk.startswith(_UTF16_MARKS):
                 raise _utf16(path)
             chunk, at_start = chunk.removeprefix(_UTF8_MARK), False
-        if after_return:
-            chunk = chunk.removeprefix(b"\n")
+        if after_return and chunk:
+            chunk, after_return = chunk.removeprefix(b"\n"), False
         after_return = chunk.endswith(b"\r") or (after_return and not chunk)
         if b"\r" in chunk:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -82,6 +84,9 @@ def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
                 size += len(chunk)
                 if size > max_bytes:
                     raise InputError.at(path, f"it holds more than {max_bytes:,} bytes of text, the most that is read")
+                if packed and size > _SURELY_FINE and size > _MAX_RATIO * file.tell():
+                    problem = f"it unpacks to more than {_MAX_RATIO} times its size, as no sequences or structures do"
+                    raise InputError.at(path, f"{problem}; is it a gzip bomb?")
                 yield chunk
     except InputError:
         raise

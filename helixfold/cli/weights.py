@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_pipeline.archive import require_file
 from data_pipeline.errors import InputError
 from helixfold import presets
 from helixfold.presets import PRESETS
 from helixfold.weights import alphafold, openfold
-from helixfold.weights.archive import require_file
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters, parameters_directory
 from helixfold.weights.find import trained_preset

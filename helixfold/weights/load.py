@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from data_pipeline.archive import damage_named, require_file
 from data_pipeline.errors import InputError, printable
 from helixfold.config import ConfigError, ModelConfig
 from helixfold.weights import alphafold, openfold
-from helixfold.weights.archive import damage_named, require_file
 from helixfold.weights.checkpoint import load_checkpoint, read_header
 from helixfold.weights.conversion import Shapes, shapes_of
 from helixfold.weights.fit import Format, require_fit

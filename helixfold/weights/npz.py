@@ -13,9 +13,9 @@ from typing import IO, Self
 
 import numpy as np
 
+from data_pipeline.archive import CHUNK_BYTES, Limits, damage_named, open_archive
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
-from helixfold.weights.archive import CHUNK_BYTES, Limits, damage_named, open_archive
 
 # DeepMind's files have 265 to 400 arrays of up to four axes, 373 MB in all.
 LIMITS = Limits(members=2000)

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from data_pipeline.archive import Limits, open_archive
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
 from helixfold.config import ModelConfig
-from helixfold.weights.archive import Limits, open_archive
 from helixfold.weights.conversion import KEEP, Row, to_ours, to_theirs
 from helixfold.weights.table import table
 

@@ -131,14 +131,14 @@ A_NAME = "alphafold/alphafold_iteration/evoformer/preprocess_1d//weights"
 
 FEATURES = {
     "features that are not there": bad("predict --features no.npz", {}, "no.npz", "No such file"),
-    "features that are text": ready(lambda: b"hello", "not a complete .npz", "again"),
-    "features that are empty": ready(lambda: b"", "not a complete .npz"),
-    "features that were cut": ready(lambda: npz(features())[:-400], "not a complete .npz"),
+    "features that are text": ready(lambda: b"hello", "damaged", "get it again"),
+    "features that are empty": ready(lambda: b"", "damaged, incomplete"),
+    "features that were cut": ready(lambda: npz(features())[:-400], "damaged, incomplete"),
     "features with a changed byte": ready(lambda: npz(features()).replace(b"\4\0\0\0", b"\5\0\0\0", 1), "f.npz"),
     "pickled features": ready(
         lambda: npz({**features(), "msa": np.array(Exploit(), dtype=object)}, pickled=True), "f.npz"
     ),
-    "features that are a pickle": ready(lambda: pickle.dumps(features()), "not a complete .npz"),
+    "features that are a pickle": ready(lambda: pickle.dumps(features()), "damaged, incomplete"),
     "features without the alignment": ready(lambda: npz(without("msa")), "msa missing", "make the features again"),
     "features without a name": ready(lambda: npz(without("domain_name")), "domain_name missing"),
     "features named to climb": changed("'../../x'", "another directory", domain_name="../../x"),
@@ -173,7 +173,7 @@ FEATURES = {
 }
 
 WEIGHTS = {
-    "weights that are not there": bad("predict x.fasta --weights no.npz", {"x.fasta": FASTA}, "no.npz", "no such"),
+    "weights that are not there": bad("predict x.fasta --weights no.npz", {"x.fasta": FASTA}, "no.npz", "o such"),
     "weights of an unknown kind": weights("w.h5", lambda: b"\x89HDF\r\n", "is no parameter file", ".safetensors"),
     "weights whose name says no model": bad(
         "predict x.fasta --weights w.npz", {"x.fasta": FASTA, "w.npz": b""}, "w.npz", "--models"
@@ -233,14 +233,14 @@ WEIGHTS = {
         made=True,
     ),
     "a pipe as weights": bad(
-        "predict x.fasta --models tiny --weights w.npz", {"x.fasta": FASTA, "w.npz": os.mkfifo}, "w.npz", "regular"
+        "predict x.fasta --models tiny --weights w.npz", {"x.fasta": FASTA, "w.npz": os.mkfifo}, "w.npz", "pipe"
     ),
     "weights' path that is too long": bad(f"predict x.fasta --weights {'w' * 300}", {"x.fasta": FASTA}, "w"),
-    "inspecting what is not there": bad("weights inspect no.npz", {}, "no.npz", "no such"),
+    "inspecting what is not there": bad("weights inspect no.npz", {}, "no.npz", "o such"),
     "inspecting text": inspected("w.npz", lambda: b"hello", "get it again"),
     "inspecting a program": inspected("w", lambda: b"\x7fELF" + bytes(99), "is no parameter file"),
     "inspecting a pickle": inspected("w.pt", lambda: pickle.dumps(Exploit()), "w.pt"),
-    "converting what is not there": bad("weights convert no.npz w.pt", {}, "no.npz", "no such"),
+    "converting what is not there": bad("weights convert no.npz w.pt", {}, "no.npz", "o such"),
     "converting to another format": bad("weights convert w.npz w.h5", {"w.npz": b"x"}, "w.h5", ".safetensors"),
     "converting over a file": bad(
         "weights convert w.npz v.pt",

@@ -68,7 +68,14 @@ FASTA = {
     "gzip that was changed": bad(
         "predict x.fasta.gz", {"x.fasta.gz": gzip.compress(GOOD)[:20] + b"\0\0\0\0\0\0\0"}, "x.fasta.gz", "damaged"
     ),
-    "a chain of 10 million residues": fasta(b">titin\n" + b"MK" * 5_000_000, "'titin'", "10,000,000", "100,000"),
+    "a chain of 10 million residues": fasta(
+        b">titin\n" + b"MK" * 30 + b"MK\n" * 5_000_000, "line 1", "'titin'", "100,000"
+    ),
+    "a chain of a million residues in one line": fasta(
+        b">x\n" + b"MK" * 500_000, "line 1", "'x'", "1,000,000", "100,000"
+    ),
+    "10 million residues in one line": fasta(b">x\n" + b"MK" * 5_000_000, "line 2", "is this a text file?"),
+    "more records than anybody folds": fasta(b"".join(b">%d\nMK\n" % n for n in range(100_001)), "100,000", "divide"),
     "a million empty records": fasta(b">\n" * 1_000_000, "line 1", "name is empty"),
 }
 

@@ -49,7 +49,7 @@ def test_arrays_come_back_as_saved(tmp_path: Path) -> None:
 def test_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "bomb.npz"
     path.write_bytes(npz(a=np.zeros(10**7)))
-    with pytest.raises(InputError, match=r"bomb.npz: it unpacks to 80,000,\d+ bytes"):
+    with pytest.raises(InputError, match=r"bomb.npz: has [0-9,]+ bytes and would unpack to 80,000,\d+"):
         read_npz(path, max_bytes=10**7)
 
 
@@ -68,7 +68,7 @@ def test_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
 def test_dishonest_array_header_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(archive({"a.npy": header(text) + b"\0" * 16}))
-    with pytest.raises(InputError, match=rf"a\.npz: not a complete \.npz file \(.*{problem}"):
+    with pytest.raises(InputError, match=rf"a\.npz: .*(is damaged|header is damaged).*{problem}"):
         read_npz(path)
 
 

@@ -98,7 +98,7 @@ def test_other_bytes_are_refused(content: bytes, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="No such file"):
         load_checkpoint(tmp_path / "x.safetensors")
 
 

@@ -66,7 +66,7 @@ def test_ambiguous_letters_are_kept() -> None:
         ),
         (b">\nACD\n", "FASTA, line 1: the name is empty"),
         (b">a\nACD\n>\xff\nACD\n", "FASTA, line 3, record '\ufffd': the name is not valid UTF-8"),
-        (b">a\n" + b"A" * 100_001, "FASTA, line 1, record 'a': 100,001 residues, and at most 100,000"),
+        (b">a\n" + b"A" * 100_001, "FASTA, line 1, record 'a': it has 100,001 residues; at most 100,000"),
     ],
 )
 def test_bad_input_is_told_with_its_place(content: bytes, message: str) -> None:

@@ -68,6 +68,7 @@ def test_utf16_is_told(tmp_path: Path) -> None:
 
 @given(content=st.text("ab\r\n", max_size=30), cuts=st.lists(st.integers(0, 30), max_size=4))
 @example(content="a\r\nb", cuts=[2])
+@example(content="a\r\n\n", cuts=[2, 3])
 @example(content="a\r\nb", cuts=[2, 2, 3])
 def test_lines_are_the_same_however_the_content_comes(content: str, cuts: list[int]) -> None:
     raw = content.encode()

@@ -1,10 +1,9 @@
-"""Opening zip archives that a stranger may have made: `.npz` and `.pt` are such archives.
+"""Opening zip archives that a stranger may have made: features, `.npz` and `.pt` parameters are such archives.
 
 Everything is decided from the archive's directory before a member is unpacked, and a directory of unusual size is not
 even read.
 """
 
-import os
 import struct
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import unreadable_kind
 
 # What zipfile raises on bytes that are no archive, or a damaged one.
 _DAMAGE = (
@@ -37,12 +37,13 @@ _ENTRY_BYTES = 512
 class Limits:
     """What an archive may declare before it is refused.
 
-    Weights hardly compress: an archive that unpacks to more than `ratio` times its size is a bomb.
+    What unpacks to more than `ratio` times its size is a bomb, but for `harmless_bytes`.
     """
 
     members: int
     unpacked_bytes: int = 4 * 2**30
     ratio: int = 100
+    harmless_bytes: int = 0
     compressed: bool = True
 
 
@@ -73,11 +74,14 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def require_file(path: Path) -> None:
-    """A directory, a pipe or a device would be opened and never end."""
-    if not os.path.exists(path):  # pathlib's own raises where a name is too long
-        raise InputError.at(path, "there is no such file")
-    if not path.is_file():
-        raise InputError.at(path, "is not a regular file")
+    """A pipe or a device would be opened and never end."""
+    try:
+        problem = unreadable_kind(path)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError.at(path, f"cannot be read: {reason}") from error
+    if problem is not None:
+        raise InputError.at(path, f"cannot be read: {problem}")
 
 
 def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: Limits) -> None:
@@ -97,11 +101,11 @@ def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: Limits
     if sum(member.compress_size for member in members) > size:
         raise InputError.at(path, "declares more data than it has: it is incomplete, or its members overlap")
     unpacked = sum(member.file_size for member in members)
-    if unpacked > min(limits.unpacked_bytes, limits.ratio * size):
+    if unpacked > min(limits.unpacked_bytes, max(limits.ratio * size, limits.harmless_bytes)):
         raise InputError.at(
             path,
             f"has {size:,} bytes and would unpack to {unpacked:,}, more than {limits.unpacked_bytes:,} bytes "
-            f"or {limits.ratio} times its size; it is not a parameter file",
+            f"or {limits.ratio} times its size; no such file does",
         )
 
 
