@@ -42,14 +42,41 @@ def lddt(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"], re
     return 0.0 if np.isnan(score) else score
 
 
+def residue_lddt(
+    predicted: Float[np.ndarray, "n 3"],
+    true: Float[np.ndarray, "n 3"],
+    residue: Int[np.ndarray, " n"],
+    *,
+    of: Bool[np.ndarray, " n"] | None = None,
+    to: Bool[np.ndarray, " n"] | None = None,
+) -> tuple[Float[np.ndarray, " residues"], float]:
+    """`lddt` of each residue, from number 0 on and NaN where it has no distances, and of all of them.
+
+    Of the distances from all atoms, or some, to all others, or some.
+    """
+    atoms = structure.AtomArray(len(true))
+    atoms.coord = true.astype(np.float32)
+    atoms.res_id = residue
+    points = predicted.astype(np.float32)
+    each, whole = (
+        structure.lddt(atoms, points, aggregation=bins, atom_mask=of, partner_mask=to)
+        for bins in (residue.astype(np.int64), "all")
+    )
+    return np.asarray(each, np.float64), 0.0 if np.isnan(whole) else float(whole)
+
+
 def rmsd(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> float:
     """Root mean square distance under the superposition that makes it least, in Angstrom."""
     fitted, _ = structure.superimpose(true.astype(np.float64), predicted.astype(np.float64))
     return float(structure.rmsd(true.astype(np.float64), fitted))
 
 
-def superposed_scores(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> Superposed:
+def superposed_scores(
+    predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"], length: int | None = None
+) -> Superposed:
     """TM-score (Zhang & Skolnick 2004), GDT and RMSD of the C-alpha atoms that a true structure of n residues has.
+
+    `length` is that of the true structure where the prediction lacks some of its residues; they count as wrong.
 
     As in the TM-score program, superpositions are sought from every fragment of six lengths, each refined on the pairs
     that it brings together; the TM-score and every count of GDT is the best that any of them gives. Where the
@@ -57,10 +84,10 @@ def superposed_scores(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarra
     """
     if not np.isfinite(predicted).all():
         return Superposed(tm_score=0.0, gdt_ts=0.0, gdt_ha=0.0, rmsd=float("nan"))
-    length = len(true)
+    length = length or len(true)
     scale = max(0.5, 1.24 * np.cbrt(length - 15) - 1.8)
     search = _Search(predicted, true, scale)
-    for size in _fragment_sizes(length):
+    for size in _fragment_sizes(len(true)):
         search.from_fragments(size)
     within = search.within / length
     return Superposed(

@@ -10,7 +10,7 @@ import helixfold
 from data_pipeline.errors import InputError, SearchError, printable
 from helixfold.cli.parser import CommandParser
 
-COMMANDS = ("predict", "features", "relax", "report", "train", "layouts", "doctor", "weights", "benchmark")
+COMMANDS = ("predict", "features", "relax", "evaluate", "report", "train", "layouts", "doctor", "weights", "benchmark")
 FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 

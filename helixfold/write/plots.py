@@ -49,7 +49,7 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
     """A PNG with one line of pLDDT (0 to 100) per model over the confidence bands; models in order of rank."""
     legend_columns = min(3, len(plddts))
     legend_rows = math.ceil(len(plddts) / legend_columns)
-    figure = _figure(8.0, 3.6 + 0.22 * legend_rows, notes)
+    figure = new_figure(8.0, 3.6 + 0.22 * legend_rows, notes)
     axes = figure.add_subplot()
     length = max(len(values) for values in plddts.values())
 
@@ -87,7 +87,7 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.legend(loc="outside upper center", ncols=legend_columns, frameon=False, fontsize=8.5)
-    return _png(figure)
+    return to_png(figure)
 
 
 def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes: Sequence[str] = ()) -> bytes:
@@ -95,7 +95,7 @@ def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes
     columns = min(_PAE_COLUMNS, len(paes))
     rows = math.ceil(len(paes) / columns)
     side = 4.2 if len(paes) == 1 else 2.4
-    figure = _figure(columns * side + 1.3, rows * (side + 0.25) + 0.5, notes)
+    figure = new_figure(columns * side + 1.3, rows * (side + 0.25) + 0.5, notes)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for place, (axes, (model, pae)) in enumerate(zip(panels, paes.items(), strict=False)):
         length = len(pae)
@@ -119,7 +119,7 @@ def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes
     bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.02 if len(paes) > 1 else 0.04)
     bar.set_label("Expected position error (Å)", fontsize=9)
     bar.ax.tick_params(labelsize=8)
-    return _png(figure)
+    return to_png(figure)
 
 
 def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: Depth) -> bytes:
@@ -135,7 +135,7 @@ def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: Depth) -> bytes:
     rows = np.argsort(identity, kind="stable")[rows]
     shown = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
 
-    figure = _figure(8.0, 4.2, ())
+    figure = new_figure(8.0, 4.2, ())
     axes = figure.add_subplot()
     # Light where rows are distant, as most are: the line is seen on them.
     image = axes.imshow(
@@ -161,7 +161,7 @@ def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: Depth) -> bytes:
     bar = figure.colorbar(image, ax=axes, pad=0.02)
     bar.set_label("Identity to the target", fontsize=9)
     bar.ax.tick_params(labelsize=8)
-    return _png(figure)
+    return to_png(figure)
 
 
 def _round_numbers(most: int) -> MaxNLocator:
@@ -169,7 +169,7 @@ def _round_numbers(most: int) -> MaxNLocator:
     return MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
 
 
-def _figure(width: float, height: float, notes: Sequence[str]) -> Figure:
+def new_figure(width: float, height: float, notes: Sequence[str]) -> Figure:
     """An empty figure, sizes in inches, with the notes as small print under it."""
     lines = [line for note in notes for line in textwrap.wrap(plain_text(note), int(width * 17))]
     print_height = 0.13 * len(lines) + (0.1 if lines else 0)
@@ -184,7 +184,7 @@ def _figure(width: float, height: float, notes: Sequence[str]) -> Figure:
     return figure
 
 
-def _png(figure: Figure) -> bytes:
+def to_png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     # Without this, matplotlib writes its own version into the file.
     figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})

@@ -1,0 +1,101 @@
+"""The structures of two directories: predictions as helixfold, AlphaFold or ColabFold leave them, and references."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_pipeline.errors import InputError
+
+SUFFIXES = tuple(f"{kind}{packed}" for kind in (".cif", ".mmcif", ".pdb", ".ent") for packed in ("", ".gz"))
+_RANKED = re.compile(r"ranked_(\d+)\.(cif|pdb)")
+# ColabFold's <target>_relaxed_rank_001_<model>_seed_000.pdb.
+_COLABFOLD = re.compile(r"(?P<target>.+)_(?P<kind>un)?relaxed_rank_(?P<rank>\d+)(_.*)?\.pdb")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureFile:
+    """One structure to compare: its target's name, and its rank among the target's predictions from 0."""
+
+    name: str
+    path: Path
+    rank: int = 0
+
+
+def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFile]:
+    """The best prediction of each target, or all; sorted by name and rank.
+
+    `path` is an output directory of targets, one target's directory, a directory of structure files, or one file.
+    """
+    if not path.is_dir():
+        return [StructureFile(name=_stem(path), path=path)] if _is_file(path) else []
+    found = _ranked(path, all_ranks=all_ranks)
+    if not found:
+        for inside in sorted(path.iterdir()):
+            if inside.is_dir():
+                found += _ranked(inside, all_ranks=all_ranks)
+    if not found:
+        found = _plain(path, all_ranks=all_ranks)
+    if not found:
+        raise InputError.at(
+            path, f"it has no predictions: neither <target>/ranked_0.pdb nor files that end in {', '.join(SUFFIXES)}"
+        )
+    return sorted(found, key=lambda each: (each.name, each.rank))
+
+
+def find_references(path: Path) -> list[StructureFile]:
+    """Every structure file of a directory, or the one that is named; sorted by name."""
+    if not path.is_dir():
+        return [StructureFile(name=_stem(path), path=path)] if _is_file(path) else []
+    found = [
+        StructureFile(name=_stem(each), path=each)
+        for each in sorted(path.iterdir())
+        if each.name.lower().endswith(SUFFIXES) and each.is_file()
+    ]
+    if not found:
+        raise InputError.at(path, f"it has no structures: no file ends in {', '.join(SUFFIXES)}")
+    names: dict[str, Path] = {}
+    for each in found:
+        if each.name.casefold() in names:
+            raise InputError.at(
+                each.path, f"{names[each.name.casefold()].name} has the same name; keep one of them in the directory"
+            )
+        names[each.name.casefold()] = each.path
+    return found
+
+
+def _ranked(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
+    """What a target's directory has under ranks; mmCIF first, for it holds what PDB cannot."""
+    found: dict[int, Path] = {}
+    for path in sorted(directory.iterdir()):
+        match = _RANKED.fullmatch(path.name)
+        if match and (all_ranks or int(match[1]) == 0):
+            found.setdefault(int(match[1]), path)
+    return [StructureFile(name=directory.resolve().name, path=path, rank=rank) for rank, path in found.items()]
+
+
+def _plain(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
+    found: dict[tuple[str, int], Path] = {}
+    for path in sorted(directory.iterdir()):
+        if not (path.name.lower().endswith(SUFFIXES) and path.is_file()):
+            continue
+        match = _COLABFOLD.fullmatch(path.name)
+        if match is None:
+            found.setdefault((_stem(path), 0), path)
+        elif all_ranks or int(match["rank"]) == 1:
+            # Relaxed ones come first in the order of names, and are what ColabFold's users look at.
+            found.setdefault((match["target"], int(match["rank"]) - 1), path)
+    return [StructureFile(name=name, path=path, rank=rank) for (name, rank), path in found.items()]
+
+
+def _is_file(path: Path) -> bool:
+    if not path.is_file():
+        raise InputError.at(path, "there is no such file or directory")
+    return True
+
+
+def _stem(path: Path) -> str:
+    name = path.name
+    for suffix in sorted(SUFFIXES, key=len, reverse=True):
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return name
