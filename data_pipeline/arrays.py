@@ -3,6 +3,7 @@
 import math
 import tokenize
 import zipfile
+from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 
@@ -20,8 +21,10 @@ _RATIO, _HARMLESS_BYTES = 300, 2**26
 _NO_HEADER = (MemoryError, SyntaxError, tokenize.TokenError)
 
 
-def read_npz(path: str | PathLike[str], max_bytes: int = MAX_NPZ_BYTES) -> dict[str, np.ndarray]:
-    """All arrays of an `.npz` file by name.
+def read_npz(
+    path: str | PathLike[str], max_bytes: int = MAX_NPZ_BYTES, names: Collection[str] | None = None
+) -> dict[str, np.ndarray]:
+    """All arrays of an `.npz` file by name, or those of these names.
 
     Memory is bounded before anything is unpacked: an archive that declares more than `max_bytes`, or an array that
     declares more data than its member holds, is refused. Raises `InputError` for anything that is not such a file.
@@ -34,7 +37,8 @@ def read_npz(path: str | PathLike[str], max_bytes: int = MAX_NPZ_BYTES) -> dict[
                 name = member.filename.removesuffix(".npy")
                 if name == member.filename:
                     raise InputError.at(path, f"not a plain .npz: '{printable(name)}' is no array")
-                arrays[name] = _read_array(archive, member)
+                if names is None or name in names:
+                    arrays[name] = _read_array(archive, member)
     except _NO_HEADER as error:
         raise InputError.at(
             path, f"an array's header is damaged ({printable(str(error))}); get the file again"

@@ -19,13 +19,12 @@ from helixfold.cli.record import search_identities
 from helixfold.cli.relaxing import ToRelax
 from helixfold.cli.resuming import Outlook, outlook
 from helixfold.cli.searching import check_earlier, check_output, search_for_all
-from helixfold.cli.turns import FAILURES, SOME_FAILED, Turns, close
+from helixfold.cli.turns import FAILURES, SOME_FAILED, Turns, archive, close
 from helixfold.device import pick_device
 from helixfold.inference import FoldingOptions
 from helixfold.parallel.crew import Crew, sharers
 from helixfold.stages import Stages
 from helixfold.weights.find import find_models
-from helixfold.write.archive import write_archive
 from helixfold.write.index import Index
 from helixfold.write.report_tables import UNTRAINED
 
@@ -119,9 +118,8 @@ def _fold_all(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
     def search() -> None:
         if crew.mesh.is_first:
             sweep(output, [job.name for job in jobs])
-            for each in found:
-                if each.finished and batch.archive:
-                    write_archive(output / each.name)
+            if batch.archive:
+                archive([output / each.name for each in found if each.finished])
             search_for_all([job.target for job, _ in left if job.target is not None], method.searches, output)
 
     with loading.stage("searches for all targets"):

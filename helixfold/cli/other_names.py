@@ -210,7 +210,7 @@ OTHER_NAMES: tuple[OtherName, ...] = (
         "relax-stiffness",
         "relax-max-outer-iterations",
     ),
-    *_names(ALPHAFOLD, "one", "files, with commas between", inputs, "fasta_paths"),
+    *_names(ALPHAFOLD, "one", "files, with commas between; headers name targets", inputs, "fasta_paths"),
     *_names(ALPHAFOLD, "one", "--output", same("output", Path), "output_dir"),
     *_names(ALPHAFOLD, "one", "--databases, and --weights if it has params/", data_directory, "data_dir"),
     *_names(ALPHAFOLD, "one", "--preset", model_preset, "model_preset"),

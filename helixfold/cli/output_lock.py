@@ -6,7 +6,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -45,11 +45,11 @@ def output_held(output: Path, crew: Crew) -> Iterator[None]:
 def sweep(output: Path, names: Iterable[str]) -> None:
     """Remove what a killed run had not finished writing, here and in these targets' directories."""
     for directory in (output, *(output / name / inside for name in names for inside in ("", RESULTS_DIRECTORY))):
-        if not directory.is_dir():
-            continue
-        for path in directory.iterdir():
-            if _PARTIAL.fullmatch(path.name) and not path.is_dir():
-                path.unlink(missing_ok=True)
+        # What cannot be removed harms nobody.
+        with suppress(OSError):
+            for path in directory.iterdir():
+                if _PARTIAL.fullmatch(path.name) and not path.is_dir():
+                    path.unlink()
 
 
 def _locked(stack: ExitStack, output: Path, kind: int) -> TextIO | None:

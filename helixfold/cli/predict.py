@@ -176,7 +176,7 @@ def _run_here(options: argparse.Namespace) -> int:
     allocator.keep_few_kernels()
     try:
         with assembled(options.device, options.ranks_per_target) as crew, allocator.freed_memory_kept():
-            jobs, chosen, plan, memory = crew.world.together(lambda: _read(options))
+            jobs, chosen, plan, memory = crew.world.together(lambda: _read(options, tells=crew.mesh.is_first))
             return predict(
                 jobs,
                 output=options.output,
@@ -200,17 +200,18 @@ def _run_here(options: argparse.Namespace) -> int:
 
 
 def _read(
-    options: argparse.Namespace,
+    options: argparse.Namespace, *, tells: bool
 ) -> tuple[list[Job], tuple[Sequence[str], FoldingOptions], SearchPlan, MemoryOptions]:
     """What the command line asks for."""
     models, folding = _folding(options)
     if options.features and not options.inputs:
         searching.refuse(options, searching.OPTIONS, "would do nothing: features are ready; give it the sequences")
-    plan = searching.plan_of(options)
+    plan = searching.plan_of(options, tells=tells)
     _refuse_an_output(options.inputs)
     targets = read_targets(options.inputs, options.msa, options.templates)
     if options.msa_mode == searching.SINGLE_SEQUENCE:
-        if left_out := [target.name for target in targets if target.alignments]:
+        left_out = [target.name for target in targets if target.alignments]
+        if left_out and tells:
             print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
         targets = [replace(target, alignments=()) for target in targets]
     ready = read_features(options.features)

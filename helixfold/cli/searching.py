@@ -11,6 +11,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
+from data_pipeline.arrays import read_npz
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.schema import Features
 from data_pipeline.files import replacing
@@ -122,18 +123,20 @@ def profile_of(options: argparse.Namespace) -> DatabaseProfile:
     return sequence_databases(options.database)
 
 
-def plan_of(options: argparse.Namespace) -> SearchPlan:
-    """The searches that the options ask for; notes on databases that are left out go to the screen."""
+def plan_of(options: argparse.Namespace, *, tells: bool = True) -> SearchPlan:
+    """The searches that the options ask for.
+
+    One process of several `tells` on the screen which databases are left out, and where sequences are sent.
+    """
     if options.threads < 1:
         raise InputError(f"--threads must be at least 1, got {options.threads}")
     url = _server_of(options)
     profile = profile_of(options)
-    for note in profile.notes:
-        print(f"helixfold: {note}", file=sys.stderr)
     mode = _SERVER_MODES.get(options.msa_mode, "env")
     server = None if url is None else ServerOptions(url=url, mode=mode)
-    if url is not None:
-        print(f"helixfold: sequences are sent to {printable(url)}", file=sys.stderr)
+    sending = [] if url is None else [f"sequences are sent to {printable(url)}"]
+    for note in [*profile.notes, *sending] if tells else []:
+        print(f"helixfold: {note}", file=sys.stderr)
     return plan_searches(
         profile,
         cpus=options.threads,
@@ -204,9 +207,10 @@ def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
 def _sequence_of(path: Path) -> str | None:
     """The protein of earlier features; None if they are damaged, and so are made again."""
     try:
-        return Features.load(path).sequence
+        found = read_npz(path, names=("sequence",)).get("sequence")
     except InputError:
         return None
+    return str(found) if found is not None and found.ndim == 0 and found.dtype.kind == "U" else None
 
 
 def check_output(output: Path, sequences: Mapping[str, str]) -> None:

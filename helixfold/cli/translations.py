@@ -187,5 +187,7 @@ def models(options: argparse.Namespace) -> None:
         )
     if count is not None and not re.fullmatch("[1-5]", count):
         raise InputError(f"--num-models is a number from 1 to 5, got '{printable(count)}'")
-    models = [sets[kind or "auto"][int(number) - 1] for number in numbers]
-    options.models = models[: int(count or 5)]
+    chosen = [sets[kind or "auto"][int(number) - 1] for number in numbers]
+    options.models = chosen[: int(count or 5)]
+    # What was read goes to other processes, which resolve it again.
+    options.other_type = options.other_count = options.other_order = None

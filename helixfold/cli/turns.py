@@ -104,6 +104,15 @@ class _HowFar:
             tqdm.write(f"helixfold: {done} of {self._count} targets are done", file=sys.stderr)
 
 
+def archive(directories: Sequence[Path]) -> None:
+    """Pack targets that were finished before; that one cannot be packed is no reason not to fold the others."""
+    for directory in directories:
+        try:
+            write_archive(directory)
+        except OSError as error:
+            tqdm.write(f"{directory.name}: not packed: {error.strerror or error}", file=sys.stderr)
+
+
 def close(queue: Queue, output: Path) -> int:
     """Once for all processes: what failed, in a file and as the exit code."""
     failures = queue.failures()

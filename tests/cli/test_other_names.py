@@ -18,6 +18,8 @@ def read(*arguments: object) -> argparse.Namespace:
     given = ["predict", "a.fasta", *map(str, arguments)]
     options = _parser(given).parse_args(given)
     other_names.resolve(options)
+    # As in processes that are started with what was read.
+    other_names.resolve(options)
     return options
 
 
