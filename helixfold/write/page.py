@@ -76,9 +76,9 @@ def _thousands(number: float) -> str:
     return f"{number:,}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """As people say it: 0.04 s, 12 s, 3 min 20 s, 2 h 5 min."""
-    if seconds < 10:
+    if seconds < 9.5:
         return f"{seconds:.2g} s" if seconds >= 0.01 else "under 0.01 s"
     whole = round(seconds)
     if whole < 60:
@@ -102,7 +102,7 @@ def _address(name: str) -> str:
 
 _FILTERS: Mapping[str, Callable[..., str]] = {
     "thousands": _thousands,
-    "duration": _duration,
+    "duration": duration,
     "size": _size,
     "address": _address,
 }

@@ -99,6 +99,23 @@ def test_a_clicked_pair_stays_until_it_is_let_go(browser: Browser, report: Path)
     browser.until(lambda: marked(browser) == "")
 
 
+def test_pointing_at_the_structure_marks_the_residue_in_the_plots(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run("style.value = 'spheres'; style.dispatchEvent(new Event('change'))")
+    # The atom that is nearest to the reader has nothing before it.
+    number, right, down = browser.run(
+        "const { viewer: drawn } = viewer, atoms = drawn.selectedAtoms({atom: 'CA'});"
+        "const front = atoms.reduce((one, other) => other.z > one.z ? other : one);"
+        "const box = viewer.getBoundingClientRect(), at = drawn.modelToScreen({x: front.x, y: front.y, z: front.z});"
+        "return [front.resi, at.x - box.left - scrollX, at.y - box.top - scrollY]"
+    )
+    browser.point("#viewer", right + 1, down + 1)
+    browser.until(lambda: marked(browser) != "")
+    near = int(marked(browser).removeprefix("A"))
+    assert abs(near - number) <= 4  # a side chain of a neighbour may lie over it
+    assert browser.find("#plddt-readout").text[1:].startswith(f"{near}:")
+
+
 def test_a_drag_over_the_map_colours_both_stretches(browser: Browser, report: Path) -> None:
     browser.open(report)
     before = colours(browser.picture("#viewer"), 0xE6, 0x00, 0x7E, within=120)

@@ -55,8 +55,7 @@ const shown = {
 // Colours come from the style sheet, so that they follow light and dark.
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 function whenLookChanges(draw) {
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
-  addEventListener('beforeprint', draw);
+  for (const media of ['(prefers-color-scheme: dark)', 'print']) matchMedia(media).addEventListener('change', draw);
 }
 function whenResized(element, draw) {
   let width = 0;
