@@ -101,7 +101,8 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
         raise InputError(f"{directory}: there are no parameter files params_<model>.npz in this directory")
     missing = [name for name in names if name not in there]
     if missing:
-        hint = "give --weights, or run 'helixfold weights download'" if weights is None else "give another --weights"
+        fetch = f"run 'helixfold weights download --models {' '.join(missing)}'"
+        hint = f"give --weights, or {fetch}" if weights is None else "give another --weights"
         raise InputError(f"{directory}: there are no parameters of {', '.join(missing)}; {hint}")
     return {name: there[name] for name in names or there}
 
