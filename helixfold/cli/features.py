@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace) -> int:
         searching.refuse(options, searching.OPTIONS, "is for targets to fold, not for a training set")
         return feature_store.run(options)
     searching.refuse(options, FOR_TRAINING_SETS, "is for a training set; give --structures DIR")
-    targets = read_targets(options.inputs, options.msa, options.templates)
+    targets = searching.as_asked(read_targets(options.inputs, options.msa, options.templates), options)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if options.shard is not None and not options.shard[0] < options.shard[1]:

@@ -1,9 +1,7 @@
 """`helixfold predict`: from sequences and alignments to structures, one directory per target."""
 
 import argparse
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -209,11 +207,7 @@ def _read(
     plan = searching.plan_of(options, tells=tells)
     _refuse_an_output(options.inputs)
     targets = read_targets(options.inputs, options.msa, options.templates)
-    if options.msa_mode == searching.SINGLE_SEQUENCE:
-        left_out = [target.name for target in targets if target.alignments]
-        if left_out and tells:
-            print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
-        targets = [replace(target, alignments=()) for target in targets]
+    targets = searching.as_asked(targets, options, tells=tells)
     ready = read_features(options.features)
     jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
     if not jobs:

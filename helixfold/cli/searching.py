@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,16 @@ def _server_of(options: argparse.Namespace) -> str | None:
     if mode == DATABASES and not given & {"databases", "database"}:
         raise InputError(f"--msa-mode {DATABASES} needs to know them; give --databases or --database")
     return options.msa_server or (PUBLIC_SERVER if mode in _SERVER_MODES else None)
+
+
+def as_asked(targets: Sequence[Target], options: argparse.Namespace, *, tells: bool = True) -> list[Target]:
+    """The targets as they are to be read: without their alignments, if single sequences are asked for."""
+    if options.msa_mode != SINGLE_SEQUENCE:
+        return list(targets)
+    left_out = [target.name for target in targets if target.alignments]
+    if left_out and tells:
+        print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
+    return [replace(target, alignments=()) for target in targets]
 
 
 def installed_programs() -> set[str]:

@@ -9,6 +9,7 @@ import gemmi
 import numpy as np
 import pytest
 
+from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target
 from helixfold.cli import effort, finishing, searching
 from helixfold.cli.batches import _sorted
@@ -283,6 +284,9 @@ def test_a_single_sequence_has_no_alignment(runs: Runs, tmp_path: Path) -> None:
     assert runs(a3m, "--msa-mode", "single_sequence") == ["tiny"]
     assert "the alignments of one are not read" in runs.err
     assert json.loads((runs.target / "timings.json").read_text())["msa_rows"] == 1
+    features = tmp_path / "features"
+    assert main(["features", str(a3m), "--msa-mode", "single_sequence", "--output", str(features)]) == 0
+    assert len(Features.load(features / "one" / "features.npz").msa) == 1
 
 
 def test_a_server_is_asked_in_the_mode_that_was_named(

@@ -11,6 +11,8 @@ def test_tasks_are_taken_once_and_their_fate_is_known() -> None:
     assert [queue.take() for _ in range(3)] == [0, 1, 2]
     queue.finished(0)
     queue.finished(1, "it was bad")
+    assert queue.failures_so_far() == {"b": "it was bad"}
+    assert queue.number_finished() == 1
     failures = queue.failures()
     assert list(failures) == ["b", "c", "d"]
     assert failures["b"] == "it was bad"
