@@ -135,7 +135,7 @@ def read_prediction(directory: Path, name: str) -> PredictionFiles:
         depth=depth if len(depth) == len(plddt) else (),
         rows=msa.whole("rows") if "rows" in msa.content else None,
         effective_rows=msa.optional("effective_rows"),
-        structures={kind: path for kind, path in structures.items() if path.is_file()},
+        structures={kind: path for kind, path in structures.items() if _present(path)},
         pae=_present(directory / f"pae_{name}.json"),
         distances=_present(directory / f"distances_{name}.npz"),
     )
@@ -187,4 +187,5 @@ def _record(path: Path) -> Record | None:
 
 
 def _present(path: Path) -> Path | None:
-    return path if path.is_file() else None
+    # A page takes in whole files and may be sent to others: what a link points to is not for it.
+    return path if path.is_file() and not path.is_symlink() else None

@@ -1,6 +1,7 @@
 """The report of a target is one page that holds everything, escapes everything and does without what is missing."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -11,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
+from helixfold.write.index import Index
 from helixfold.write.report import REPORT_FILE, write_report
 from helixfold.write.report_maps import pae_map, square_map
-from tests.write.reported import write_target
+from tests.write.reported import write_relaxation, write_target, write_templates
 
 # build/3Dmol-min.js of the npm package 3dmol.
 VIEWER_VERSION = "2.5.5"
@@ -37,6 +41,19 @@ def blob_of(page: str, name: str) -> bytes:
     found = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', page)
     assert found is not None
     return zlib.decompress(base64.b64decode(found[1]))
+
+
+@pytest.fixture(scope="module")
+def full_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target with every file that a report can show."""
+    directory = tmp_path_factory.mktemp("full") / "hairpin"
+    order = write_target(directory, models=["model_1_ptm", "model_2_ptm"])
+    write_templates(directory)
+    write_relaxation(directory, *order)
+    made = {"model_1_ptm": {"model": "model_1_ptm", "seed": 0, "weights": "0" * 64}}
+    options = {"inputs": {"alignments": ["0" * 64]}, "options": {"num_recycles": 3}, "predictions": made}
+    (directory / "settings.json").write_text(json.dumps(options))
+    return directory
 
 
 @pytest.fixture
@@ -162,7 +179,7 @@ def test_a_missing_file_leaves_out_its_part(target: Path, missing: str) -> None:
         ("ranking_debug.json", '{"order": []}', "names no prediction"),
         ("timings.json", '{"stages": {"a": {"seconds": "x"}}}', "seconds: a number is expected"),
         ("templates.json", '{"used": [3]}', "used[0]: an object is expected"),
-        ("features.npz", "x", "not a complete .npz file"),
+        ("features.npz", "x", "damaged"),
         ("unrelaxed_model_1_ptm.pdb", "ATOM      1  CA  ALA A   1      x", "not a PDB file"),
     ],
 )
@@ -173,6 +190,45 @@ def test_a_damaged_file_is_named(target: Path, file: str, content: str, says: st
         write_report(target)
     assert says in str(caught.value)
     assert (target / REPORT_FILE).read_text() == "earlier"
+
+
+def test_what_a_link_points_to_is_not_taken_in(target: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.pdb"
+    secret.write_text("SECRET")
+    for path in target.glob("unrelaxed_*.pdb"):
+        path.unlink()
+        path.symlink_to(secret)
+    assert data_of(page_of(target))["models"][0]["structures"] == {}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_file_holds_makes_a_page_or_a_sentence(full_target: Path, data: st.DataObject) -> None:
+    file = full_target / data.draw(st.sampled_from(sorted(path.name for path in full_target.glob("*.json"))))
+    good = file.read_bytes()
+    content = json.loads(good)
+    place = content
+    # Somewhere in the file, at most three levels deep, stands something else.
+    for _ in range(data.draw(st.integers(0, 2))):
+        inner = list(place.values() if isinstance(place, dict) else place)
+        nested = [item for item in inner if isinstance(item, dict | list) and item]
+        place = data.draw(st.sampled_from(nested)) if nested else place
+    keys = sorted(place) if isinstance(place, dict) else range(len(place))
+    place[data.draw(st.sampled_from(keys))] = data.draw(JSON)
+    try:
+        file.write_text(json.dumps(content))
+        with contextlib.suppress(InputError):
+            write_report(full_target)
+        Index(full_target.parent).write()
+    finally:
+        file.write_bytes(good)
 
 
 def test_the_same_files_give_the_same_page(target: Path) -> None:

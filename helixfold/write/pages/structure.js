@@ -88,16 +88,17 @@ async function load() {
 
 // As large as it can be with a margin; 3Dmol's own zoom leaves room for every turn.
 function closeUp() {
-  const { viewer, element, carbons } = structure;
+  const { viewer, element } = structure;
   viewer.zoomTo();
-  const atoms = [...carbons.values()].map(({ x, y, z }) => ({ x, y, z }));
+  const atoms = viewer.selectedAtoms({}).map(({ x, y, z }) => ({ x, y, z }));
   if (!atoms.length) return;
   viewer.render();
   const places = viewer.modelToScreen(atoms);
   const [middle] = viewer.modelToScreen([centreOf(atoms)]);
-  const across = Math.max(...places.map(({ x }) => Math.abs(x - middle.x))) / (element.clientWidth / 2);
-  const down = Math.max(...places.map(({ y }) => Math.abs(y - middle.y))) / (element.clientHeight / 2);
-  viewer.zoom(clamp(0.85 / Math.max(across, down, 0.01), 0.5, 3));
+  const furthest = (axis) => places.reduce((most, at) => Math.max(most, Math.abs(at[axis] - middle[axis])), 0);
+  const across = furthest('x') / (element.clientWidth / 2);
+  const down = furthest('y') / (element.clientHeight / 2);
+  viewer.zoom(clamp(0.88 / Math.max(across, down, 0.01), 0.5, 3));
 }
 
 // 3Dmol looks at the mean of the atoms.
