@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from data_pipeline.residues import ATOM_ORDER
+
 
 @dataclass(frozen=True, kw_only=True)
 class Protein:
@@ -16,6 +18,12 @@ class Protein:
     residue_index: Int[np.ndarray, "r"]  # as numbered in PDB files, from 1
     chain_index: Int[np.ndarray, "r"]  # 0 is chain A
     b_factors: Float[np.ndarray, "r 37"]  # pLDDT 0..100 for predictions
+
+    def positions_of(self, atom: str) -> Float[np.ndarray, "r 3"]:
+        """Where that atom of each residue is, such as "CA"; NaN where it has none."""
+        slot = ATOM_ORDER[atom]
+        positions: np.ndarray = np.where(self.atom_mask[:, slot, None] > 0.5, self.atom_positions[:, slot], np.nan)
+        return positions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,17 +13,20 @@ from torch import Tensor
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
+from data_pipeline.pipeline import Target, prepare
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.sample import draw_sample
 from helixfold import confidence
 from helixfold.batch import Batch
+from helixfold.execution.slabs import Slabs
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor
 from helixfold.presets import Preset
 from helixfold.stages import Stages
+from helixfold.weights.find import find_models
 from helixfold.write.prediction import Distances, Prediction
 
 _MOST = 2**62  # what random streams can be told apart by
@@ -101,6 +105,25 @@ def distance_change(
     change = torch.cdist(after[:, :, alpha], after[:, :, alpha]) - torch.cdist(before[:, :, alpha], before[:, :, alpha])
     pairs = outer_mask(mask)
     return ((change.square() * pairs).sum((1, 2)) / pairs.sum((1, 2))).sqrt()
+
+
+def predict(
+    target: Target,
+    models: Sequence[str] = (),
+    weights: Path | None = None,
+    options: FoldingOptions | None = None,
+) -> list[Prediction]:
+    """Fold one target with what it brings, and without searches: what `helixfold predict` does, in one call.
+
+    Models and weights are found as there, so without either the small untrained network may stand in: `notes` of a
+    prediction say so. Best first.
+    """
+    features, options = prepare(target).features, options or FoldingOptions()
+    predictions = [
+        fold(each.network, Slabs(), features, each.preset, options, stages=Stages(), notes=each.notes)
+        for each in find_models(models, weights, seed=options.seed)
+    ]
+    return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
 
 
 @torch.no_grad()

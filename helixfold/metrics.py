@@ -65,6 +65,40 @@ def residue_lddt(
     return np.asarray(each, np.float64), 0.0 if np.isnan(whole) else float(whole)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Superposition:
+    """A rotation and then a shift, which bring points as near to others as can be."""
+
+    rotation: Float64[np.ndarray, "3 3"]
+    shift: Float64[np.ndarray, " 3"]  # Angstrom
+
+    def apply(self, points: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
+        """Any points, such as all atoms of which some were superposed."""
+        moved: np.ndarray = points @ self.rotation.T + self.shift
+        return moved.astype(points.dtype)
+
+
+def superposition(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> Superposition:
+    """What lays predicted points on the true ones with the least RMSD."""
+    centre, onto = (points.mean(0, dtype=np.float64) for points in (predicted, true))
+    left, _, right = np.linalg.svd((true - onto).T.astype(np.float64) @ (predicted - centre))
+    # A reflection would fit better than any rotation: turn the least important axis round.
+    left[:, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))
+    rotation = left @ right
+    return Superposition(rotation=rotation, shift=onto - rotation @ centre)
+
+
+def distance_difference(
+    predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]
+) -> Float[np.ndarray, "n n"]:
+    """How much further apart each pair of points is in the prediction, in Angstrom; needs no superposition."""
+    predicted_distances, true_distances = (
+        np.sqrt(np.square(points[:, None] - points[None]).sum(-1)) for points in (predicted, true)
+    )
+    difference: np.ndarray = predicted_distances - true_distances
+    return difference
+
+
 def rmsd(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> float:
     """Root mean square distance under the superposition that makes it least, in Angstrom."""
     fitted, _ = structure.superimpose(true.astype(np.float64), predicted.astype(np.float64))

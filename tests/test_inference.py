@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.inference import FoldingOptions, distance_change, fold, recycle
+from helixfold.inference import FoldingOptions, distance_change, fold, predict, recycle
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.presets import tiny
 from helixfold.stages import Stages
@@ -90,3 +91,13 @@ def test_distance_change_does_not_see_motion_or_padding() -> None:
 def test_impossible_options_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match="must"):
         replace(FoldingOptions(), **wrong)
+
+
+def test_one_call_predicts_with_the_models_that_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path)
+    target = Target(name="target", sequence="MKTAYIAKQR")
+    (prediction,) = predict(target, options=FoldingOptions(num_recycles=0))
+    assert (prediction.model, len(prediction.plddt)) == ("tiny", 10)
+    assert "UNTRAINED" in prediction.notes[0]
+    (again,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0))
+    assert (again.protein.atom_positions == prediction.protein.atom_positions).all()

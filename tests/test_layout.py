@@ -25,7 +25,7 @@ FLOORS = [
     ("helixfold.model",),
     ("helixfold.weights", "helixfold.confidence", "helixfold.domains", "helixfold.losses", "helixfold.metrics"),
     ("helixfold.execution", "helixfold.parallel", "helixfold.optim", "helixfold.relax", "helixfold.comparison"),
-    ("helixfold.write", "helixfold.inference", "helixfold.training"),
+    ("helixfold.write", "helixfold.inference", "helixfold.training", "helixfold.view"),
     ("helixfold.cli",),
 ]
 

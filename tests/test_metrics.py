@@ -228,3 +228,33 @@ def test_the_losses_lddt_is_this_one(kind: int) -> None:
     counts = ((distances < 15) & observed[:, None] & observed[None]).sum(1) - 1
     mean = (of_residues * counts)[observed].sum() / counts[observed].sum()
     assert metrics.lddt(predicted[observed], true[observed], np.flatnonzero(observed)) == pytest.approx(mean, abs=1e-5)
+
+
+def test_a_superposition_undoes_any_turn_and_shift() -> None:
+    random = np.random.default_rng(0)
+    true = random.normal(size=(20, 3)) * 10
+    turn = np.linalg.qr(random.normal(size=(3, 3)))[0]
+    turn *= np.sign(np.linalg.det(turn))
+    moved = true @ turn.T + [5, -3, 40]
+    found = metrics.superposition(moved, true)
+    np.testing.assert_allclose(found.apply(moved), true, atol=1e-9)
+    assert np.linalg.det(found.rotation) == pytest.approx(1)
+    # All atoms go with those that were superposed.
+    assert found.apply(moved.reshape(4, 5, 3)).shape == (4, 5, 3)
+
+
+def test_a_superposition_is_the_one_of_least_rmsd_and_no_reflection() -> None:
+    random = np.random.default_rng(1)
+    true = random.normal(size=(15, 3)) * 5
+    for predicted in (true + random.normal(size=true.shape), true * [1, 1, -1]):
+        laid = metrics.superposition(predicted, true).apply(predicted)
+        assert np.sqrt(np.square(laid - true).sum(-1).mean()) == pytest.approx(metrics.rmsd(predicted, true), rel=1e-5)
+
+
+def test_distance_differences_need_no_superposition() -> None:
+    true = np.array([[0.0, 0, 0], [3, 0, 0], [3, 4, 0]])
+    predicted = true[:, [1, 2, 0]] * [1, 1, 1] + 7
+    np.testing.assert_allclose(metrics.distance_difference(predicted, true), 0, atol=1e-12)
+    longer = true.copy()
+    longer[1, 0] = 6
+    assert metrics.distance_difference(longer, true)[0, 1] == 3

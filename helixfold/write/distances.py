@@ -22,12 +22,13 @@ def distance_arrays(prediction: Prediction) -> dict[str, np.ndarray]:
         "residue_number": prediction.protein.residue_index.astype(np.int32),
         "expected_distance": distances.expected.astype(np.float16),
         "contact_probability": distances.contact.astype(np.float16),
-        "structure_distance": _structure_distances(prediction.protein).astype(np.float16),
+        "structure_distance": structure_distances(prediction.protein).astype(np.float16),
         "notes": np.array(prediction.notes, dtype=np.str_),
     }
 
 
-def _structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
+def structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
+    """In Angstrom between pseudo-beta atoms; NaN where a residue lacks its own."""
     points, mask = pseudo_beta(protein.aatype, protein.atom_positions, protein.atom_mask)
     points[mask < 0.5] = np.nan
     squared = sum(np.square(points[:, None, axis] - points[None, :, axis]) for axis in range(3))

@@ -1,0 +1,1 @@
+"""Pictures for notebooks: structures that can be turned, and plots."""

@@ -1,0 +1,85 @@
+"""Structures in a notebook, turned with the mouse: one, several laid on each other, or a film (extra `notebooks`)."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import py3Dmol
+
+from data_pipeline.protein import Protein
+from helixfold.write import plots
+from helixfold.write.pdb import to_pdb
+
+# Okabe and Ito's colours, told apart with any kind of colour vision.
+_COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
+_SIZE = {"width": 520, "height": 400}
+_SIDE_CHAINS = {"stick": {"radius": 0.12, "colorscheme": "default"}}
+
+
+def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
+    """One structure in AlphaFold DB's colours; its B-factors are pLDDT."""
+    view = _empty_view()
+    view.addModel(to_pdb(protein), "pdb")
+    for residue, plddt in zip(protein.residue_index, protein.b_factors.max(1), strict=True):
+        band = next(band for band in plots.CONFIDENCE_BANDS if plddt >= band.least)
+        view.addStyle({"resi": int(residue)}, {"cartoon": {"color": band.color}})
+    if side_chains:
+        view.addStyle(_SIDE_CHAINS)
+    view.zoomTo()
+    return view
+
+
+def show_together(proteins: Mapping[str, Protein]) -> Any:
+    """Several structures as they lie, each in one colour that its name is printed in."""
+    view = _empty_view()
+    for number, (name, protein) in enumerate(proteins.items()):
+        color = _COLORS[number % len(_COLORS)]
+        view.addModel(to_pdb(protein), "pdb")
+        view.setStyle({"model": number}, {"cartoon": {"color": color, "thickness": 0.5}})
+        view.addLabel(
+            name,
+            {
+                "useScreen": True,
+                "position": {"x": 8, "y": 8 + 26 * number, "z": 0},
+                "fontSize": 13,
+                "fontColor": color,
+                "backgroundOpacity": 0,
+            },
+        )
+    view.zoomTo()
+    return view
+
+
+def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
+    """The same chain again and again, as it changes, from blue at its first residue to red; the truth grey."""
+    view = _empty_view()
+    view.addModelsAsFrames(
+        "".join(_as_model(number, protein) for number, protein in enumerate(proteins, start=1)), "pdb"
+    )
+    # Early frames are no chains that a ribbon could be drawn through.
+    view.setStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": 0.7, "color": "spectrum"}})
+    view.addStyle({"model": 0}, {"cartoon": {"color": "spectrum"}})
+    if truth is not None:
+        view.addModel(to_pdb(truth), "pdb")
+        view.setStyle({"model": 1}, {"cartoon": {"color": _COLORS[0], "opacity": 0.5}})
+    view.animate({"loop": "forward", "interval": 600})
+    view.zoomTo()
+    return view
+
+
+def _as_model(number: int, protein: Protein) -> str:
+    lines = [line for line in to_pdb(protein).splitlines(keepends=True) if line.startswith(("ATOM", "TER"))]
+    return f"MODEL {number:8d}\n{''.join(lines)}ENDMDL\n"
+
+
+def _empty_view() -> Any:
+    return py3Dmol.view(js=_viewer(), **_SIZE)
+
+
+@cache
+def _viewer() -> str:
+    """3Dmol.js as an address that needs no network: it comes with the reports."""
+    (script,) = (Path(plots.__file__).parent / "pages").glob("3Dmol-*-min.js")
+    return "data:text/javascript;base64," + base64.b64encode(script.read_bytes()).decode("ascii")
