@@ -11,7 +11,6 @@ from data_pipeline.residues import ATOM_ORDER
 
 _CA, _CB = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB", "OXT")]
-_OVERLAP = 1.8  # Angstrom between two atoms that are not bonded: closer than any two may be
 
 
 def native(path: Path) -> Protein:
@@ -27,8 +26,11 @@ def native(path: Path) -> Protein:
     )
 
 
-def perturbed(protein: Protein, *, off: float, clashes: int, seed: int = 0) -> Protein:
-    """Every atom displaced by `off` Angstrom (root mean square), and `clashes` side chains turned into other atoms."""
+def perturbed(protein: Protein, *, off: float, clashes: int, overlap: float = 1.8, seed: int = 0) -> Protein:
+    """Every atom displaced by `off` Angstrom (root mean square), and `clashes` side chains turned towards other atoms.
+
+    `overlap` is how near they come, in Angstrom; no two atoms that are not bonded may be as near as 1.8.
+    """
     rng = np.random.default_rng(seed)
     positions = protein.atom_positions.astype(np.float64)
     mask = protein.atom_mask > 0.5
@@ -41,7 +43,7 @@ def perturbed(protein: Protein, *, off: float, clashes: int, seed: int = 0) -> P
         turned = [
             _turned(positions[residue], sidechains[residue], angle) for angle in np.linspace(0, 2 * np.pi, 24)[1:-1]
         ]
-        overlaps = [abs(_nearest(moved[sidechains[residue]], positions[others]) - _OVERLAP) for moved in turned]
+        overlaps = [abs(_nearest(moved[sidechains[residue]], positions[others]) - overlap) for moved in turned]
         positions[residue] = turned[int(np.argmin(overlaps))]
     positions += rng.normal(size=positions.shape) * off / np.sqrt(3)
     return replace(protein, atom_positions=(positions * mask[..., None]).astype(np.float32))
