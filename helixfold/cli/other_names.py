@@ -67,7 +67,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(
                 negated, dest="others", action=_Collect, nargs=0, const=other.name, help=argparse.SUPPRESS
             )
-    parser.add_argument("--other-names", action=_List, nargs=0, help="list the options of both that are understood")
+    parser.add_argument(
+        "--other-names",
+        action=_List,
+        nargs=0,
+        help="list ColabFold's and AlphaFold's options, which are understood, too",
+    )
 
 
 def resolve(options: argparse.Namespace) -> None:

@@ -25,13 +25,12 @@ from helixfold.presets import PRESETS
 _EXAMPLES = """examples:
   helixfold predict protein.fasta
       one protein, or all records of a file, into predictions/<name>/
-  helixfold predict alignments/ --preset monomer_ptm --num-seeds 2 --output results
-      every a3m of a directory, by five models with two seeds each, ranked together
+  helixfold predict msas/ --preset monomer_ptm --num-seeds 2 --output results
+      every a3m of a directory, by five models with two seeds each
   helixfold predict proteins.csv --databases /data/alphafold --dry-run
-      what a batch will take, and whether it fits; the same without --dry-run does it
+      what a batch will take, and whether it fits; nothing is done yet
 
-Run the same command again to go on after an interruption: what is there is not made twice.
-Names of ColabFold's and AlphaFold's options are understood, too; --other-names lists them.
+Run the same command again to go on: what is there is not made twice.
 """
 
 
@@ -42,7 +41,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "predict",
         help="from FASTA or a3m to PDB, mmCIF and confidences",
         usage="helixfold predict FILE... [--output DIR] [options]",
-        description="Predict protein structures: PDB, mmCIF, confidences, plots and a report for each.",
+        description="Predict protein structures, each into a directory of its own: PDB, mmCIF,\n"
+        "confidences, plots and a report. What is done otherwise stands in parentheses.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -116,6 +116,18 @@ def test_all_of_them_are_listed_and_none_is_in_the_help(capsys: pytest.CaptureFi
     assert not [other.name for other in OTHER_NAMES if f"{other.name} " in helped]
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_help_fits_the_screen(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < columns
+    assert [line for line in lines if line.startswith("  helixfold predict ")]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
