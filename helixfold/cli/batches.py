@@ -26,7 +26,6 @@ from helixfold.parallel.crew import Crew, sharers
 from helixfold.stages import Stages
 from helixfold.weights.find import find_models
 from helixfold.write.index import Index
-from helixfold.write.report_tables import UNTRAINED
 
 Order = Literal["length", "none", "random"]
 
@@ -81,7 +80,7 @@ def predict(
             found = [limits.limited(model) for model in find_models(models, weights, seed=options.seed)]
             for model in found:
                 model.network.to(crew.mesh.device)
-        trained = not any(note.startswith(UNTRAINED) for model in found for note in model.notes)
+        trained = all(model.trained for model in found)
         to_relax, remark = relaxing.chosen(batch.models_to_relax, trained=trained)
         if remark is not None and crew.mesh.is_first:
             print(f"helixfold: {remark}", file=sys.stderr)

@@ -33,6 +33,7 @@ class Made:
     model: str
     seed: int
     weights: str  # digest of the parameters
+    trained: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,18 @@ class Record:
                 found.append(f"other weights of {made.model}")
             elif mine is not None and mine.seed != made.seed:
                 found.append(f"seed {mine.seed} of {name}, now {made.seed}")
+        if self.is_trained and not other.is_trained:
+            found.append("untrained parameters")
         return list(dict.fromkeys(found))
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether all predictions are what they are called; those with random parameters are there for a first look."""
+        return all(made.trained for made in self.predictions.values())
+
+    def gives_way_to(self, other: "Record") -> bool:
+        """Whether this is only there until trained parameters are."""
+        return other.is_trained and not self.is_trained
 
     def with_more(self, other: "Record") -> "Record":
         """This one and the predictions that it lacks; one that is there keeps its name."""
@@ -120,7 +132,12 @@ def record_of(job: Job, method: Method) -> Record:
             "max_extra_rows": method.memory.max_extra_rows,
         },
         predictions={
-            wanted.name: Made(model=wanted.model.preset.name, seed=wanted.seed, weights=wanted.model.digest)
+            wanted.name: Made(
+                model=wanted.model.preset.name,
+                seed=wanted.seed,
+                weights=wanted.model.digest,
+                trained=wanted.model.trained,
+            )
             for wanted in method.wanted
         },
     )
@@ -134,7 +151,12 @@ def read_record(directory: Path) -> Record | None:
             return None
         content = json.loads(path.read_bytes())
         predictions = {
-            str(name): Made(model=str(made["model"]), seed=int(made["seed"]), weights=str(made["weights"]))
+            str(name): Made(
+                model=str(made["model"]),
+                seed=int(made["seed"]),
+                weights=str(made["weights"]),
+                trained=bool(made["trained"]),
+            )
             for name, made in content["predictions"].items()
         }
         record = Record(inputs=dict(content["inputs"]), options=dict(content["options"]), predictions=predictions)

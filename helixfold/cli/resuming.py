@@ -42,35 +42,43 @@ class Begun:
 
 def outlook(job: Job, directory: Path, method: Method, *, overwrite: bool) -> Outlook:
     """What a run with this method will do for a target; nothing is written."""
-    wanted, everything = record_of(job, method), len(method.wanted)
-    marked = (directory / RANKING_FILE).is_file()
-    there = read_record(directory)
-    if overwrite or (there is None and not marked):
-        return Outlook(name=job.name, finished=False, missing=everything)
-    if there is None:
-        remark = f"finished before, but {SETTINGS_FILE} there is missing or damaged, so nobody knows from what"
-        return Outlook(name=job.name, finished=True, missing=0, remark=remark)
-    if different := there.differences(wanted):
-        settings = "; ".join(different)
-        if marked:
-            return Outlook(
-                name=job.name, finished=True, missing=0, remark=f"finished before with other settings ({settings})"
-            )
-        remark = f"begun before with other settings ({settings}) and not finished; begins anew"
-        return Outlook(name=job.name, finished=False, missing=everything, remark=remark)
+    wanted, there = record_of(job, method), read_record(directory)
+    is_marked = (directory / RANKING_FILE).is_file()
+    if overwrite or (there is None and not is_marked):
+        return Outlook(name=job.name, finished=False, missing=len(method.wanted))
+    unlike = _unlike(there, wanted, is_marked=is_marked)
+    if there is None or unlike is not None:
+        finished = is_marked and not (there is not None and there.gives_way_to(wanted))
+        return Outlook(name=job.name, finished=finished, missing=0 if finished else len(method.wanted), remark=unlike)
     record = there.with_more(wanted)
     done = record.finished(directory, len(job.sequence))
-    missing = _missing(record, done, directory, method)
-    if not missing and marked and has_followed(directory, list(done.values()), method):
-        return Outlook(name=job.name, finished=True, missing=0)
-    some = f"{_count(len(done), 'prediction')} there from an earlier run, {len(missing)} to be made" if done else None
-    return Outlook(name=job.name, finished=False, missing=len(missing), remark=some)
+    missing = len(_missing(record, done, directory, method))
+    finished = not missing and is_marked and has_followed(directory, list(done.values()), method)
+    remark = None
+    if done and not finished:
+        to_do = f"{missing} to be made" if missing else "what follows on them is to be done"
+        remark = f"{len(done)} prediction{'' if len(done) == 1 else 's'} there from an earlier run, {to_do}"
+    return Outlook(name=job.name, finished=finished, missing=missing, remark=remark)
+
+
+def _unlike(there: Record | None, wanted: Record, *, is_marked: bool) -> str | None:
+    """Why what is there is not what is wanted, and what becomes of it; None if it is."""
+    if there is None:
+        return f"finished before, but {SETTINGS_FILE} there is missing or damaged, so nobody knows from what"
+    if there.gives_way_to(wanted):
+        return "made before with untrained parameters; begins anew"
+    settings = "; ".join(there.differences(wanted))
+    if not settings:
+        return None
+    if is_marked:
+        return f"finished before with other settings ({settings})"
+    return f"begun before with other settings ({settings}) and not finished; begins anew"
 
 
 def begin(job: Job, directory: Path, method: Method, *, overwrite: bool) -> Begun:
     """Take up what an earlier run has made from the same; remove the rest, and say what is made here now."""
     wanted, there = record_of(job, method), read_record(directory)
-    anew = overwrite or there is None or bool(there.differences(wanted))
+    anew = overwrite or there is None or there.gives_way_to(wanted) or bool(there.differences(wanted))
     if anew or there is None:
         clear(directory)
         record = wanted
@@ -115,7 +123,3 @@ def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:
         return dict(content["models"]), stages
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}, []
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"

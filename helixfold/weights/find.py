@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -30,6 +30,7 @@ class ReadyModel:
     network: AlphaFold
     digest: str  # of the parameters and of how they are used, whatever file they come from
     notes: tuple[str, ...] = ()
+    trained: bool = True
 
 
 def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> list[ReadyModel]:
@@ -71,7 +72,7 @@ def _untrained(chosen: Preset, seed: int) -> ReadyModel:
         f"UNTRAINED: made by the '{chosen.name}' preset with random parameters (seed {seed}) to show that the program "
         "works; this is not a prediction of the protein's structure"
     )
-    return _ready(chosen, untrained_model(chosen.model, seed), (note,))
+    return replace(_ready(chosen, untrained_model(chosen.model, seed)), notes=(note,), trained=False)
 
 
 def _load(chosen: Preset, path: Path) -> ReadyModel:
@@ -81,10 +82,10 @@ def _load(chosen: Preset, path: Path) -> ReadyModel:
     return _ready(chosen, network.eval())
 
 
-def _ready(chosen: Preset, network: AlphaFold, notes: tuple[str, ...] = ()) -> ReadyModel:
+def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:
     settings = json.dumps(chosen.to_dict(), sort_keys=True)
     digest = hashlib.sha256(f"{settings}\n{digest_of(network.state_dict())}".encode()).hexdigest()
-    return ReadyModel(preset=chosen, network=network, digest=digest, notes=notes)
+    return ReadyModel(preset=chosen, network=network, digest=digest)
 
 
 def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:

@@ -15,6 +15,8 @@ from helixfold.cli import effort, finishing, searching
 from helixfold.cli.batches import _sorted
 from helixfold.cli.jobs import Job
 from helixfold.cli.main import main
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.find import find_models
 from tests.cli.kills import predict
 
 SEQUENCE = "MKTAYIAKQR"
@@ -168,6 +170,29 @@ def test_a_damaged_record_hides_nothing(damage: str, fasta: Path, runs: Runs) ->
     (runs.target / "ranking_debug.json").unlink()
     assert runs(fasta) == ["tiny"]
     assert runs.code == 0
+
+
+def test_what_untrained_parameters_made_gives_way_to_trained_ones_and_never_takes_their_place(
+    fasta: Path, runs: Runs, tmp_path: Path
+) -> None:
+    unrelaxed = ("--models-to-relax", "none")
+    (model,) = find_models(["tiny"], None, seed=7)
+    weights = tmp_path / "params_tiny.safetensors"
+    save_checkpoint(weights, model.network.state_dict(), model.preset.model.to_dict())
+    runs(fasta, "--num-seeds", 2)
+    assert runs(fasta, "--weights", weights, *unrelaxed) == ["tiny"]
+    assert "one: made before with untrained parameters; begins anew" in runs.out
+    assert runs.order() == ["tiny"]
+    assert not list(runs.target.glob("*seed*"))
+    assert runs(fasta) == []
+    assert "finished before with other settings (other weights of tiny; untrained parameters), skipped" in runs.out
+    assert runs(fasta, "--weights", weights, *unrelaxed) == []
+    assert "one: finished before, skipped" in runs.out
+    # A file of another format with the same parameters is the same.
+    as_npz = tmp_path / "params_tiny.npz"
+    assert main(["weights", "convert", str(weights), str(as_npz), "--preset", "tiny"]) == 0
+    assert runs(fasta, "--weights", as_npz, *unrelaxed) == []
+    assert "one: finished before, skipped" in runs.out
 
 
 def test_no_more_is_made_once_the_score_is_reached(fasta: Path, runs: Runs) -> None:
