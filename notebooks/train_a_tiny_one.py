@@ -23,13 +23,13 @@
 # %%
 from helixfold.training.by_heart import ByHeart
 from helixfold.view.pictures import lines, maps
-from helixfold.view.structures import show_film, show_structure, show_together
+from helixfold.view.structures import show_film, show_together
 
 pupil = ByHeart("../examples/structures/strand_helix.pdb")
 pupil.features.sequence
 
 # %%
-show_structure(pupil.truth, side_chains=True)
+show_together({"the peptide": pupil.truth})
 
 # %% [markdown]
 # ## Learn

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import py3Dmol
 
 from data_pipeline.protein import Protein
@@ -15,6 +16,8 @@ from helixfold.write.pdb import to_pdb
 # Okabe and Ito's colours, told apart with any kind of colour vision.
 _COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
 _SIZE = {"width": 520, "height": 400}
+# Angstrom: of C-alpha atoms drawn alone, and between neighbours in a chain, with room for what is nearly one.
+_BALL, _STEPS = 0.7, (2.0, 5.0)
 _SIDE_CHAINS = {"stick": {"radius": 0.12, "colorscheme": "default"}}
 
 
@@ -22,9 +25,10 @@ def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
     """One structure in AlphaFold DB's colours; its B-factors are pLDDT."""
     view = _empty_view()
     view.addModel(to_pdb(protein), "pdb")
+    view.setStyle({}, {})
     for residue, plddt in zip(protein.residue_index, protein.b_factors.max(1), strict=True):
         band = next(band for band in plots.CONFIDENCE_BANDS if plddt >= band.least)
-        view.addStyle({"resi": int(residue)}, {"cartoon": {"color": band.color}})
+        _draw(view, {"resi": int(residue)}, band.color, protein)
     if side_chains:
         view.addStyle(_SIDE_CHAINS)
     view.zoomTo()
@@ -37,7 +41,8 @@ def show_together(proteins: Mapping[str, Protein]) -> Any:
     for number, (name, protein) in enumerate(proteins.items()):
         color = _COLORS[number % len(_COLORS)]
         view.addModel(to_pdb(protein), "pdb")
-        view.setStyle({"model": number}, {"cartoon": {"color": color, "thickness": 0.5}})
+        view.setStyle({"model": number}, {})
+        _draw(view, {"model": number}, color, protein)
         view.addLabel(
             name,
             {
@@ -58,15 +63,28 @@ def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
     view.addModelsAsFrames(
         "".join(_as_model(number, protein) for number, protein in enumerate(proteins, start=1)), "pdb"
     )
+    view.setStyle({"model": 0}, {"cartoon": {"color": "spectrum"}})
     # Early frames are no chains that a ribbon could be drawn through.
-    view.setStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": 0.7, "color": "spectrum"}})
-    view.addStyle({"model": 0}, {"cartoon": {"color": "spectrum"}})
+    view.addStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": _BALL, "color": "spectrum"}})
     if truth is not None:
         view.addModel(to_pdb(truth), "pdb")
         view.setStyle({"model": 1}, {"cartoon": {"color": _COLORS[0], "opacity": 0.5}})
     view.animate({"loop": "forward", "interval": 600})
     view.zoomTo()
     return view
+
+
+def _draw(view: Any, selection: dict[str, object], color: str, protein: Protein) -> None:
+    """As a ribbon; as balls where residues are not where a chain has them, and no ribbon would be seen."""
+    if _is_chain(protein):
+        view.addStyle(selection, {"cartoon": {"color": color, "thickness": 0.5}})
+    else:
+        view.addStyle({**selection, "atom": "CA"}, {"sphere": {"radius": _BALL, "color": color}})
+
+
+def _is_chain(protein: Protein) -> bool:
+    steps = np.linalg.norm(np.diff(protein.positions_of("CA"), axis=0), axis=1)
+    return len(steps) == 0 or float(np.mean((steps > _STEPS[0]) & (steps < _STEPS[1]))) > 0.5
 
 
 def _as_model(number: int, protein: Protein) -> str:

@@ -29,6 +29,19 @@ def test_one_structure_is_coloured_by_plddt_and_nothing_comes_from_elsewhere() -
     assert "http" not in html
 
 
+def test_what_is_no_chain_is_drawn_as_balls() -> None:
+    straight = random_protein(6)
+    places = np.zeros((6, 37, 3), np.float32)
+    places[..., 0] = 3.8 * np.arange(6)[:, None]
+    chain = dataclasses.replace(straight, atom_positions=places)
+    heap = dataclasses.replace(straight, atom_positions=0.1 * places)
+    for protein, style in ((chain, "cartoon"), (heap, "sphere")):
+        html = page(show_together({"one": protein}))
+        assert (style in html) == (style in page(show_structure(protein)))
+        assert style in html
+    assert "cartoon" not in page(show_structure(heap))
+
+
 def test_several_structures_have_a_colour_and_a_name_each() -> None:
     html = page(show_together({"true": random_protein(5), "predicted": random_protein(5, seed=1)}))
     assert html.count("addModel(") == 2
