@@ -28,6 +28,7 @@ from helixfold.weights.find import find_models
 from helixfold.write.index import Index
 
 Order = Literal["length", "none", "random"]
+_MOST_LINES = 10  # on targets of which there is nothing to say but that they are finished
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +145,15 @@ def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> l
 def _outlooks(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOptions) -> list[Outlook]:
     """What will become of each target, said where something is there already."""
     found = [outlook(job, output / job.name, method, overwrite=batch.overwrite) for job in jobs]
-    would = "would be " if batch.dry_run else ""
+    skipped = "would be skipped" if batch.dry_run else "skipped"
+    plainly = [each.name for each in found if each.finished and each.remark is None]
+    if len(plainly) > _MOST_LINES:
+        tqdm.write(f"{len(plainly)} targets: finished before, {skipped} (--overwrite folds them again)")
     for each in found:
-        if each.finished:
-            what = each.remark or "finished before"
-            tqdm.write(f"{each.name}: {what}, {would}skipped (--overwrite folds it again)")
-        elif each.remark is not None:
+        if each.remark is not None and not each.finished:
             tqdm.write(f"{each.name}: {each.remark}")
+        elif each.remark is not None or (each.finished and len(plainly) <= _MOST_LINES):
+            tqdm.write(f"{each.name}: {each.remark or 'finished before'}, {skipped} (--overwrite folds it again)")
     return found
 
 

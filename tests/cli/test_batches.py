@@ -1,6 +1,7 @@
 """What a second run does with what a first one left: nothing twice, nothing old taken for new, and all of it said."""
 
 import json
+import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,6 +241,17 @@ def test_a_dry_run_tells_what_is_left_and_writes_nothing(runs: Runs, tmp_path: P
     assert "one: finished before, would be skipped" in runs.out
     assert "1 of 2 targets to fold: 1 prediction by tiny, 0 recycles; to relax: none" in runs.out
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path != runs.log) == before
+
+
+def test_many_finished_targets_share_a_line(runs: Runs, tmp_path: Path) -> None:
+    many = tmp_path / "many.fasta"
+    many.write_text(f">one\n{SEQUENCE}\n")
+    runs(many)
+    for number in range(11):
+        shutil.copytree(runs.target, runs.output / f"t{number}")
+    many.write_text("".join(f">t{number}\n{SEQUENCE}\n" for number in range(11)))
+    assert runs(many) == []
+    assert runs.out == "11 targets: finished before, skipped (--overwrite folds them again)\n"
 
 
 def test_every_target_has_a_line_with_its_place_and_the_time_left(runs: Runs, tmp_path: Path) -> None:
