@@ -118,6 +118,8 @@ def close(queue: Queue, output: Path) -> int:
     failures = queue.failures()
     write_failures(output, failures)
     _write_index(Index(output), failures)
+    if len(queue):
+        print(f"all targets on one page: {output / INDEX_FILE}")
     if failures:
         print(f"helixfold: {len(failures)} of {len(queue)} targets failed, see {output}", file=sys.stderr)
     return SOME_FAILED if failures else 0

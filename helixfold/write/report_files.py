@@ -45,8 +45,7 @@ class PredictionFiles:
     plddt: tuple[float, ...]
     mean_plddt: float
     ptm: float | None
-    ranking_confidence: float
-    num_recycles: int | None
+    num_recycles: int  # -1: not known
     converged: bool
     notes: tuple[str, ...]
     chains: tuple[Part, ...]
@@ -126,7 +125,6 @@ def read_prediction(directory: Path, name: str) -> PredictionFiles:
         plddt=plddt,
         mean_plddt=confidence.number("mean_plddt"),
         ptm=confidence.optional("ptm"),
-        ranking_confidence=confidence.number("ranking_confidence"),
         num_recycles=confidence.whole("num_recycles", -1),
         converged=confidence.content.get("converged") is True,
         notes=confidence.texts("notes", ()),
