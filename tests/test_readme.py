@@ -26,9 +26,14 @@ def run(source: str) -> None:
     exec(compile(source, "an example", "exec"), {})
 
 
-def test_the_python_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words", ["from helixfold.inference import predict", "from helixfold.inference import Folding"]
+)
+def test_examples_of_folding_run(
+    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(ROOT)
-    run(example("from helixfold.inference import"))
+    run(example(words))
     assert "[" in capsys.readouterr().out
 
 
