@@ -77,10 +77,11 @@ class Record:
         return other.is_trained and not self.is_trained
 
     def with_more(self, other: "Record") -> "Record":
-        """This one and the predictions that it lacks; one that is there keeps its name."""
+        """The other one and the predictions that are there already, which keep their names."""
         there = {(made.model, made.seed) for made in self.predictions.values()}
         more = {name: made for name, made in other.predictions.items() if (made.model, made.seed) not in there}
-        return replace(self, predictions={**self.predictions, **more})
+        # Not this one's other entries, which come out of a file: they are equal, or as good as.
+        return replace(other, predictions={**self.predictions, **more})
 
     def name_of(self, wanted: Wanted) -> str:
         """What a prediction is called here."""

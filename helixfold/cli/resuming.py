@@ -11,7 +11,7 @@ from helixfold.cli.jobs import Job, Method, Wanted
 from helixfold.cli.record import SETTINGS_FILE, Record, clear, read_record, record_of
 from helixfold.stages import Stage
 from helixfold.write.ranking import Finished
-from helixfold.write.results import RANKING_FILE, TIMINGS_FILE
+from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
 
 _MOST_BYTES = 2**24
 
@@ -120,6 +120,7 @@ def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:
             Stage(name=str(name), seconds=float(row["seconds"]), peak_memory=int(row["peak_memory_gib"] * 2**30))
             for name, row in content["stages"].items()
         ]
+        to_json({"models": content["models"], "seconds": [stage.seconds for stage in stages]})  # as it will be written
         return dict(content["models"]), stages
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}, []

@@ -196,6 +196,26 @@ def test_what_untrained_parameters_made_gives_way_to_trained_ones_and_never_take
     assert "one: finished before, skipped" in runs.out
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "{",
+        "[]",
+        '{"models":{},"stages":{"x":{"seconds":1e999,"peak_memory_gib":0}}}',
+        '{"models":{"tiny":NaN},"stages":{}}',
+        '{"models":{},"stages":{"x":{"seconds":1,"peak_memory_gib":1e999}}}',
+        '{"models":[1],"stages":{}}',
+    ],
+)
+def test_damaged_times_of_an_earlier_run_do_not_count(damage: str, fasta: Path, runs: Runs) -> None:
+    runs(fasta)
+    (runs.target / "timings.json").write_text(damage)
+    assert runs(fasta, "--num-seeds", 2) == ["tiny_seed_1"]
+    assert runs.code == 0
+    timings = json.loads((runs.target / "timings.json").read_text())
+    assert list(timings["models"]) == ["tiny_seed_1"]
+
+
 def test_no_more_is_made_once_the_score_is_reached(fasta: Path, runs: Runs) -> None:
     runs(fasta)
     score = json.loads((runs.target / "confidence_tiny.json").read_text())["ranking_confidence"]
