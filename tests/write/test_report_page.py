@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline.protein import Protein
 from helixfold.write.report import REPORT_FILE, write_report
 from tests.write.browser import Browser
 from tests.write.reported import HAIRPIN, chain_of, write_relaxation, write_target, write_templates
@@ -184,6 +185,29 @@ def test_atoms_that_form_no_chain_are_drawn_all_the_same(browser: Browser, tmp_p
     drawn = browser.picture("#viewer")
     assert (np.abs(drawn - 255).sum(-1) > 60).sum() > 500
     assert UNTRAINED in browser.find(".banner").text
+
+
+def test_a_single_residue_has_a_page_too(browser: Browser, tmp_path: Path) -> None:
+    chain = chain_of(HAIRPIN)
+    one = Protein(**{name: array[:1] for name, array in vars(chain).items()})
+    write_target(tmp_path / "one", protein=one, rows=1)
+    write_report(tmp_path / "one")
+    browser.open(tmp_path / "one" / REPORT_FILE)
+    assert browser.complaints() == []
+    assert len(browser.run("return viewer.viewer.selectedAtoms({})")) > 3
+
+
+def test_a_page_without_maps_structures_and_alignment_says_so(browser: Browser, tmp_path: Path) -> None:
+    write_target(tmp_path / "bare")
+    for pattern in ("pae_*", "distances_*", "features.npz", "*.pdb", "timings.json"):
+        for path in (tmp_path / "bare").glob(pattern):
+            path.unlink()
+    write_report(tmp_path / "bare")
+    browser.open(tmp_path / "bare" / REPORT_FILE, width=390)
+    assert browser.complaints() == []
+    assert browser.too_wide() == 0
+    assert "No structure is in this page" in browser.find("#viewer-message").text
+    assert browser.driver.find_elements("css selector", "#heat") == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])
