@@ -85,6 +85,14 @@ def test_the_same_errors_in_another_direction_give_the_same_domains() -> None:
     assert [domain.stretches for domain in turned] == [domain.stretches for domain in straight]
 
 
+def test_both_directions_of_an_error_count() -> None:
+    pae = errors("AAABBB")
+    pae[:30, 30:], pae[30:, :30] = 2, 20
+    for one_way in (pae, pae.T):
+        domains = find_domains(one_way, np.full(60, 90.0))
+        assert [domain.stretches for domain in domains] == [[(0, 29)], [(30, 59)]]
+
+
 def test_mean_errors_are_of_rows_aligned_and_columns_scored() -> None:
     pae = np.zeros((60, 60))
     pae[:30, 30:], pae[30:, :30] = 10, 20
