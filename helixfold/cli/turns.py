@@ -2,6 +2,7 @@
 
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +22,7 @@ from helixfold.write.ranking import Finished
 from helixfold.write.results import write_failures
 
 SOME_FAILED = 1
-# What goes wrong with one target and leaves the others alone.
+# What is known to go wrong with one target.
 FAILURES = (RuntimeError, MemoryError, OSError, ValueError)
 _BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
 
@@ -66,8 +67,8 @@ class Turns:
             order = fold_target(job, directory, self._method, stages, overwrite=self._overwrite)
             if order and self._archive:
                 write_archive(directory)
-        except FAILURES as error:
-            failure = str(error) if isinstance(error, ElsewhereError) else f"{type(error).__name__}: {error}"
+        except Exception as error:  # a mistake of ours in one target must not end a night's batch either
+            failure = _reason(error)
             place = self._place(number, time.perf_counter() - begun)
             self._method.say(f"{job.name}: failed: {failure} [{place}]", file=sys.stderr)
             return failure
@@ -102,6 +103,17 @@ class _HowFar:
         if kind is KeyboardInterrupt:
             done = self._queue.number_finished()
             tqdm.write(f"helixfold: {done} of {self._count} targets are done", file=sys.stderr)
+
+
+def _reason(error: Exception) -> str:
+    """Why a target failed, and where, if that is nothing that is known to go wrong."""
+    if isinstance(error, ElsewhereError):
+        return str(error)
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, FAILURES):
+        return text
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} (in {Path(last.filename).name}, line {last.lineno}: a mistake in the program, please report it)"
 
 
 def archive(directories: Sequence[Path]) -> None:

@@ -263,6 +263,23 @@ def test_a_dry_run_tells_what_is_left_and_writes_nothing(runs: Runs, tmp_path: P
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path != runs.log) == before
 
 
+def test_a_mistake_of_the_program_stops_no_other_target_and_says_where_it_is(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = tmp_path / "two.fasta"
+    two.write_text(f">bad\n{SEQUENCE}\n>one\n{SEQUENCE}A\n")
+    prepare = Job.prepare
+
+    def mistaken(self: Job, *arguments: object) -> object:
+        return {}["x"] if self.name == "bad" else prepare(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Job, "prepare", mistaken)
+    assert runs(two) == ["tiny"]
+    (failure,) = json.loads((runs.output / "failures.json").read_text()).values()
+    assert failure.startswith("KeyError: 'x' (in test_batches.py, line ")
+    assert runs.code == 1
+
+
 def test_many_finished_targets_share_a_line(runs: Runs, tmp_path: Path) -> None:
     many = tmp_path / "many.fasta"
     many.write_text(f">one\n{SEQUENCE}\n")
