@@ -17,9 +17,12 @@ from data_pipeline.search.plan import PACKAGES
 from data_pipeline.search.process import find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
 from helixfold.cli import operators, plans, searching
+from helixfold.cli.relaxing import INSTALL
 from helixfold.cli.targets import read_targets
 from helixfold.device import pick_device
 from helixfold.presets import PRESETS
+from helixfold.relax.problem import installed
+from helixfold.relax.relaxation import where
 from helixfold.weights.download import parameters_directory
 from helixfold.weights.find import DEFAULT, UNTRAINED_PRESET
 
@@ -56,6 +59,7 @@ def _machine() -> Iterator[str]:
         yield _row("parameters", f"none in {directory}; `helixfold weights download` fetches them")
     for file in files:
         yield _row("parameters", f"{file.name}  {_size(file.stat().st_size)}  {file.parent}")
+    yield _row("relaxation", f"by OpenMM on {where(device)}" if installed() else f"not installed: {INSTALL}")
 
 
 def _memory(options: argparse.Namespace) -> Iterator[str]:

@@ -47,6 +47,13 @@ class Relaxed:
     platform: str  # of OpenMM: CUDA, HIP, OpenCL or CPU
 
 
+def where(device: torch.device) -> str:
+    """OpenMM's platform that `relax` tries first; OpenMM must be installed."""
+    require()
+    platform = importlib.import_module("helixfold.relax.platform")
+    return str(platform.places(device)[0].name)
+
+
 def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.device | None = None) -> Relaxed:
     """The structure relaxed on `device`'s GPU if OpenMM has a platform for it, else on the CPU.
 

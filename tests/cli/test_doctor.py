@@ -33,6 +33,16 @@ def test_machine_programs_and_parameters_are_told(capsys: pytest.CaptureFixture[
         assert word in out
 
 
+def test_where_structures_are_relaxed_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helixfold.cli.doctor.installed", lambda: True)
+    monkeypatch.setattr("helixfold.cli.doctor.where", lambda device: f"the platform for {device.type}")
+    assert "relaxation  by OpenMM on the platform for " in doctor(capsys)
+    monkeypatch.setattr("helixfold.cli.doctor.installed", lambda: False)
+    assert "relaxation  not installed: pip install 'helixfold[relax]'" in doctor(capsys)
+
+
 def test_a_missing_program_is_named_with_its_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

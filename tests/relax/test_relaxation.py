@@ -14,8 +14,9 @@ from data_pipeline.config import ConfigError
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from helixfold.relax import problem
+from helixfold.relax.flaws import Flaws
 from helixfold.relax.problem import NotInstalledError, RelaxationError
-from helixfold.relax.relaxation import Relaxed, RelaxOptions, relax
+from helixfold.relax.relaxation import Relaxed, RelaxOptions, relax, where
 from tests.relax.perturbed import native, part, perturbed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
@@ -106,6 +107,32 @@ def test_the_same_structure_relaxes_the_same(hairpin: Protein, relaxed_hairpin: 
     again = relax(perturbed(hairpin, off=0.3, clashes=0))
     assert (again.protein.atom_positions == relaxed_hairpin.protein.atom_positions).all()
     assert (again.hydrogens.positions == relaxed_hairpin.hydrogens.positions).all()
+
+
+@needs_openmm
+def test_residues_that_are_still_flawed_are_freed(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
+    from helixfold.relax import amber, simulation  # noqa: PLC0415  # needs OpenMM
+
+    given = perturbed(part(hairpin, slice(0, 6)), off=0.1, clashes=0)
+    held: list[list[int]] = []
+    still = [[], [1, 2], [2, 4], [4]]  # before, and after each round
+
+    def found(positions: np.ndarray, _: object) -> tuple[Flaws, np.ndarray]:
+        flawed = np.isin(np.arange(len(positions)), still[len(held)])
+        return Flaws(residues=int(flawed.sum()), bonds=0, clashes=0, within=0), flawed
+
+    minimised = simulation.Simulation.minimised
+
+    def watched(self: simulation.Simulation, freed: np.ndarray, deadline: simulation.Deadline) -> np.ndarray:
+        held.append(np.flatnonzero(freed).tolist())
+        return minimised(self, freed, deadline)
+
+    monkeypatch.setattr(amber, "flaws", found)
+    monkeypatch.setattr(simulation.Simulation, "minimised", watched)
+    result = relax(given)
+    assert held == [[], [1, 2], [1, 2, 4]]
+    assert (result.rounds, result.flawed) == (3, (given.residue_index[4],))
+    assert where(torch.device("cpu")) == "CPU"
 
 
 @needs_openmm
