@@ -210,8 +210,7 @@ def test_a_page_without_maps_structures_and_alignment_says_so(browser: Browser, 
     assert browser.driver.find_elements("css selector", "#heat") == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["desktop, light", "phone, dark"])
 def test_nothing_has_to_be_scrolled_sideways(browser: Browser, report: Path, width: int, dark: bool) -> None:
     browser.open(report, width=width, dark=dark)
     assert browser.too_wide() == 0
