@@ -13,7 +13,7 @@ from helixfold.cli import plans
 from helixfold.cli.finishing import Target, finish
 from helixfold.cli.jobs import Job, Method, Wanted
 from helixfold.cli.plans import Rows
-from helixfold.cli.resuming import begin
+from helixfold.cli.resuming import Begun, begin
 from helixfold.cli.searching import FEATURES_FILE
 from helixfold.execution.policy import NotEnoughMemoryError, Plan, Room, release, stepping_down
 from helixfold.execution.slabs import Slabs
@@ -35,8 +35,7 @@ def fold_target(
     """
     group, leads = method.crew.group, method.crew.leads
     begun = group.together(lambda: begin(job, directory, method, overwrite=overwrite) if leads else None)
-    told = [(each.name, each.model.preset.name, each.seed) for each in begun.missing] if begun is not None else None
-    missing = {(model, seed): name for name, model, seed in group.exchange(told)[0]}
+    missing = _missing(begun, method)
     if begun is not None:
         stages.finished += begun.stages
     with stages.stage("features"):
@@ -44,23 +43,8 @@ def fold_target(
         features = group.together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
         depth = group.together(lambda: write_alignment(directory, features) if leads else None)
     taken: dict[str, object] = {} if begun is None else begun.models
-    facts = {
-        "residues": len(job.sequence),
-        "msa_rows": len(features.msa),
-        "templates": len(features.template_domain_names),
-        "device": str(method.device),
-        "ranks": group.size,
-        "threads": torch.get_num_threads(),
-        "dtype": method.options.dtype,
-        "torch": torch.__version__,
-        "models": taken,
-    }
-    wanted_here = [
-        replace(each, name=missing[place])
-        for each in method.wanted
-        if (place := (each.model.preset.name, each.seed)) in missing
-    ]
-    planned = _planned(wanted_here, features, directory, method)
+    facts = {**_facts(job, features, method), "models": taken}
+    planned = _planned(missing, features, directory, method)
     for wanted, plan in tqdm(
         planned, desc="predictions", unit="prediction", leave=False, disable=len(planned) == 1 or method.no_bars
     ):
@@ -74,7 +58,7 @@ def fold_target(
             write_timings(directory, {**facts, "stages": stages.table()}, notes=prediction.notes)
 
         with stages.stage(f"{wanted.name}: writing"):
-            group.together(lambda: write() if leads else None)  # called at once
+            group.together(write if leads else lambda: None)
         score = method.options.stop_at_score
         if group.exchange(score is not None and prediction.ranking_confidence >= score)[0]:
             break
@@ -91,6 +75,28 @@ def fold_target(
         say=lambda line: method.say(f"{job.name}: {line}"),
     )
     return group.together(lambda: finish(target))
+
+
+def _missing(begun: Begun | None, method: Method) -> list[Wanted]:
+    """What is to be made, on every rank of the group; only the first one has begun the target, and knows."""
+    told = [(each.name, each.model.preset.name, each.seed) for each in begun.missing] if begun is not None else None
+    names = {(model, seed): name for name, model, seed in method.crew.group.exchange(told)[0]}
+    places = [((each.model.preset.name, each.seed), each) for each in method.wanted]
+    return [replace(each, name=names[place]) for place, each in places if place in names]
+
+
+def _facts(job: Job, features: Features, method: Method) -> dict[str, object]:
+    """What stands in timings.json beside the times."""
+    return {
+        "residues": len(job.sequence),
+        "msa_rows": len(features.msa),
+        "templates": len(features.template_domain_names),
+        "device": str(method.device),
+        "ranks": method.crew.group.size,
+        "threads": torch.get_num_threads(),
+        "dtype": method.options.dtype,
+        "torch": torch.__version__,
+    }
 
 
 def _planned(
