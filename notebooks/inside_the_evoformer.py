@@ -24,7 +24,7 @@
 # %%
 from helixfold.execution.watched import Watched
 from helixfold.training.by_heart import ByHeart, settings
-from helixfold.view.pictures import lines, maps
+from helixfold.view.pictures import maps
 from helixfold.view.structures import show_together
 
 PEPTIDE = "../examples/structures/strand_helix.pdb"
@@ -91,9 +91,6 @@ maps(
 # On a real protein the first pass often gets the parts and later ones put them together: get DeepMind's parameters
 # (`helixfold weights download`), call `predict` with `FoldingOptions(num_recycles=0)`, then 1, 2 and 3, and compare the
 # same maps.
-
-# %%
-lines({name: each.plddt for name, each in recycled.items()}, "pLDDT", most=100)
 
 # %%
 show_together({"true": pupil.truth, "pass 4": recycled["pass 4"].protein})

@@ -63,7 +63,8 @@ lines({"CA-lDDT": [frame.lddt for frame in frames]}, "CA-lDDT", along=steps, alo
 # %% [markdown]
 # ## It also learns what it knows
 #
-# The distogram sharpens, and pLDDT learns to say how good the structure is: at first it knows nothing, and says 50.
+# The distogram sharpens, and pLDDT learns to say how good the structure is: at first it knows nothing, and says 50. So
+# soon it knows how good the whole is (compare with the lDDT above), but not yet which residues are better than others.
 
 # %%
 few = frames[::3]
