@@ -1,5 +1,6 @@
 """The two containers of the feature pipeline: everything known about a target, and one random draw of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from data_pipeline.arrays import read_npz
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.files import replacing
 from data_pipeline.parse.fasta import check_letters
@@ -44,11 +45,8 @@ class Features:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Features":
         """Read what `save` wrote; `InputError` says what is wrong with any other file."""
-        arrays = read_npz(path)
         names = [field.name for field in fields(cls)]
-        missing = [name for name in names if name not in arrays]
-        if missing:
-            raise InputError.at(path, f"{', '.join(missing)} missing; make the features again")
+        arrays = read_npz(path, problem=lambda outlines: _shape_problem(names, outlines))
         problem = _problem(arrays)
         if problem is not None:
             raise InputError.at(path, f"{problem}; make the features again")
@@ -60,13 +58,25 @@ class Features:
         )
 
 
-def _problem(arrays: dict[str, np.ndarray]) -> str | None:
-    """What makes stored arrays no features, or None."""
-    for name, ndim in (("domain_name", 0), ("sequence", 0), ("template_domain_names", 1), ("msa", 2)):
+def _shape_problem(names: Sequence[str], arrays: dict[str, np.ndarray]) -> str | None:
+    """What makes arrays no features whatever they hold, or None."""
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        return f"{', '.join(missing)} missing; make the features again"
+    unknown = [name for name in arrays if name not in names]
+    if unknown:
+        return f"'{printable(unknown[0])}' is no feature; make the features again"
+    problem = _misshapen(arrays)
+    return problem and f"{problem}; make the features again"
+
+
+def _misshapen(arrays: dict[str, np.ndarray]) -> str | None:
+    strings, numbers = ("domain_name", "sequence", "template_domain_names"), ("aatype", "msa")
+    for name, ndim in zip((*strings, *numbers), (0, 0, 1, 1, 2), strict=True):
         array = arrays[name]
-        if array.ndim != ndim or (array.dtype.kind == "U") == (name == "msa"):
+        if array.ndim != ndim or (array.dtype.kind == "U") == (name in numbers):
             return f"{name} is {array.dtype} {array.shape}"
-    r, n, t = len(str(arrays["sequence"])), len(arrays["msa"]), len(arrays["template_domain_names"])
+    n, r, t = (len(arrays[name]) for name in ("msa", "aatype", "template_domain_names"))
     if r < 1 or n < 1:
         return f"there are {r} residues and {n} MSA rows, and each must be at least 1"
     for name, kind, shape in (
@@ -82,6 +92,13 @@ def _problem(arrays: dict[str, np.ndarray]) -> str | None:
         array = arrays[name]
         if array.shape != shape or array.dtype.kind != kind:
             return f"{name} is {array.dtype} {array.shape} and should be {'int' if kind == 'i' else 'float'} {shape}"
+    return None
+
+
+def _problem(arrays: dict[str, np.ndarray]) -> str | None:
+    """What makes stored arrays of the right shapes no features, or None."""
+    if len(str(arrays["sequence"])) != len(arrays["aatype"]):
+        return f"the sequence has {len(str(arrays['sequence']))} residues and aatype {len(arrays['aatype'])}"
     for name, highest in (("aatype", UNKNOWN), ("msa", GAP), ("template_aatype", GAP)):
         array = arrays[name]
         if array.size and (array.min() < 0 or array.max() > highest):

@@ -16,6 +16,7 @@ from data_pipeline.structure import Structure
 
 MAX_PDB_BYTES = 2**26  # 800,000 atoms
 
+_LONG_LINE = re.compile(rb"[^\n]{10000}")
 _MAX_SEQRES = MAX_RESIDUES // 8  # records of up to 13 residues
 _ATOM_END = 54  # columns, with the coordinates the last
 _MAX_COORDINATE = 1e8  # Angstrom; the format has eight columns
@@ -39,6 +40,9 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
     The sequence of a chain is its SEQRES where the file has it, else its observed residues. A chain without a name is
     called "_". The release date is that of the earliest REVDAT record.
     """
+    if (long := _LONG_LINE.search(content)) is not None:
+        line = content.count(b"\n", 0, long.start()) + 1
+        raise InputError.at(path, "the line is longer than any of a PDB file; is it one?", line=line)
     content = content.translate(_TO_ASCII)
     if content.count(b"\nSEQRES") > _MAX_SEQRES:
         raise InputError.at(path, f"it has more than {_MAX_SEQRES:,} SEQRES records, the most that is read")

@@ -15,8 +15,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _CHUNK = 2**20
-# Gzip shrinks text to a 1,030th at most, and the most regular of alignments to about a hundredth.
-_MAX_RATIO, _SURELY_FINE = 500, 2**24
+# Gzip shrinks text to a 1,030th at most, and an alignment that is nearly all gaps to about a hundredth.
+_MAX_RATIO, _SURELY_FINE = 250, 2**22
 
 
 def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:

@@ -20,6 +20,7 @@ from data_pipeline.search.database import (
 )
 
 _MAX_PROFILE_BYTES = 2**20
+_MAX_LINE_BYTES = 2**13  # what a name takes rises with the square of its parts
 # As AlphaFold 2 runs its searches (run_alphafold.py of 2.3): rows that are read of each result, the target's included.
 UNIREF_ROWS, MGNIFY_ROWS = 10_000, 501
 
@@ -118,6 +119,9 @@ def _first(root: Path, *patterns: str) -> Path | None:
 
 def _toml_profile(path: Path) -> DatabaseProfile:
     content = read_text_bytes(path, _MAX_PROFILE_BYTES)
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if len(line) > _MAX_LINE_BYTES:
+            raise InputError.at(path, f"the line is longer than {_MAX_LINE_BYTES:,} bytes; divide it", line=number)
     try:
         table = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -233,4 +237,6 @@ def _choice(profile: Path, where: str, entry: dict[str, Any], key: str, allowed:
 def _only_keys(profile: Path, where: str, table: dict[str, Any], allowed: Collection[str]) -> None:
     unknown = sorted(set(table) - set(allowed))
     if unknown:
-        raise InputError.at(profile, f"{where}: unknown {', '.join(unknown)}; it can hold {', '.join(allowed)}")
+        raise InputError.at(
+            profile, f"{where}: unknown {printable(', '.join(unknown))}; it can hold {', '.join(allowed)}"
+        )

@@ -18,6 +18,8 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
 
 FORMAT_VERSION = "1"
+# Its library takes many times as much to read it, and ends the process where that is not there.
+MAX_HEADER_BYTES = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,10 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     path = Path(path)
     require_file(path)
     try:
+        with path.open("rb") as start:
+            length = int.from_bytes(start.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise InputError.at(path, f"claims a header of {length:,} bytes, which no model's parameters need")
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -20,6 +20,8 @@ from helixfold.weights.table import table
 
 # A training checkpoint has a member per tensor of model, average and optimizer. torch.save never compresses.
 LIMITS = Limits(members=100_000, unpacked_bytes=32 * 2**30, compressed=False)
+# What stands beside the tensors, which is read word by word: a training checkpoint has two million bytes of it.
+MAX_NAMES_BYTES = 2**23
 # Prefixes of wrappers: DeepSpeed's and Lightning's modules.
 _WRAPPERS = re.compile(r"^(?:module\.|model\.)+")
 # What modules were called before OpenFold learnt multimers (version 1), and what they are called now.
@@ -78,8 +80,10 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     Raises `InputError` for anything that holds more than tensors and plain containers.
     """
     path = Path(path)
-    with open_archive(path, LIMITS):
-        pass
+    with open_archive(path, LIMITS) as archive:
+        names = max((member.file_size for member in archive.infolist() if member.filename.endswith(".pkl")), default=0)
+    if names > MAX_NAMES_BYTES:
+        raise InputError.at(path, f"has {names:,} bytes of names beside its tensors, which no model's parameters need")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters about an odd file is said in the error

@@ -53,7 +53,7 @@ def test_truncated_file_is_refused(features: Features, tmp_path: Path) -> None:
     path = tmp_path / "features.npz"
     features.save(path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"features\.npz: not a complete \.npz file"):
+    with pytest.raises(InputError, match=r"features\.npz: is damaged"):
         Features.load(path)
 
 
@@ -69,7 +69,7 @@ def test_truncated_file_is_refused(features: Features, tmp_path: Path) -> None:
         ("aatype", np.array([0, 1, 2, -1], np.int32), r"aatype has values outside 0\.\.20"),
         ("deletion_matrix", np.full((5, 4), -1), "deletion_matrix has negative values"),
         ("sequence", np.zeros(4), "sequence is float64"),
-        ("sequence", np.array(""), "there are 0 residues"),
+        ("sequence", np.array(""), "the sequence has 0 residues and aatype 4"),
         ("template_domain_names", np.array("x"), "template_domain_names is <U1"),
         ("template_sum_probs", np.zeros((3, 1), np.float32), r"template_sum_probs is float32 \(3, 1\)"),
     ],
