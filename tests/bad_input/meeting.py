@@ -28,18 +28,18 @@ def met(command: str | list[str], folder: Path) -> Met:
         arguments += ["--output", "out"]
     if arguments[:1] == ["predict"] and "--num-recycles" not in arguments:
         arguments += ["--num-recycles", "0"]  # should an input be let through after all
-    before, errors = _contents(folder.parent), io.StringIO()
+    before, errors = contents(folder.parent), io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         try:
             code = main(arguments)
         except SystemExit as end:  # argparse's
             code = end.code if isinstance(end.code, int) else 1
-    after = _contents(folder.parent)
+    after = contents(folder.parent)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return Met(code=code, said=tuple(errors.getvalue().splitlines()), changed=tuple(changed))
 
 
-def _contents(folder: Path) -> dict[str, bytes | str]:
+def contents(folder: Path) -> dict[str, bytes | str]:
     """All that lies there and below, by name."""
     found: dict[str, bytes | str] = {}
     for path in folder.rglob("*"):
