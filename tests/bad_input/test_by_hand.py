@@ -11,8 +11,9 @@ from tests.bad_input.case import Case, lay_out
 from tests.bad_input.meeting import met
 from tests.bad_input.options import OPTIONS
 from tests.bad_input.sequences import SEQUENCES
+from tests.bad_input.training import TRAINING
 
-CASES = SEQUENCES | ALIGNMENTS | ARRAYS | OPTIONS
+CASES = SEQUENCES | ALIGNMENTS | ARRAYS | OPTIONS | TRAINING
 
 
 @pytest.fixture(autouse=True)

@@ -111,6 +111,21 @@ def test_damaged_files_of_an_unfinished_run_are_made_again(damage: str, finished
         assert next((folder / "out").rglob(name)).read_bytes() != DAMAGE[damage], name
 
 
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_reports_on_damaged_results_are_made_or_refused_in_a_sentence(
+    damage: str, finished: Path, tmp_path: Path
+) -> None:
+    for name in [*texts(finished), "features.npz", "all of them"]:
+        out = tmp_path / name
+        shutil.copytree(finished / "out", out)
+        for path in out.rglob("*"):
+            if path.name == name or (
+                name == "all of them" and path.suffix in (".json", ".npz", ".tsv", ".pdb", ".cif")
+            ):
+                path.write_bytes(DAMAGE[damage])
+        assert main(["report", str(out)]) in (0, 1, 2)
+
+
 @pytest.mark.parametrize("damage", ["cut", "of the wrong kinds"])
 def test_when_all_is_damaged_the_run_says_so_and_overwrites_when_told(
     damage: str, finished: Path, folder: Path, capsys: pytest.CaptureFixture[str]
