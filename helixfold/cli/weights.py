@@ -13,7 +13,7 @@ from helixfold.presets import PRESETS
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters, parameters_directory
-from helixfold.weights.find import trained_preset
+from helixfold.weights.find import named_preset, trained_preset
 from helixfold.weights.fit import fitting_presets
 from helixfold.weights.load import load_weights, read_shapes
 from helixfold.weights.npz import write_npz
@@ -45,7 +45,7 @@ def inspect(path: Path) -> None:
 def convert(source: Path, target: Path, preset: str | None = None, *, overwrite: bool = False) -> None:
     """Rewrite a parameter file for another program; the suffix of `target` says which: .npz, .pt or .safetensors.
 
-    `preset` names the model, unless the file says itself which it is (as those of `helixfold train` do).
+    `preset` names the model, unless the file says itself which it is (as those of `helixfold train` do), or its name.
     """
     form = target.suffix.lower()
     if form not in WRITTEN:
@@ -53,7 +53,9 @@ def convert(source: Path, target: Path, preset: str | None = None, *, overwrite:
     require_file(source)
     if target.exists() and not overwrite:
         raise InputError(f"{target}: exists already; choose another name, or add --overwrite")
-    chosen = presets.preset(preset) if preset is not None else trained_preset(source)
+    chosen = trained_preset(source) if preset is None else None
+    if chosen is None and (name := preset or named_preset(source)) is not None:
+        chosen = presets.preset(name)
     if chosen is None:
         raise InputError(f"{source}: does not say which model it is; add --preset with one of {', '.join(PRESETS)}")
     config = chosen.model

@@ -113,9 +113,15 @@ def _in_directory(directory: Path, name: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _name_of(path: Path) -> str:
+def named_preset(path: Path) -> str | None:
+    """The preset that a parameter file's name says, as `params_model_1_ptm.npz` does."""
     name = path.name.removesuffix(path.suffix).removeprefix("params_")
-    if name not in PRESETS:
+    return name if name in PRESETS else None
+
+
+def _name_of(path: Path) -> str:
+    name = named_preset(path)
+    if name is None:
         options = ", ".join(PRESETS)
         raise InputError(f"{path}: its name does not say which model it is; add --models with one of {options}")
     return name

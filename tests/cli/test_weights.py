@@ -56,6 +56,15 @@ def test_the_wrong_preset_writes_nothing(checkpoint: Path) -> None:
     assert list(checkpoint.parent.iterdir()) == [checkpoint]
 
 
+def test_a_name_says_which_model_it_is(checkpoint: Path) -> None:
+    named = checkpoint.rename(checkpoint.with_name("params_tiny.safetensors"))
+    convert(named, named.with_name("x.npz"))
+    unnamed = named.rename(named.with_name("mine.safetensors"))
+    with pytest.raises(InputError, match="does not say which model it is; add --preset"):
+        convert(unnamed, unnamed.with_name("y.npz"))
+    assert not unnamed.with_name("y.npz").exists()
+
+
 def test_a_place_that_cannot_be_written_is_named(checkpoint: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         convert(checkpoint, checkpoint / "x.npz", "tiny")
