@@ -109,7 +109,7 @@ FREELY = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(FREELY, max_examples=30)
+@settings(FREELY, max_examples=15)
 @given(data=st.data())
 def test_a_generated_file_is_a_plan_or_a_sentence(kind: str, data: st.DataObject) -> None:
     a_file(data, kind)
