@@ -1,5 +1,6 @@
 """Settings of the optimiser: learning rate, clipping, Adam and the moving average of the weights."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -88,22 +89,29 @@ class PenaltyConfig(Config):
 class OuterConfig(Config):
     """Islands of ranks that train apart and meet after `every` steps (EDiT; "plain" averages are DiLoCo's).
 
-    One island is ordinary training. When islands meet, parameters move by Nesterov's momentum along the average of what
-    the islands moved; DiLoCo's numbers are 0.7 and 0.9 (arXiv 2311.08105).
+    One island is ordinary training. When islands meet, parameters move along the average of what the islands moved,
+    `learning_rate` times, with Nesterov's momentum; DiLoCo's numbers are 0.7 and 0.9 (arXiv 2311.08105). Without a
+    learning rate it is the square root of the islands: each sees its part of a batch, whose gradient is noisier by that
+    factor, and Adam, which divides by the noise, moves that much less per step than it would with the whole batch.
     """
 
     islands: int = 1
     every: int = 100
     average: OuterAverage = "penalised"
-    learning_rate: float = 0.8
-    momentum: float = 0.85
+    learning_rate: float | None = None
+    momentum: float = 0.0
     penalty: PenaltyConfig = field(default_factory=PenaltyConfig)
 
     def __post_init__(self) -> None:
         self._require_positive("islands", "every")
         self._require_fraction("momentum")
-        if not self.learning_rate > 0:
+        if self.learning_rate is not None and not self.learning_rate > 0:
             raise ConfigError(f"OuterConfig.learning_rate must be greater than 0, got {self.learning_rate}")
+
+    @property
+    def step_size(self) -> float:
+        """How many times the average of what the islands moved is moved."""
+        return math.sqrt(self.islands) if self.learning_rate is None else self.learning_rate
 
 
 def initial_training() -> OptimizerConfig:

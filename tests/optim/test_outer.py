@@ -69,7 +69,14 @@ def norm_of(tensors: dict[str, Tensor]) -> float:
 
 @pytest.mark.parametrize("average", ["penalised", "plain"])
 def test_a_meeting_is_what_a_plain_loop_makes(average: Literal["penalised", "plain"]) -> None:
-    config = OuterConfig(islands=ISLANDS, every=4, average=average, penalty=PenaltyConfig(clip_norm=1.0))
+    config = OuterConfig(
+        islands=ISLANDS,
+        every=4,
+        average=average,
+        learning_rate=0.8,
+        momentum=0.85,
+        penalty=PenaltyConfig(clip_norm=1.0),
+    )
     sea = Sea(config)
     anchor = modules(sea.optimizers[0])
     averages = {module: {name: value.clone() for name, value in part.items()} for module, part in anchor.items()}
@@ -141,6 +148,17 @@ def test_a_norm_that_is_not_finite_never_counts_and_a_new_level_is_soon_accepted
         statistics.add_(level, config)
         meetings += 1
     assert 3 <= meetings <= 15
+
+
+def test_islands_that_agree_move_as_far_as_one_that_sees_the_whole_batch() -> None:
+    assert OuterConfig(islands=4).step_size == 2.0
+    assert OuterConfig(islands=4, learning_rate=0.7).step_size == 0.7
+    sea = Sea(OuterConfig(islands=ISLANDS, average="plain"))
+    before = sea.optimizers[0].parameters()["second.weight"].clone()
+    for optimizer in sea.optimizers:
+        optimizer.parameters()["second.weight"].add_(0.1)
+    sea.meet()
+    torch.testing.assert_close(sea.optimizers[0].parameters()["second.weight"], before + 0.1 * ISLANDS**0.5)
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
