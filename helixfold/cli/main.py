@@ -11,6 +11,7 @@ from data_pipeline.errors import InputError, SearchError, printable
 from helixfold.cli.parser import CommandParser
 
 COMMANDS = ("predict", "features", "relax", "evaluate", "report", "train", "layouts", "doctor", "weights", "benchmark")
+_LONGEST = 4000  # characters of a sentence
 FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
@@ -27,21 +28,25 @@ def carry_out(options: argparse.Namespace) -> int:
     try:
         return int(options.run(options))
     except InputError as error:
-        print(f"helixfold: error: {error}", file=sys.stderr)
+        _say(str(error))
         return WRONG_INPUT
     except SearchError as error:
-        print(f"helixfold: error: {error}", file=sys.stderr)
+        _say(str(error))
         return FAILED
     except OSError as error:
         # What no command saw coming, such as a disk that is full: it concerns the machine, so a traceback helps nobody.
-        place = "" if error.filename is None else f"{printable(str(error.filename))}: "
-        print(f"helixfold: error: {place}{error.strerror or printable(str(error))}", file=sys.stderr)
+        _say(f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror or error}")
         return FAILED
     except KeyboardInterrupt:
         print("helixfold: interrupted; run the same command again to go on", file=sys.stderr)
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, earlier)
+
+
+def _say(problem: str) -> None:
+    """In one line that a terminal only shows: what was given may have been made to do more there."""
+    print(f"helixfold: error: {printable(problem, _LONGEST)}", file=sys.stderr)
 
 
 def _end(*_: object) -> None:

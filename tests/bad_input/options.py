@@ -17,6 +17,9 @@ def training(words: str, *says: str) -> Case:
 
 OPTIONS = {
     "an unknown command": bad("fold x.fasta", {"x.fasta": GOOD}, "'fold'", "predict"),
+    "a file whose name is an escape sequence": bad(
+        "predict x.fasta 'a\x1b]0;b\x07'", {"x.fasta": GOOD}, r"a\x1b]0;b\x07", "--output"
+    ),
     "no command": bad("", {}, "COMMAND"),
     "an unknown option": option("--recycle 3", "no option --recycle;", "--num-recycles", "--help"),
     "an option of another program's": option("--msa-depth=512", "no option --msa-depth", "--help"),
