@@ -9,8 +9,9 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from data_pipeline.errors import printable
 
-# How long those that are left wait for each other: they notice within moments, as whoever gives up closes its lines.
-_GRACE = 5.0  # seconds
+# How long those that are left wait for each other. Who waits for a rank that has ended notices at once; who waits for
+# one that has noticed does so when its own patience ends, which is waited for if it is this short.
+_GRACE, _SHORT_PATIENCE = 5.0, 30.0  # seconds
 # Of gloo, whose errors have no type of their own.
 _WORDS = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting")
 
@@ -33,7 +34,7 @@ def naming_lost_ranks(patience: float) -> Iterator[None]:
         if not (isinstance(error, dist.DistError) or any(word in why for word in _WORDS)):
             raise
         rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 0)
-        left = _ranks_left(rank, size)
+        left = _ranks_left(rank, size, _GRACE + min(patience, _SHORT_PATIENCE))
         missing = [str(rank) for rank in range(size) if rank not in left]
         if missing:
             which = f"{'ranks' if len(missing) > 1 else 'rank'} {', '.join(missing)} of {size}"
@@ -44,12 +45,12 @@ def naming_lost_ranks(patience: float) -> Iterator[None]:
         raise LostRankError(text, is_spokesman=rank == min(left)) from error
 
 
-def _ranks_left(rank: int, size: int) -> set[int]:
-    """Those that noticed, too: each says so where all ranks met."""
+def _ranks_left(rank: int, size: int, seconds: float) -> set[int]:
+    """Those that notice within this time, too: each says so where all ranks met."""
     if not size:
         return {rank}
     store = _get_default_store()
-    deadline = time.monotonic() + _GRACE
+    deadline = time.monotonic() + seconds
     left = {rank}
     try:
         store.set(f"left/{rank}", "")
