@@ -11,7 +11,6 @@ from jaxtyping import Bool, UInt8
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.atoms import MAX_RESIDUES
 from data_pipeline.parse.models import chains_of_model, entry_name
-from data_pipeline.parse.text import read_text_bytes
 from data_pipeline.structure import Structure
 
 MAX_PDB_BYTES = 2**26  # 800,000 atoms
@@ -27,11 +26,6 @@ _RESOLUTION = re.compile(rb"^REMARK   2 RESOLUTION\. +(\d+\.\d*) ", re.MULTILINE
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _FIRST_YEAR = 70  # two-digit years from here on are of the 20th century; the archive began in 1971
 _NUMBER = re.compile(rb" *-?\d+ *|[A-Za-z][0-9A-Za-z]{3}")  # hybrid-36 counts on with letters
-
-
-def read_pdb(path: str | PathLike[str]) -> Structure:
-    """The structure in a plain or gzip PDB file of at most `MAX_PDB_BYTES` (unpacked); see `parse_pdb`."""
-    return parse_pdb(read_text_bytes(path, MAX_PDB_BYTES), path=path)
 
 
 def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure:
