@@ -7,6 +7,7 @@ from typing import Literal
 from helixfold.config import Config, ConfigError
 
 Clipping = Literal["none", "sample", "global", "adagc"]
+Method = Literal["adam", "muon"]
 OuterAverage = Literal["penalised", "plain"]
 
 
@@ -32,13 +33,34 @@ class AdaGCConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MuonConfig(Config):
+    """How hidden matrices move with `method` "muon" (Jordan et al. 2024; scaled as in arXiv 2502.16982).
+
+    `rate` is their learning rate, as a multiple of Adam's; `rounds` are those of the Newton-Schulz iteration.
+    """
+
+    rate: float = 1.0
+    momentum: float = 0.95
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        self._require_fraction("momentum")
+        self._require_positive("rounds")
+        if not self.rate > 0:
+            raise ConfigError(f"MuonConfig.rate must be greater than 0, got {self.rate}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Config):
     """Adam as AlphaFold was trained with (AlphaFold 2, Suppl. Sec. 1.11.3); steps are updates of the weights.
+
+    With `method` "muon", hidden matrices of the stacks and the structure module move by Muon instead, all else by Adam.
 
     `clipping` limits a norm to `clip_norm`: of each example's gradient ("sample", AlphaFold), of their mean
     ("global", HelixFold), or of each tensor's part in the mean ("adagc").
     """
 
+    method: Method = "adam"
     learning_rate: float = 1e-3
     warmup_steps: int = 1000
     decay_after: int | None = 50_000
@@ -50,6 +72,7 @@ class OptimizerConfig(Config):
     clipping: Clipping = "sample"
     clip_norm: float = 0.1
     adagc: AdaGCConfig = field(default_factory=AdaGCConfig)
+    muon: MuonConfig = field(default_factory=MuonConfig)
     ema_decay: float = 0.999
 
     def __post_init__(self) -> None:

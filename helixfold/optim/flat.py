@@ -12,6 +12,7 @@ from helixfold.ops.fused_adam import LINE, AdamBuffers, AdamStep, fused_adam
 from helixfold.optim import adagc, clip
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.layout import lay_out
+from helixfold.optim.muon import Muon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class Gathering:
 
 
 class FlatOptimizer:
-    """Adam with clipping, a moving average of the weights and a bfloat16 working copy (AlphaFold 2, Suppl. 1.11.3).
+    """Adam or Muon with clipping, an average of the weights, a bfloat16 working copy (AlphaFold 2, Suppl. 1.11.3).
 
     The model's parameters and their gradients become views of flat buffers. Load weights before, not after: with
     `working_dtype` bfloat16 the parameters, but those of the submodules `keep_float32`, are a rounded copy of float32
@@ -92,6 +93,7 @@ class FlatOptimizer:
             average=master.clone(),
             working=working if rounded else None,
         )
+        self._muon = Muon(self._layout, config.muon, master) if config.method == "muon" else None
         self._updates = torch.zeros(1, dtype=torch.int64)
         self._norm_averages = adagc.unseen(len(lines), device) if config.clipping == "adagc" else None
 
@@ -175,11 +177,14 @@ class FlatOptimizer:
         scale, clipped = self._scale(sizes, norm)
         self._measured = 0
         self._updates += 1
-        config = self.config
+        config, scale = self.config, scale / parts
+        if self._muon is not None:
+            self._muon.step(self._buffers.master, self.gradient_sum, scale, learning_rate)
+            scale = scale * self._muon.others
         fused_adam(
             self._buffers,
             self.gradient_sum,
-            scale / parts if scale.ndim else (scale / parts).expand(len(self._tensor_of_line)),
+            scale if scale.ndim else scale.expand(len(self._tensor_of_line)),
             AdamStep(
                 number=int(self._updates),
                 learning_rate=learning_rate,
@@ -224,14 +229,16 @@ class FlatOptimizer:
     def tensors(self) -> dict[str, Tensor]:
         """The whole state, to be saved, or to be filled in place and followed by `restored()`."""
         buffers = self._buffers
-        averages = {} if self._norm_averages is None else {"norm_averages": self._norm_averages}
+        more = {} if self._norm_averages is None else {"norm_averages": self._norm_averages}
+        if self._muon is not None:
+            more["momentum"] = self._muon.momentum
         return {
             "master": buffers.master,
             "first_moment": buffers.first_moment,
             "second_moment": buffers.second_moment,
             "average": buffers.average,
             "updates": self._updates,
-            **averages,
+            **more,
         }
 
     @property
