@@ -45,6 +45,11 @@ def align_local(first: str, second: str) -> PairAlignment:
     return _align("local", first, second)
 
 
+def local_score(first: str, second: str) -> float:
+    """Only the score of `align_local`, in a fraction of the time: for the best of many."""
+    return float(_aligner("local").score(first.translate(_TO_X), second.translate(_TO_X)))
+
+
 def identity(query: str, letters: np.ndarray) -> float:
     """The fraction of a template's residues (`letters` on the target, '-' for none) that equal the target's."""
     aligned = letters != "-"

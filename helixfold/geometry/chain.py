@@ -1,0 +1,62 @@
+"""A chain's backbone from its torsion angles alone."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from data_pipeline.residues import RESTYPES
+from data_pipeline.stereochemistry import C_N_CA_COSINE, C_N_LENGTH, C_N_LENGTH_TO_PROLINE, CA_C_N_COSINE
+from helixfold.geometry.rigid import Rigid, rigid_from_three_points
+from helixfold.geometry.tables import per_residue
+
+_N, _C = 0, 2  # of atom14
+_PROLINE = RESTYPES.index("P")
+
+
+def backbone_from_torsions(aatype: Int[Tensor, "b r"], phi: Float[Tensor, "b r"], psi: Float[Tensor, "b r"]) -> Rigid:
+    """Backbone frames (b r) of chains with ideal bonds and angles, every peptide bond trans; torsions in radians.
+
+    Types are 0 to 19, for only these have atoms. The first residue stands at the origin; its phi and the last one's psi
+    turn nothing.
+    """
+    atoms = per_residue("ATOM14_RIGID_GROUP_POSITIONS", aatype, phi.dtype)
+    step = _to_next(atoms, phi, psi, aatype)
+    chain = [Rigid(rotation=torch.eye(3).to(phi).expand(len(phi), 3, 3), translation=atoms.new_zeros(len(phi), 3))]
+    for residue in range(aatype.shape[1] - 1):
+        chain.append(chain[-1].compose(step[:, residue]))
+    return Rigid(
+        rotation=torch.stack([each.rotation for each in chain], 1),
+        translation=torch.stack([each.translation for each in chain], 1),
+    )
+
+
+def _to_next(
+    atoms: Float[Tensor, "b r 14 3"], phi: Float[Tensor, "b r"], psi: Float[Tensor, "b r"], aatype: Int[Tensor, "b r"]
+) -> Rigid:
+    """The frame of each residue but the first, in that of the one before it."""
+    n, c = atoms[:, :-1, _N], atoms[:, :-1, _C]
+    next_n, next_c = atoms[:, 1:, _N], atoms[:, 1:, _C]
+    ca = torch.zeros_like(n)
+    to_proline = aatype[:, 1:] == _PROLINE
+    bond = torch.where(to_proline, C_N_LENGTH_TO_PROLINE.mean, C_N_LENGTH.mean).to(phi)
+    to_ca, to_c = next_n.norm(dim=-1), next_c.norm(dim=-1)
+    wide = (next_n * next_c).sum(-1) / (to_ca * to_c)
+    trans = torch.full_like(bond, torch.pi)
+    placed_n = _bonded((n, ca, c), bond, torch.full_like(bond, CA_C_N_COSINE.mean), psi[:, :-1])
+    placed_ca = _bonded((ca, c, placed_n), to_ca, torch.full_like(bond, C_N_CA_COSINE.mean), trans)
+    placed_c = _bonded((c, placed_n, placed_ca), to_c, wide, phi[:, 1:])
+    # C of the residue lies on its x axis.
+    return rigid_from_three_points(2 * placed_ca - placed_c, placed_ca, placed_n)
+
+
+def _bonded(
+    chain: tuple[Float[Tensor, "b r 3"], ...],
+    length: Float[Tensor, "b r"],
+    cosine: Float[Tensor, "b r"],
+    torsion: Float[Tensor, "b r"],
+) -> Float[Tensor, "b r 3"]:
+    """The atom after three that are bonded, from its bond, the cosine of its angle and its torsion with all three."""
+    first, second, third = chain
+    frame = rigid_from_three_points(second, third, first)  # x goes on along the bond, `first` is on the side of y
+    sine = (1 - cosine.square()).sqrt()
+    return frame.apply(length[..., None] * torch.stack([-cosine, sine * torsion.cos(), sine * torsion.sin()], -1))
