@@ -26,7 +26,7 @@ _SULPHUR = ATOM14_NAMES[RESTYPES.index("C")].index("SG")
 # Kept small beside squared lengths, so that roots have a gradient where two atoms coincide.
 _SMALL_BOND, _SMALL_DISTANCE = 1e-6, 1e-10
 _EXTREME = 1.5  # Angstrom that two neighbours' CA may be further apart than in a trans peptide
-_SLAB_ELEMENTS = 2**22  # distances looked at at a time: 16 MiB
+_SLAB_ELEMENTS = 2**20  # distances looked at at a time: 4 MiB, while everything else is held for the gradients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,14 +212,14 @@ def _clashing(
 ) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
     """The two atoms of each pair that may clash, numbered through the batch; in the order of the chain."""
     b, r, _ = radius.shape
-    everything, everyone = atoms.flatten(1, 2), radius.flatten(1)
+    everything, reach = atoms.flatten(1, 2), radius.flatten(1) - overlap_tolerance + 1e-3
     found = []
     size = max(1, _SLAB_ELEMENTS // max(1, b * r * 14 * 14))
     for start in range(0, r, size):
         slab = slice(start, min(start + size, r))
         # Not by way of a matrix product: that would lose the digits that decide.
         distance = torch.cdist(atoms[:, slab].flatten(1, 2), everything, compute_mode="donot_use_mm_for_euclid_dist")
-        close = distance < radius[:, slab].flatten(1)[..., None] + (everyone - overlap_tolerance)[:, None] + 1e-3
+        close = distance < radius[:, slab].flatten(1)[..., None] + reach[:, None]
         close = rearrange(close, "b (i a) (j c) -> b i a j c", a=14, c=14)
         close &= _in_order(residue_index[:, slab], residue_index)[:, :, None, :, None]
         bonded = residue_index[:, slab, None] + 1 == residue_index[:, None]

@@ -1,6 +1,7 @@
 """The outer product mean in tiles of edges, whose products of channels stay in the processor's cache."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +21,11 @@ _TILE_ROWS = 32
 def outer_product_mean_rows(left: Tensor, right: Tensor, scale: Tensor, out: Affine) -> Tensor:
     """`outer_product_mean` on a CPU, with what edges are multiplied by as `scale` [b i j].
 
-    A training pass keeps nothing but the arguments.
+    A training pass keeps nothing but the arguments, of the left half its copy.
     """
-    mean: Tensor = _OuterProductMean.apply(left, right, scale, *out.to(left.dtype))
+    # Sequences last, so that a tile's operands are dense: no copy of the right half if it is so in memory.
+    left, right = rearrange(left, "b i s c -> b (i c) s"), rearrange(right, "b s j d -> b (j d) s")
+    mean: Tensor = _OuterProductMean.apply(left.contiguous(), right.contiguous(), scale, *out.to(left.dtype))
     return mean
 
 
@@ -32,8 +35,8 @@ class _OuterProductMean(torch.autograd.Function):
         ctx.save_for_backward(left, right, scale, weight)
         mean = left.new_empty(*scale.shape, weight.shape[0])
         for sample_left, sample_right, factors, edges in zip(left, right, scale, mean, strict=True):
-            products = _OuterProducts(sample_left, sample_right)
-            for tile in products.tiles():
+            products = _OuterProducts(sample_left, sample_right, *factors.shape)
+            for tile in chain(*products.rows_of_tiles()):
                 outer = products.of(tile)
                 edges_of_tile = mapped(outer, weight, offset)
                 place = edges[tile.rows, tile.columns]
@@ -44,27 +47,29 @@ class _OuterProductMean(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         left, right, scale, weight = ctx.saved_tensors
         needs_left, needs_right, _, needs_weight, needs_offset = ctx.needs_input_grad
-        of_left, of_right = torch.empty_like(left), torch.empty_like(right)
-        # Sums over tiles are float32 whatever the dtype is.
+        # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left half; only
+        # the right half's sum is there to the end.
+        of_left, of_right = torch.empty_like(left), torch.zeros(right.shape)
         of_weight, of_offset = torch.zeros(weight.shape), torch.zeros(weight.shape[0])
         for index, factors in enumerate(scale):
-            products = _OuterProducts(left[index], right[index])
-            sum_left, sum_right = torch.zeros(products.left.shape), torch.zeros(products.right.shape)
-            for tile in products.tiles():
-                given = gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]
-                given = given.view(-1, weight.shape[0])
-                if needs_offset:
-                    of_offset += given.sum(0)
-                given = given.to(left.dtype)
-                if needs_weight:
-                    add_product(of_weight, given.T, products.of(tile))
-                if needs_left or needs_right:
-                    of_outer = products.gradient(given, weight, tile)
-                    add_product(sum_left[tile.left], of_outer, products.right[tile.right])
-                    add_product(sum_right[tile.right], of_outer.T, products.left[tile.left])
-            of_left[index] = rearrange(sum_left, "(i c) s -> i s c", c=left.shape[-1])
-            of_right[index] = rearrange(sum_right, "(j d) s -> s j d", d=right.shape[-1])
-        return of_left, of_right, None, of_weight.to(weight.dtype), of_offset.to(weight.dtype) if needs_offset else None
+            products = _OuterProducts(left[index], right[index], *factors.shape)
+            for tiles in products.rows_of_tiles():
+                sum_left = torch.zeros(products.left[tiles[0].left].shape)
+                for tile in tiles:
+                    given = gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]
+                    given = given.view(-1, weight.shape[0])
+                    if needs_offset:
+                        of_offset += given.sum(0)
+                    given = given.to(left.dtype)
+                    if needs_weight:
+                        add_product(of_weight, given.T, products.of(tile))
+                    if needs_left or needs_right:
+                        of_outer = products.gradient(given, weight, tile)
+                        add_product(sum_left, of_outer, products.right[tile.right])
+                        add_product(of_right[index, tile.right], of_outer.T, products.left[tile.left])
+                of_left[index, tiles[0].left] = sum_left
+        of_map = of_weight.to(weight.dtype), of_offset.to(weight.dtype) if needs_offset else None
+        return of_left, of_right.to(right.dtype), None, *of_map
 
 
 class _Tile(NamedTuple):
@@ -77,25 +82,27 @@ class _Tile(NamedTuple):
 
 
 class _OuterProducts:
-    """The outer products of one sample's columns, tile by tile; each tile takes the room of the one before."""
+    """The outer products of one sample's columns, tile by tile; each tile takes the room of the one before.
 
-    def __init__(self, left: Tensor, right: Tensor) -> None:
-        (i, _, c), (_, j, d) = left.shape, right.shape
-        self.i, self.j, self.c, self.d = i, j, c, d
-        # Sequences last, so that a tile's operands are dense: no copy of the right half if it is so in memory.
-        self.left, self.right = rearrange(left, "i s c -> (i c) s"), rearrange(right, "s j d -> (j d) s").contiguous()
+    The left half is [(i c) s] and the right one [(j d) s].
+    """
+
+    def __init__(self, left: Tensor, right: Tensor, i: int, j: int) -> None:
+        self.left, self.right, self.i, self.j = left, right, i, j
+        self.c, self.d = len(left) // i, len(right) // j
         self.rows = min(i, _TILE_ROWS)
-        self.columns = min(j, max(1, of_all_cores(_TILE_ELEMENTS) // (self.rows * c * d)))
+        self.columns = min(j, max(1, of_all_cores(_TILE_ELEMENTS) // (self.rows * self.c * self.d)))
         # New memory for each tile would have to be mapped each time.
-        self.room = left.new_empty(self.rows * self.columns * c * d)
+        self.room = left.new_empty(self.rows * self.columns * self.c * self.d)
 
-    def tiles(self) -> Iterator[_Tile]:
+    def rows_of_tiles(self) -> Iterator[list[_Tile]]:
+        """Tiles beside each other, for all rows."""
         for rows in parts(self.i, self.rows):
-            for columns in parts(self.j, self.columns):
-                left, right = (
-                    slice(part.start * width, part.stop * width) for part, width in ((rows, self.c), (columns, self.d))
-                )
-                yield _Tile(rows, columns, left, right)
+            left = slice(rows.start * self.c, rows.stop * self.c)
+            yield [
+                _Tile(rows, columns, left, slice(columns.start * self.d, columns.stop * self.d))
+                for columns in parts(self.j, self.columns)
+            ]
 
     def of(self, tile: _Tile) -> Tensor:
         """The products with their channels side by side, [(i j) (c d)]."""

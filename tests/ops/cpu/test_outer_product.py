@@ -9,6 +9,7 @@ from helixfold.ops.cpu import outer_product as subject
 from helixfold.ops.dispatch import forced
 from helixfold.ops.linear import Affine
 from helixfold.ops.outer_product import OUTER_PRODUCT_MEAN, outer_product_mean, outer_product_mean_reference
+from tests.live import Live
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask
 
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, Affine]
@@ -79,6 +80,18 @@ def test_a_pass_keeps_nothing_of_the_size_of_the_products() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda each: sizes.append(each.numel()) or each, lambda each: each):
         outer_product_mean(*arguments(20, 20, 3))
     assert max(sizes) <= 20 * 20 * 5
+
+
+@pytest.mark.parametrize(("dtype", "halves"), [(torch.float32, 6), (torch.bfloat16, 8)])
+def test_gradients_take_no_more_than_themselves_and_one_sum(dtype: torch.dtype, halves: int) -> None:
+    left, right, left_mask, right_mask, out = arguments(80, 80, 512, c=32, d=32)
+    left, right = (each.detach().to(dtype).requires_grad_() for each in (left, right))
+    mean = outer_product_mean(left, right, left_mask, right_mask, out)
+    with Live() as live:
+        torch.autograd.grad(mean, (left, right), torch.ones_like(mean))
+    # Two in float32, and four in bfloat16, are the gradients and the right half's sum; the rest is for tiles, and would
+    # be a smaller part of what more sequences need.
+    assert live.peak <= halves * left.nbytes
 
 
 def test_what_it_cannot_take_is_left_to_the_reference() -> None:
