@@ -1,4 +1,4 @@
-"""Named settings: DeepMind's ten monomer models and a tiny one for tests and first looks."""
+"""Named settings: DeepMind's ten monomer models, the small one in the package, and a tiny one for tests."""
 
 import re
 from collections.abc import Callable
@@ -104,12 +104,44 @@ def tiny() -> Preset:
     )
 
 
+def small() -> Preset:
+    """The demonstration model in the package: a thin pair stream, for its cost grows with the cube of the length, and
+    few rows, which are never masked.
+    """
+    stack = StackConfig(
+        blocks=4,
+        c_m=128,
+        msa_heads=8,
+        pair_heads=2,
+        c_outer=16,
+        c_triangle=32,
+        transition_factor=2,
+        msa_dropout=0.05,
+        pair_dropout=0.1,
+    )
+    return Preset(
+        name="small",
+        model=ModelConfig(
+            c_z=48,
+            c_s=128,
+            evoformer=stack,
+            extra_msa=replace(stack, blocks=1, c_m=64, msa_heads=4),
+            template=None,
+            structure=StructureConfig(layers=4, c=128, heads=8, dropout=0.0),
+            heads=HeadsConfig(c_lddt=32, aligned_error=True),
+        ),
+        sampling=SamplingConfig(
+            max_msa_clusters=8, max_extra_msa=32, max_templates=0, masked_msa_fraction=0, target_as_extra=True
+        ),
+    )
+
+
 PRESETS: dict[str, Callable[[], Preset]] = {
     function.__name__: function
     for function in (
         model_1, model_2, model_3, model_4, model_5,
         model_1_ptm, model_2_ptm, model_3_ptm, model_4_ptm, model_5_ptm,
-        tiny,
+        small, tiny,
     )
 }  # fmt: skip
 

@@ -1,9 +1,10 @@
-"""Named training runs: AlphaFold's two stages, and one for a laptop."""
+"""Named training runs: AlphaFold's two stages, and two for a laptop."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from data_pipeline.config import ConfigError
+from data_pipeline.datasets.sampling import ChainSelection
 from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.sample import SamplingConfig
@@ -12,7 +13,7 @@ from helixfold import presets
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses import config as losses
 from helixfold.optim import config as optimizers
-from helixfold.optim.config import OptimizerConfig
+from helixfold.optim.config import MuonConfig, OptimizerConfig
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import EvaluationConfig
 
@@ -63,8 +64,46 @@ def tiny() -> TrainingConfig:
     )
 
 
+def small() -> TrainingConfig:
+    """The first stage of the demonstration model: stretches of the chains with alignments, learnt nearly by heart.
+
+    Few chains first: with all of them from the first step, the network stays for thousands of examples where it answers
+    the same for every chain. No loss is clamped, for in the beginning all atoms lie in one place, farther than the
+    clamp from where they belong. What follows on it is in examples/small/train.sh.
+    """
+    small = presets.small()
+    return TrainingConfig(
+        model=small.model,
+        example=ExampleConfig(
+            crop_size=64,
+            sampling=small.sampling,
+            block_deletion=BlockDeletion(blocks=0),
+            unclamped_fraction=1.0,
+            max_passes=1,
+            fixed_shapes=False,
+        ),
+        selection=ChainSelection(aligned_probability=1.0),
+        loss=replace(losses.finetuning(), distogram=0.5, masked_msa=0.0, lddt=0.05, violation=0.0),
+        optimizer=OptimizerConfig(
+            method="muon",
+            muon=MuonConfig(rate=2.0),
+            learning_rate=5e-4,
+            warmup_steps=100,
+            beta2=0.99,
+            eps=1e-8,
+            ema_decay=0.995,
+        ),
+        recompute=RecomputeConfig(evoformer="none", extra_msa="none", template="none", structure="none"),
+        evaluation=EvaluationConfig(every=2000, num_recycles=0, max_residues=128, structures=0),
+        batch_size=2,
+        steps=3000,
+        save_every=1000,
+        seed=1,
+    )
+
+
 TRAINING_PRESETS: dict[str, Callable[[], TrainingConfig]] = {
-    function.__name__: function for function in (initial_training, finetuning, tiny)
+    function.__name__: function for function in (initial_training, finetuning, small, tiny)
 }
 
 
