@@ -73,7 +73,7 @@ def alternative_is_better(
 
     def misfit(named: Float[Tensor, "b r 14 3"]) -> Float[Tensor, "b r"]:
         # The atoms that distances are measured to have one name only, so either set of positions holds them.
-        errors = (found - _distances(named, positions)).abs()
+        errors = _distances(named, positions).sub_(found).abs_()
         return (rearrange(errors @ unambiguous, "b (r a) 1 -> b r a", r=asked.shape[1]) * asked).sum(-1)
 
     # Where the prediction is more compact than the truth, both misfits are one sum on paper, and rounding alone would

@@ -26,7 +26,9 @@ _BACKBONE_GROUP = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Every term of each sample, unweighted; `weighted` is their sum by weights, `total` what is differentiated."""
+    """Every term of each sample, unweighted and without gradient; `weighted` is their sum by weights, `total` what is
+    differentiated.
+    """
 
     backbone_fape: Float[Tensor, " b"]
     sidechain_fape: Float[Tensor, " b"]
@@ -88,4 +90,6 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         start=torch.zeros_like(violation),
     )
     length = batch.seq_mask.sum(-1)
-    return Losses(**terms, weighted=weighted, total=weighted * length.sqrt())
+    # Alone, a term has no gradient: what a head of weight 0 has kept would be held until the others have theirs.
+    alone = {name: term.detach() for name, term in terms.items()}
+    return Losses(**alone, weighted=weighted, total=weighted * length.sqrt())
