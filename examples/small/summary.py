@@ -17,6 +17,7 @@ MEASURES = ("lddt_ca", "tm")
 LENGTHS = ((1, 63), (64, 127), (128, 255), (256, None))  # residues
 DEPTHS = ((1, 1), (2, 15), (16, None))  # MSA rows
 RELATED = 1e-3  # E-value of the nearest training chain, below which a chain has a relative there
+FOLD = 0.5  # TM-score above which two structures have the same fold (Xu & Zhang 2010)
 _LEAST_CHAINS = 2  # of which an interval can be told
 
 
@@ -90,9 +91,10 @@ def _group(rows: Sequence[Row], belongs: Callable[[Row], bool]) -> dict[str, Any
         if belongs(row):
             by_method.setdefault(row.method, []).append(row)
     own = by_method.get(MODEL, [])
-    found: dict[str, Any] = {"chains": len(own), "methods": {}, "model_minus": {}, "plddt_pearson": {}}
+    found: dict[str, Any] = {"chains": len(own), "methods": {}, "model_minus": {}, "same_fold": {}, "plddt_pearson": {}}
     for method, some in by_method.items():
         found["methods"][method] = {measure: _values(_of(some, measure)) for measure in MEASURES}
+        found["same_fold"][method] = int((_of(some, "tm") > FOLD).sum())
         if method != MODEL:
             differences = {measure: _of(own, measure) - _of(some, measure) for measure in MEASURES}
             found["model_minus"][method] = {measure: _values(each) for measure, each in differences.items()}

@@ -90,6 +90,7 @@ def test_the_summary_is_what_the_table_says() -> None:
             assert got["mean"] == pytest.approx(column(method, measure).mean(), abs=2e-4)
             assert got["median"] == pytest.approx(np.median(column(method, measure)), abs=2e-4)
             assert got["low"] < got["mean"] < got["high"]
+        assert held_out["same_fold"][method] == (column(method, "tm") > 0.5).sum()
     difference = column("model", "lddt_ca") - column("nearest_chain", "lddt_ca")
     assert held_out["model_minus"]["nearest_chain"]["lddt_ca"]["mean"] == pytest.approx(difference.mean(), abs=2e-4)
     own = [row for row in made if row.method == "model" and row.set == "held_out"]

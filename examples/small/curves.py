@@ -1,0 +1,72 @@
+"""Draw how a model was trained over several runs: losses, and the scores of held-out chains beside the baselines'."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
+from stages import Stage
+
+from data_pipeline.files import replacing
+from helixfold.write.curves import SCORES, smoothed
+
+# Okabe and Ito's colours, told apart with any kind of colour vision.
+_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+_DOTS_PER_INCH = 150
+
+
+def plot_stages(stages: Sequence[Stage], baselines: Mapping[str, float], path: Path) -> None:
+    """One PNG of two panels over all steps; `baselines` are mean CA-lDDTs of held-out chains, by name."""
+    figure = Figure(figsize=(10.0, 4.0), dpi=_DOTS_PER_INCH, facecolor="white")
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
+    losses, scores = figure.subplots(1, 2)
+    start = 0
+    for number, stage in enumerate(stages):
+        stop = start + len(stage.history.steps)
+        _losses(losses, stage, start)
+        _scores(scores, stage, start, labelled=number == 0)
+        for axes in (losses, scores):
+            if number:
+                axes.axvline(start, color=_GREY, linewidth=0.8, linestyle=":")
+        middle, height = (start + stop) / 2, losses.get_xaxis_transform()
+        losses.text(middle, 1.01, stage.name, transform=height, ha="center", va="bottom", fontsize=7.5, color=_GREY)
+        start = stop
+    losses.set_ylabel("Loss (weighted sum; each stage has its own weights)")
+    scores.set_ylabel("Held-out chains, stretches as the run folds them")
+    for name, value in baselines.items():
+        scores.axhline(value, color=_GREY, linewidth=0.8, linestyle="--")
+        scores.text(start, value, name.replace("_", " "), ha="right", va="bottom", fontsize=7, color=_GREY)
+    for axes in (losses, scores):
+        axes.set_xlim(0, max(1, start))
+        axes.set_xlabel("Steps")
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.grid(color="#E5E5E5", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    scores.set_ylim(0, max(0.5, scores.get_ylim()[1]))
+    if scores.get_legend_handles_labels()[0]:
+        scores.legend(frameon=False, fontsize=8.5, loc="upper left")
+    with replacing(path) as temporary:
+        # Without this, matplotlib writes its own version into the file.
+        figure.savefig(temporary, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
+
+
+def _losses(axes: Axes, stage: Stage, start: int) -> None:
+    values = np.array([step.losses.get("weighted", math.nan) for step in stage.history.steps])
+    values[~np.isfinite(values)] = np.nan
+    if len(values):
+        window = 2 * max(1, len(values) // 100) + 1
+        axes.plot(start + 1 + np.arange(len(values)), smoothed(values, window), color=_BLUE, linewidth=1.4)
+
+
+def _scores(axes: Axes, stage: Stage, start: int, *, labelled: bool) -> None:
+    found = stage.history.evaluations
+    for (key, name), color, marker in zip(SCORES.items(), (_ORANGE, _GREEN), ("o", "^"), strict=True):
+        points = [(start + 1 + each.step, each.summary[key]) for each in found if key in each.summary]
+        steps, values = zip(*points, strict=True) if points else ((), ())
+        axes.plot(steps, values, color=color, marker=marker, markersize=4, label=name if labelled else None)
