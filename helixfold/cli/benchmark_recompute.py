@@ -15,16 +15,11 @@ from helixfold.cli.sizes import positive
 from helixfold.config import ModelConfig
 from helixfold.device import pick_device
 from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.block_memory import BlockMemory
 from helixfold.execution.memory import Estimate, PassSize
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
-from helixfold.execution.training_memory import (
-    KEPT_BLOCKS,
-    BlockMemory,
-    evoformer_memory,
-    extra_msa_memory,
-    predicted_training,
-)
+from helixfold.execution.training_memory import KEPT_BLOCKS, evoformer_memory, extra_msa_memory, predicted_training
 from helixfold.execution.whole import Whole
 from helixfold.inference import DTYPES
 from helixfold.losses.config import initial_training
@@ -98,15 +93,20 @@ def _measure(point: Point, threads: int) -> int:
     torch.manual_seed(0)
     device = pick_device(point.device)
     with freed_memory_kept(KEPT_BLOCKS), forced("reference") if point.plain else nullcontext():
-        run = _network(point, device) if point.part == WHOLE else _stack(point, device)
-        # Gradients, and what libraries allocate once, are there before anything is counted.
-        run(replace(point, residues=8, rows=4, extra_rows=4))
+        run = prepared(point, device)
         settle()
         reset_peak_memory(device)
         start = held_memory(device)
         run(point)
         wait(device)
         return max(0, peak_memory(device) - start)
+
+
+def prepared(point: Point, device: torch.device) -> Callable[[Point], None]:
+    """What runs a point. Gradients, and what libraries allocate once, are there before anything is counted."""
+    run = _network(point, device) if point.part == WHOLE else _stack(point, device)
+    run(replace(point, residues=8, rows=4, extra_rows=4))
+    return run
 
 
 def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:

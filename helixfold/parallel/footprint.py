@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field, fields
 
 from helixfold.config import ModelConfig, StackConfig
+from helixfold.execution.block_memory import BlockMemory
 from helixfold.execution.memory import Estimate, PassSize
 from helixfold.execution.recompute import Choice, RecomputeConfig
 from helixfold.execution.recompute_policy import TrainingNeeds
-from helixfold.execution.training_memory import BlockMemory, evoformer_memory, extra_msa_memory
+from helixfold.execution.training_memory import evoformer_memory, extra_msa_memory
 from helixfold.parallel.layout import Layout
 
 

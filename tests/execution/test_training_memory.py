@@ -1,4 +1,4 @@
-"""What training is said to keep is what autograd is given to keep, and predictions follow the sizes."""
+"""What training is said to keep and to take is what tensors hold, and predictions follow the sizes."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.cli.benchmark_recompute import EXTRA_MSA, Point, prepared
+from helixfold.execution.block_memory import SCRATCH
 from helixfold.execution.memory import PassSize
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.training_memory import evoformer_memory, extra_msa_memory, predicted_training
@@ -14,6 +16,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.dispatch import forced
 from helixfold.presets import model_1, tiny
+from tests.live import Live
 
 KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
 SIZE = PassSize(residues=40, msa_rows=24, extra_rows=48, templates=0, dtype=torch.float32)
@@ -59,6 +62,32 @@ def test_a_block_keeps_what_is_predicted(part: str, dtype: torch.dtype) -> None:
     predicted = (evoformer_memory if part == "evoformer" else extra_msa_memory)(model, size, "none").kept
     growth = kept(deep(3), part, size, "none") - kept(deep(1), part, size, "none")
     assert growth / 2 == pytest.approx(predicted, rel=0.06)
+
+
+@pytest.mark.parametrize(("keep", "dtype"), [("none", "bfloat16"), ("inputs", "float32"), ("block", "float32")])
+def test_a_deep_alignment_takes_what_is_predicted(keep: Keep, dtype: str) -> None:
+    """Its rows are what most of the memory is for, as in fine-tuning; the gradients of the outer product's halves take
+    most beside them.
+    """
+    point = Point(
+        part=EXTRA_MSA,
+        preset="model_1",
+        blocks=1,
+        residues=64,
+        rows=4,
+        extra_rows=1280,
+        templates=0,
+        dtype=dtype,
+        keep=keep,
+        plain=False,
+        device="cpu",
+    )
+    run = prepared(point, torch.device("cpu"))
+    with Live() as live:
+        run(point)
+    # Blocks of rows are small beside streams, and so is what they leave.
+    predicted = point.predicted() - SCRATCH * torch.get_num_threads()
+    assert predicted == pytest.approx(live.peak, rel=0.1)
 
 
 def test_the_less_is_kept_the_smaller_the_peak() -> None:
