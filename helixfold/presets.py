@@ -131,7 +131,7 @@ def small() -> Preset:
             heads=HeadsConfig(c_lddt=32, aligned_error=True),
         ),
         sampling=SamplingConfig(
-            max_msa_clusters=8, max_extra_msa=32, max_templates=0, masked_msa_fraction=0, target_as_extra=True
+            max_msa_clusters=8, max_extra_msa=32, max_templates=0, masked_msa_fraction=0.0, target_as_extra=True
         ),
     )
 

@@ -34,11 +34,14 @@ def plot_stages(stages: Sequence[Stage], baselines: Mapping[str, float], path: P
         middle, height = (start + stop) / 2, losses.get_xaxis_transform()
         losses.text(middle, 1.01, stage.name, transform=height, ha="center", va="bottom", fontsize=7.5, color=_GREY)
         start = stop
-    losses.set_ylabel("Loss (weighted sum; each stage has its own weights)")
-    scores.set_ylabel("Held-out chains, stretches as the run folds them")
-    for name, value in baselines.items():
+    losses.set_ylabel("Loss (weighted sum of terms)")
+    scores.set_ylabel("Score of held-out chains")
+    for number, (name, value) in enumerate(sorted(baselines.items(), key=lambda each: each[1])):
         scores.axhline(value, color=_GREY, linewidth=0.8, linestyle="--")
-        scores.text(start, value, name.replace("_", " "), ha="right", va="bottom", fontsize=7, color=_GREY)
+        # Lines that lie close together have their names at different ends.
+        place = (0.99, 0.65, 0.31)[number % 3]
+        words, across = name.replace("_", " "), scores.get_yaxis_transform()
+        scores.text(place, value, words, transform=across, ha="right", va="bottom", fontsize=7, color=_GREY)
     for axes in (losses, scores):
         axes.set_xlim(0, max(1, start))
         axes.set_xlabel("Steps")

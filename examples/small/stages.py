@@ -10,7 +10,7 @@ from typing import Any
 from data_pipeline.errors import InputError
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
-from helixfold.training.presets import training_preset
+from helixfold.training.presets import TRAINING_PRESETS, training_preset
 from helixfold.training.results import CONFIG_FILE
 
 _WIDTH = 110  # letters of a line of a command
@@ -21,7 +21,6 @@ class Stage:
     """One run of `helixfold train`."""
 
     name: str  # of its directory
-    preset: str
     config: TrainingConfig
     weights: str | None  # what it began from
     ranks: int
@@ -39,12 +38,13 @@ class Stage:
 
     @property
     def command(self) -> str:
-        """What starts this run again, from the directory where the training set is."""
+        """What starts this run again, from the directory where the training set is; by the preset that is nearest."""
+        preset = min(TRAINING_PRESETS, key=lambda name: len(settings(training_preset(name), self.config)))
         words = ["torchrun", "--nproc-per-node", str(self.ranks), "-m", "helixfold.cli.main"]
         words = (words if self.ranks > 1 else ["helixfold"]) + ["train", "training_set", "--output", self.name]
-        words += ["--preset", self.preset, "--held-out", "held_out.txt"]
+        words += ["--preset", preset, "--held-out", "held_out.txt"]
         words += ["--weights", self.weights] if self.weights else []
-        for setting in settings(training_preset(self.preset), self.config):
+        for setting in settings(training_preset(preset), self.config):
             words += ["--set", setting]
         return wrapped(words)
 
@@ -58,7 +58,6 @@ def read_stages(directories: Sequence[Path]) -> list[Stage]:
             about = json.loads(path.read_text(encoding="utf-8"))
             stage = Stage(
                 name=directory.resolve().name,
-                preset=about["name"],
                 config=TrainingConfig.from_dict(about["config"]),
                 weights=None if about["weights"] is None else _from_here(about["weights"], directory.resolve().parent),
                 ranks=about["ranks"],
