@@ -36,12 +36,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 @dataclass(frozen=True, kw_only=True)
 class FoldingOptions:
     """How hard to try. `recycle_tolerance` stops recycling once distances change by less (Angstrom, 0 never), and
-    `stop_at_score` once the mean pLDDT is at least that (None: never).
+    `stop_at_score` once the mean pLDDT is at least that (None: never). Without `num_recycles`, the model's preset says
+    how many passes follow the first.
 
     `logits` keeps those of all heads, which else are never there for all pairs at once.
     """
 
-    num_recycles: int = 3
+    num_recycles: int | None = None
     recycle_tolerance: float = 0.0
     num_ensemble: int = 1
     seed: int = 0
@@ -51,14 +52,19 @@ class FoldingOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("num_recycles", 0), ("num_ensemble", 1), ("seed", 0)):
-            if not least <= getattr(self, name) <= _MOST:
-                raise InputError(f"{name} must be at least {least} and at most {_MOST}, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not least <= value <= _MOST:
+                raise InputError(f"{name} must be at least {least} and at most {_MOST}, got {value}")
         if not 0 <= self.recycle_tolerance < math.inf:
             raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
         if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:
             raise InputError(f"stop_at_score is a mean pLDDT, above 0 and at most 100, got {self.stop_at_score}")
         if self.dtype not in DTYPES:
             raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+
+    def recycles(self, preset: Preset) -> int:
+        """How many passes of this model follow the first."""
+        return preset.num_recycles if self.num_recycles is None else self.num_recycles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +79,8 @@ class LastPass:
 def recycle(
     step: Callable[[Sequence[Batch], Recycled | None], Folded],
     draw: Callable[[int], Sequence[Batch]],
-    options: FoldingOptions,
+    num_recycles: int,
+    recycle_tolerance: float = 0.0,
     is_good_enough: Callable[[Folded], bool] = lambda _: False,
 ) -> LastPass:
     """Run `num_recycles + 1` passes, each on a fresh draw and on what the pass before found (Suppl. Alg. 30).
@@ -81,20 +88,20 @@ def recycle(
     `draw(k)` gives pass k its ensemble, `step` runs the network on it; no pass follows one that `is_good_enough`.
     """
     previous = None
-    for cycle in range(options.num_recycles + 1):
+    for cycle in range(num_recycles + 1):
         ensemble = draw(cycle)
         folded = step(ensemble, previous)
-        if previous is not None and options.recycle_tolerance > 0:
+        if previous is not None and recycle_tolerance > 0:
             change = distance_change(previous.positions, folded.structure.positions, ensemble[0].seq_mask)
-            if bool((change < options.recycle_tolerance).all()):
+            if bool((change < recycle_tolerance).all()):
                 return LastPass(folded=folded, num_recycles=cycle, converged=True)
         if is_good_enough(folded):
             return LastPass(folded=folded, num_recycles=cycle, converged=False)
-        if cycle < options.num_recycles:
+        if cycle < num_recycles:
             previous = folded.recycled()
             # Its MSA is not held while the next pass makes one.
             del folded
-    return LastPass(folded=folded, num_recycles=options.num_recycles, converged=False)
+    return LastPass(folded=folded, num_recycles=num_recycles, converged=False)
 
 
 def distance_change(
@@ -157,7 +164,7 @@ def fold(
     def is_good_enough(folded: Folded) -> bool:
         return options.stop_at_score is not None and _mean_plddt(model, folded) >= options.stop_at_score
 
-    last = recycle(step, draw, options, is_good_enough)
+    last = recycle(step, draw, options.recycles(preset), options.recycle_tolerance, is_good_enough)
     with stages.stage(f"{name}: confidence"):
         return _prediction(model, run, last, features=features, name=name, options=options, notes=notes)
 

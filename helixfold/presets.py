@@ -133,6 +133,7 @@ def small() -> Preset:
         sampling=SamplingConfig(
             max_msa_clusters=8, max_extra_msa=32, max_templates=0, masked_msa_fraction=0.0, target_as_extra=True
         ),
+        num_recycles=0,
     )
 
 

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -18,9 +20,9 @@
 # [ubiquitin](https://www.rcsb.org/structure/1UBQ), 76 amino acids that every cell with a nucleus has, and shows how to
 # read what comes out: the structure, and how far it can be trusted.
 #
-# **Without DeepMind's parameters this is no prediction.** The package has no trained network of its own yet: a small
-# one with random parameters takes the same path and says so in its notes. Once you ran `helixfold weights download`
-# (373 MB), the very same cells use the real one.
+# **Without DeepMind's parameters this is a demonstration.** The package has a small network of its own, which was
+# trained on a thousand chains; how little it knows stands in the notes of what it folds. Once you ran
+# `helixfold weights download` (373 MB), the very same cells use the real one.
 
 # %%
 from pathlib import Path
@@ -96,7 +98,7 @@ Picture(png=pae_plot({prediction.model: prediction.pae}, prediction.max_pae, pre
 prediction.ptm
 
 # %% [markdown]
-# Parts with low errors among themselves are domains. An untrained network is sure of nothing, and has none.
+# Parts with low errors among themselves are domains. A network that is sure of nothing has none.
 
 # %%
 [domain.stretches for domain in find_domains(prediction.pae, prediction.plddt)]

@@ -72,7 +72,7 @@ def test_every_pass_gets_its_own_draw_and_the_result_before() -> None:
 
     draws = [[random_batch(seed=seed)] for seed in range(3)]
     with torch.no_grad():
-        result = recycle(step, lambda cycle: draws[cycle], FoldingOptions(num_recycles=2))
+        result = recycle(step, lambda cycle: draws[cycle], 2)
     assert [given for given, _ in seen] == draws
     assert seen[0][1] is None
     assert seen[2][1].pair.shape == (1, 13, 13, 32)
@@ -97,7 +97,9 @@ def test_one_call_predicts_with_the_models_that_there_are(monkeypatch: pytest.Mo
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path)
     target = Target(name="target", sequence="MKTAYIAKQR")
     (prediction,) = predict(target, options=FoldingOptions(num_recycles=0))
-    assert (prediction.model, len(prediction.plddt)) == ("tiny", 10)
-    assert "UNTRAINED" in prediction.notes[0]
-    (again,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0))
+    assert (prediction.model, len(prediction.plddt)) == ("small", 10)
+    assert "DEMONSTRATION" in prediction.notes[0]
+    (again,) = predict(target, ["small"], options=FoldingOptions(num_recycles=0))
     assert (again.protein.atom_positions == prediction.protein.atom_positions).all()
+    (random,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0))
+    assert "UNTRAINED" in random.notes[0]

@@ -1,11 +1,13 @@
 """README and docs tell the truth: their Python runs, their links lead somewhere. Their commands are run by .ci/run."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from helixfold.cli.main import main
+from helixfold.weights import demonstration
 from tests.data_pipeline.datasets.training_files import write_training_files
 
 ROOT = Path(__file__).parents[1]
@@ -75,3 +77,16 @@ def test_what_is_no_command_is_not_run(page: Path) -> None:
     """Of the two languages for a shell, `bash` is run word for word and `sh` is not; there are no others."""
     languages = set(re.findall(r"^ *```(\w+)", page.read_text(), re.MULTILINE))
     assert languages <= {"bash", "sh", "python", "json", "toml", "text"}
+
+
+def test_the_readme_has_the_demonstration_models_own_numbers() -> None:
+    facts = json.loads(demonstration.FACTS.read_text())
+    held_out = demonstration.facts().held_out_lddt_ca
+    (row,) = (line for line in TEXTS["README.md"].splitlines() if line.startswith("| held out"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:3] == [
+        str(facts["held_out_chains"]),
+        f"{held_out.mean:.3f} [{held_out.low:.3f}, {held_out.high:.3f}]",
+    ]
+    baselines = {float(cell.partition(" ")[0]) for cell in cells[3:]}
+    assert baselines == {round(value, 3) for value in facts["baselines"].values()}

@@ -78,15 +78,16 @@ class Bench:
 
     @cached_property
     def options(self) -> FoldingOptions:
-        preset = self.model.preset
-        return FoldingOptions(
-            num_recycles=preset.num_recycles if self._num_recycles is None else self._num_recycles, seed=_SEED
-        )
+        return FoldingOptions(num_recycles=self._num_recycles, seed=_SEED)
+
+    @property
+    def num_recycles(self) -> int:
+        return self.options.recycles(self.model.preset)
 
     @cached_property
     def directories(self) -> dict[str, str]:
         """Where the results of each method lie: those of a network under what determines them."""
-        settings = f"{self.options.num_recycles}_recycles"
+        settings = f"{self.num_recycles}_recycles"
         digest = self.model.digest[:12]
         return {
             SECONDARY_STRUCTURE: SECONDARY_STRUCTURE,
@@ -111,7 +112,7 @@ class Bench:
     @cached_property
     def _untrained(self) -> ReadyModel:
         preset = self.model.preset
-        return ReadyModel(preset=preset, network=untrained_model(preset.model, _SEED), digest="", trained=False)
+        return ReadyModel(preset=preset, network=untrained_model(preset.model, _SEED), digest="", standing="untrained")
 
     @cached_property
     def _baselines(self) -> Baselines:
@@ -212,7 +213,7 @@ def assess(
             "name": bench.model.preset.name,
             "digest": bench.model.digest,
             "parameters": sum(each.numel() for each in bench.model.network.parameters()),
-            "num_recycles": bench.options.num_recycles,
+            "num_recycles": bench.num_recycles,
             "seed": _SEED,
         },
         "failures": failures,

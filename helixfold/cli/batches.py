@@ -81,7 +81,7 @@ def predict(
             found = [limits.limited(model) for model in find_models(models, weights, seed=options.seed)]
             for model in found:
                 model.network.to(crew.mesh.device)
-        trained = all(model.trained for model in found)
+        trained = all(model.standing == "trained" for model in found)
         to_relax, remark = relaxing.chosen(batch.models_to_relax, trained=trained)
         if remark is not None and crew.mesh.is_first:
             print(f"helixfold: {remark}", file=sys.stderr)
@@ -175,7 +175,7 @@ def _forecast(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
     seeds = "" if method.num_seeds == 1 else f" with {method.num_seeds} seeds each"
     print(
         f"{len(left)} of {len(jobs)} targets to fold: {predictions} prediction{'' if predictions == 1 else 's'} by "
-        f"{', '.join(model.preset.name for model in method.models)}{seeds}, {method.options.num_recycles} recycles; "
+        f"{', '.join(model.preset.name for model in method.models)}{seeds}, {method.num_recycles} recycles; "
         f"to relax: {method.to_relax}"
     )
     return SOME_FAILED if failed or not all(each.plan.fits for each in forecasts) else 0

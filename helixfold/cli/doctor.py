@@ -23,8 +23,9 @@ from helixfold.device import pick_device
 from helixfold.presets import PRESETS
 from helixfold.relax.problem import installed
 from helixfold.relax.relaxation import where
+from helixfold.weights import demonstration
 from helixfold.weights.download import parameters_directory
-from helixfold.weights.find import DEFAULT, UNTRAINED_PRESET
+from helixfold.weights.find import DEFAULT
 
 _MAX_COUNTED = 10_000  # structure files; a mirror of the PDB holds 200,000
 
@@ -57,20 +58,22 @@ def _machine() -> Iterator[str]:
     files = _parameter_files(directory)
     if not files:
         yield _row("parameters", f"none in {directory}; `helixfold weights download` fetches them")
+        file = demonstration.WEIGHTS
+        yield _row("", f"so the demonstration model: {file.name}  {_size(file.stat().st_size)}  {file.parent}")
     for file in files:
         yield _row("parameters", f"{file.name}  {_size(file.stat().st_size)}  {file.parent}")
     yield _row("relaxation", f"by OpenMM on {where(device)}" if installed() else f"not installed: {INSTALL}")
 
 
 def _memory(options: argparse.Namespace) -> Iterator[str]:
-    """What each model that is here would take, or the published one and the untrained one."""
+    """What each model that is here would take, or the published one and the one in the package."""
     try:
         device = pick_device(options.device)
     except InputError as error:
         yield f"memory: {error}"
         return
     names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
-    chosen = [name for name in names if name in PRESETS] or [DEFAULT, UNTRAINED_PRESET]
+    chosen = [name for name in names if name in PRESETS] or [DEFAULT, demonstration.NAME]
     yield from plans.machine([PRESETS[name]() for name in chosen], options.length, device, Path())
 
 

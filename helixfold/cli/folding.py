@@ -155,7 +155,7 @@ def _progress(wanted: Wanted, method: Method) -> Iterator[None]:
     blocks = [*network.extra_msa_stack.blocks, *network.evoformer.blocks]
     share = 1 / (len(blocks) * method.options.num_ensemble)
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
-    passes = method.options.num_recycles + 1
+    passes = method.options.recycles(wanted.model.preset) + 1
     with ExitStack() as stack:
         bar = stack.enter_context(
             tqdm(

@@ -60,6 +60,11 @@ class Method:
         ]
 
     @property
+    def num_recycles(self) -> int:
+        """Passes after the first, of the model that makes most."""
+        return max(self.options.recycles(model.preset) for model in self.models)
+
+    @property
     def device(self) -> torch.device:
         return self.crew.mesh.device
 

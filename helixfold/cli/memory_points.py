@@ -22,7 +22,7 @@ from helixfold.execution import allocator, policy
 from helixfold.execution.available import available_memory, held_to
 from helixfold.execution.memory import PassSize, floor, predicted
 from helixfold.execution.random_inputs import random_batch
-from helixfold.inference import DTYPES, FoldingOptions, recycle
+from helixfold.inference import DTYPES, recycle
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor, row_numbers
 from helixfold.ops.dispatch import forced
@@ -174,7 +174,7 @@ def _prediction(point: Point, device: torch.device) -> Run:
         def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
             return model.fold(executor, ensemble, previous, DTYPES[point.dtype])
 
-        folded = recycle(step, draw, FoldingOptions(num_recycles=point.passes - 1)).folded
+        folded = recycle(step, draw, point.passes - 1).folded
         confidence.plddt(model.heads.lddt(folded.structure.single))
         head = model.heads.aligned_error
         if head is not None:

@@ -98,15 +98,15 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         default=[],
         choices=list(PRESETS),
         metavar="MODEL",
-        help="one or several of model_1 to model_5, model_1_ptm to model_5_ptm and tiny, ranked by their mean pLDDT "
-        "(model_1_ptm, or what --weights holds)",
+        help="one or several of model_1 to model_5, model_1_ptm to model_5_ptm, small (the demonstration model) and "
+        "tiny (random parameters), ranked by their mean pLDDT (model_1_ptm, or what --weights holds)",
     )
     model.add_argument(
         "--weights",
         type=Path,
         metavar="PATH",
         help="parameter file (.npz, .pt, .safetensors) or a directory with params_<model>.npz (what `helixfold weights "
-        "download` fetched, or else a small untrained model)",
+        "download` fetched, or else the demonstration model in the package)",
     )
     model.add_argument("--seed", type=int, default=usual.seed, metavar="N", help="of everything random (%(default)s)")
     model.add_argument(
@@ -124,7 +124,10 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     how = parser.add_argument_group("with how much effort")
     how.add_argument(
-        "--num-recycles", type=int, metavar="N", help=f"passes after the first ({usual.num_recycles}, or the preset's)"
+        "--num-recycles",
+        type=int,
+        metavar="N",
+        help="passes after the first (as the model is meant to be used: 3 for DeepMind's; or the preset's)",
     )
     how.add_argument(
         "--recycle-tolerance",

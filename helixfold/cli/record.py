@@ -7,17 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.cli.jobs import Job, Method, Wanted
+from helixfold.weights.find import Standing
 from helixfold.write.ranking import Finished, read_finished
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json, write_file
 
 SETTINGS_FILE = "settings.json"
 _MOST_BYTES = 2**24
+_ORDER: tuple[Standing, ...] = get_args(Standing)
+_STANDINGS: dict[Standing, str] = {
+    "untrained": "untrained parameters",
+    "demonstration": "the demonstration model",
+    "trained": "trained parameters",
+}
 # What a run writes, but for its features and the results of its searches; longer names of others are left alone.
 _OURS = re.compile(
     r"(ranked_\d+|(un)?relaxed_.+)\.(pdb|cif)|(confidence|pae)_.+\.json|(distances|logits)_.+\.npz"
@@ -33,7 +40,7 @@ class Made:
     model: str
     seed: int
     weights: str  # digest of the parameters
-    trained: bool
+    standing: Standing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +70,23 @@ class Record:
                 found.append(f"other weights of {made.model}")
             elif mine is not None and mine.seed != made.seed:
                 found.append(f"seed {mine.seed} of {name}, now {made.seed}")
-        if self.is_trained and not other.is_trained:
-            found.append("untrained parameters")
+        if other.gives_way_to(self):
+            found.append(other.made_with)
         return list(dict.fromkeys(found))
 
     @property
-    def is_trained(self) -> bool:
-        """Whether all predictions are what they are called; those with random parameters are there for a first look."""
-        return all(made.trained for made in self.predictions.values())
+    def standing(self) -> Standing:
+        """That of the prediction which deserves the least trust."""
+        return min((made.standing for made in self.predictions.values()), key=_ORDER.index, default="trained")
+
+    @property
+    def made_with(self) -> str:
+        """The parameters, in a person's words."""
+        return _STANDINGS[self.standing]
 
     def gives_way_to(self, other: "Record") -> bool:
-        """Whether this is only there until trained parameters are."""
-        return other.is_trained and not self.is_trained
+        """Whether this is only there until better parameters are."""
+        return _ORDER.index(self.standing) < _ORDER.index(other.standing)
 
     def with_more(self, other: "Record") -> "Record":
         """The other one and the predictions that are there already, which keep their names."""
@@ -105,6 +117,12 @@ class Record:
         write_file(directory / SETTINGS_FILE, to_json(content, indent=2))
 
 
+def _standing(value: Any) -> Standing:
+    if value not in _ORDER:
+        raise ValueError(value)
+    return cast(Standing, value)
+
+
 def _is(made: Made, wanted: Wanted) -> bool:
     return (made.model, made.seed) == (wanted.model.preset.name, wanted.seed)
 
@@ -124,7 +142,7 @@ def record_of(job: Job, method: Method) -> Record:
     return Record(
         inputs=inputs,
         options={
-            "num_recycles": options.num_recycles,
+            "num_recycles": method.num_recycles,
             "recycle_tolerance": options.recycle_tolerance,
             "num_ensemble": options.num_ensemble,
             "stop_at_score": options.stop_at_score,
@@ -137,7 +155,7 @@ def record_of(job: Job, method: Method) -> Record:
                 model=wanted.model.preset.name,
                 seed=wanted.seed,
                 weights=wanted.model.digest,
-                trained=wanted.model.trained,
+                standing=wanted.model.standing,
             )
             for wanted in method.wanted
         },
@@ -156,7 +174,7 @@ def read_record(directory: Path) -> Record | None:
                 model=str(made["model"]),
                 seed=int(made["seed"]),
                 weights=str(made["weights"]),
-                trained=bool(made["trained"]),
+                standing=_standing(made["standing"]),
             )
             for name, made in content["predictions"].items()
         }

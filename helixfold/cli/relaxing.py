@@ -30,8 +30,8 @@ def add_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--models-to-relax",
         choices=get_args(ToRelax),
-        help="which predictions are relaxed with OpenMM (best; none if OpenMM is not installed or parameters are "
-        "untrained)",
+        help="which predictions are relaxed with OpenMM (best; none if OpenMM is not installed, and of untrained "
+        "parameters and the demonstration model)",
     )
 
 

@@ -66,7 +66,7 @@ def _unlike(there: Record | None, wanted: Record, *, is_marked: bool) -> str | N
     if there is None:
         return f"finished before, but {SETTINGS_FILE} there is missing or damaged, so nobody knows from what"
     if there.gives_way_to(wanted):
-        return "made before with untrained parameters; begins anew"
+        return f"made before with {there.made_with}; begins anew"
     settings = "; ".join(there.differences(wanted))
     if not settings:
         return None

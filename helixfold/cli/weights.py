@@ -9,6 +9,7 @@ from pathlib import Path
 from data_pipeline.archive import require_file
 from data_pipeline.errors import InputError
 from helixfold import presets
+from helixfold.inference import DTYPES
 from helixfold.presets import PRESETS
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import save_checkpoint
@@ -42,14 +43,20 @@ def inspect(path: Path) -> None:
     print(f"fits presets: {', '.join(fitting) if fitting else 'none'}")
 
 
-def convert(source: Path, target: Path, preset: str | None = None, *, overwrite: bool = False) -> None:
+def convert(
+    source: Path, target: Path, preset: str | None = None, *, overwrite: bool = False, dtype: str = "float32"
+) -> None:
     """Rewrite a parameter file for another program; the suffix of `target` says which: .npz, .pt or .safetensors.
 
     `preset` names the model, unless the file says itself which it is (as those of `helixfold train` do), or its name.
+    In "bfloat16", which only .safetensors has, numbers are rounded to eight bits of precision, and the file is half as
+    large.
     """
     form = target.suffix.lower()
     if form not in WRITTEN:
         raise InputError(f"{target}: give the file to write a name that ends in {', '.join(WRITTEN)}")
+    if dtype != "float32" and form != ".safetensors":
+        raise InputError(f"{target}: only .safetensors can be written in {dtype}; leave --dtype out")
     require_file(source)
     if target.exists() and not overwrite:
         raise InputError(f"{target}: exists already; choose another name, or add --overwrite")
@@ -66,7 +73,8 @@ def convert(source: Path, target: Path, preset: str | None = None, *, overwrite:
         elif form == ".pt":
             write_pt(target, openfold.from_state_dict(state, config))
         else:
-            save_checkpoint(target, state, config.to_dict(), chosen.use())
+            rounded = {name: tensor.to(DTYPES[dtype]) for name, tensor in state.items()}
+            save_checkpoint(target, rounded, config.to_dict(), chosen.use())
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
     print(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
@@ -117,6 +125,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     change.add_argument("source", type=Path, metavar="SOURCE", help="the parameter file to read")
     change.add_argument("target", type=Path, metavar="TARGET", help=f"the file to write: {', '.join(WRITTEN)}")
     change.add_argument("--preset", choices=PRESETS, metavar="MODEL", help=f"which model: {', '.join(PRESETS)}")
+    change.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="numbers of a .safetensors file (float32; bfloat16 is half)"
+    )
     change.add_argument("--overwrite", action="store_true", help="replace TARGET if it exists")
     change.set_defaults(run=_convert)
 
@@ -132,5 +143,5 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _convert(options: argparse.Namespace) -> int:
-    convert(options.source, options.target, options.preset, overwrite=options.overwrite)
+    convert(options.source, options.target, options.preset, overwrite=options.overwrite, dtype=options.dtype)
     return 0

@@ -69,7 +69,7 @@ def small() -> TrainingConfig:
 
     Few chains first: with all of them from the first step, the network stays for thousands of examples where it answers
     the same for every chain. No loss is clamped, for in the beginning all atoms lie in one place, farther than the
-    clamp from where they belong. What follows on it is in examples/small/train.sh.
+    clamp from where they belong. What follows on it is in the model card.
     """
     small = presets.small()
     return TrainingConfig(

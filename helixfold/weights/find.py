@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -13,13 +14,19 @@ from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS, Preset, preset
+from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import digest_of, read_header
 from helixfold.weights.download import parameters_directory
 from helixfold.weights.load import file_format, load_weights
 from helixfold.weights.untrained import untrained_model
 
-DEFAULT, UNTRAINED_PRESET = "model_1_ptm", "tiny"
+DEFAULT = "model_1_ptm"  # of DeepMind's models, where they are
+UNTRAINED_PRESET = "tiny"
 SUFFIXES = (".npz", ".safetensors", ".pt")
+
+
+# Of parameters: random, the package's own, or any that somebody trained. What one made gives way to those after it.
+Standing = Literal["untrained", "demonstration", "trained"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +37,7 @@ class ReadyModel:
     network: AlphaFold
     digest: str  # of the parameters and of how they are used, whatever file they come from
     notes: tuple[str, ...] = ()
-    trained: bool = True
+    standing: Standing = "trained"
 
 
 def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> list[ReadyModel]:
@@ -38,20 +45,22 @@ def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> lis
 
     Without names, the file itself (of a model trained here) or its name says which model it holds, and a directory
     gives all it has. Without `weights`, models come from where `helixfold weights download` puts them; if nothing is
-    there and no name is given, the result is the small preset with untrained parameters. Raises `InputError` where
-    something is missing or does not fit.
+    there and no name is given, the result is the demonstration model that is part of the package. `tiny` alone has
+    random parameters. Raises `InputError` where something is missing or does not fit.
     """
     for name in names:
         preset(name)
     if weights is not None and not names and (trained := trained_preset(weights)) is not None:
-        return [_load(trained, weights)]
+        return [_marked(_load(trained, weights), weights)]
     if len(set(names)) < len(names):
         raise InputError(f"each model can be named once, got {', '.join(names)}")
     if weights is None and not names and _in_directory(parameters_directory(), DEFAULT):
         names = [DEFAULT]
-    if weights is None and set(names) <= {UNTRAINED_PRESET}:
+    if weights is None and list(names) == [UNTRAINED_PRESET]:
         return [_untrained(preset(UNTRAINED_PRESET), seed)]
-    return [_load(preset(name), path) for name, path in _files(names, weights).items()]
+    if weights is None and (not names or list(names) == [demonstration.NAME]):
+        return [_marked(_load(preset(demonstration.NAME), demonstration.WEIGHTS), demonstration.WEIGHTS)]
+    return [_marked(_load(preset(name), path), path) for name, path in _files(names, weights).items()]
 
 
 def trained_preset(weights: Path) -> Preset | None:
@@ -72,7 +81,14 @@ def _untrained(chosen: Preset, seed: int) -> ReadyModel:
         f"UNTRAINED: made by the '{chosen.name}' preset with random parameters (seed {seed}) to show that the program "
         "works; this is not a prediction of the protein's structure"
     )
-    return replace(_ready(chosen, untrained_model(chosen.model, seed)), notes=(note,), trained=False)
+    return replace(_ready(chosen, untrained_model(chosen.model, seed)), notes=(note,), standing="untrained")
+
+
+def _marked(ready: ReadyModel, path: Path) -> ReadyModel:
+    """With what is to be said of the demonstration model, wherever its file was copied to."""
+    if not demonstration.is_of_package(path):
+        return ready
+    return replace(ready, notes=(demonstration.note(),), standing="demonstration")
 
 
 def _load(chosen: Preset, path: Path) -> ReadyModel:

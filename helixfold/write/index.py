@@ -19,7 +19,7 @@ from helixfold.write.plots import CONFIDENCE_BANDS
 from helixfold.write.records import Record, read_json
 from helixfold.write.report import REPORT_FILE
 from helixfold.write.report_files import FEATURES, RANKING, RELAXATION, TIMINGS, PredictionFiles, read_prediction
-from helixfold.write.report_tables import UNTRAINED, band_of
+from helixfold.write.report_tables import DEMONSTRATION, UNTRAINED, band_of, mark_of
 from helixfold.write.results import FAILURES_FILE
 
 INDEX_FILE: Final = "index.html"
@@ -40,7 +40,7 @@ class Line:
     relaxed: bool | None = None
     seconds: float | None = None
     peak_gib: float | None = None
-    untrained: bool = False
+    mark: str | None = None  # whether random parameters or the demonstration model made it
     strip: tuple[tuple[str, str], ...] = ()  # letters of bands, and a path of what is in each
 
 
@@ -72,7 +72,8 @@ class Index:
             residues=sum(line.residues or 0 for line in finished),
             seconds=sum(line.seconds or 0 for line in finished),
             mean=float(np.mean([line.mean_plddt for line in finished])) if finished else None,
-            untrained=sum(line.untrained for line in finished),
+            untrained=sum(line.mark == UNTRAINED for line in finished),
+            demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
             bands=CONFIDENCE_BANDS,
             band=band_of,
             width=_STRIP,
@@ -123,7 +124,7 @@ def _read(directory: Path) -> Line:
             relaxed="relaxed" in best.structures,
             seconds=sum(stage.number("seconds", 0) for stage in times) if times else None,
             peak_gib=max((stage.number("peak_memory_gib", 0) for stage in times), default=None),
-            untrained=any(note.startswith(UNTRAINED) for note in best.notes),
+            mark=mark_of(best.notes),
             strip=_strip(best),
         )
     except (InputError, OSError) as error:

@@ -1,7 +1,7 @@
 """What a report says in words and tables: warnings, templates, relaxation, times, settings and files."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from helixfold.write.plots import CONFIDENCE_BANDS, ConfidenceBand
 from helixfold.write.records import Record
 from helixfold.write.report_files import RANKING, TargetFiles
 
-UNTRAINED = "UNTRAINED"
+# What notes begin with that say how far a structure is to be trusted, and how the page says it.
+UNTRAINED, DEMONSTRATION = "UNTRAINED", "DEMONSTRATION"
+_HEADINGS = {UNTRAINED: "Not a prediction.", DEMONSTRATION: "A demonstration."}
 # AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
 _SHALLOW = 30
 _MOST_REJECTED = 100
@@ -47,14 +49,20 @@ def notes_of(target: TargetFiles) -> list[str]:
     return list(dict.fromkeys(note for prediction in target.predictions for note in prediction.notes))
 
 
-def is_untrained(target: TargetFiles) -> bool:
-    return any(note.startswith(UNTRAINED) for note in notes_of(target))
+def headed(notes: Iterable[str]) -> list[tuple[str, str]]:
+    """Each note with a heading."""
+    return [(next((_HEADINGS[mark] for mark in _HEADINGS if note.startswith(mark)), "Note."), note) for note in notes]
+
+
+def mark_of(notes: Iterable[str]) -> str | None:
+    """Whether random parameters or the demonstration model made it; None if neither did."""
+    return next((mark for mark in _HEADINGS if any(note.startswith(mark) for note in notes)), None)
 
 
 def warnings_of(target: TargetFiles) -> list[str]:
     """What makes this prediction one to be careful with, besides the notes."""
     best, found = target.best, []
-    if best.mean_plddt < CONFIDENCE_BANDS[-2].least and not is_untrained(target):
+    if best.mean_plddt < CONFIDENCE_BANDS[-2].least and mark_of(notes_of(target)) is None:
         found.append(
             f"The mean pLDDT of the best model is {best.mean_plddt:.1f}. Below 50 a structure is not to be "
             "interpreted: the protein may be disordered on its own, or the alignment too shallow."

@@ -42,4 +42,4 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
     folding.fold, folding._fold_with = failing, recorded  # type: ignore[assignment]
-    return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu"])
+    return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", "--models", "tiny"])

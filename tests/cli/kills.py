@@ -41,7 +41,7 @@ def predict(arguments: Sequence[str], log: Path) -> int:
 
     folding.fold = logged  # type: ignore[assignment]
     try:
-        return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu"])
+        return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", "--models", "tiny"])
     finally:
         folding.fold = fold
 

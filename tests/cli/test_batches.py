@@ -83,7 +83,23 @@ def test_seeds_draw_anew_and_are_ranked_together(fasta: Path, runs: Runs, tmp_pa
     ]
     assert scores == sorted(scores, reverse=True)
     # A seed's prediction is the same alone.
-    assert main(["predict", str(a3m), "--seed", "5", "--num-recycles", "0", "--output", str(tmp_path / "alone")]) == 0
+    assert (
+        main(
+            [
+                "predict",
+                str(a3m),
+                "--seed",
+                "5",
+                "--num-recycles",
+                "0",
+                "--output",
+                str(tmp_path / "alone"),
+                "--models",
+                "tiny",
+            ]
+        )
+        == 0
+    )
     # But its parameters are drawn with the seed, too, where there are none that were trained.
     settings = json.loads((tmp_path / "alone" / "one" / "settings.json").read_text())
     assert settings["predictions"]["tiny"]["seed"] == 5
@@ -124,7 +140,7 @@ def test_a_target_made_with_other_settings_is_kept_and_its_user_told(
 ) -> None:
     runs(fasta)
     before = {path.name: path.stat().st_mtime_ns for path in runs.target.iterdir()}
-    given = ["predict", str(fasta), "--num-recycles", "0", "--output", str(runs.output), *arguments]
+    given = ["predict", str(fasta), "--num-recycles", "0", "--output", str(runs.output), *arguments, "--models", "tiny"]
     assert main(given) == 0
     told = runs.capsys.readouterr().out
     assert f"one: finished before with other settings ({difference}" in told
@@ -226,7 +242,7 @@ def test_no_more_is_made_once_the_score_is_reached(fasta: Path, runs: Runs) -> N
     assert len(runs(fasta, "--overwrite", "--num-seeds", 3, "--stop-at-score", 100)) == 3
     # Passes end, too.
     arguments = ["--stop-at-score", "1", "--num-recycles", "4", "--output", str(runs.output), "--overwrite"]
-    assert main(["predict", str(fasta), *arguments]) == 0
+    assert main(["predict", str(fasta), *arguments, "--models", "tiny"]) == 0
     assert json.loads((runs.target / "confidence_tiny.json").read_text())["num_recycles"] == 0
     assert main(["predict", str(fasta), "--stop-at-score", "101"]) == 2
 
@@ -319,7 +335,7 @@ def test_jobs_are_sorted_as_asked() -> None:
 def test_presets_are_defaults_for_what_is_not_given() -> None:
     nothing = {"models": [], "num_recycles": None, "recycle_tolerance": None, "num_ensemble": None}
     assert effort.chosen(None, nothing) == {
-        "models": [], "num_recycles": 3, "recycle_tolerance": 0.0, "num_ensemble": 1
+        "models": [], "num_recycles": None, "recycle_tolerance": 0.0, "num_ensemble": 1
     }  # fmt: skip
     casp14 = effort.chosen("monomer_casp14", nothing)
     assert (casp14["models"], casp14["num_ensemble"]) == (effort.MONOMER, 8)
@@ -369,8 +385,8 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     plans = []
     monkeypatch.setattr("helixfold.cli.predict.predict", lambda *_, plan, **__: plans.append(plan) or 0)
     for mode in ("server", "mmseqs2_uniref_env", "mmseqs2_uniref"):
-        assert main(["predict", str(fasta), "--msa-mode", mode]) == 0
+        assert main(["predict", str(fasta), "--msa-mode", mode, "--models", "tiny"]) == 0
         assert f"sequences are sent to {searching.PUBLIC_SERVER}" in capsys.readouterr().err
     assert [plan.alignments[0].tool.options.mode for plan in plans] == ["env", "env", "all"]
-    assert main(["predict", str(fasta), "--msa-mode", "server", "--msa-server", "http://here"]) == 0
+    assert main(["predict", str(fasta), "--msa-mode", "server", "--msa-server", "http://here", "--models", "tiny"]) == 0
     assert plans[-1].alignments[0].tool.options.url == "http://here"

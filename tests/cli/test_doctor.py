@@ -119,7 +119,7 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     assert title.startswith("cpu, 8.0 GiB free, for 2,000 residues")
     assert names.split() == ["whole", "slabs", "spilled", "chosen"]
     assert [row.split()[:2] for row in rows] == [
-        [model, dtype] for model in ("model_1_ptm", "tiny") for dtype in ("float32", "bfloat16")
+        [model, dtype] for model in ("model_1_ptm", "small") for dtype in ("float32", "bfloat16")
     ]
     longest = [int(word.strip("()").replace(",", "")) for word in rows[0].split() if word.startswith("(")]
     assert longest == sorted(longest)

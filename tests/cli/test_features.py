@@ -75,7 +75,10 @@ def test_one_bad_target_never_stops_the_others(fasta: Path, monkeypatch: pytest.
 
 
 def test_templates_and_the_fate_of_every_hit_are_written(fasta: Path, tmp_path: Path) -> None:
-    assert main(["predict", str(fasta), "--output", str(tmp_path / "first"), "--num-recycles", "0"]) == 0
+    assert (
+        main(["predict", str(fasta), "--output", str(tmp_path / "first"), "--num-recycles", "0", "--models", "tiny"])
+        == 0
+    )
     template = tmp_path / "first" / "one" / "ranked_0.pdb"
     assert features(fasta, "--templates", template) == 0
     report = json.loads((tmp_path / "features" / "one" / "templates.json").read_text())

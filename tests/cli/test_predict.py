@@ -17,6 +17,10 @@ from helixfold.cli import folding
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
+from helixfold.presets import preset
+from helixfold.weights import demonstration
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.find import find_models
 
 SEQUENCE = "MKTAYIAKQR"
 FILES = [
@@ -59,7 +63,7 @@ def written(path: Path, text: str) -> Path:
 
 
 def run(*arguments: object, output: Path) -> int:
-    return main(["predict", *map(str, arguments), "--output", str(output), "--num-recycles", "1"])
+    return main(["predict", *map(str, arguments), "--output", str(output), "--num-recycles", "1", "--models", "tiny"])
 
 
 def structure_of(path: Path) -> gemmi.Structure:
@@ -93,6 +97,39 @@ def test_untrained_parameters_are_named_so_in_every_file_and_on_the_screen(
     assert len(texts) == 9
     for path in texts:
         assert "UNTRAINED" in path.read_text(), path.name
+
+
+def test_without_weights_the_demonstration_model_folds_and_every_file_says_so(
+    fasta: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["predict", str(fasta), "--output", str(tmp_path / "out"), "--num-recycles", "0"]
+    assert main(given) == 0
+    said = capsys.readouterr().err
+    known = demonstration.facts()
+    assert "helixfold: DEMONSTRATION: made by 'small', the small model that comes with helixfold" in said
+    assert f"on {known.held_out_chains} chains unlike those, its mean CA-lDDT is " in said
+    assert f"{known.held_out_lddt_ca.mean:.2f}" in said
+    assert "'helixfold weights download' fetches DeepMind's parameters" in said
+    target = tmp_path / "out" / "one"
+    texts = [path for path in target.iterdir() if path.suffix in (".json", ".pdb", ".cif", ".html")]
+    assert len(texts) == 10
+    for path in texts:
+        assert "DEMONSTRATION" in path.read_text(), path.name
+    assert "A demonstration.</strong> DEMONSTRATION" in (target / "report.html").read_text()
+    assert "1 of 1 targets were folded by the small model" in (tmp_path / "out" / "index.html").read_text()
+
+    # What is better takes its place, and it takes the place of nothing better.
+    assert main([*given, "--models", "tiny"]) == 0
+    assert "(untrained parameters), skipped" in capsys.readouterr().out
+    weights = tmp_path / "mine.safetensors"
+    save_checkpoint(
+        weights, find_models(["tiny"], None, seed=1)[0].network.state_dict(), preset("tiny").model.to_dict()
+    )
+    better = [*given, "--weights", str(weights), "--models", "tiny", "--models-to-relax", "none"]
+    assert main(better) == 0
+    assert "made before with the demonstration model; begins anew" in capsys.readouterr().out
+    assert main(given) == 0
+    assert "the demonstration model), skipped" in capsys.readouterr().out
 
 
 def test_the_same_command_gives_the_same_files(fasta: Path, tmp_path: Path) -> None:
@@ -221,7 +258,20 @@ def test_what_the_system_refuses_is_done_in_less_memory_or_fails_alone(tmp_path:
 
 def test_recycling_stops_when_the_structure_has_settled(fasta: Path, tmp_path: Path) -> None:
     run(fasta, "--recycle-tolerance", "1000", "--num-recycles", "5", output=tmp_path / "out")
-    main(["predict", str(fasta), "--recycle-tolerance", "1000", "--num-recycles", "5", "--output", str(tmp_path / "b")])
+    main(
+        [
+            "predict",
+            str(fasta),
+            "--recycle-tolerance",
+            "1000",
+            "--num-recycles",
+            "5",
+            "--output",
+            str(tmp_path / "b"),
+            "--models",
+            "tiny",
+        ]
+    )
     confidence = json.loads((tmp_path / "b" / "one" / "confidence_tiny.json").read_text())
     assert (confidence["num_recycles"], confidence["converged"]) == (1, True)
 

@@ -62,7 +62,23 @@ def positions(path: Path) -> np.ndarray:
 @pytest.mark.distributed
 def test_ranks_fold_every_target_once_and_as_one_process_does(fasta: Path, tmp_path: Path) -> None:
     single, output = tmp_path / "single", tmp_path / "out"
-    assert main(["predict", str(fasta), "--output", str(single), "--num-recycles", "0", "--device", "cpu"]) == 0
+    assert (
+        main(
+            [
+                "predict",
+                str(fasta),
+                "--output",
+                str(single),
+                "--num-recycles",
+                "0",
+                "--device",
+                "cpu",
+                "--models",
+                "tiny",
+            ]
+        )
+        == 0
+    )
     made, printed = folded(fasta, output, fails=True)
     assert made == ["a 0", "b 0", "hungry 0"]
     assert json.loads((output / "failures.json").read_text()) == {"bad": "RuntimeError: the chain is broken"}
@@ -80,7 +96,7 @@ def test_ranks_fold_every_target_once_and_as_one_process_does(fasta: Path, tmp_p
 def test_ranks_that_share_targets_fail_and_step_down_together(fasta: Path, tmp_path: Path) -> None:
     single, output = tmp_path / "single", tmp_path / "out"
     arguments = ["--executor", "slabs", "--num-recycles", "0", "--device", "cpu"]
-    assert main(["predict", str(fasta), "--output", str(single), *arguments]) == 0
+    assert main(["predict", str(fasta), "--output", str(single), *arguments, "--models", "tiny"]) == 0
     made, printed = folded(fasta, output, "--ranks-per-target", "2", "--executor", "whole", fails=True)
     # On the first rank all were begun; it waited for the other one.
     assert made == ["a 0", "a 1", "b 0", "b 1", "bad 0", "hungry 0", "hungry 1"]
@@ -122,7 +138,7 @@ def test_targets_of_processes_that_died_are_failures(
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(command, "launch", launched)
     arguments = ["--device", "cpu", "--devices", "4", "--ranks-per-target", "2", "--output", str(tmp_path / "out")]
-    assert main(["predict", str(fasta), *arguments]) == 1
+    assert main(["predict", str(fasta), *arguments, "--models", "tiny"]) == 1
     assert [(each["count"], each["ranks_per_task"]) for each in given] == [(4, 2)]
     failures = json.loads((tmp_path / "out" / "failures.json").read_text())
     assert list(failures) == ["b"]

@@ -135,7 +135,7 @@ def test_what_an_untrained_model_folds_is_told_and_kept(
     monkeypatch.setattr(relaxing, "installed", lambda: True)
     fasta, output = tmp_path / "one.fasta", tmp_path / "out"
     fasta.write_text(">one\nMKTAYIAKQR\n")
-    run = ["predict", str(fasta), "--output", str(output), "--device", "cpu", "--num-recycles", "0"]
+    run = ["predict", str(fasta), "--output", str(output), "--device", "cpu", "--num-recycles", "0", "--models", "tiny"]
     assert main(run) == 0
     assert not (output / "one/relax_metrics.json").exists()
     capsys.readouterr()
@@ -153,6 +153,22 @@ def test_relaxation_without_openmm_ends_before_anything_is_written(
     monkeypatch.setattr(relaxing, "installed", lambda: False)
     fasta, output = tmp_path / "one.fasta", tmp_path / "out"
     fasta.write_text(">one\nMKTAYIAKQR\n")
-    assert main(["predict", str(fasta), "--output", str(output), "--device", "cpu", "--models-to-relax", "best"]) == 2
+    assert (
+        main(
+            [
+                "predict",
+                str(fasta),
+                "--output",
+                str(output),
+                "--device",
+                "cpu",
+                "--models-to-relax",
+                "best",
+                "--models",
+                "tiny",
+            ]
+        )
+        == 2
+    )
     assert "needs OpenMM and PDBFixer" in capsys.readouterr().err
     assert not output.exists()

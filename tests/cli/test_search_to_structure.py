@@ -42,7 +42,16 @@ def test_a_sequence_becomes_a_structure_with_real_templates(
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
     target = "GSEFKVTVCFGKTRVVVPCGDGRMKVFSLIEQAVTRYKKALAKDPNYWIQVHKLEHGDGGILDLDDVLCDVADDKDRLVAVFDEQA"
     (tmp_path / "target.fasta").write_text(f">par3\n{target}\n")
-    command = ["predict", str(tmp_path / "target.fasta"), "--databases", str(profile), "--num-recycles", "0"]
+    command = [
+        "predict",
+        str(tmp_path / "target.fasta"),
+        "--databases",
+        str(profile),
+        "--num-recycles",
+        "0",
+        "--models",
+        "tiny",
+    ]
     assert main([*command, "--output", str(tmp_path / "out")]) == 0
 
     out = tmp_path / "out" / "par3"

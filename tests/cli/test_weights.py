@@ -35,6 +35,17 @@ def test_a_file_goes_through_all_formats_and_back(checkpoint: Path, capsys: pyte
     assert "405 tensors, 385,962 parameters" in capsys.readouterr().out
 
 
+def test_numbers_can_be_rounded_to_half_their_size(checkpoint: Path) -> None:
+    target = checkpoint.with_name("half.safetensors")
+    convert(checkpoint, target, "tiny", dtype="bfloat16")
+    assert target.stat().st_size < 0.6 * checkpoint.stat().st_size
+    whole, rounded = load_weights(checkpoint, TINY), load_weights(target, TINY)
+    assert all(torch.equal(whole[name].bfloat16().float(), rounded[name]) for name in whole)
+    assert not all(torch.equal(whole[name], rounded[name]) for name in whole)
+    with pytest.raises(InputError, match=r"only \.safetensors can be written in bfloat16; leave --dtype out"):
+        convert(checkpoint, checkpoint.with_name("x.npz"), "tiny", dtype="bfloat16")
+
+
 def test_an_existing_file_is_not_overwritten(checkpoint: Path) -> None:
     target = checkpoint.with_name("x.npz")
     target.write_text("precious")

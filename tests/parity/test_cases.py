@@ -13,7 +13,7 @@ from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.inference import FoldingOptions, recycle
+from helixfold.inference import recycle
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, Outputs, Recycled
 from helixfold.model.update import Executor
@@ -75,8 +75,7 @@ def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Outputs:
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
         return model.fold(run, ensemble, previous)
 
-    options = FoldingOptions(num_recycles=len(case.batches) - 1)
-    folded = recycle(step, lambda cycle: [case.batches[cycle]], options).folded
+    folded = recycle(step, lambda cycle: [case.batches[cycle]], len(case.batches) - 1).folded
     return Outputs(representations=folded.representations, structure=folded.structure, logits=model.heads(run, folded))
 
 
