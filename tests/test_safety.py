@@ -57,7 +57,12 @@ ROOMS = {
     "socket": ("helixfold.parallel",),
     "pickle": ("helixfold.weights.openfold",),
     # Processes of the program's own send each other Python objects; nothing from outside gets there.
-    "multiprocessing": ("helixfold.parallel", "helixfold.cli", "data_pipeline.datasets.workers"),
+    "multiprocessing": (
+        "helixfold.parallel",
+        "helixfold.cli",
+        "data_pipeline.datasets.workers",
+        "examples.small.assess",
+    ),
 }
 
 

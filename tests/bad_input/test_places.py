@@ -11,6 +11,7 @@ from helixfold.cli.main import main
 from tests.bad_input.meeting import met
 
 GOOD = b">good\nMKTAYIAKQR\n"
+TINY = ("--models", "tiny")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def predict(folder: Path) -> int:
-    return main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--num-recycles", "0"])
+    return main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--num-recycles", "0", *TINY])
 
 
 def test_a_lock_that_is_a_link_is_not_written_through(folder: Path) -> None:
@@ -45,7 +46,7 @@ def test_links_among_results_are_replaced_and_not_followed(folder: Path) -> None
     for path in made:
         path.unlink()
         path.symlink_to(folder / "precious")
-    assert main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--overwrite"]) == 0
+    assert main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--overwrite", *TINY]) == 0
     assert (folder / "precious").read_bytes() == b"precious"
     assert not [path for path in (folder / "out/good").iterdir() if path.is_symlink()]
 
@@ -136,7 +137,7 @@ def test_when_all_is_damaged_the_run_says_so_and_overwrites_when_told(
 ) -> None:
     assert damaged(finished, folder, damage, [*texts(finished), "features.npz"]) == 0
     assert "missing or damaged" in capsys.readouterr().out
-    assert main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--overwrite"]) == 0
+    assert main(["predict", str(folder / "x.fasta"), "--output", str(folder / "out"), "--overwrite", *TINY]) == 0
     assert json.loads((folder / "out/good/ranking_debug.json").read_text())["order"] == ["tiny"]
 
 

@@ -41,7 +41,8 @@ def predict(arguments: Sequence[str], log: Path) -> int:
 
     folding.fold = logged  # type: ignore[assignment]
     try:
-        return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", "--models", "tiny"])
+        models = [] if {"--models", "--preset"} & set(arguments) else ["--models", "tiny"]
+        return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", *models])
     finally:
         folding.fold = fold
 
