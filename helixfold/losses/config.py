@@ -16,6 +16,7 @@ TERMS = (
     "experimentally_resolved",
     "aligned_error",
     "violation",
+    "smooth_lddt",
 )
 
 
@@ -33,6 +34,7 @@ class LossConfig(Config):
     experimentally_resolved: float = 0.0
     aligned_error: float = 0.0  # no effect on models without that head
     violation: float = 0.0
+    smooth_lddt: float = 0.0  # AlphaFold 3's; AlphaFold 2 has none
 
     fape_clamp: float = 10.0  # Angstrom, beyond which an error in FAPE does not grow
     # Confidences and resolved atoms are learnt from structures with a resolution in this range only, in Angstrom;

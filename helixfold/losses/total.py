@@ -17,6 +17,7 @@ from helixfold.losses.config import TERMS, LossConfig
 from helixfold.losses.distogram import distogram_loss
 from helixfold.losses.fape import backbone_fape, sidechain_fape
 from helixfold.losses.masked_msa import masked_msa_loss
+from helixfold.losses.smooth_lddt import smooth_lddt_loss
 from helixfold.losses.torsion import angle_norm_loss, torsion_loss
 from helixfold.losses.violations import violation_loss
 from helixfold.model.outputs import Outputs
@@ -40,6 +41,7 @@ class Losses:
     experimentally_resolved: Float[Tensor, " b"]
     aligned_error: Float[Tensor, " b"]
     violation: Float[Tensor, " b"]
+    smooth_lddt: Float[Tensor, " b"]
     weighted: Float[Tensor, " b"]
     total: Float[Tensor, " b"]
 
@@ -83,6 +85,7 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         if logits.aligned_error is None
         else aligned_error_loss(logits.aligned_error, structure.frames[-1], backbone, backbone_mask) * sharp,
         "violation": violation,
+        "smooth_lddt": smooth_lddt_loss(structure.frames, labels),
     }
     # Left out rather than multiplied by 0, which would leave the gradient of a term of weight 0 to be computed.
     weighted = sum(

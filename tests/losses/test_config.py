@@ -18,8 +18,8 @@ def test_the_stages_have_alphafolds_weights() -> None:
         "masked_msa": 2.0,
         "lddt": 0.01,
     }
-    first = {"experimentally_resolved": 0.0, "aligned_error": 0.0, "violation": 0.0}
-    later = {"experimentally_resolved": 0.01, "aligned_error": 0.1, "violation": 1.0}
+    first = {"experimentally_resolved": 0.0, "aligned_error": 0.0, "violation": 0.0, "smooth_lddt": 0.0}
+    later = {"experimentally_resolved": 0.01, "aligned_error": 0.1, "violation": 1.0, "smooth_lddt": 0.0}
     for config, own in ((initial_training(), first), (finetuning(), later)):
         assert {name: getattr(config, name) for name in TERMS} == common | own
         assert config.fape_clamp == 10
