@@ -1,4 +1,4 @@
-"""How good a trained model is: folds chains that it was trained on and chains that it was not, beside three baselines.
+"""How good a trained model is: folds chains that it was trained on and chains that it was not, beside four baselines.
 
     python examples/small/assess.py small.safetensors training_set held_out.txt --output assessment --processes 2
 
@@ -15,9 +15,10 @@ import json
 import multiprocessing
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,21 +32,25 @@ from jaxtyping import Float
 from nearest_chains import copied
 from scoring import Score, score
 from secondary_structure import states
-from summary import MODEL, UNTRAINED, Row, scores_table, summarised
+from summary import MODEL, SHUFFLED, UNTRAINED, Row, scores_table, summarised
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
 from data_pipeline.files import replacing
 from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER
 from helixfold.execution.slabs import Slabs
 from helixfold.inference import FoldingOptions, fold
 from helixfold.stages import Stages
 from helixfold.weights.find import ReadyModel, find_models
 from helixfold.weights.untrained import untrained_model
 from helixfold.write.pdb import to_pdb
+from helixfold.write.prediction import Prediction
 
 SOME_FAILED = 1
 _SEED = 0
+_BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,7 @@ class Bench:
         self._makers: dict[str, Callable[[KnownChain], Made]] = {
             MODEL: lambda chain: self._folded(chain, self.model),
             UNTRAINED: lambda chain: self._folded(chain, self._untrained),
+            SHUFFLED: self._shuffled,
             SECONDARY_STRUCTURE: self._ideal,
             NEAREST_CHAIN: self._nearest,
         }
@@ -94,6 +100,7 @@ class Bench:
             NEAREST_CHAIN: NEAREST_CHAIN,
             MODEL: f"{MODEL}_{digest}_{settings}",
             UNTRAINED: f"{UNTRAINED}_{self.model.preset.name}_{settings}",
+            SHUFFLED: f"{SHUFFLED}_{digest}_{settings}",
         }
 
     def carry_out(self, output: Path, method: str, name: str) -> None:
@@ -120,9 +127,20 @@ class Bench:
 
     def _folded(self, chain: KnownChain, model: ReadyModel) -> Made:
         features, _ = self._chains.store.load(chain.name)
-        found = fold(model.network, Slabs(), features, model.preset, self.options, stages=Stages())
+        found = self._of(model, features)
         atoms = Backbone(positions=found.protein.atom_positions, mask=found.protein.atom_mask)
         return Made(protein=as_protein(chain.aatype, atoms, found.protein.b_factors), plddt=found.plddt)
+
+    def _of(self, model: ReadyModel, features: Features) -> Prediction:
+        return fold(model.network, Slabs(), features, model.preset, self.options, stages=Stages())
+
+    def _shuffled(self, chain: KnownChain) -> Made:
+        """What the model makes of any chain of this length and composition: its backbone for another order."""
+        features, _ = self._chains.store.load(chain.name)
+        made = self._of(self.model, shuffled(features)).protein
+        mask = np.zeros_like(made.atom_mask)
+        mask[:, _BACKBONE] = made.atom_mask[:, _BACKBONE]
+        return Made(protein=as_protein(chain.aatype, Backbone(positions=made.atom_positions, mask=mask)))
 
     def _ideal(self, chain: KnownChain) -> Made:
         true, said = states(chain), self._baselines.states(chain)
@@ -134,6 +152,18 @@ class Bench:
         backbone = copied(chain.sequence, found, ALIGNMENT)
         about = {"neighbour": found.chain.name, "identity": round(found.identity, 4), "e_value": found.e_value}
         return Made(protein=as_protein(chain.aatype, backbone) if backbone.mask.any() else None, about=about)
+
+
+def shuffled(features: Features) -> Features:
+    """The same residues in another order, always the same one, and every row of the alignment with them."""
+    order = np.random.default_rng(zlib.crc32(features.domain_name.encode())).permutation(len(features.sequence))
+    return replace(
+        features,
+        sequence="".join(features.sequence[place] for place in order),
+        aatype=features.aatype[order],
+        msa=features.msa[:, order],
+        deletion_matrix=features.deletion_matrix[:, order],
+    )
 
 
 _benches: list[Bench] = []  # of a process of the pool, its one

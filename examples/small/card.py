@@ -40,6 +40,7 @@ _NAMES = {
     "secondary_structure": "ideal chains by predicted secondary structure",
     "nearest_chain": "the nearest training chain",
     "untrained": "the untrained network",
+    "shuffled": "itself, reading their residues in a random order",
 }
 
 

@@ -12,7 +12,7 @@ from scoring import Score
 
 from data_pipeline.datasets.index import IndexEntry
 
-MODEL, UNTRAINED = "model", "untrained"
+MODEL, UNTRAINED, SHUFFLED = "model", "untrained", "shuffled"
 MEASURES = ("lddt_ca", "tm")
 LENGTHS = ((1, 63), (64, 127), (128, 255), (256, None))  # residues
 DEPTHS = ((1, 1), (2, 15), (16, None))  # MSA rows

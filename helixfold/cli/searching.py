@@ -262,7 +262,8 @@ def template_report(result: TemplateResult) -> dict[str, list[dict[str, object]]
 def summary(prepared: PreparedTarget) -> str:
     """One line for the screen: how deep the alignment is and where it comes from."""
     sources = ", ".join(f"{rows:,} from {Path(source).name}" for source, rows in prepared.alignment_rows.items())
-    line = f"{len(prepared.features.msa):,} rows in the alignment" + (f" ({sources})" if sources else "")
+    rows = len(prepared.features.msa)
+    line = f"{rows:,} row{'' if rows == 1 else 's'} in the alignment" + (f" ({sources})" if sources else "")
     if prepared.templates is None:
         return line
     used, rejected = prepared.templates.used, prepared.templates.rejected

@@ -50,8 +50,16 @@ def notes_of(target: TargetFiles) -> list[str]:
 
 
 def headed(notes: Iterable[str]) -> list[tuple[str, str]]:
-    """Each note with a heading."""
-    return [(next((_HEADINGS[mark] for mark in _HEADINGS if note.startswith(mark)), "Note."), note) for note in notes]
+    """Each note with a heading, which says what a mark at its beginning says."""
+    return [_headed(note) for note in notes]
+
+
+def _headed(note: str) -> tuple[str, str]:
+    for mark, heading in _HEADINGS.items():
+        if note.startswith(f"{mark}: "):
+            said = note.removeprefix(f"{mark}: ")
+            return heading, said[:1].upper() + said[1:]
+    return "Note.", note
 
 
 def mark_of(notes: Iterable[str]) -> str | None:

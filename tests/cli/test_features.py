@@ -40,7 +40,7 @@ def test_features_then_prediction_equals_prediction_at_once(fasta: Path, capsys:
     assert features(fasta) == 0
     out = capsys.readouterr().out
     assert "one: 2 rows in the alignment (1 from database_hits.sto)" in out
-    assert "two: 1 rows in the alignment (0 from database_hits.sto)" in out
+    assert "two: 1 row in the alignment (0 from database_hits.sto)" in out
     assert (root / "features" / "one" / "msas" / "database_hits.sto").is_file()
     common = ["--num-recycles", "0", "--models", "tiny"]
     assert main(["predict", "--features", str(root / "features"), "--output", str(root / "staged"), *common]) == 0

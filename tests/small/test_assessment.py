@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from helixfold.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
 from tests.data_pipeline.datasets.memory_store import entry
+from tests.data_pipeline.transforms.samples import random_features
 from tests.small.scripts import small_script
 
 assess, chains, intervals = map(small_script, ("assess", "chains", "intervals"))
@@ -113,6 +115,19 @@ def test_every_held_out_chain_is_in_one_range_of_lengths_and_of_depths_and_has_a
     assert list(found["held_out_by_depth"]) == ["1", "16 or more"]
 
 
+def test_shuffled_residues_are_the_same_ones_with_their_columns() -> None:
+    features = random_features(n=3, r=40)
+    places = np.arange(40)
+    # Each column tells where it comes from.
+    found = assess.shuffled(replace(features, deletion_matrix=np.tile(places, (3, 1))))
+    order = found.deletion_matrix[0]
+    assert sorted(order.tolist()) == places.tolist() != order.tolist()
+    assert found.sequence == "".join(features.sequence[place] for place in order)
+    np.testing.assert_array_equal(found.aatype, features.aatype[order])
+    np.testing.assert_array_equal(found.msa, features.msa[:, order])
+    assert assess.shuffled(features).sequence == found.sequence
+
+
 @pytest.mark.slow
 def test_an_assessment_goes_on_where_it_stopped(store: Path, tmp_path: Path) -> None:
     preset = tiny()
@@ -126,7 +141,7 @@ def test_an_assessment_goes_on_where_it_stopped(store: Path, tmp_path: Path) -> 
     assert first["sets"]["training"]["chains"] == 7
     assert first["model"]["parameters"] == sum(each.numel() for each in network.parameters())
     table = (tmp_path / "assessment" / "scores.tsv").read_text()
-    assert len(table.splitlines()) == 1 + 4 * 9
+    assert len(table.splitlines()) == 1 + 5 * 9
     made = {path: path.stat().st_mtime_ns for path in sorted((tmp_path / "assessment").glob("*/*.json"))}
     lost = sorted(made)[:2]
     for path in lost:
@@ -156,4 +171,4 @@ def test_a_chain_that_fails_stops_no_other_and_is_in_no_mean(
     assert "helix_long_A, model: RuntimeError: no room" in capsys.readouterr().err
     found = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert found["sets"]["held_out"]["chains"] == 1
-    assert set(found["failures"]) == {"helix_long_A, model", "helix_long_A, untrained"}
+    assert set(found["failures"]) == {f"helix_long_A, {method}" for method in ("model", "untrained", "shuffled")}
