@@ -32,7 +32,10 @@ def plot_stages(stages: Sequence[Stage], baselines: Mapping[str, float], path: P
             if number:
                 axes.axvline(start, color=_GREY, linewidth=0.8, linestyle=":")
         middle, height = (start + stop) / 2, losses.get_xaxis_transform()
-        losses.text(middle, 1.01, stage.name, transform=height, ha="center", va="bottom", fontsize=7.5, color=_GREY)
+        # Upright, since stages may be short.
+        losses.text(
+            middle, 1.01, stage.name, transform=height, rotation=90, ha="center", va="bottom", fontsize=7, color=_GREY
+        )
         start = stop
     losses.set_ylabel("Loss (weighted sum of terms)")
     scores.set_ylabel("Score of held-out chains")
