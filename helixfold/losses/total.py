@@ -72,6 +72,8 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
             tolerance_factor=config.violation_tolerance_factor,
             overlap_tolerance=config.clash_overlap_tolerance,
         )
+    with torch.set_grad_enabled(torch.is_grad_enabled() and config.smooth_lddt > 0):
+        smooth_lddt = smooth_lddt_loss(structure.frames, labels)
     terms = {
         "backbone_fape": backbone_fape(structure.frames, backbone, backbone_mask, clamp),
         "sidechain_fape": sidechain_fape(structure, truth, labels.aatype, config.fape_clamp),
@@ -85,7 +87,7 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         if logits.aligned_error is None
         else aligned_error_loss(logits.aligned_error, structure.frames[-1], backbone, backbone_mask) * sharp,
         "violation": violation,
-        "smooth_lddt": smooth_lddt_loss(structure.frames, labels),
+        "smooth_lddt": smooth_lddt,
     }
     # Left out rather than multiplied by 0, which would leave the gradient of a term of weight 0 to be computed.
     weighted = sum(
