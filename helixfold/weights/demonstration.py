@@ -11,7 +11,7 @@ from helixfold.weights.load import file_format
 
 NAME = "small"  # of its preset
 DIRECTORY = Path(__file__).parent / "packaged"
-WEIGHTS, FACTS, CARD = (DIRECTORY / f"{NAME}{suffix}" for suffix in (".safetensors", ".json", ".md"))
+WEIGHTS, FACTS = DIRECTORY / f"{NAME}.safetensors", DIRECTORY / f"{NAME}.json"
 MARK = "DEMONSTRATION"  # what its note begins with
 
 

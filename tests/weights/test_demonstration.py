@@ -36,7 +36,7 @@ def test_facts_are_those_of_the_file() -> None:
     assert known.parameters == sum(tensor.numel() for tensor in state.values())
     score = known.held_out_lddt_ca
     assert 0 < score.low < score.mean < score.high < 1
-    assert demonstration.CARD.read_text().startswith("# ")
+    assert demonstration.WEIGHTS.with_suffix(".md").read_text().startswith("# ")
 
 
 def test_without_weights_and_by_its_name_it_is_what_is_found() -> None:
