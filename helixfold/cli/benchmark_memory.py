@@ -28,7 +28,7 @@ _MIB = 2**20
 # Between the shortest and the longest chain of a plot.
 _PREDICTIONS = 40
 _HEADER = (
-    f"{'residues':>8} {'dtype':8} {'executor':8} {'floor':>9} {'peak':>9} {'/ floor':>7} {'predicted':>9} "
+    f"{'residues':>8} {'dtype':8} {'executor':8} {'ranks':>5} {'floor':>9} {'peak':>9} {'/ floor':>7} {'predicted':>9} "
     f"{'/ peak':>6} {'in all':>9} {'seconds':>8}"
 )
 
@@ -44,7 +44,7 @@ class Reading:
 
     def line(self) -> str:
         point, found = self.point, self.found
-        start = f"{point.residues:8,} {point.dtype:8} {point.executor:8} {self.floor / _MIB:9,.1f}"
+        start = f"{point.residues:8,} {point.dtype:8} {point.executor:8} {point.ranks:5} {self.floor / _MIB:9,.1f}"
         if found.failure is not None:
             return f"{start} {found.failure}"
         guess, ratio = "-", "-"
@@ -59,7 +59,9 @@ class Reading:
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> "Reading":
-        point, found = ({field.name: row[field.name] for field in fields(kind)} for kind in (Point, Found))
+        point, found = (
+            {field.name: row[field.name] for field in fields(kind) if field.name in row} for kind in (Point, Found)
+        )
         return cls(point=Point(**point), floor=row["floor"], predicted=row["predicted"], found=Found(**found))
 
 
@@ -82,6 +84,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=[PLAIN, *EXECUTORS],
         default=["slabs", "spilled"],
         help="plain: everything whole, by PyTorch's own operators",
+    )
+    parser.add_argument(
+        "--ranks", type=positive, nargs="+", default=[1], metavar="N", help="processes that carry it out together"
     )
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(
@@ -113,9 +118,9 @@ def _run(options: argparse.Namespace) -> int:
     print(f"{_title(points[0])}; MiB, beyond the loaded model\n{_HEADER}", flush=True)
     for point in points:
         free = available_memory(torch.device(point.device))
-        if point.needs() > free:
-            line = f"skipped: needs about {gib(point.needs())}, there are {gib(free)}"
-            print(f"{point.residues:8,} {point.dtype:8} {point.executor:8} {line}", flush=True)
+        if point.ranks * point.needs() > free:
+            line = f"skipped: needs about {gib(point.ranks * point.needs())}, there are {gib(free)}"
+            print(f"{point.residues:8,} {point.dtype:8} {point.executor:8} {point.ranks:5} {line}", flush=True)
             continue
         found = measure(point, options.spill, limit)
         readings.append(Reading(point=point, floor=point.floor(), predicted=point.predicted(), found=found))
@@ -132,10 +137,10 @@ def _run(options: argparse.Namespace) -> int:
 def _points(options: argparse.Namespace) -> list[Point]:
     device = str(pick_device(options.device))
     given = {field.name: getattr(options, field.name) for field in fields(Point) if hasattr(options, field.name)}
-    ways = itertools.product(options.residues, options.dtypes, options.executors)
+    ways = itertools.product(options.residues, options.dtypes, options.executors, options.ranks)
     return [
-        Point(**{**given, "residues": residues, "dtype": dtype, "executor": executor, "device": device})
-        for residues, dtype, executor in ways
+        Point(**given | {"residues": residues, "dtype": dtype, "executor": executor, "ranks": ranks, "device": device})
+        for residues, dtype, executor, ranks in ways
     ]
 
 
@@ -157,8 +162,8 @@ def _common(point: Point) -> Point:
 
 
 def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
-    """The plot of all readings that differ from a point only in residues, dtype and executor."""
-    shown = [reading for reading in readings if _common(reading.point) == _common(like)]
+    """The plot of all readings on one rank that differ from a point only in residues, dtype and executor."""
+    shown = [reading for reading in readings if _common(reading.point) == _common(replace(like, ranks=1))]
     shown = [reading for reading in shown if reading.found.failure is None]
     if not shown:
         raise InputError("there is nothing to draw: no point was measured")

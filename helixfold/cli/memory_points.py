@@ -1,12 +1,9 @@
-"""Peak memory of a prediction, or of an Evoformer alone, measured in a process of its own."""
+"""Peak memory of a prediction, or of an Evoformer alone, measured in processes of their own."""
 
-import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,7 +14,6 @@ from helixfold.batch import Batch
 from helixfold.cli.benchmark_block import evoformer
 from helixfold.cli.benchmark_timing import held_memory, settle, wait
 from helixfold.config import ModelConfig
-from helixfold.device import pick_device
 from helixfold.execution import allocator, policy
 from helixfold.execution.available import available_memory, held_to
 from helixfold.execution.memory import PassSize, floor, predicted
@@ -26,6 +22,10 @@ from helixfold.inference import DTYPES, recycle
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor, row_numbers
 from helixfold.ops.dispatch import forced
+from helixfold.parallel.axial import on_mesh
+from helixfold.parallel.layout import Layout
+from helixfold.parallel.mesh import Mesh, divided
+from helixfold.parallel.spawned import on_ranks
 from helixfold.presets import preset
 from helixfold.stages import peak_memory, reset_peak_memory
 from helixfold.weights.untrained import untrained_model
@@ -40,7 +40,9 @@ Run = Callable[["Point", Executor], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What is run, of which size and how. `blocks` cuts every stack to so many blocks; None leaves them whole."""
+    """What is run, of which size and how. `blocks` cuts every stack to so many blocks; None leaves them whole. `ranks`
+    carry it out together.
+    """
 
     part: str
     preset: str
@@ -54,6 +56,7 @@ class Point:
     dtype: str
     executor: str
     device: str
+    ranks: int = 1
 
     @property
     def config(self) -> ModelConfig:
@@ -78,10 +81,11 @@ class Point:
             templates=0 if alone else self.templates,
             dtype=DTYPES[self.dtype],
             ensemble=1 if alone else self.ensemble,
+            ranks=self.ranks,
         )
 
     def floor(self) -> int:
-        """Bytes of two pair tensors, the MSA and, in a prediction, the extra MSA."""
+        """Bytes of two pair tensors, the MSA and, in a prediction, the extra MSA: of a rank's part of them."""
         return floor(self.config, self.size)
 
     def predicted(self) -> int | None:
@@ -104,7 +108,10 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Bytes beyond what was held with the model loaded, bytes held in all at the peak, and seconds; or a failure."""
+    """Bytes beyond what was held with the model loaded, bytes held in all at the peak, and seconds; or a failure.
+
+    Of several ranks, what the worst of them holds.
+    """
 
     peak: int = 0
     resident: int = 0
@@ -113,36 +120,48 @@ class Found:
 
 
 def measure(point: Point, spill: Path, limit: int | None = None) -> Found:
-    """Run it in a fresh process, which may hold `limit` bytes in all, or what there is."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            return pool.submit(_measure, point, spill, limit, torch.get_num_threads()).result()
-        except BrokenProcessPool:
-            return Found(failure="its process was ended from outside, as systems do when memory runs out")
+    """Run it in fresh processes, each of which may hold `limit` bytes in all, or what there is."""
+    threads = max(1, torch.get_num_threads() // point.ranks)
+    try:
+        found: Found = on_ranks(point.ranks, measured_here, point, spill, limit, device=point.device, threads=threads)
+    except RuntimeError as error:
+        return Found(failure=f"{error}, or was ended from outside, as systems do when memory runs out")
+    return found
 
 
-def _measure(point: Point, spill: Path, limit: int | None, threads: int) -> Found:
+def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
+    """What it takes in this process, which does its share of it with the other ranks; all of them call this."""
     allocator.keep_few_kernels()
-    torch.set_num_threads(threads)
     torch.manual_seed(0)
-    device = pick_device(point.device)
+    if mesh.size > 1:
+        mesh = divided(Layout(dap=mesh.size), mesh.device)
+    found = _measure(mesh, point, spill, limit)
+    everyone = [Found(**each) for each in mesh.gather(asdict(found))]
+    return max(everyone, key=lambda each: each.peak)
+
+
+def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
+    device = mesh.device
     with (
-        policy.memory_kept(_kind(point)),
+        policy.memory_kept(_kind(point), mesh.size),
         torch.no_grad(),
         forced("reference") if point.executor == PLAIN else nullcontext(),
     ):
         run = _evoformer(point, device) if point.part == EVOFORMER else _prediction(point, device)
         # What libraries allocate once, such as the threads' buffers, is not part of the cost.
-        run(replace(point, residues=8), policy.executor(_kind(point), spill, device))
+        run(replace(point, residues=8), _executor(mesh, point, spill))
         settle()
+        mesh.barrier()
         loaded = peak_memory(device)
         reset_peak_memory(device)
         start, began = held_memory(device), time.perf_counter()
         try:
             with _limited(device, start, limit):
-                run(point, policy.executor(_kind(point), spill, device))
+                run(point, _executor(mesh, point, spill))
             wait(device)
         except (RuntimeError, MemoryError, OSError) as error:
+            if mesh.size > 1:
+                raise  # the others wait for this rank: all end with it
             message = f"{type(error).__name__}: {str(error).strip()[:_LINE_LENGTH]}"
             return Found(failure="out of memory" if policy.is_out_of_memory(error) else message)
         seconds, peak = time.perf_counter() - began, peak_memory(device)
@@ -153,6 +172,11 @@ def _measure(point: Point, spill: Path, limit: int | None, threads: int) -> Foun
 
 def _kind(point: Point) -> str:
     return "whole" if point.executor == PLAIN else point.executor
+
+
+def _executor(mesh: Mesh, point: Point, spill: Path) -> Executor:
+    within = policy.executor(_kind(point), spill, mesh.device)
+    return on_mesh(mesh, within)
 
 
 def _limited(device: torch.device, held: int, limit: int | None) -> AbstractContextManager[None]:

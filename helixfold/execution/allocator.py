@@ -16,13 +16,15 @@ _PARAMETERS = {"trim_threshold": -1, "top_pad": -2, "mmap_threshold": -3, "mmap_
 _USUAL = {"trim_threshold": 64 * 2**20, "top_pad": 128 * 2**10, "mmap_threshold": 32 * 2**20, "mmap_max": 65536}
 # What is kept comes from the heap, of which nothing is trimmed. The largest are still mapped alone: a freed block of
 # the heap serves a new one of its size only after it has been joined with a neighbour, and so some memory lies idle.
-_KEPT = {"trim_threshold": -1, "top_pad": 64 * 2**20, "mmap_max": 65536}
+_KEPT = {"trim_threshold": -1, "mmap_max": 65536}
 # Everything above 64 KiB is mapped alone and unmapped when it is freed: the process holds what tensors hold.
 _RETURNED = {"trim_threshold": 2**16, "top_pad": 0, "mmap_threshold": 2**16, "mmap_max": 2**20}
 
 # Up to what size freed blocks are kept. Whole updates make and leave tensors of a stream's size all the time. Slabs do
 # not: their temporaries are small, and large blocks are streams, which are to leave nothing behind.
 OF_WHOLE, OF_SLABS = 512 * 2**20, 32 * 2**20
+# By how much more than is asked for heaps grow. A block that fits into that is not mapped alone, however large.
+AHEAD = 64 * 2**20
 
 # PyTorch's cache of oneDNN's kernels and oneDNN's own, and how many of them a block needs at a time.
 _KERNEL_CACHES, _KERNELS = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"), 16
@@ -45,20 +47,20 @@ def refusal() -> str | None:
 
 
 @contextmanager
-def freed_memory_kept(largest: int = OF_WHOLE) -> Iterator[None]:
-    """Keep freed memory mapped for later tensors, but give blocks of more than `largest` bytes back at once; where the
-    allocator cannot be told, do nothing.
+def freed_memory_kept(largest: int = OF_WHOLE, ahead: int = AHEAD) -> Iterator[None]:
+    """Keep freed memory mapped for later tensors, but give blocks of more than `largest` bytes back at once, unless
+    they fit into the `ahead` bytes by which every thread's heap grows; where the allocator cannot be told, do nothing.
 
     Afterwards what was kept is given back and the setting from before holds again.
     """
-    with _set({**_KEPT, "mmap_threshold": largest}):
+    with _set({**_KEPT, "mmap_threshold": largest, "top_pad": ahead}):
         yield
 
 
 def keep_freed_memory() -> None:
     """The same for as long as this process lives, such as a loader's worker."""
     if refusal() is None:
-        _settings.append({**_KEPT, "mmap_threshold": OF_WHOLE})
+        _settings.append({**_KEPT, "mmap_threshold": OF_WHOLE, "top_pad": AHEAD})
         _apply(_settings[-1])
 
 

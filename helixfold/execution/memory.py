@@ -88,7 +88,7 @@ def _in_slabs(s: "_Streams", *, spilled: bool) -> dict[str, int]:
     def stage(*streams: int, context: int = 0, halves: int = 0) -> int:
         """With temporaries for a slab of the first of the streams, or those of the outer product's left half."""
         most = s.edges * (6 * config.c_z + 8 * RECYCLED_BINS.count) * s.itemsize
-        temporaries = int(_USED * min(_budget(streams[0], s.itemsize), most))
+        temporaries = int(_USED * min(s.budget(streams[0]), most))
         in_memory = [each for each in streams if not spilled or each < LEAST_BYTES]
         # A spilled stream's slabs, each half as large as the temporaries, wait in two buffers for what is computed and
         # what is read.
@@ -97,7 +97,7 @@ def _in_slabs(s: "_Streams", *, spilled: bool) -> dict[str, int]:
 
     def halves(stack: StackConfig, rows: int) -> int:
         row = s.residues * (2 * stack.c_outer**2 + 3 * config.c_z) * s.itemsize
-        return min(s.part, max(1, _budget(s.pair, s.itemsize) // row)) * _HALVES * rows * stack.c_outer * s.itemsize
+        return min(s.part, max(1, s.budget(s.pair) // row)) * _HALVES * rows * stack.c_outer * s.itemsize
 
     extra = s.context(config.extra_msa, s.extra_rows)
     stages = {"embedding": stage(s.pair, context=last)}
@@ -115,11 +115,6 @@ def _in_slabs(s: "_Streams", *, spilled: bool) -> dict[str, int]:
         # Errors, then distances and contacts.
         "confidence": stage(s.pair, s.msa) + s.structure + 3 * s.mask,
     }
-
-
-def _budget(stream: int, itemsize: int) -> int:
-    """Of a slab's temporaries, as `Slabs` sets it."""
-    return max(LEAST_ELEMENTS * itemsize, int(stream * BUDGET_SHARE))
 
 
 def _whole(s: "_Streams") -> dict[str, int]:
@@ -162,7 +157,7 @@ class _Streams:
     def __init__(self, config: ModelConfig, size: PassSize) -> None:
         n, w = size.residues, size.dtype.itemsize
         part = -(-n // size.ranks)
-        self.config, self.residues, self.part, self.itemsize = config, n, part, w
+        self.config, self.residues, self.part, self.itemsize, self.ranks = config, n, part, w, size.ranks
         self.templates = size.templates if config.template else 0
         self.rows = size.msa_rows + self.templates
         self.pair = n * part * config.c_z * w
@@ -189,3 +184,7 @@ class _Streams:
         """The largest context of a block's updates: a triangle's operand, or the outer product's."""
         n, part, w = self.residues, self.part, self.itemsize
         return max(n * part * stack.c_triangle * w, rows * n * (stack.c_outer * w + _FLOAT))
+
+    def budget(self, stream: int) -> int:
+        """Of a slab's temporaries, as `Slabs` sets it."""
+        return max(LEAST_ELEMENTS // self.ranks * self.itemsize, int(stream * BUDGET_SHARE))

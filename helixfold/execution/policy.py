@@ -137,9 +137,12 @@ def executor(name: str, directory: Path, device: torch.device | str = "cpu") -> 
     return Slabs() if name == "slabs" else Whole()
 
 
-def memory_kept(name: str) -> AbstractContextManager[None]:
+def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
     """What an executor needs of a CPU's allocator: see there."""
-    return allocator.freed_memory_kept(allocator.OF_WHOLE if name == "whole" else allocator.OF_SLABS)
+    if name == "whole":
+        return allocator.freed_memory_kept(allocator.OF_WHOLE)
+    # Each of several ranks has a smaller part of a stream, and smaller slabs of that: what lies idle counts for more.
+    return allocator.freed_memory_kept(allocator.OF_SLABS // ranks**2, allocator.AHEAD // ranks**2)
 
 
 def stepping_down(
@@ -157,7 +160,7 @@ def stepping_down(
     rungs = EXECUTORS[EXECUTORS.index(chosen.executor) :]
     for name, below in zip(rungs, [*rungs[1:], None], strict=True):
         try:
-            with memory_kept(name), _bounded(device, chosen.room):
+            with memory_kept(name, chosen.size.ranks), _bounded(device, chosen.room):
                 return name, attempt(executor(name, directory, device))
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):

@@ -50,6 +50,7 @@ class Axial(Executor):
         if isinstance(self.within, Slabs) and isinstance(update, TriangleMultiplication):
             local = self._along(shard, dim)
             multiplied_in_parts(self.within, self.channel, update, local, self._cut(mask, dim))
+            self.within.settle(local)
             return self._made(shard, local, dim, update)
         # Waited for as late as can be.
         context = self._context(update, _shard(read), read_mask)

@@ -31,9 +31,9 @@ def exchanged_in_parts(
     shape[old], shape[cut] = share * size, shape[cut] // size
     within.begin()
     room = within.room(local, shape)
-    rows = within.rows_at_once(_SMALL * local.narrow(old, 0, 1).numel(), local)
     axis: Axis = "rows" if old == 1 else "columns"
-    for part, (slab,), _ in within.visited([turned(local, axis)], rows):
+    whole = turned(local, axis)
+    for part, (slab,), _ in within.visited([whole], _rows_at_once(within, whole)):
         blocks = rearrange(
             turned(slab, axis), "b (n i) j c -> n b i j c" if cut == 1 else "b i (n j) c -> n b i j c", n=size
         )
@@ -55,23 +55,39 @@ def multiplied_in_parts(
 ) -> None:
     """Change a rank's part of the pair stream in place, cut along the update's axis."""
     rows, rows_mask = turned(stream, update.axis), turned(mask, update.axis)
-    b, share, k, c = *rows.shape[:3], update.channels
-    at_once = within.rows_at_once(_SMALL * rows[:, :1].numel(), stream)
     within.begin()
+    products = _products(within, channel, update, rows, rows_mask)
+    within.settle(stream)
+    for _, (some,), changed in within.visited([products], _rows_at_once(within, rows), rows):
+        assert changed is not None
+        changed.add_(update.joined(changed, rearrange(some, "b i c j -> b i j c")))
+
+
+def _products(
+    within: Slabs,
+    channel: Channel,
+    update: TriangleMultiplication,
+    rows: Float[Tensor, "b i k c"],
+    mask: Float[Tensor, "b i k"],
+) -> Float[Tensor, "b i c j"]:
+    """Of a rank's rows with those of all."""
+    b, share, k, c = *rows.shape[:3], update.channels
+    at_once = _rows_at_once(within, rows)
     products = within.room(rows, (b, share, c, k))
     step = max(1, c // (PARTS * channel.group.size))
     for channels in (slice(start, min(start + step, c)) for start in range(0, c, step)):
         own = rows.new_empty(b, channels.stop - channels.start, share, k)
-        for part, (slab, slab_mask), _ in within.visited([rows, rows_mask], at_once):
+        for part, (slab, slab_mask), _ in within.visited([rows, mask], at_once):
             own[:, :, part] = update.operand(slab, slab_mask, "right", channels)
         right = channel.gather(own).wait()
         del own
-        for _, (slab, slab_mask), room in within.visited([rows, rows_mask], at_once, products[:, :, channels]):
+        for _, (slab, slab_mask), room in within.visited([rows, mask], at_once, products[:, :, channels]):
             assert room is not None
             left = update.operand(slab, slab_mask, "left", channels)
             for rank, theirs in enumerate(right):
                 room[..., rank * share : (rank + 1) * share] = rearrange(left @ theirs.mT, "b c i j -> b i c j")
-    for _, (some,), changed in within.visited([products], at_once, rows):
-        assert changed is not None
-        changed.add_(update.joined(changed, rearrange(some, "b i c j -> b i j c")))
-    within.settle(stream)
+    return products
+
+
+def _rows_at_once(within: Slabs, rows: Float[Tensor, "b i j c"]) -> int:
+    return within.rows_at_once(_SMALL * rows[:, :1].numel(), rows)

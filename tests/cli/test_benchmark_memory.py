@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from helixfold.cli import benchmark_memory, memory_points
+from helixfold.cli import benchmark_memory
 from helixfold.cli.main import main
-from helixfold.cli.memory_points import Found, Point, measure
+from helixfold.cli.memory_points import Found, Point, measure, measured_here
+from helixfold.parallel.mesh import Mesh
 from helixfold.stages import peak_memory
 
 POINT = Point(
@@ -56,9 +57,23 @@ def test_a_prediction_is_measured_in_a_fresh_process(tmp_path: Path) -> None:
 def test_an_evoformer_alone_is_held_to_a_limit(tmp_path: Path) -> None:
     point = replace(POINT, part="evoformer", residues=200)
     held = peak_memory(CPU)
-    assert memory_points._measure(point, tmp_path, held + 512 * MIB, 1).failure is None
+    assert measured_here(Mesh.alone(), point, tmp_path, held + 512 * MIB).failure is None
     large = replace(point, residues=1000, executor="whole")
-    assert memory_points._measure(large, tmp_path, held + 64 * MIB, 1).failure == "out of memory"
+    assert measured_here(Mesh.alone(), large, tmp_path, held + 64 * MIB).failure == "out of memory"
+
+
+def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path) -> None:
+    point = replace(POINT, part="evoformer", residues=512)
+    alone, two = (measure(replace(point, ranks=ranks), tmp_path) for ranks in (1, 2))
+    assert alone.failure is two.failure is None
+    assert replace(point, ranks=2).floor() == point.floor() // 2
+    assert replace(point, ranks=2).floor() < two.peak < alone.peak
+
+
+def test_ranks_that_fail_are_a_failure_of_the_point(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = measure(replace(POINT, executor="spilled", residues=700, ranks=2), tmp_path / "missing")
+    assert str(found.failure).startswith("rank ")
+    assert "Traceback" in capfd.readouterr().err
 
 
 def test_points_stand_beside_floor_and_prediction(
@@ -82,6 +97,20 @@ def test_points_stand_beside_floor_and_prediction(
     readings = json.loads((tmp_path / "found.json").read_text())["readings"]
     assert [(each["residues"], each["peak"]) for each in readings][:2] == [(64, 64 * MIB), (64, 32 * MIB)]
     assert readings[0]["floor"] == floor
+
+
+def test_ranks_are_told_apart_and_not_drawn(
+    measured: list[Point], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(benchmark_memory, "memory_plot", lambda *given: drawn.append(given) or b"PNG")
+    options = ["--residues", "64", "--rows", "8", "--executors", "slabs", "--plot", str(tmp_path / "plot.png")]
+    assert run(*options, "--ranks", "4", "1") == 0
+    assert [each.ranks for each in measured] == [4, 1]
+    _, header, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[header.split().index("ranks")] for line in lines] == ["4", "1"]
+    ((curves, _, _),) = drawn
+    assert [curve.measured for curve in curves] == [{64: 64 * MIB}]
 
 
 def test_what_cannot_fit_is_skipped_and_what_fails_is_the_commands_failure(

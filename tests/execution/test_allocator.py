@@ -52,6 +52,20 @@ def test_only_blocks_up_to_the_largest_are_kept() -> None:
 
 
 @needs_glibc
+def test_a_larger_block_finds_room_where_a_heap_grew_ahead() -> None:
+    small, large = 4 * 2**20, 32 * 2**20
+    for ahead, is_kept in ((0, False), (2 * large, True)):
+        give_back()
+        with freed_memory_kept(largest=small, ahead=ahead):
+            # What is freed of the heap is joined, and takes in a block that is larger than each part of it.
+            parts = [torch.ones(small // 8) for _ in range(4 * large // small)]
+            before = held() - (sum(each.nbytes for each in parts) if is_kept else 0)
+            del parts
+            torch.ones(large // 4)
+            assert (held() > before + large / 2) == is_kept
+
+
+@needs_glibc
 def test_what_was_kept_is_given_back_at_the_end() -> None:
     give_back()
     before = held()
