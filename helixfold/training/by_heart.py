@@ -47,7 +47,7 @@ class Frame:
 
 
 def settings() -> TrainingConfig:
-    """The `tiny` training run with all that keeps a network from learning one chain by heart taken out."""
+    """The `tiny` training run without what keeps a network from learning one chain by heart, and with FAPE alone."""
     dropouts = [f"model.{stack}.{kind}_dropout=0" for stack in ("evoformer", "extra_msa") for kind in ("msa", "pair")]
     return tiny().with_settings(
         [
@@ -59,6 +59,7 @@ def settings() -> TrainingConfig:
             "example.max_passes=1",
             "loss.masked_msa=0",
             "loss.violation=0",
+            "loss.smooth_lddt=0",
             "optimizer.learning_rate=2e-3",
             "optimizer.warmup_steps=20",
             "optimizer.beta2=0.99",
