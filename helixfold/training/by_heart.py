@@ -47,7 +47,7 @@ class Frame:
 
 
 def settings() -> TrainingConfig:
-    """The `tiny` training run without what keeps a network from learning one chain by heart, and with FAPE alone."""
+    """The `tiny` training run without smooth lDDT and what keeps a network from learning one chain by heart."""
     dropouts = [f"model.{stack}.{kind}_dropout=0" for stack in ("evoformer", "extra_msa") for kind in ("msa", "pair")]
     return tiny().with_settings(
         [
