@@ -38,7 +38,8 @@ class Links:
     """Seconds of a collective by the bytes that a rank sends in it, over one kind of link."""
 
     exchange: Line  # all-to-all, and a swap between two
-    gather: Line  # all-gather, and its adjoint
+    gather: Line  # all-gather
+    scatter: Line  # reduce-scatter, what goes back where something was gathered
     reduce: Line  # all-reduce
 
 

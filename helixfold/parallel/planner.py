@@ -241,7 +241,8 @@ def _stack_seconds(name: str, stack: Stack, layout: Layout, machine: Machine, sa
             for update, each in stack.block.items()
             if each.half == half
         )
-        return Seconds(updates=sum(computing), messages=directions * axial_seconds(stack, half, layout.dap, links))
+        messages = samples * axial_seconds(stack, half, layout.dap, links, learns=learns)
+        return Seconds(updates=sum(computing), messages=messages)
 
     msa, pair = half_of("msa"), half_of("pair")
     if layout.bp > 1 and stack.msa:
@@ -261,12 +262,10 @@ def _rest_seconds(work: Workload, layout: Layout, machine: Machine, *, learns: b
     seconds = machine.speeds.rest(needs.samples / dap, learns=learns)
     if dap == 1:
         return Seconds(rest=seconds)
-    gather, directions = machine.links(dap).gather, 2 if learns else 1
-    messages = (
-        gather.at(needs.samples * size * (dap - 1) / dap)
-        for size in gathered_rest(needs.model, needs.size, learns=learns)
-    )
-    return Seconds(rest=seconds, messages=directions * sum(messages))
+    links = machine.links(dap)
+    sent = [needs.samples * size * (dap - 1) / dap for size in gathered_rest(needs.model, needs.size, learns=learns)]
+    messages = sum(map(links.gather.at, sent)) + sum(map(links.scatter.at, sent)) * learns
+    return Seconds(rest=seconds, messages=messages)
 
 
 def _reduced(size: int, ranks: int) -> float:

@@ -85,7 +85,7 @@ def named(name: str) -> Machine:
 
 def _links(rate: float, latency: float) -> Links:
     line = Line(fixed=latency, slope=1 / (_LINK_REACHED * rate))
-    return Links(exchange=line, gather=line, reduce=line)
+    return Links(exchange=line, gather=line, scatter=line, reduce=line)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,12 @@ def axial_bytes(stack: Stack, half: Half, dap: int) -> tuple[list[float], list[f
     return [stream / dap * others] * changes, [context * others for context in contexts]
 
 
-def axial_seconds(stack: Stack, half: Half, dap: int, links: Links) -> float:
-    """Of the messages of one half of a block's forward pass; those of its backward are their adjoints, as large."""
+def axial_seconds(stack: Stack, half: Half, dap: int, links: Links, *, learns: bool) -> float:
+    """Of the messages of one half of a block: forward, or forward and backward, whose are their adjoints, as large."""
     exchanges, gathers = axial_bytes(stack, half, dap)
-    return sum(map(links.exchange.at, exchanges)) + sum(map(links.gather.at, gathers))
+    forward = sum(map(links.exchange.at, exchanges)) + sum(map(links.gather.at, gathers))
+    backward = sum(map(links.exchange.at, exchanges)) + sum(map(links.scatter.at, gathers))
+    return forward + backward * learns
 
 
 def swap_seconds(stack: Stack, layout: Layout, links: Links) -> float:

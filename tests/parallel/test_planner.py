@@ -13,7 +13,7 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.machine import Line, Links, Machine
 from helixfold.parallel.planner import Workload, best, predict, predictions, table, where_axial_stops
 from helixfold.parallel.published import PUBLISHED, named
-from helixfold.parallel.traffic import axial_bytes
+from helixfold.parallel.traffic import axial_bytes, gathered_rest
 from helixfold.parallel.work import stacks
 from helixfold.presets import model_1
 
@@ -39,7 +39,7 @@ def workload(order: str = "middle", parts: int = 128, keep: str = "block") -> Wo
 
 def with_links(machine: Machine, fixed: float, slope: float) -> Machine:
     line = Line(fixed=fixed, slope=slope)
-    links = Links(exchange=line, gather=line, reduce=line)
+    links = Links(exchange=line, gather=line, scatter=line, reduce=line)
     return replace(machine, near=links, far=links)
 
 
@@ -91,6 +91,17 @@ def test_a_block_sends_six_exchanges_and_six_gathers() -> None:
     # A quarter of the MSA, three quarters of which go to others.
     assert sent[0][0] == [stack.msa / 4 * 3 / 4] * 2
     assert axial_bytes(stack, "pair", 1) == ([], [])
+
+
+def test_once_for_every_gather_something_goes_back_where_a_pass_learns() -> None:
+    work, machine = workload(parts=1), with_links(named("h100"), 0.0, 0.0)
+    links = replace(machine.near, scatter=Line(fixed=1.0, slope=0.0))
+    machine = replace(machine, near=links, far=links)
+    found = stacks(work.needs.model, SIZE)
+    of_blocks = sum(stack.blocks * (len(stack.gathered_msa) + len(stack.gathered_pair)) for stack in found.values())
+    of_rest = len(gathered_rest(work.needs.model, SIZE, learns=True))
+    assert predict(work, Layout(dap=2), machine).seconds.messages == of_blocks + of_rest
+    assert predict(work, Layout(), machine).seconds.messages == 0
 
 
 def test_what_fits_recomputes_no_more_than_it_must() -> None:

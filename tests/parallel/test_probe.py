@@ -107,7 +107,8 @@ def choose() -> None:
         )
         read = links.measured_links(mesh, mesh.world)
         assert all(
-            math.isfinite(line.at(1e6)) and line.at(1e6) > 0 for line in (read.exchange, read.gather, read.reduce)
+            math.isfinite(line.at(1e6)) and line.at(1e6) > 0
+            for line in (read.exchange, read.gather, read.scatter, read.reduce)
         )
         probe.least_seconds = lambda action, device: 1.0  # type: ignore[assignment]
         # By itself the other rank would find no layout that fits.
