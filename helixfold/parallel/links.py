@@ -24,7 +24,7 @@ from helixfold.parallel.shard import Shard
 _SIZES, _CHANNELS = (2**14, 2**18, 2**22), 32
 _READINGS, _CALLS = 5, 8
 # Between messages ranks compute, for so long in a block of a short crop: threads and cores that have nothing to do fall
-# asleep, ranks drift apart, and a message takes twice as long as one of a row of them.
+# asleep, ranks drift apart, and a message takes more than twice as long as one in a row.
 _PAUSE = 2e-3  # seconds
 _WIDTH = 256
 _LEAST = 1e-6  # seconds
