@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE, DistogramHead, LinearHead
-from helixfold.model.update import Executor, turned
+from helixfold.model.update import Executor, Stream, transposed
 
 # Angstrom between pseudo-beta atoms (C-beta, C-alpha of glycine), as CASP counts contacts.
 CONTACT = 8.0
@@ -28,7 +28,7 @@ def plddt(logits: Float[Tensor, "b r v"]) -> Float[Tensor, "b r"]:
 
 def aligned_error_breaks(bins: int, max_bin: float = 31.0) -> Float[Tensor, "edges"]:
     """The bins - 1 inner edges of the aligned-error bins in Angstrom: 0, 0.5, ..., 31 for AlphaFold's 64 bins."""
-    return torch.linspace(0.0, max_bin, bins - 1)
+    return torch.linspace(0.0, max_bin, bins - 1, device="cpu")
 
 
 def predicted_aligned_error(
@@ -38,8 +38,8 @@ def predicted_aligned_error(
 
     Padding is not removed. The largest value is 31.75 for AlphaFold's 64 bins.
     """
-    centers = _aligned_error_centers(logits.shape[-1], max_bin).to(logits.device)
-    return _expectation(logits, centers.expand(logits.shape[0], -1)), float(centers[-1])
+    centers = _aligned_error_centers(logits.shape[-1], max_bin)
+    return _expectation(logits, centers.to(logits.device).expand(logits.shape[0], -1)), float(centers[-1])
 
 
 def predicted_tm_score(
@@ -63,20 +63,19 @@ class AlignedError:
 def aligned_error(
     run: Executor,
     head: LinearHead,
-    pair: Float[Tensor, "b r r c_z"],
+    pair: Float[Stream, "b r r c_z"],
     seq_mask: Float[Tensor, "b r"],
     max_bin: float = 31.0,
 ) -> AlignedError:
     """PAE and pTM as above, of logits that are made for some rows of the pair stream at a time."""
 
-    def rows(some: Tensor) -> Tensor:
+    def of_rows(rows: slice, some: Tensor) -> Tensor:
         logits = head(some)
         expected, _ = predicted_aligned_error(logits, max_bin)
         return torch.cat([expected, _tm_of_alignments(logits, seq_mask, max_bin)[..., None]], -1)
 
     bins = head.linear.out_features
-    # Rows and their logits are float32 whatever the stream is, and so are probabilities.
-    found = run.whole(run.each(rows, pair, workspace=2 * pair.shape[2] * (pair.shape[3] + 2 * bins)))
+    found = run.gather(run.map_rows(of_rows, pair))
     return AlignedError(
         expected=found[..., :-1],
         largest=float(_aligned_error_centers(bins, max_bin)[-1]),
@@ -96,22 +95,20 @@ class ExpectedDistances:
     contact: Float[Tensor, "b r r"]  # probability, 0 to 1, of less than CONTACT
 
 
-def expected_distances(run: Executor, head: DistogramHead, pair: Float[Tensor, "b r r c_z"]) -> ExpectedDistances:
+def expected_distances(run: Executor, head: DistogramHead, pair: Float[Stream, "b r r c_z"]) -> ExpectedDistances:
     """Of logits that are made for so few edges at a time that they are never there for all, whatever `run` does."""
     bins, residues = head.linear.out_features, pair.shape[2]
     values = distance_values(bins).to(pair.device)
     at_once = max(1, _SLAB_ELEMENTS // (pair.shape[0] * residues * bins))
 
-    def rows(some: Tensor, others: Tensor) -> Tensor:
+    def of_rows(_: slice, some: Tensor, others: Tensor) -> Tensor:
         means = [
             torch.einsum("b i j v, v n -> b i n j", head(*edges).softmax(-1), values)
             for edges in zip(some.split(at_once, 1), others.split(at_once, 1), strict=True)
         ]
         return torch.cat(means, 1).flatten(2)
 
-    # Of both edges of a pair, and then the logits of each and of both, and their probabilities.
-    workspace = residues * (2 * pair.shape[3] + 4 * bins)
-    found = run.whole(run.each(rows, pair, turned(pair, "columns"), workspace=workspace))
+    found = run.gather(run.map_rows(of_rows, pair, transposed(pair, "columns")))
     return ExpectedDistances(expected=found[..., :residues], contact=found[..., residues:])
 
 

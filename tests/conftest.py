@@ -1,11 +1,15 @@
 """Where the tests find things that are not in the repository, and what they skip without them."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+from jaxtyping import config
+
+from helixfold.execution.counter import Counter
 
 # Kernels run in Triton's interpreter where nothing can compile them; that is settled when their modules are imported.
 if not torch.cuda.is_available():
@@ -33,6 +37,25 @@ def reference() -> Path:
 def real_data() -> Path:
     """Real structures, alignments and sequences."""
     return _folder("data")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def counted_without_checks() -> Iterator[None]:
+    """What is counted on the meta device is not checked as it runs, which takes several times as long as counting."""
+    enter, leave = Counter.__enter__, Counter.__exit__
+
+    def begin(counter: Counter) -> Counter:
+        config.update("jaxtyping_disable", True)
+        return enter(counter)
+
+    def end(counter: Counter, *error: object) -> None:
+        leave(counter, *error)
+        config.update("jaxtyping_disable", False)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Counter, "__enter__", begin)
+        patched.setattr(Counter, "__exit__", end)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,8 @@ from helixfold.cli.sizes import positive
 from helixfold.config import ModelConfig
 from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.available import available_memory
-from helixfold.execution.memory import PassSize
 from helixfold.execution.random_inputs import random_batch, random_labels
-from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
-from helixfold.execution.recompute_policy import TrainingNeeds
-from helixfold.execution.training_memory import KEPT_BLOCKS
-from helixfold.execution.whole import Whole
+from helixfold.execution.recompute import RecomputeConfig
 from helixfold.inference import DTYPES
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
@@ -23,19 +19,18 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.parallel.axial import on_mesh
-from helixfold.parallel.branch import divide_blocks
 from helixfold.parallel.gradients import GradientRule
 from helixfold.parallel.layout import Layout, layouts
-from helixfold.parallel.links import measured_machine
-from helixfold.parallel.machine import Machine
 from helixfold.parallel.mesh import Mesh, divided
-from helixfold.parallel.planner import Workload, predict
+from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.spawned import on_ranks
+from helixfold.planning.layouts import Workload, predict
+from helixfold.planning.recompute_choice import KEEPS, TrainingNeeds
+from helixfold.planning.size import PassSize
+from helixfold.planning.steps import Machine, measured_machine
+from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.presets import PRESETS, preset
 from helixfold.training.memory import parameter_count
-
-_KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +44,7 @@ class Case:
     repeats: int
 
     def workload(self, layout: Layout) -> Workload:
-        """One sample for each group of ranks that share one."""
+        """Return a step of one sample for each group of ranks that share one."""
         return Workload(
             needs=TrainingNeeds(model=self.model, size=self.size),
             recompute=self.keep,
@@ -67,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=positive, default=32, help="of the MSA, without templates")
     parser.add_argument("--extra-rows", type=positive, default=64)
     parser.add_argument("--templates", type=int, choices=range(5), default=1)
-    parser.add_argument("--keep", choices=_KEEPS, default="none", help="what is recomputed")
+    parser.add_argument("--keep", choices=KEEPS, default="none", help="what is recomputed")
     parser.add_argument("--passes", type=int, choices=range(4), default=1, help="before the one that learns")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
     parser.add_argument("--repeats", type=positive, default=3, help="readings, of which the shortest counts")
@@ -102,39 +97,39 @@ def _print(options: argparse.Namespace) -> int:
         "the one that learns; one thread a rank, one sample for each group of ranks that share one"
     )
     print(
-        f"{'layout':18}{'measured, s':>12}{'predicted, s':>14}{'of it':>7}   {'updates':>9}{'rest':>9}{'messages':>10}"
+        f"{'layout':18}{'measured, s':>12}{'predicted, s':>14}{'of it':>7}   {'passes':>9}{'messages':>10}"
         f"{'gradients':>11}{'optimizer':>11}"
     )
     for ranks in options.ranks:
-        machine: Machine = on_ranks(ranks, _machine, case)
+        machine: Machine = on_ranks(ranks, _machine, case, ranks)
         for layout in layouts(ranks, branches=True):
             seconds: float = on_ranks(ranks, _step_seconds, case, layout)
             found = predict(case.workload(layout), layout, machine).seconds
             print(
-                f"{layout!s:18}{seconds:12.3f}{found.total:14.3f}{found.total / seconds:7.2f}   {found.updates:9.3f}"
-                f"{found.rest:9.3f}{found.messages:10.3f}{found.gradients:11.3f}{found.optimizer:11.3f}",
+                f"{layout!s:18}{seconds:12.3f}{found.total:14.3f}{found.total / seconds:7.2f}   {found.passes:9.3f}"
+                f"{found.messages:10.3f}{found.gradients:11.3f}{found.optimizer:11.3f}",
                 flush=True,
             )
     return 0
 
 
-def _machine(mesh: Mesh, case: Case) -> Machine:
+def _machine(mesh: Mesh, case: Case, ranks: int) -> Machine:
+    work = case.workload(Layout())
     with freed_memory_kept(KEPT_BLOCKS):
-        return measured_machine(case.model, case.size, case.keep, mesh, available_memory(mesh.device))
+        return measured_machine(work.needs, work.keeps, work.sharings([ranks]), mesh, available_memory(mesh.device))
 
 
 def _step_seconds(mesh: Mesh, case: Case, layout: Layout) -> float:
-    """The shortest of some steps, after one that is not counted."""
+    """Return the shortest of some steps, after one that is not counted."""
     torch.manual_seed(0)
     if mesh.size > 1:
         mesh = divided(layout, mesh.device)
     with freed_memory_kept(KEPT_BLOCKS):
         model = AlphaFold(case.model).train()
-        divide_blocks(model, mesh)
-        recompute(model, case.keep)
+        run = parallelize(model, mesh, case.keep).run
         optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"), working_dtype=case.size.dtype)
         gradients = GradientRule(optimizer, mesh)
-        run, losses, dtype = on_mesh(mesh, Whole()), initial_training(), case.size.dtype
+        losses, dtype = initial_training(), case.size.dtype
         batch = random_batch(
             case.size.residues, case.size.msa_rows, case.size.extra_rows, case.size.templates, mesh.device
         )

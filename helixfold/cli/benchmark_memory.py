@@ -17,16 +17,16 @@ from helixfold.cli.memory_points import EVOFORMER, PARTS, PLAIN, PREDICTION, Fou
 from helixfold.cli.sizes import positive
 from helixfold.device import pick_device
 from helixfold.execution.available import available_memory
-from helixfold.execution.memory import EXECUTORS
-from helixfold.execution.policy import gib
 from helixfold.inference import DTYPES
+from helixfold.planning.prediction import EXECUTORS
+from helixfold.planning.size import gib
 from helixfold.presets import PRESETS
 from helixfold.write.memory_plot import MemoryCurve, memory_plot
 
 _FAILED = 1
 _MIB = 2**20
 # Between the shortest and the longest chain of a plot.
-_PREDICTIONS = 40
+_PREDICTIONS = 8
 _HEADER = (
     f"{'residues':>8} {'dtype':8} {'executor':8} {'ranks':>5} {'floor':>9} {'peak':>9} {'/ floor':>7} {'predicted':>9} "
     f"{'/ peak':>6} {'in all':>9} {'seconds':>8}"

@@ -14,6 +14,7 @@ from helixfold.cli.benchmark_table import PLAIN, Readings
 from helixfold.cli.benchmark_timing import measure
 from helixfold.cli.op_cases import OpCase, Shape, op_cases
 from helixfold.cli.sizes import positive
+from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
 from helixfold.presets import PRESETS
 
@@ -74,7 +75,7 @@ def _of_case(case: OpCase, counted: OpCase, shape: Shape, *, device: torch.devic
 
 def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[str, Callable[[], object]], list[str]]:
     """The plain reference, what is chosen, every other backend that can, and peers; and what is odd about a peer."""
-    refused = [op.refusals(device.type, *arguments) for op, arguments in case.calls]
+    refused = [op.refusals(card_of(device), *arguments) for op, arguments in case.calls]
     chosen = [next(name for name, reason in reasons.items() if reason is None) for reasons in refused]
     ways: dict[str, Callable[[], object]] = {
         PLAIN: _way(case, "reference", gradients=gradients),

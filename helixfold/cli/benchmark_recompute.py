@@ -15,18 +15,20 @@ from helixfold.cli.sizes import positive
 from helixfold.config import ModelConfig
 from helixfold.device import pick_device
 from helixfold.execution.allocator import freed_memory_kept
-from helixfold.execution.block_memory import BlockMemory
-from helixfold.execution.memory import Estimate, PassSize
+from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
-from helixfold.execution.training_memory import KEPT_BLOCKS, evoformer_memory, extra_msa_memory, predicted_training
 from helixfold.execution.whole import Whole
 from helixfold.inference import DTYPES
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import EvoformerStack
+from helixfold.ops.card import Card, card_of, described
 from helixfold.ops.dispatch import forced
+from helixfold.planning.prediction import META
+from helixfold.planning.size import Forecast, PassSize
+from helixfold.planning.training import KEPT_BLOCKS, beside_tensors, forecast_training
 from helixfold.presets import PRESETS, preset
 from helixfold.stages import peak_memory, reset_peak_memory
 
@@ -35,10 +37,6 @@ STAGES = {"initial_training": examples.initial_training, "finetuning": examples.
 _KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
 # The rows of what is printed: whether operators are plain, and what is kept.
 _WAYS: tuple[tuple[bool, Keep], ...] = ((True, "none"), *((False, keep) for keep in _KEEPS))
-_PREDICTED: dict[str, Callable[[ModelConfig, PassSize, Keep], BlockMemory]] = {
-    EVOFORMER: evoformer_memory,
-    EXTRA_MSA: extra_msa_memory,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,24 +60,18 @@ class Point:
         return preset(self.preset).model
 
     @property
-    def size(self) -> PassSize:
-        """For the memory model."""
-        return PassSize(
-            residues=self.residues,
-            msa_rows=self.rows,
-            extra_rows=self.extra_rows,
-            templates=self.templates if self.part == WHOLE else 0,
-            dtype=DTYPES[self.dtype],
-        )
+    def card(self) -> Card:
+        """What computes it."""
+        return card_of(pick_device(self.device))
 
     def predicted(self) -> int:
-        """Bytes by the memory model."""
-        if self.part == WHOLE:
-            return predicted_training(self.config, self.size, RecomputeConfig.everywhere(self.keep)).peak
-        return self.predicted_block().stack(self.blocks)
-
-    def predicted_block(self) -> BlockMemory:
-        return _PREDICTED[self.part](self.config, self.size, self.keep)
+        """Bytes that are counted as the same is run on meta tensors."""
+        with described(self.card), META, forced("reference") if self.plain else nullcontext(), Counter() as counter:
+            run = prepared(self, META)
+            counter.begin("run")
+            start = counter.live
+            run(self)
+        return counter.peak - start + beside_tensors(self.card)
 
 
 def measure(point: Point) -> int:
@@ -209,33 +201,36 @@ def _print(options: argparse.Namespace) -> int:
 def _row(point: Point) -> str:
     """One block and what a second one adds, or a whole network."""
     peak = measure(point)
-    cells = _cells(peak, point.predicted(), plain=point.plain)
+    cells = _cells(peak, point.predicted())
     if point.part != WHOLE:
-        growth = measure(replace(point, blocks=2)) - peak
-        cells += "   " + _cells(growth, point.predicted_block().kept, plain=point.plain)
+        two = replace(point, blocks=2)
+        cells += "   " + _cells(measure(two) - peak, two.predicted() - point.predicted())
     name = point.preset if point.part == WHOLE else point.part
     return f"{name:10} {point.dtype:9} {'plain, ' * point.plain + point.keep:12} {cells}"
 
 
-def _cells(measured: int, predicted: int, *, plain: bool) -> str:
-    if plain:
-        return f"{measured / 2**20:9.0f} {'':9} {'':6}"
+def _cells(measured: int, predicted: int) -> str:
     return f"{measured / 2**20:9.0f} {predicted / 2**20:9.0f} {predicted / max(measured, 1):6.2f}"
 
 
 def _print_whole(point: Point, dtypes: list[str]) -> None:
-    """The memory model's stages for the whole network, all blocks; nothing is measured."""
-    size = replace(point, rows=max(1, point.rows - point.templates))
+    """The stages of the whole network, all blocks, as forecast; nothing is measured."""
     for dtype in dtypes:
+        size = PassSize(
+            residues=point.residues,
+            msa_rows=max(1, point.rows - point.templates),
+            extra_rows=point.extra_rows,
+            templates=point.templates,
+            dtype=DTYPES[dtype],
+        )
         estimates = {
-            keep: predicted_training(size.config, replace(size, dtype=dtype).size, RecomputeConfig.everywhere(keep))
-            for keep in _KEEPS
+            keep: forecast_training(point.config, size, RecomputeConfig.everywhere(keep), point.card) for keep in _KEEPS
         }
         for line in _stages(f"all of {point.preset}, {dtype}: GiB predicted", estimates):
             print(line)
 
 
-def _stages(title: str, estimates: dict[Keep, Estimate]) -> Iterator[str]:
+def _stages(title: str, estimates: dict[Keep, Forecast]) -> Iterator[str]:
     stages = list(next(iter(estimates.values())).stages)
     yield f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}"
     for keep, estimate in estimates.items():

@@ -20,6 +20,9 @@ from helixfold.cli import operators, plans, searching
 from helixfold.cli.relaxing import INSTALL
 from helixfold.cli.targets import read_targets
 from helixfold.device import pick_device
+from helixfold.execution.available import available_memory
+from helixfold.ops.card import CARDS, card_of
+from helixfold.planning.executors import Room, room_of
 from helixfold.presets import PRESETS
 from helixfold.relax.problem import installed
 from helixfold.relax.relaxation import where
@@ -67,14 +70,20 @@ def _machine() -> Iterator[str]:
 
 def _memory(options: argparse.Namespace) -> Iterator[str]:
     """What each model that is here would take, or the published one and the one in the package."""
-    try:
-        device = pick_device(options.device)
-    except InputError as error:
-        yield f"memory: {error}"
-        return
+    if options.device in operators.DESCRIBED:
+        card = CARDS[options.device]
+        # All of the card, and as much of a host's memory as this machine has free.
+        room = Room(memory=card.memory, spill=available_memory(torch.device("cpu")))
+    else:
+        try:
+            device = pick_device(options.device)
+        except InputError as error:
+            yield f"memory: {error}"
+            return
+        card, room = card_of(device), room_of(device, Path())
     names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
     chosen = [name for name in names if name in PRESETS] or [DEFAULT, demonstration.NAME]
-    yield from plans.machine([PRESETS[name]() for name in chosen], options.length, device, Path())
+    yield from plans.machine([PRESETS[name]() for name in chosen], options.length, card, room)
 
 
 def _parameter_files(directory: Path) -> list[Path]:

@@ -15,10 +15,10 @@ from helixfold.cli.jobs import Job, Method, Wanted
 from helixfold.cli.plans import Rows
 from helixfold.cli.resuming import Begun, begin
 from helixfold.cli.searching import FEATURES_FILE
-from helixfold.execution.policy import NotEnoughMemoryError, Plan, Room, release, stepping_down
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.inference import fold
+from helixfold.planning.executors import NotEnoughMemoryError, Plan, Room, release, stepping_down
 from helixfold.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.write.alignment import write_alignment
 from helixfold.write.prediction import Prediction
@@ -144,7 +144,7 @@ def _fold_with(
         method.say(f"{features.domain_name}: {wanted.name}: {line}")
 
     executor, (prediction, peak) = stepping_down(attempt, plan, device, spill, say)
-    sizes = {"predicted_peak_gib": plan.estimates[executor].peak, "measured_peak_gib": peak}
+    sizes = {"predicted_peak_gib": plan.forecast(executor).peak, "measured_peak_gib": peak}
     return prediction, {"executor": executor, **{name: round(size / 2**30, 3) for name, size in sizes.items()}}
 
 

@@ -17,9 +17,9 @@ from helixfold.cli import searching
 from helixfold.cli.plans import Forecast, MemoryOptions, Rows
 from helixfold.cli.relaxing import ToRelax
 from helixfold.cli.searching import FEATURES_FILE, prepare_in
-from helixfold.execution.policy import Plan, Room
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.parallel.crew import Crew
+from helixfold.planning.executors import Plan, Room
 from helixfold.weights.find import ReadyModel
 
 

@@ -10,16 +10,15 @@ from helixfold.cli.sizes import positive
 from helixfold.config import ModelConfig
 from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.available import available_memory
-from helixfold.execution.memory import PassSize
-from helixfold.execution.policy import gib
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.execution.training_memory import KEPT_BLOCKS
-from helixfold.parallel import published
-from helixfold.parallel.links import measured_machine
-from helixfold.parallel.machine import Machine
+from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
-from helixfold.parallel.planner import Workload, best, predict, predictions, table, where_axial_stops
 from helixfold.parallel.spawned import on_ranks
+from helixfold.planning import machines
+from helixfold.planning.layouts import Workload, best, predict, predictions, table, where_axial_stops
+from helixfold.planning.size import gib
+from helixfold.planning.steps import Machine, measured_machine
+from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.training.config import TrainingConfig
 from helixfold.training.presets import TRAINING_PRESETS, initial_training, training_preset
 from helixfold.training.workload import workload
@@ -36,8 +35,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "layouts",
         help="what a training step takes by how ranks are divided, predicted",
         description="Predict seconds and memory of a training step for every way to divide ranks: dp groups with "
-        "samples of their own, of each the two branches of blocks (bp) and parts of streams (dap). Figures of named "
-        "machines are assumptions from published ones, in bfloat16.",
+        "samples of their own, of each the two branches of blocks (bp) and parts of streams (dap). What a rank "
+        "computes, sends and holds is counted by running it without numbers; rates of named machines are published "
+        "ones, in bfloat16.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--preset", default="initial_training", choices=TRAINING_PRESETS, help="the training run")
@@ -51,7 +51,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--ranks", type=positive, nargs="+", default=list(_RANKS), metavar="N")
     parser.add_argument(
         "--machine",
-        choices=(*published.NAMES, HERE),
+        choices=(*machines.NAMES, HERE),
         default="h100",
         help="nodes of eight GPUs, or this machine, measured",
     )
@@ -78,7 +78,7 @@ def _layouts(options: argparse.Namespace) -> int:
     if options.parallel_blocks:
         config = replace(config, model=with_parallel_blocks(config.model))
     work = workload(config)
-    machine = _here(work) if options.machine == HERE else published.named(options.machine)
+    machine = _here(work, options.ranks) if options.machine == HERE else machines.named(options.machine)
     size = work.needs.size
     print(
         f"{options.preset}: {work.batch_size} samples a step, {size.residues} residues, {size.msa_rows} + "
@@ -99,7 +99,7 @@ def _layouts(options: argparse.Namespace) -> int:
 
 
 def with_parallel_blocks(model: ModelConfig) -> ModelConfig:
-    """The model with HelixFold's block order."""
+    """Return the model with HelixFold's block order."""
     return replace(
         model,
         evoformer=replace(model.evoformer, outer_product="end"),
@@ -107,38 +107,35 @@ def with_parallel_blocks(model: ModelConfig) -> ModelConfig:
     )
 
 
-def _here(work: Workload) -> Machine:
-    """The machine at hand, by short readings."""
+def _here(work: Workload, ranks: list[int]) -> Machine:
+    """Return the machine at hand, by short readings."""
     if torch.cuda.is_available() and torch.cuda.device_count() < _PROBED:
         raise InputError(
             "links between GPUs can be measured where there are two of them; here is one, so plan with --machine h200"
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    needs = work.needs
     print("measuring this machine ...", flush=True)
-    arguments = needs.model, needs.size, work.recompute
-    found: Machine = on_ranks(
-        _PROBED, _measured, *arguments, device=device, threads=max(1, torch.get_num_threads() // _PROBED)
-    )
+    threads = max(1, torch.get_num_threads() // _PROBED)
+    found: Machine = on_ranks(_PROBED, _measured, work, work.sharings(ranks), device=device, threads=threads)
     return found
 
 
-def _measured(mesh: Mesh, model: ModelConfig, size: PassSize, keep: RecomputeConfig) -> Machine:
+def _measured(mesh: Mesh, work: Workload, sharings: list[Layout]) -> Machine:
     memory = available_memory(mesh.device) // (1 if mesh.device.type == "cuda" else mesh.size)
     with freed_memory_kept(KEPT_BLOCKS):
-        return measured_machine(model, size, keep, mesh, memory)
+        return measured_machine(work.needs, work.keeps, sharings, mesh, memory)
 
 
 def _print_published() -> int:
     print(f"{'':34}{'layout':24}{'published, s':>14}{'predicted, s':>14}{'of it':>8}")
-    for run in published.PUBLISHED:
+    for run in machines.PUBLISHED:
         config: TrainingConfig = replace(
             initial_training(),
             dtype="bfloat16",
             batch_size=run.layout.dp,
             recompute=RecomputeConfig.everywhere("block" if run.recomputes else "none"),
         )
-        found = predict(workload(config), run.layout, published.named(run.machine))
+        found = predict(workload(config), run.layout, machines.named(run.machine))
         seconds = found.seconds.total
         print(f"{run.source:34}{run.layout!s:24}{run.seconds:14.3f}{seconds:14.3f}{seconds / run.seconds:8.2f}")
     print("The first of them fixes what share of an H100's rates the program reaches; the others are predicted.")

@@ -14,18 +14,21 @@ from helixfold.batch import Batch
 from helixfold.cli.benchmark_block import evoformer
 from helixfold.cli.benchmark_timing import held_memory, settle, wait
 from helixfold.config import ModelConfig
-from helixfold.execution import allocator, policy
+from helixfold.execution import allocator
 from helixfold.execution.available import available_memory, held_to
-from helixfold.execution.memory import PassSize, floor, predicted
 from helixfold.execution.random_inputs import random_batch
 from helixfold.inference import DTYPES, recycle
 from helixfold.model.outputs import Folded, Recycled
-from helixfold.model.update import Executor, row_numbers
+from helixfold.model.update import Executor, Stream
+from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
-from helixfold.parallel.axial import on_mesh
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, divided
+from helixfold.parallel.parallelize import on_mesh
 from helixfold.parallel.spawned import on_ranks
+from helixfold.planning import executors as policy
+from helixfold.planning.prediction import forecast_prediction
+from helixfold.planning.size import PassSize, floor, gib
 from helixfold.presets import preset
 from helixfold.stages import peak_memory, reset_peak_memory
 from helixfold.weights.untrained import untrained_model
@@ -72,7 +75,7 @@ class Point:
 
     @property
     def size(self) -> PassSize:
-        """For the memory model; an Evoformer alone reads nothing but its streams."""
+        """For forecasts; an Evoformer alone reads nothing but its streams."""
         alone = self.part == EVOFORMER
         return PassSize(
             residues=self.residues,
@@ -89,7 +92,7 @@ class Point:
         return floor(self.config, self.size)
 
     def predicted(self) -> int | None:
-        """The memory model's peak; there is none for plain PyTorch."""
+        """The peak that is forecast; there is none for plain PyTorch."""
         return None if self.executor == PLAIN else self._predicted(self.executor)
 
     def needs(self) -> int:
@@ -102,7 +105,7 @@ class Point:
         return self._predicted("whole") + _PLAIN_LOGITS * torch.float32.itemsize * logits
 
     def _predicted(self, executor: str) -> int:
-        found = predicted(self.config, self.size, executor, torch.device(self.device).type)
+        found = forecast_prediction(self.config, self.size, executor, card_of(torch.device(self.device)))
         return found.stages["Evoformer"] if self.part == EVOFORMER else found.peak
 
 
@@ -166,7 +169,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
             return Found(failure="out of memory" if policy.is_out_of_memory(error) else message)
         seconds, peak = time.perf_counter() - began, peak_memory(device)
         resident = max(loaded, peak)
-        failure = f"took {policy.gib(resident)} in all" if limit is not None and resident > limit else None
+        failure = f"took {gib(resident)} in all" if limit is not None and resident > limit else None
         return Found(peak=peak - start, resident=resident, seconds=seconds, failure=failure)
 
 
@@ -216,11 +219,11 @@ def _evoformer(point: Point, device: torch.device) -> Run:
     def run(point: Point, executor: Executor) -> None:
         kind, residues = DTYPES[point.dtype], point.residues
 
-        def stream(rows: int, channels: int) -> Tensor:
-            def make(numbers: Tensor) -> Tensor:
-                return torch.randn(1, numbers.shape[1], residues, channels, dtype=kind, device=device)
+        def stream(rows: int, channels: int) -> Stream:
+            def make(_: slice, some: Tensor) -> Tensor:
+                return torch.randn(1, some.shape[1], residues, channels, dtype=kind, device=device)
 
-            return executor.each(make, row_numbers(rows), workspace=residues * channels)
+            return executor.map_rows(make, torch.ones(1, rows, device=device))
 
         msa, pair = stream(point.rows, config.evoformer.c_m), stream(residues, config.c_z)
         stack(executor, msa, pair, *(torch.ones(1, rows, residues, device=device) for rows in (point.rows, residues)))

@@ -11,25 +11,38 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.config import ModelConfig
 from helixfold.model.alphafold import AlphaFold
-from helixfold.ops.attention import ATTENTION
+from helixfold.ops.adam import AdamBuffers, AdamStep
+from helixfold.ops.attention import attention
+from helixfold.ops.constants import LINE
 from helixfold.ops.dispatch import Op, forced
-from helixfold.ops.fused_adam import FUSED_ADAM, LINE, AdamBuffers, AdamStep
-from helixfold.ops.global_attention import GLOBAL_ATTENTION
-from helixfold.ops.invariant_point import INVARIANT_POINT_ATTENTION
-from helixfold.ops.layer_norm import LAYER_NORM
-from helixfold.ops.linear import LINEAR, Affine
-from helixfold.ops.norm_linear import NORM_LINEAR
-from helixfold.ops.outer_product import OUTER_PRODUCT_MEAN
-from helixfold.ops.residual import ADD_CHANGE
-from helixfold.ops.self_attention import SELF_ATTENTION
-from helixfold.ops.transition import TRANSITION
-from helixfold.ops.triangle import TRIANGLE_MULTIPLICATION, TRIANGLE_OPERAND
+from helixfold.ops.fused_adam import fused_adam
+from helixfold.ops.global_attention import global_attention
+from helixfold.ops.invariant_point import invariant_point_attention
+from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import linear
+from helixfold.ops.multiply import multiply
+from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.outer_product import outer_product_mean
+from helixfold.ops.residual import add_change
+from helixfold.ops.self_attention import self_attention
+from helixfold.ops.transition import transition
+from helixfold.ops.triangle import triangle_multiplication, triangle_operand
+from helixfold.ops.weights import (
+    Affine,
+    GlobalAttentionWeights,
+    PointAttentionWeights,
+    SelfAttentionWeights,
+    TransitionWeights,
+    TriangleOperandWeights,
+    TriangleWeights,
+)
 from helixfold.presets import preset
 
 Call: TypeAlias = tuple[Op[..., Any], tuple[Any, ...]]
 # Cases that peers have too.
 TRIANGLE_CORE = "triangle attention, softmax(qk + bias)v alone"
 OUTGOING, INCOMING = "triangle multiplication, outgoing", "triangle multiplication, incoming"
+_CHANNELS_AT_ONCE = 8
 _STEP = AdamStep(
     number=1000, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0, ema_decay=0.999
 )  # fmt: skip
@@ -138,9 +151,9 @@ class _Arguments:
     def norm(self, c: int) -> Affine:
         return Affine(*(torch.randn(c, device=self.device).requires_grad_() for _ in range(2)))
 
-    def self_attention(self, c: int, heads: int) -> tuple[Any, ...]:
+    def self_attention(self, c: int) -> SelfAttentionWeights:
         qkv = self.affine(3 * c, c, bias=False)
-        return self.norm(c), qkv, self.affine(c, c), self.affine(c, c), heads
+        return SelfAttentionWeights(self.norm(c), qkv, self.affine(c, c), self.affine(c, c))
 
 
 def _attention_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
@@ -152,7 +165,7 @@ def _attention_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
         sizes = (length, rows) if turned else (rows, length)
         x, mask = make.stream(*sizes, c, turned=turned), make.ones(*sizes, turned=turned)
         term = make.stream(heads, length, length) if bias else None
-        return OpCase(name=name, calls=((SELF_ATTENTION, (x, mask, term, *make.self_attention(c, heads))),))
+        return OpCase(name=name, calls=((self_attention, (x, mask, term, make.self_attention(c), heads)),))
 
     yield case("MSA row attention", c_m, h_m, s, r, bias=True, turned=False)
     yield case("MSA column attention", c_m, h_m, r, s, bias=False, turned=True)
@@ -160,7 +173,7 @@ def _attention_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
     yield case("triangle attention, ending node", c_z, h_z, r, r, bias=True, turned=True)
     heads = [make.stream(r, h_z, r, c_z // h_z) for _ in range(3)]
     arguments = (*heads, make.ones(r, r), make.stream(h_z, r, r))
-    yield OpCase(name=TRIANGLE_CORE, calls=((ATTENTION, arguments),))
+    yield OpCase(name=TRIANGLE_CORE, calls=((attention, arguments),))
 
     extra = model.extra_msa
     c, width = extra.c_m, extra.c_m // extra.msa_heads
@@ -169,7 +182,7 @@ def _attention_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
     mask = make.ones(shape.extra_rows, r, turned=True)
     yield OpCase(
         name="extra MSA global column attention",
-        calls=((GLOBAL_ATTENTION, (x, mask, make.norm(c), *maps, extra.msa_heads)),),
+        calls=((global_attention, (x, mask, GlobalAttentionWeights(make.norm(c), *maps), extra.msa_heads)),),
     )
 
 
@@ -177,14 +190,15 @@ def _triangle_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
     r, c_z, c = shape.residues, shape.model.c_z, shape.model.evoformer.c_triangle
     for name, turned in ((OUTGOING, False), (INCOMING, True)):
         pair, mask = make.stream(r, r, c_z, turned=turned), make.ones(r, r, turned=turned)
-        norm, left, right = make.norm(c_z), [make.affine(c, c_z) for _ in "pg"], [make.affine(c, c_z) for _ in "pg"]
+        norm, right = make.norm(c_z), [make.affine(c, c_z) for _ in "pg"]
         operand = make.stream(c, r, r)
-        last = (make.norm(c), make.affine(c_z, c), make.affine(c_z, c_z))
+        front = norm, make.affine(c, c_z), make.affine(c, c_z)
+        weights = TriangleWeights(*front, make.norm(c), make.affine(c_z, c), make.affine(c_z, c_z))
         yield OpCase(
             name=name,
             calls=(
-                (TRIANGLE_OPERAND, (pair, mask, norm, *right)),
-                (TRIANGLE_MULTIPLICATION, (pair, mask, operand, norm, *left, *last)),
+                (triangle_operand, (pair, mask, TriangleOperandWeights(norm, *right))),
+                (triangle_multiplication, (pair, mask, operand, weights)),
             ),
         )
 
@@ -199,25 +213,25 @@ def _msa_and_pair_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
     for name, stream in streams.items():
         x = stream()
         width = x.shape[-1]
-        maps = (make.norm(width), make.affine(factor * width, width), make.affine(width, factor * width))
-        yield OpCase(name=f"{name} transition", calls=((TRANSITION, (x, *maps)),))
+        maps = make.affine(factor * width, width), make.affine(width, factor * width)
+        yield OpCase(name=f"{name} transition", calls=((transition, (x, TransitionWeights(make.norm(width), *maps))),))
 
     halves = make.stream(r, s, c), make.stream(s, r, c)
     masks = make.ones(r, s), make.ones(s, r)
-    yield OpCase(name="outer product mean", calls=((OUTER_PRODUCT_MEAN, (*halves, *masks, make.affine(c_z, c * c))),))
+    yield OpCase(name="outer product mean", calls=((outer_product_mean, (*halves, *masks, make.affine(c_z, c * c))),))
 
     columns = make.stream(s, r, c_m, turned=True)
     yield OpCase(
         name="norm and map of the outer product",
-        calls=((NORM_LINEAR, (columns, make.norm(c_m), make.affine(c, c_m))),),
+        calls=((norm_linear, (columns, make.norm(c_m), make.affine(c, c_m))),),
     )
     bias = make.norm(c_z), make.affine(model.evoformer.pair_heads, c_z, bias=False)
-    yield OpCase(name="norm and map of a pair bias", calls=((NORM_LINEAR, (make.stream(r, r, c_z), *bias)),))
-    yield OpCase(name="layer norm of the pair", calls=((LAYER_NORM, (make.stream(r, r, c_z), make.norm(c_z))),))
+    yield OpCase(name="norm and map of a pair bias", calls=((norm_linear, (make.stream(r, r, c_z), *bias)),))
+    yield OpCase(name="layer norm of the pair", calls=((layer_norm, (make.stream(r, r, c_z), make.norm(c_z))),))
     pair, change = make.stream(r, r, c_z), make.stream(r, r, c_z)
-    yield OpCase(name="pair and its change", calls=((ADD_CHANGE, (pair, change)),))
+    yield OpCase(name="pair and its change", calls=((add_change, (pair, change)),))
     kept = make.ones(1, r, c_z).to(shape.dtype)
-    yield OpCase(name="pair and its change, dropout", calls=((ADD_CHANGE, (pair, change, kept)),))
+    yield OpCase(name="pair and its change, dropout", calls=((add_change, (pair, change, kept)),))
 
 
 def _other_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
@@ -228,18 +242,22 @@ def _other_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
         arguments = (
             *(make.stream(h, r, d) for _ in range(3)),
             *(make.stream(h, r, count, 3) for count in (q, q, p)),
-            torch.rand(h, device=make.device).requires_grad_(),
             make.stream(r, r, model.c_z),
-            make.norm(model.c_z),
-            make.affine(h, model.c_z),
             make.ones(r),
             make.ones(r),
+            PointAttentionWeights(
+                torch.rand(h, device=make.device).requires_grad_(), make.norm(model.c_z), make.affine(h, model.c_z)
+            ),
         )
-        yield OpCase(name="invariant point attention", calls=((INVARIANT_POINT_ATTENTION, arguments),))
+        yield OpCase(name="invariant point attention", calls=((invariant_point_attention, arguments),))
+
+    # As ranks that share a triangle multiplication multiply some channels of both operands.
+    operands = make.stream(_CHANNELS_AT_ONCE, r, r), make.stream(_CHANNELS_AT_ONCE, r, r).mT
+    yield OpCase(name="product of some channels of a triangle", calls=((multiply, operands),))
 
     bins = model.heads.distogram_bins
     yield OpCase(
-        name="map to the distogram", calls=((LINEAR, (make.stream(r, r, model.c_z), make.affine(bins, model.c_z))),)
+        name="map to the distogram", calls=((linear, (make.stream(r, r, model.c_z), make.affine(bins, model.c_z))),)
     )
 
     parameters = _parameters(model)
@@ -251,7 +269,7 @@ def _other_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
     scale = torch.ones(parameters // LINE, device=make.device)
     yield OpCase(
         name="Adam, moving average, all parameters",
-        calls=((FUSED_ADAM, (buffers, flat[4], scale, _STEP)),),
+        calls=((fused_adam, (buffers, flat[4], scale, _STEP)),),
         in_place=True,
     )
 

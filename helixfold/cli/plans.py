@@ -13,8 +13,10 @@ from data_pipeline.features.schema import Features
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.cli.sizes import memory_size, positive
 from helixfold.execution.available import available_memory, free_disk
-from helixfold.execution.memory import EXECUTORS, PassSize
-from helixfold.execution.policy import Plan, Room, gib, longest, plan, room_of
+from helixfold.ops.card import Card, card_of
+from helixfold.planning.executors import Plan, Room, longest, plan, room_of
+from helixfold.planning.prediction import EXECUTORS
+from helixfold.planning.size import PassSize, gib
 from helixfold.presets import Preset
 from helixfold.weights.find import ReadyModel
 
@@ -78,7 +80,7 @@ class MemoryOptions:
     def plan(self, preset: Preset, size: PassSize, device: torch.device, room: Room) -> Plan:
         """How a model folds it there."""
         forced = None if self.executor == AUTOMATIC else self.executor
-        return plan(preset.model, size, room, device.type, forced)
+        return plan(preset.model, size, room, card_of(device), forced)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +142,7 @@ def remark(chosen: Plan, model: str, directory: Path) -> str | None:
         return f"{model} is predicted to take {peak}, and there are {there}; tried, for --executor {chosen.executor}"
     if chosen.executor != "spilled":
         return None
-    place = str(directory) if chosen.device == "cpu" else "the host's memory"
+    place = str(directory) if chosen.card.kind == "cpu" else "the host's memory"
     return f"{model} spills {gib(chosen.estimate.spilled)} to {place} and takes {peak} of the {there} that there are"
 
 
@@ -172,22 +174,25 @@ def table(forecasts: Sequence[Forecast]) -> Iterator[str]:
             yield f"{each.target}: {each.model}: {each.plan.problem}"
 
 
-def machine(presets: Iterable[Preset], residues: int, device: torch.device, directory: Path) -> Iterator[str]:
-    """The part of `helixfold doctor`: of each model every executor's peak, and the longest chain it has room for."""
-    room = room_of(device, directory)
+def machine(presets: Iterable[Preset], residues: int, card: Card, room: Room) -> Iterator[str]:
+    """Yield the part of `helixfold doctor` on memory: of each model every executor's peak, and the longest chain that
+    slabs and spilled streams have room for.
+    """
     yield (
-        f"memory on {device.type}, {gib(room.memory)} free, for {residues:,} residues and all rows that a model reads: "
+        f"memory of {card.name}, {gib(room.memory)} free, for {residues:,} residues and all rows that a model reads: "
         "GiB at the peak (residues of the longest chain)"
     )
     yield f"  {'':24}{''.join(f'{name:>18}' for name in EXECUTORS)}   chosen"
     for preset in presets:
         for dtype in (torch.float32, torch.bfloat16):
             size = Rows.at_most(residues, preset.sampling).size(preset, dtype)
-            found = plan(preset.model, size, room, device.type)
+            found = plan(preset.model, size, room, card)
             cells = ""
             for name in EXECUTORS:
-                most = longest(preset.model, size, room, device.type, [name])
-                cells += f"{f'{_number(found.estimates[name].peak)} ({most:,})':>18}"
+                peak = _number(found.forecast(name).peak)
+                # Whole streams are for short chains.
+                most = "" if name == "whole" else f" ({longest(preset.model, size, room, card, name):,})"
+                cells += f"{peak + most:>18}"
             kind = str(dtype).removeprefix("torch.")
             yield f"  {preset.name:13}{kind:11}{cells}   {found.executor if found.fits else 'none'}"
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.execution.policy import release
+from helixfold.planning.executors import release
 from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import Relaxed, relax
 from helixfold.write.ranking import Finished, ranked

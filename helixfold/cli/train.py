@@ -17,10 +17,11 @@ from helixfold.config import ModelConfig
 from helixfold.device import pick_device
 from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.available import available_memory
-from helixfold.execution.training_memory import KEPT_BLOCKS
+from helixfold.ops.card import card_of
 from helixfold.parallel.lost import LostRankError, naming_lost_ranks
 from helixfold.parallel.mesh import PATIENCE, Mesh, divided, join, leave
-from helixfold.parallel.planner import chosen_layout
+from helixfold.planning.layouts import chosen_layout
+from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names
 from helixfold.training.memory import memory_of_each, table
@@ -192,8 +193,8 @@ def _train(options: argparse.Namespace) -> int:
             print(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
         return 0
     if options.dry_run:
-        memory = options.memory or available_memory(pick_device(options.device))
-        for line in table(config, memory):
+        device = pick_device(options.device)
+        for line in table(config, options.memory or available_memory(device), card_of(device)):
             print(line)
         return 0
     if options.memory is not None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from helixfold.execution.stand_in import StandIn, replace_method
 from helixfold.model.alphafold import AlphaFold
 
 # Runs before a recording: kernels are compiled, libraries make their room and tables are copied to the device.
@@ -17,7 +18,7 @@ MOST_RECORDINGS = 4
 _KIND_OF_DEVICE = "cuda"
 
 
-class Replayed:
+class Replayed(StandIn):
     """A function of tensors that is recorded on its first call on a GPU, and replayed for arguments of the same kind.
 
     Two calls are of the same kind if they differ only in the values of tensors, which may stand in tuples, lists and
@@ -28,15 +29,15 @@ class Replayed:
     Calls that `refusal` has a reason against are carried out as without a recording.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, method: Callable[..., Any]) -> None:
+        super().__init__(method)
         self.recordings: dict[Hashable, _Recording] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         if self.refusal(*arguments) is not None:
-            return self.function(*arguments)
+            return self.method(*arguments)
         # Modules compute otherwise in training, which their arguments do not show.
-        module = getattr(self.function, "__self__", self.function)
+        module = getattr(self.method, "__self__", self.method)
         kind = getattr(module, "training", False), _kind(arguments)
         recording = self.recordings.pop(kind, None)
         if recording is None:
@@ -44,13 +45,13 @@ class Replayed:
                 del self.recordings[next(iter(self.recordings))]
             # Results are copied out before anything else is replayed, so all recordings can compute in the same memory.
             pool = next((each.graph.pool() for each in self.recordings.values()), None)
-            recording = _Recording(self.function, arguments, pool)
+            recording = _Recording(self.method, arguments, pool)
         self.recordings[kind] = recording
         return recording.replay(arguments)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Replayed":
         # The copy's parameters stand elsewhere.
-        return Replayed(copy.deepcopy(self.function, memo))
+        return Replayed(copy.deepcopy(self.method, memo))
 
     def refusal(self, *arguments: Any) -> str | None:
         """Why such a call is not recorded; None if it is."""
@@ -69,8 +70,7 @@ def replay_structure_module(model: AlphaFold) -> None:
     """Replay the structure module in passes without gradients: about 800 launches that each compute little."""
     structure = model.structure_module
     if not isinstance(structure.forward, Replayed):
-        # Python finds it before the class's method.
-        setattr(structure, "forward", Replayed(structure.forward))  # noqa: B010 (a method may not be assigned to)
+        replace_method(structure, "forward", Replayed)
 
 
 @runtime_checkable

@@ -29,6 +29,7 @@ class MappedFile(mmap.mmap):
 
     file: FileIO
     blank: bool  # Nothing has been written yet, so nothing need be read.
+    crosses = False  # Slabs stay on the CPU.
 
     def fetch(self, slab: Tensor, room: Tensor) -> None:
         """Copy a slab of the tensor, its dims in the order of memory, into dense memory."""

@@ -14,7 +14,7 @@ from helixfold.labels import Labels
 
 def random_batch(residues: int, rows: int, extra_rows: int, templates: int, device: torch.device) -> Batch:
     """One sample, everything in it present."""
-    aatype = torch.randint(0, 20, (1, residues))
+    aatype = _numbers(20, 1, residues)
     atoms = 10 * torch.randn(1, templates, residues, 37, 3)
     batch = Batch(
         aatype=aatype,
@@ -23,11 +23,11 @@ def random_batch(residues: int, rows: int, extra_rows: int, templates: int, devi
         target_feat=torch.nn.functional.one_hot(aatype + 1, 22).float(),
         msa_feat=torch.rand(1, rows, residues, 49),
         msa_mask=torch.ones(1, rows, residues),
-        extra_msa=torch.randint(0, 22, (1, extra_rows, residues)),
+        extra_msa=_numbers(22, 1, extra_rows, residues),
         extra_has_deletion=torch.zeros(1, extra_rows, residues),
         extra_deletion_value=torch.zeros(1, extra_rows, residues),
         extra_msa_mask=torch.ones(1, extra_rows, residues),
-        template_aatype=torch.randint(0, 20, (1, templates, residues)),
+        template_aatype=_numbers(20, 1, templates, residues),
         template_all_atom_positions=atoms,
         template_all_atom_masks=torch.ones(1, templates, residues, 37),
         template_mask=torch.ones(1, templates),
@@ -37,11 +37,17 @@ def random_batch(residues: int, rows: int, extra_rows: int, templates: int, devi
     return Batch(**{field.name: getattr(batch, field.name).to(device) for field in fields(batch)})
 
 
+def _numbers(count: int, *shape: int) -> torch.Tensor:
+    """Return random numbers from 0 to `count` - 1."""
+    return (count * torch.rand(shape)).long()
+
+
 def random_labels(batch: Batch) -> Labels:
     """A random walk as the true structure of the batch's sequence."""
     device, residues = batch.aatype.device, batch.aatype.shape[1]
     random = np.random.default_rng(0)
-    aatype = batch.aatype[0].cpu().numpy()
+    # The meta device has no sequence to be true of.
+    aatype = np.zeros(residues, np.int64) if batch.aatype.is_meta else batch.aatype[0].cpu().numpy()
     steps = random.standard_normal((residues, 1, 3))
     walk = np.cumsum(3.8 * steps / np.linalg.norm(steps, axis=-1, keepdims=True), 0)
     mask = ATOM37_MASK[aatype].astype(np.float32)
@@ -64,7 +70,7 @@ def random_labels(batch: Batch) -> Labels:
     rows = batch.msa_mask
     return Labels(
         **{field.name: tensor(getattr(truth, field.name)) for field in fields(GroundTruth)},
-        true_msa=torch.randint(0, 20, rows.shape, device=device),
+        true_msa=_numbers(20, *rows.shape).to(device),
         bert_mask=(torch.rand(rows.shape, device=device) < 0.15).float(),
         use_clamped_fape=torch.ones(1, device=device),
         resolution=torch.full((1,), 2.0, device=device),

@@ -12,12 +12,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from helixfold.config import Config, ConfigError
+from helixfold.execution.stand_in import StandIn, put_back, replace_method
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.update import Executor, Source, Update
+from helixfold.model.update import ContextInput, Executor, Stream, Update
 
 Keep = Literal["none", "inputs", "block"]
 Choice = Literal["auto", "none", "inputs", "block"]
@@ -27,7 +28,7 @@ Choice = Literal["auto", "none", "inputs", "block"]
 class RecomputeConfig(Config):
     """What is recomputed in each part of the network: "none", or everything but the "inputs" of each update, or
     everything but what enters a "block". "auto" stands for the least of these that there is memory for, and is settled
-    before a run begins (`recompute_policy`).
+    before a run begins (`planning.recompute_choice`).
 
     A block is a block of the Evoformer, of the extra-MSA stack or of the template pair stack, or an iteration of the
     structure module, whose attention and transition are its updates here. "block" keeps the two streams once per block
@@ -70,67 +71,55 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
     """
     if not config.is_settled:
         raise ConfigError(f"what is recomputed must be settled before it is applied; got {config}")
-    for module in model.modules():
-        for method in [name for name, value in vars(module).items() if isinstance(value, Recomputed | EachUpdate)]:
-            delattr(module, method)
-
+    put_back(model, Recomputed, EachUpdate)
     stacks = [(config.evoformer, model.evoformer.blocks), (config.extra_msa, model.extra_msa_stack.blocks)]
     if model.template_embedder is not None:
         stacks.append((config.template, model.template_embedder.pair.blocks))
     for keep, blocks in stacks:
         for block in blocks:
-            _replace(block, "forward", _STAND_INS[keep])
+            if keep != "none":
+                replace_method(block, "forward", _STAND_INS[keep])
 
     structure = model.structure_module
     if config.structure == "block":
-        _replace(structure, "iteration", Recomputed)
-        _replace(structure.angles, "forward", Recomputed)
+        replace_method(structure, "iteration", Recomputed)
+        replace_method(structure.angles, "forward", Recomputed)
     elif config.structure == "inputs":
         for module in (structure.attention, structure.transition, structure.angles):
-            _replace(module, "forward", Recomputed)
+            replace_method(module, "forward", Recomputed)
 
 
-class Recomputed:
+class Recomputed(StandIn):
     """A method that keeps its arguments only."""
-
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self.method = method
 
     def __call__(self, *arguments: Any) -> Any:
         return _recomputed(self.method, *arguments)
 
 
-class EachUpdate:
+class EachUpdate(StandIn):
     """A block's forward whose updates each keep their inputs only."""
 
-    def __init__(self, forward: Callable[..., Any]) -> None:
-        self.forward = forward
-
-    def __call__(self, run: Executor, *streams: Tensor) -> Any:
-        return self.forward(_Recomputing(run), *streams)
+    def __call__(self, run: Executor, *streams: Any) -> Any:
+        return self.method(_Recomputing(run), *streams)
 
 
-_STAND_INS = {"none": None, "inputs": EachUpdate, "block": Recomputed}
+_STAND_INS = {"inputs": EachUpdate, "block": Recomputed}
 
 
 class _Recomputing(Executor):
-    """An executor whose updates are carried out by another one, and again for the gradients."""
+    """An executor whose updates are carried out by another one, and again for the gradients; blocks make no streams."""
 
     def __init__(self, run: Executor) -> None:
         self.run = run
 
-    def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
-        changed: Tensor = _recomputed(self.run, update, stream, mask, source)
+    def __call__(
+        self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
+    ) -> Stream:
+        changed: Stream = _recomputed(self.run, update, stream, mask, context_from)
         return changed
 
-    def each(self, make: Callable[..., Tensor], *along: Tensor, workspace: int, into: Tensor | None = None) -> Tensor:
-        return self.run.each(make, *along, workspace=workspace, into=into)
-
-    def first_rows(self, stream: Tensor, count: int) -> Tensor:
-        return self.run.first_rows(stream, count)
-
-    def whole(self, stream: Tensor) -> Tensor:
-        return self.run.whole(stream)
+    def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Stream:
+        raise NotImplementedError("blocks make no streams")
 
 
 _second_run: ContextVar[bool] = ContextVar("_second_run", default=False)
@@ -160,9 +149,3 @@ def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
         preserve_rng_state=True,
         context_fn=lambda: (nullcontext(), _running_again()),
     )
-
-
-def _replace(module: nn.Module, method: str, by: Callable[[Callable[..., Any]], object] | None) -> None:
-    """Put a stand-in before a method of this one module; Python finds it before the class's."""
-    if by is not None:
-        setattr(module, method, by(getattr(module, method)))

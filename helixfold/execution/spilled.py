@@ -3,30 +3,31 @@
 from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from helixfold.config import ConfigError
-from helixfold.execution.mapped import MappedFile, mapped_tensor
-from helixfold.execution.slabs import Slabs
-from helixfold.execution.staging import Home, HostMemory, Lane, visited
+from helixfold.execution.counter import held_elsewhere
+from helixfold.execution.mapped import mapped_tensor
+from helixfold.execution.slabs import Held, Slabs, row_slices
+from helixfold.execution.spilled_stream import HostMemory, SpilledStream
+from helixfold.execution.staging import SLOTS, Lane, visited
+from helixfold.model.update import Stream, as_tensor
+from helixfold.ops.card import card_of, is_described
 
-# Smaller results of `each`, or those of so few channels (logits, errors), are used whole by whoever asked for them.
+# Smaller streams, or those of so few channels (logits, errors), are used whole by whoever asked for them.
 LEAST_BYTES = 16 * 2**20
 LEAST_CHANNELS = 32
 
 
 class Spilled(Slabs):
-    """As `Slabs`, in the memory of one context and a few slabs: the streams that `each` makes live elsewhere.
+    """As `Slabs`, in the memory of one context and a few slabs: the streams that `map_rows` makes live elsewhere.
 
     Beside a CPU that is a file without a name in `directory`, one for each stream, as large as it and gone with it.
     Every update reads its stream twice and writes it once, while it computes: in the system's cache of files as long as
     that has room, but what is written reaches the disk sooner or later. Beside a GPU streams live in pinned host
     memory. This has been tested with the CPU in the place of the GPU, but not yet run on one.
-
-    To the model a spilled stream is a tensor like others, on the CPU.
     """
 
     def __init__(
@@ -41,56 +42,51 @@ class Spilled(Slabs):
         if not self.directory.is_dir():
             raise ConfigError(f"streams can only be spilled to a directory that exists, got {directory}")
         self._device = torch.device(device)
-        self._files: WeakValueDictionary[int, MappedFile] = WeakValueDictionary()
 
-    def room(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+    def room(self, like: Tensor, shape: Sequence[int]) -> Held:
         if len(shape) < 4 or shape[-1] < LEAST_CHANNELS or prod(shape) * like.element_size() < LEAST_BYTES:
             return super().room(like, shape)
         return self._stream(shape, like.dtype)
 
+    def staged(self, stream: Stream) -> int:
+        if not isinstance(stream, SpilledStream):
+            return 0
+        b, _, *rest = stream.shape
+        return SLOTS * b * prod(rest) * stream.dtype.itemsize
+
     def visited(
-        self, tensors: Sequence[Tensor], size: int, changed: Tensor | None = None
+        self, streams: Sequence[Held], size: int, changed: Held | None = None
     ) -> Iterator[tuple[slice, list[Tensor], Tensor | None]]:
-        given = [*tensors] if changed is None else [*tensors, changed]
-        lanes: dict[tuple[object, ...], Lane] = {}
-        for tensor in given:
-            home = self._home(tensor)
+        given = [*streams] if changed is None else [*streams, changed]
+        lanes: list[Lane] = []
+        for stream in given:
             # What is read and changed at once is staged once.
-            if home is not None and _place(tensor) not in lanes:
-                lanes[_place(tensor)] = Lane(tensor, home, size, self._device)
+            if isinstance(stream, SpilledStream) and not any(stream.same_rows(lane.stream) for lane in lanes):
+                lanes.append(Lane(stream, size))
+        written = [lane for lane in lanes if isinstance(changed, SpilledStream) and changed.same_rows(lane.stream)]
+        parts = [*row_slices(streams[0].shape[1], size)]
+        staged_parts: Iterator[tuple[slice, list[Tensor]]]
         if not lanes:
-            yield from super().visited(tensors, size, changed)
-            return
-        written = [] if changed is None else [lane for place, lane in lanes.items() if place == _place(changed)]
-        parts = [part for part, *_ in super().visited(tensors, size)]
-        for part, staged in visited(list(lanes.values()), written, parts, self._device):
-            slabs = dict(zip(lanes, staged, strict=True))
-            found = [slabs[place] if (place := _place(each)) in slabs else each[:, part] for each in given]
-            yield part, found[: len(tensors)], None if changed is None else found[-1]
+            staged_parts = ((part, list[Tensor]()) for part in parts)
+        elif is_described():
+            staged_parts = ((part, [lane.slab(0, part) for lane in lanes]) for part in parts)
+        else:
+            staged_parts = visited(lanes, written, parts, self._device)
+        for part, staged in staged_parts:
 
-    def touched(self, stream: Tensor) -> None:
-        file = self._files.get(stream.untyped_storage().data_ptr())
-        if file is not None:
-            file.blank = False
-            file.release()
+            def slab(stream: Held, part: slice = part, staged: list[Tensor] = staged) -> Tensor:
+                if not isinstance(stream, SpilledStream):
+                    return as_tensor(stream[:, part])
+                return next(each for each, lane in zip(staged, lanes, strict=True) if stream.same_rows(lane.stream))
 
-    def _stream(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+            yield part, [slab(each) for each in streams], None if changed is None else slab(changed)
+
+    def _stream(self, shape: Sequence[int], dtype: torch.dtype) -> SpilledStream:
+        if is_described():
+            with held_elsewhere():
+                tensor = torch.empty(shape, dtype=dtype, device="meta")
+            return SpilledStream(tensor, HostMemory(crosses=card_of(tensor.device).kind != "cpu"), tensor.device)
         if self._device.type != "cpu":
-            return torch.empty(shape, dtype=dtype, pin_memory=True)
-        stream, file = mapped_tensor(self.directory, shape, dtype)
-        self._files[stream.data_ptr()] = file
-        return stream
-
-    def _home(self, tensor: Tensor) -> Home | None:
-        """Where a tensor lives, if its slabs are to be staged; pages of it that were used whole are given back."""
-        if self._device.type != "cpu":
-            # Nothing else that the model reads is pinned.
-            return HostMemory() if tensor.is_pinned() else None
-        file = self._files.get(tensor.untyped_storage().data_ptr())
-        if file is not None:
-            file.release()
-        return file
-
-
-def _place(tensor: Tensor) -> tuple[object, ...]:
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+            return SpilledStream(torch.empty(shape, dtype=dtype, pin_memory=True), HostMemory(), self._device)
+        tensor, file = mapped_tensor(self.directory, shape, dtype)
+        return SpilledStream(tensor, file, self._device)

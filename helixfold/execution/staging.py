@@ -2,53 +2,38 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from helixfold.execution.mapped import MappedFile
+from helixfold.execution.counter import held_elsewhere
+from helixfold.execution.spilled_stream import SpilledStream
 
-# By element size, for types that NumPy does not know.
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # One slab is computed while another is written back and, in its place, the next one is read.
-_SLOTS = 2
-
-
-class HostMemory:
-    """The home of tensors beside a device that computes. Copies leave torch's threads to those who compute.
-
-    As in a file, slabs come with their dims in the order of memory, and `room` is dense.
-    """
-
-    blank = False
-
-    def fetch(self, slab: Tensor, room: Tensor) -> None:
-        np.copyto(_array(room), _array(slab))
-
-    def store(self, slab: Tensor, room: Tensor) -> None:
-        np.copyto(_array(slab), _array(room))
-
-
-Home = MappedFile | HostMemory
+SLOTS = 2
 
 
 class Lane:
-    """One tensor's slabs, cut along dim 1, in two staging buffers in turn.
+    """One stream's slabs, cut along dim 1, in two staging buffers in turn.
 
-    Buffers are dense in the tensor's own order of dims, whichever way it is turned. Where the home is another device's
-    memory there is a pinned host buffer beside each, through which slabs go that are not dense there.
+    Buffers are dense in the stream's own order of dims, transposed or not. Where the home is another device's memory
+    there is a pinned host buffer beside each, through which slabs go that are not dense there.
     """
 
-    def __init__(self, tensor: Tensor, home: Home, size: int, device: torch.device) -> None:
-        self._tensor, self._home = tensor, home
+    def __init__(self, stream: SpilledStream, size: int) -> None:
+        tensor, home, device = stream.tensor, stream.home, stream.device
+        # Pages that were used whole are given back.
+        home.release()
+        self.stream, self._tensor, self._home = stream, tensor, home
         self._order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
         self._fetches = not home.blank
-        self.crosses = isinstance(home, HostMemory)
+        self.crosses = home.crosses
         elements = tensor[:, :size].numel()
-        slots = range(_SLOTS if size < tensor.shape[1] else 1)
+        slots = range(SLOTS if size < tensor.shape[1] else 1)
         pinned = self.crosses and device.type == "cuda"
-        self._near = [torch.empty(elements, dtype=tensor.dtype, pin_memory=pinned) for _ in slots]
+        with held_elsewhere() if self.crosses else nullcontext():
+            self._near = [tensor.new_empty(elements, pin_memory=pinned) for _ in slots]
         self._far = self._near
         if self.crosses:
             self._far = [torch.empty(elements, dtype=tensor.dtype, device=device) for _ in slots]
@@ -99,7 +84,7 @@ def visited(
     copying = module.Stream(device)
     # Buffers may be memory that work submitted earlier still uses.
     copying.wait_stream(module.current_stream(device))
-    fetched, computed = ([module.Event() for _ in range(_SLOTS)] for _ in range(2))
+    fetched, computed = ([module.Event() for _ in range(SLOTS)] for _ in range(2))
 
     def wait_for_copies() -> None:
         done = module.Event()
@@ -126,11 +111,11 @@ def visited(
         try:
             job = worker.submit(turn_over, 0, None, parts[0])
             for index, part in enumerate(parts):
-                slot = index % _SLOTS
+                slot = index % SLOTS
                 job.result()
                 before = parts[index - 1] if index else None
                 after = parts[index + 1] if index + 1 < len(parts) else None
-                job = worker.submit(turn_over, (index + 1) % _SLOTS, before, after)
+                job = worker.submit(turn_over, (index + 1) % SLOTS, before, after)
                 fetched[slot].wait(module.current_stream(device))
                 yield part, [lane.slab(slot, part) for lane in lanes]
                 computed[slot].record(module.current_stream(device))
@@ -143,7 +128,3 @@ def visited(
 
 def _shaped(buffer: Tensor, like: Tensor) -> Tensor:
     return buffer[: like.numel()].view(like.shape)
-
-
-def _array(tensor: Tensor) -> "np.ndarray":
-    return tensor.view(_INTEGERS[tensor.element_size()]).numpy()

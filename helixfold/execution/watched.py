@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerStack
-from helixfold.model.update import Source, Update
+from helixfold.model.update import ContextInput, Stream, Update, as_tensor
 
 _OF_MSA = ("row_attention", "column_attention", "msa_transition")
 
@@ -45,13 +45,15 @@ class Watched(Whole):
         }
         self._first = next(iter(self._places), None)
 
-    def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
-        changed = super().__call__(update, stream, mask, source)
+    def __call__(
+        self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
+    ) -> Tensor:
+        changed = super().__call__(update, stream, mask, context_from)
         if update in self._places:
             if update is self._first:
                 self.changes = []
             block, name = self._places[update]
             with torch.no_grad():
-                size = (changed - stream)[0].float().square().mean(-1).sqrt()
+                size = (changed - as_tensor(stream))[0].float().square().mean(-1).sqrt()
             self.changes.append(Change(block=block, update=name, size=size))
         return changed

@@ -4,30 +4,43 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from helixfold.model.update import Context, Executor, Source, Update, turned
+from helixfold.model.update import Context, ContextInput, Executor, Stream, Update, as_tensor, transposed
 from helixfold.ops.residual import add_change
 
 
 class Whole(Executor):
     """`stream + dropout(update(stream, context))`, everything at once, with gradients."""
 
-    def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
-        read = source or (stream, mask)
-        context = self.context(update, *read)
-        kept = update.kept(stream.shape, dtype=stream.dtype, device=stream.device)
-        return self.changed(update, stream, mask, read, context=context, kept=kept)
-
-    def context(self, update: Update, source: Tensor, mask: Tensor) -> Context:
-        """Of all that is there of the source."""
-        return update.context(turned(source, update.source_axis), turned(mask, update.source_axis))
-
-    def changed(
-        self, update: Update, stream: Tensor, mask: Tensor, source: Source, *, context: Context, kept: Tensor | None
+    def __call__(
+        self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
     ) -> Tensor:
-        """The stream with what is kept of the change added; `source` is of the same rows where the update reads it."""
-        aligned = [turned(each, update.source_axis) for each in source] if update.reads_source else []
-        change = update(turned(stream, update.axis), turned(mask, update.axis), context, *aligned)
-        return add_change(stream, turned(change, update.axis), kept)
+        context_input = context_from or (stream, mask)
+        context = self.context(update, *context_input)
+        dropout_mask = update.dropout_mask(stream.shape, dtype=stream.dtype, device=stream.device)
+        return self.apply(update, stream, mask, context_input, context=context, dropout_mask=dropout_mask)
 
-    def each(self, make: Callable[..., Tensor], *along: Tensor, workspace: int, into: Tensor | None = None) -> Tensor:
-        return make(*along)
+    def context(self, update: Update, context_input: Stream, mask: Tensor) -> Context:
+        """Return the context computed from all rows of its input."""
+        given = as_tensor(context_input)
+        return update.context(transposed(given, update.context_axis), transposed(mask, update.context_axis))
+
+    def apply(
+        self,
+        update: Update,
+        stream: Stream,
+        mask: Tensor,
+        context_input: ContextInput,
+        *,
+        context: Context,
+        dropout_mask: Tensor | None,
+    ) -> Tensor:
+        """Return the stream plus the change; the context's input has the same rows where the update reads them."""
+        rows: list[Tensor] = []
+        if update.reads_context_rows:
+            rows = [transposed(as_tensor(each), update.context_axis) for each in context_input]
+        before = as_tensor(stream)
+        change = update(transposed(before, update.axis), transposed(mask, update.axis), context, *rows)
+        return add_change(before, transposed(change, update.axis), dropout_mask)
+
+    def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Tensor:
+        return make(slice(0, streams[0].shape[1]), *streams)

@@ -227,7 +227,9 @@ def _clashing(
         # As in the released code: of any two residues with an atom in the slot of cysteine's sulphur, not of two
         # cysteines alone.
         close[:, :, _SULPHUR, :, _SULPHUR] = False
-        sample, i, a, j, c = close.nonzero(as_tuple=True)
+        # Of tensors without numbers nothing is known: as if every residue clashed once.
+        places = close.new_empty(b * r, 5, dtype=torch.int64) if close.is_meta else close.nonzero()
+        sample, i, a, j, c = places.unbind(1)
         found.append(((sample * r + start + i) * 14 + a, (sample * r + j) * 14 + c))
     one, other = (torch.cat(part) for part in zip(*found, strict=True))
     return one, other

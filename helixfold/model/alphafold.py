@@ -1,6 +1,7 @@
 """The whole network: one pass from features to structure and confidence."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -9,21 +10,14 @@ from torch import Tensor, nn
 from helixfold.batch import Batch
 from helixfold.config import ModelConfig
 from helixfold.geometry.atoms import pseudo_beta
-from helixfold.model.embedders import (
-    MSA_CHANNELS,
-    MSA_LETTERS,
-    RECYCLED_BINS,
-    ExtraMSAEmbedder,
-    InputEmbedder,
-    RecyclingEmbedder,
-)
+from helixfold.model.embedders import ExtraMSAEmbedder, InputEmbedder, RecyclingEmbedder
 from helixfold.model.evoformer import EvoformerStack, outer_mask
 from helixfold.model.heads import Heads
 from helixfold.model.layers import Linear
 from helixfold.model.outputs import Folded, Outputs, Recycled, Representations
 from helixfold.model.structure_module import StructureModule
 from helixfold.model.templates import TemplateEmbedder
-from helixfold.model.update import Executor, row_numbers, rows_of
+from helixfold.model.update import Executor, Stream
 
 
 class AlphaFold(nn.Module):
@@ -74,26 +68,25 @@ class AlphaFold(nn.Module):
         first, last = ensemble[0], len(ensemble) - 1
         mean: Representations | None = None
         for number, batch in enumerate(ensemble):
-            # All draws read what the last pass left: only the last of them may write there.
-            draw = self.trunk(run, batch, previous, dtype, give_away=number == last)
+            recycled = previous
+            if previous is not None and number < last:
+                # All draws read what the last pass left, and a draw may write there.
+                recycled = replace(previous, pair=run.copy(previous.pair))
+            draw = self.trunk(run, batch, recycled, dtype)
             mean = (
                 draw if mean is None else _added(run, mean, draw, weight=1 / len(ensemble) if number == last else 1.0)
             )
-            del draw
+            del draw, recycled
         assert mean is not None
         structure = self.structure_module(run, mean.single, mean.pair, first.aatype, first.seq_mask)
         return Folded(representations=mean, structure=structure)
 
-    def trunk(
-        self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype, *, give_away: bool = True
-    ) -> Representations:
-        """Embedders, templates, extra-MSA stack and Evoformer (Suppl. Alg. 2 lines 3 to 18)."""
-        b, r = batch.aatype.shape
-        c_m, c_z = self.config.evoformer.c_m, self.config.c_z
-        into = previous.pair if previous is not None and give_away and previous.pair.dtype == dtype else None
-        if previous is None:
-            previous = Recycled.nothing(b, r, c_m, c_z, dtype=dtype, device=batch.aatype.device)
-        pair, pair_mask = self._first_pair(run, batch, previous, dtype, into), outer_mask(batch.seq_mask)
+    def trunk(self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype) -> Representations:
+        """Return the representations after embedders, templates, extra-MSA stack and Evoformer.
+
+        AlphaFold 2, Suppl. Alg. 2 lines 3 to 18. The pair stream of `previous` is given away.
+        """
+        pair, pair_mask = self._first_pair(run, batch, previous, dtype), outer_mask(batch.seq_mask)
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
             pair = self.template_embedder(run, batch, pair, pair_mask)
         pair = self._with_extra_msa(run, batch, pair, pair_mask)
@@ -101,62 +94,66 @@ class AlphaFold(nn.Module):
         msa, msa_mask = self._first_msa(run, batch, previous, dtype)
         msa, pair = self.evoformer(run, msa, pair, msa_mask, pair_mask)
         # A copy: a view would keep the whole MSA for as long as the row is needed.
-        first_row = run.whole(run.first_rows(msa, 1))[:, 0].to(pair_mask.device, copy=True)
+        first_row = run.gather(run.first_rows(msa, 1))[:, 0].clone()
         rows = run.first_rows(msa, batch.msa_mask.shape[1])
         return Representations(msa=rows, msa_first_row=first_row, pair=pair, single=self.single(first_row))
 
     def _first_pair(
-        self, run: Executor, batch: Batch, previous: Recycled, dtype: torch.dtype, into: Tensor | None
-    ) -> Float[Tensor, "b r r c_z"]:
+        self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
+    ) -> Float[Stream, "b r r c_z"]:
         target, index = batch.target_feat.to(dtype), batch.residue_index
-        beta = pseudo_beta(batch.aatype, previous.positions)
+        # The first pass starts as if the last one had found nothing, and all atoms in one place.
+        nothing = target.new_zeros(1).expand(*index.shape, index.shape[1], self.config.c_z)
+        beta = batch.seq_mask.new_zeros(*index.shape, 3)
+        if previous is not None:
+            beta = pseudo_beta(batch.aatype, previous.positions)
 
-        def rows(numbers: Tensor, recycled: Tensor) -> Tensor:
-            some = rows_of(numbers)
-            pair = self.input_embedder.pair_rows(target[:, some], index[:, some], target, index)
-            return self.recycling_embedder.pair_rows(pair, recycled, beta[:, some], beta)
+        def embedded(rows: slice, recycled: Tensor) -> Tensor:
+            pair = self.input_embedder.pair_rows(target[:, rows], index[:, rows], target, index)
+            return self.recycling_embedder.pair_rows(pair, recycled, beta[:, rows], beta)
 
-        workspace = index.shape[1] * (6 * self.config.c_z + 8 * RECYCLED_BINS.count)
-        return run.each(rows, row_numbers(index.shape[1]), previous.pair, workspace=workspace, into=into)
+        if previous is None:
+            return run.map_rows(embedded, nothing)
+        make = run.replace_rows if previous.pair.dtype == dtype else run.map_rows
+        return make(embedded, previous.pair)
 
     def _first_msa(
-        self, run: Executor, batch: Batch, previous: Recycled, dtype: torch.dtype
-    ) -> tuple[Float[Tensor, "b s r c_m"], Float[Tensor, "b s r"]]:
-        """The sampled sequences and, below them, the templates' torsions, with the mask of both."""
+        self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
+    ) -> tuple[Float[Stream, "b s r c_m"], Float[Tensor, "b s r"]]:
+        """Return the sampled sequences and, below them, the templates' torsions, with the mask of both."""
         target, mask = batch.target_feat.to(dtype), batch.msa_mask
         count = mask.shape[1]
+        recycled_row = target.new_zeros(*target.shape[:2], self.config.evoformer.c_m)
+        if previous is not None:
+            recycled_row = previous.msa_first_row
         further = mask.new_empty(0)
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
             further, further_mask = self.template_embedder.msa_rows(batch, dtype)
             mask = torch.cat([mask, further_mask], 1)
 
-        def rows(numbers: Tensor) -> Tensor:
-            some = rows_of(numbers)
+        def embedded(rows: slice, _: Tensor) -> Tensor:
             parts = []
-            if some.start < count:
-                parts.append(self.input_embedder.msa_rows(batch.msa_feat[:, some].to(dtype), target))
-            if some.start == 0:
-                first = self.recycling_embedder.first_row(parts[0][:, 0], previous.msa_first_row)
+            if rows.start < count:
+                parts.append(self.input_embedder.msa_rows(batch.msa_feat[:, rows].to(dtype), target))
+            if rows.start == 0:
+                first = self.recycling_embedder.first_row(parts[0][:, 0], recycled_row)
                 parts[:1] = [first[:, None], parts[0][:, 1:]]
-            if some.stop > count:
-                parts.append(further[:, max(0, some.start - count) : some.stop - count])
+            if rows.stop > count:
+                parts.append(further[:, max(0, rows.start - count) : rows.stop - count])
             return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
-        workspace = mask.shape[2] * (4 * self.config.evoformer.c_m + MSA_CHANNELS)
-        return run.each(rows, row_numbers(mask.shape[1]), workspace=workspace), mask
+        return run.map_rows(embedded, mask), mask
 
     def _with_extra_msa(
-        self, run: Executor, batch: Batch, pair: Float[Tensor, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
-    ) -> Float[Tensor, "b r r c_z"]:
-        """The pair stream after the extra-MSA stack, whose own MSA stream is dropped."""
+        self, run: Executor, batch: Batch, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
+    ) -> Float[Stream, "b r r c_z"]:
+        """Return the pair stream after the extra-MSA stack, whose own MSA stream is dropped."""
 
-        def rows(letters: Tensor, has_deletion: Tensor, deletion_value: Tensor) -> Tensor:
+        def embedded(_: slice, letters: Tensor, has_deletion: Tensor, deletion_value: Tensor) -> Tensor:
             return self.extra_msa_embedder(letters, has_deletion, deletion_value, pair.dtype)
 
         features = batch.extra_msa, batch.extra_has_deletion, batch.extra_deletion_value
-        # Letters as numbers of 64 bits, one for each of their kinds, take the most.
-        workspace = pair.shape[1] * (2 * self.config.extra_msa.c_m + 8 * MSA_LETTERS)
-        extra = run.each(rows, *features, workspace=workspace)
+        extra = run.map_rows(embedded, *features)
         return self.extra_msa_stack(run, extra, pair, batch.extra_msa_mask, pair_mask)[1]
 
 
@@ -165,13 +162,12 @@ def _added(run: Executor, total: Representations, draw: Representations, weight:
     program).
     """
 
-    def pair_rows(one: Tensor, other: Tensor) -> Tensor:
+    def pair_rows(_: slice, one: Tensor, other: Tensor) -> Tensor:
         return (one + other) * weight
 
-    width = draw.pair.shape[2] * draw.pair.shape[3]
     return Representations(
         msa=total.msa,
         msa_first_row=(total.msa_first_row + draw.msa_first_row) * weight,
-        pair=run.each(pair_rows, total.pair, draw.pair, workspace=2 * width, into=total.pair),
+        pair=run.replace_rows(pair_rows, total.pair, draw.pair),
         single=(total.single + draw.single) * weight,
     )

@@ -4,8 +4,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.model.layers import Linear, ToHeads
-from helixfold.ops.linear import Affine
 from helixfold.ops.self_attention import self_attention
+from helixfold.ops.weights import Affine, SelfAttentionWeights
 
 
 class SelfAttention(nn.Module):
@@ -29,8 +29,5 @@ class SelfAttention(nn.Module):
         norm: Affine,
         bias: Float[Tensor, "b h k k"] | None = None,
     ) -> Float[Tensor, "b n k c"]:
-        return self_attention(x, mask, bias, norm, self.qkv.affine, self.gate.affine, self.out.affine, heads=self.heads)
-
-    def workspace(self, rows: int, channels: int) -> int:
-        """Elements of temporaries for one row of `rows` elements: projections, gate, results; logits are not kept."""
-        return 10 * rows * channels
+        weights = SelfAttentionWeights(norm, self.qkv.affine, self.gate.affine, self.out.affine)
+        return self_attention(x, mask, bias, weights, heads=self.heads)

@@ -9,9 +9,9 @@ from helixfold.model.layers import Transition
 from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
 from helixfold.model.outer_product_mean import OuterProductMean
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
-from helixfold.model.update import Executor
+from helixfold.model.update import Executor, Stream
 
-Streams = tuple[Float[Tensor, "b s r c_m"], Float[Tensor, "b r r c_z"]]
+Streams = tuple[Float[Stream, "b s r c_m"], Float[Stream, "b r r c_z"]]
 
 
 class EvoformerBlock(nn.Module):
@@ -34,36 +34,36 @@ class EvoformerBlock(nn.Module):
     def forward(
         self,
         run: Executor,
-        msa: Float[Tensor, "b s r c_m"],
-        pair: Float[Tensor, "b r r c_z"],
+        msa: Float[Stream, "b s r c_m"],
+        pair: Float[Stream, "b r r c_z"],
         msa_mask: Float[Tensor, "b s r"],
         pair_mask: Float[Tensor, "b r r"],
     ) -> Streams:
         if self.outer_product == "first":
-            pair = run(self.outer_product_mean, pair, pair_mask, source=(msa, msa_mask))
+            pair = run(self.outer_product_mean, pair, pair_mask, context_from=(msa, msa_mask))
         msa = self.msa_half(run, msa, pair, msa_mask, pair_mask)
         if self.outer_product == "middle":
-            pair = run(self.outer_product_mean, pair, pair_mask, source=(msa, msa_mask))
+            pair = run(self.outer_product_mean, pair, pair_mask, context_from=(msa, msa_mask))
         pair = self.pair_half(run, pair, pair_mask)
         if self.outer_product == "end":
-            pair = run(self.outer_product_mean, pair, pair_mask, source=(msa, msa_mask))
+            pair = run(self.outer_product_mean, pair, pair_mask, context_from=(msa, msa_mask))
         return msa, pair
 
     def msa_half(
         self,
         run: Executor,
-        msa: Float[Tensor, "b s r c_m"],
-        pair: Float[Tensor, "b r r c_z"],
+        msa: Float[Stream, "b s r c_m"],
+        pair: Float[Stream, "b r r c_z"],
         msa_mask: Float[Tensor, "b s r"],
         pair_mask: Float[Tensor, "b r r"],
-    ) -> Float[Tensor, "b s r c_m"]:
-        msa = run(self.row_attention, msa, msa_mask, source=(pair, pair_mask))
+    ) -> Float[Stream, "b s r c_m"]:
+        msa = run(self.row_attention, msa, msa_mask, context_from=(pair, pair_mask))
         msa = run(self.column_attention, msa, msa_mask)
         return run(self.msa_transition, msa, msa_mask)
 
     def pair_half(
-        self, run: Executor, pair: Float[Tensor, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
-    ) -> Float[Tensor, "b r r c_z"]:
+        self, run: Executor, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
+    ) -> Float[Stream, "b r r c_z"]:
         pair = run(self.triangle_outgoing, pair, pair_mask)
         pair = run(self.triangle_incoming, pair, pair_mask)
         pair = run(self.triangle_starting, pair, pair_mask)
@@ -83,8 +83,8 @@ class EvoformerStack(nn.Module):
     def forward(
         self,
         run: Executor,
-        msa: Float[Tensor, "b s r c_m"],
-        pair: Float[Tensor, "b r r c_z"],
+        msa: Float[Stream, "b s r c_m"],
+        pair: Float[Stream, "b r r c_z"],
         msa_mask: Float[Tensor, "b s r"],
         pair_mask: Float[Tensor, "b r r"],
     ) -> Streams:

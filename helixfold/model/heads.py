@@ -7,7 +7,7 @@ from helixfold.config import ModelConfig
 from helixfold.model.embedders import MSA_LETTERS
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Folded, Logits
-from helixfold.model.update import Executor, turned
+from helixfold.model.update import Executor, Stream, transposed
 from helixfold.ops.precision import wide
 
 # Angstrom, the inner edges of the first and the last bin of distances (AlphaFold 2, Suppl. Sec. 1.9.8).
@@ -69,15 +69,17 @@ class Heads(nn.Module):
         """All of them for all positions: of the size of the streams themselves. Prediction reads them by rows."""
         pair, msa = folded.representations.pair, folded.representations.msa
 
-        def width(stream: Tensor) -> int:
-            # In float32 whatever the stream is.
-            return 4 * stream.shape[2] * (stream.shape[3] + self.distogram.linear.out_features)
+        def distances(_: slice, rows: Tensor, columns: Tensor) -> Tensor:
+            return self.distogram(rows, columns)
+
+        def of_rows(head: LinearHead, stream: Stream) -> Tensor:
+            return run.gather(run.map_rows(lambda _, rows: head(rows), stream))
 
         errors = self.aligned_error
         return Logits(
-            distogram=run.whole(run.each(self.distogram, pair, turned(pair, "columns"), workspace=2 * width(pair))),
-            masked_msa=run.whole(run.each(self.masked_msa, msa, workspace=width(msa))),
+            distogram=run.gather(run.map_rows(distances, pair, transposed(pair, "columns"))),
+            masked_msa=of_rows(self.masked_msa, msa),
             lddt=self.lddt(folded.structure.single),
             experimentally_resolved=self.experimentally_resolved(folded.representations.single),
-            aligned_error=None if errors is None else run.whole(run.each(errors, pair, workspace=width(pair))),
+            aligned_error=None if errors is None else of_rows(errors, pair),
         )

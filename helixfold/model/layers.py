@@ -6,9 +6,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.model.update import Update
-from helixfold.ops.layer_norm import EPS, layer_norm
-from helixfold.ops.linear import Affine, linear
+from helixfold.ops.constants import EPS
+from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.linear import linear
 from helixfold.ops.transition import transition
+from helixfold.ops.weights import Affine, TransitionWeights
 
 Init = Literal["linear", "relu", "normal", "glorot", "zeros", "gate"]
 
@@ -80,13 +82,9 @@ class Transition(Update):
         self.norm = LayerNorm(c)
         self.linear_1 = Linear(c, factor * c, init="relu")
         self.linear_2 = Linear(factor * c, c, init="zeros")
-        self.factor = factor
 
     def forward(
         self, slab: Float[Tensor, "b i j c"], mask: Float[Tensor, "b i j"], context: tuple[()]
     ) -> Float[Tensor, "b i j c"]:
         # The mask is not used, as in DeepMind's program: what stands at padding never reaches anything real.
-        return transition(slab, self.norm.affine, self.linear_1.affine, self.linear_2.affine)
-
-    def workspace(self, rows: int, channels: int) -> int:
-        return rows * channels * (2 + self.factor)
+        return transition(slab, TransitionWeights(self.norm.affine, self.linear_1.affine, self.linear_2.affine))

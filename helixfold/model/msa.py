@@ -9,6 +9,7 @@ from helixfold.model.layers import LayerNorm, Linear, ToHeads
 from helixfold.model.update import Update
 from helixfold.ops.global_attention import global_attention
 from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.weights import GlobalAttentionWeights
 
 
 class MSARowAttention(Update):
@@ -39,9 +40,6 @@ class MSARowAttention(Update):
         (bias,) = context
         return self.attention(msa, mask, self.norm.affine, bias)
 
-    def workspace(self, rows: int, channels: int) -> int:
-        return self.attention.workspace(rows, channels)
-
 
 class MSAColumnAttention(Update):
     """Every residue's column attends over the sequences (AlphaFold 2, Suppl. Alg. 8)."""
@@ -58,9 +56,6 @@ class MSAColumnAttention(Update):
         self, columns: Float[Tensor, "b r s c_m"], mask: Float[Tensor, "b r s"], context: tuple[()]
     ) -> Float[Tensor, "b r s c_m"]:
         return self.attention(columns, mask, self.norm.affine)
-
-    def workspace(self, rows: int, channels: int) -> int:
-        return self.attention.workspace(rows, channels)
 
 
 class MSAGlobalColumnAttention(Update):
@@ -85,14 +80,13 @@ class MSAGlobalColumnAttention(Update):
         return global_attention(
             columns,
             mask,
-            self.norm.affine,
-            self.query.affine,
-            self.key.affine,
-            self.value.affine,
-            self.gate.affine,
-            self.out.affine,
+            GlobalAttentionWeights(
+                self.norm.affine,
+                self.query.affine,
+                self.key.affine,
+                self.value.affine,
+                self.gate.affine,
+                self.out.affine,
+            ),
             heads=self.heads,
         )
-
-    def workspace(self, rows: int, channels: int) -> int:
-        return rows * (6 * channels + 2 * self.heads)

@@ -16,13 +16,12 @@ class OuterProductMean(Update):
     A row i of the pair stream is made from column i of the MSA and, as context, the right half of all columns.
     """
 
-    source_axis: Axis = "columns"
+    context_axis: Axis = "columns"
     context_dim = 2
-    reads_source = True
+    reads_context_rows = True
 
     def __init__(self, c_m: int, c_z: int, c_outer: int) -> None:
         super().__init__()
-        self.c_outer = c_outer
         self.norm = LayerNorm(c_m)
         self.left = Linear(c_m, c_outer)
         self.right = Linear(c_m, c_outer)
@@ -47,6 +46,3 @@ class OuterProductMean(Update):
         right, right_mask = context
         left = norm_linear(columns, self.norm.affine, self.left.affine) * mask[..., None].to(columns.dtype)
         return outer_product_mean(left, right, mask, right_mask, self.out.affine)
-
-    def workspace(self, rows: int, channels: int) -> int:
-        return rows * (2 * self.c_outer**2 + 3 * channels)

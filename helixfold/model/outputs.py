@@ -3,36 +3,31 @@
 from dataclasses import dataclass, fields
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from helixfold.model.stream import Stream
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recycled:
-    """What one pass leaves to the next: query row, pair stream and atoms (Angstrom)."""
+    """What one pass leaves to the next: query row, pair stream and atoms (Angstrom).
+
+    The pair stream is given away to the next pass, which may make its own in that memory.
+    """
 
     msa_first_row: Float[Tensor, "b r c_m"]
-    pair: Float[Tensor, "b r r c_z"]
+    pair: Float[Stream, "b r r c_z"]
     positions: Float[Tensor, "b r 37 3"]
-
-    @classmethod
-    def nothing(cls, b: int, r: int, c_m: int, c_z: int, *, dtype: torch.dtype, device: torch.device) -> "Recycled":
-        """The input of the first pass: zeros, as if all atoms stood in one place."""
-        return cls(
-            msa_first_row=torch.zeros(b, r, c_m, dtype=dtype, device=device),
-            pair=torch.zeros(1, dtype=dtype, device=device).expand(b, r, r, c_z),
-            positions=torch.zeros(b, r, 37, 3, device=device),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Representations:
     """The trunk's result. `msa` has the sampled sequences only, without template rows."""
 
-    msa: Float[Tensor, "b s r c_m"]
+    msa: Float[Stream, "b s r c_m"]
     msa_first_row: Float[Tensor, "b r c_m"]
-    pair: Float[Tensor, "b r r c_z"]
+    pair: Float[Stream, "b r r c_z"]
     single: Float[Tensor, "b r c_s"]
 
 

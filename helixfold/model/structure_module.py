@@ -13,10 +13,10 @@ from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Structure
-from helixfold.model.update import Executor
+from helixfold.model.update import Executor, Stream
 from helixfold.ops.invariant_point import invariant_point_attention
-from helixfold.ops.linear import Affine
 from helixfold.ops.precision import wide
+from helixfold.ops.weights import Affine, PointAttentionWeights
 
 # Translations inside the module are in units of 10 Angstrom (AlphaFold 2, Suppl. Alg. 20).
 UNIT = 10.0
@@ -27,7 +27,7 @@ LENGTH_FLOOR = 1e-8
 class Edges(NamedTuple):
     """A pair stream as it comes, in whatever dtype, and the norm of its channels."""
 
-    pair: Float[Tensor, "b r r c_z"]
+    pair: Float[Stream, "b r r c_z"]
     norm: Affine
 
 
@@ -67,6 +67,7 @@ class InvariantPointAttention(nn.Module):
         pair_bias = Affine(3**-0.5 * self.pair_bias.weight, 3**-0.5 * self.pair_bias.bias)
 
         def attended(
+            _: slice,
             pair: Float[Tensor, "b i r c_z"],
             single: Float[Tensor, "b i c"],
             rotation: Float[Tensor, "b i 3 3"],
@@ -81,12 +82,10 @@ class InvariantPointAttention(nn.Module):
                 rearrange(self._global_points(self.query_points(single), place), "b i h p x -> b h i p x"),
                 rearrange(key_points, "b j h p x -> b h j p x"),
                 rearrange(value_points, "b j h p x -> b h j p x"),
-                point_weight,
                 pair,
-                edges.norm,
-                pair_bias,
                 rows_mask,
                 mask,
+                PointAttentionWeights(point_weight, edges.norm, pair_bias),
             )
             points = place[..., None, None].invert_apply(rearrange(points, "b h i p x -> b i h p x"))
             lengths = torch.sqrt(points.square().sum(-1) + LENGTH_FLOOR)
@@ -97,16 +96,8 @@ class InvariantPointAttention(nn.Module):
             ]
             return self.out(torch.cat(gathered, -1))
 
-        along = edges.pair, single, frames.rotation, frames.translation, mask
-        return run.whole(run.each(attended, *along, workspace=self.workspace(*edges.pair.shape[2:])))
-
-    def workspace(self, columns: int, channels: int) -> int:
-        """Elements of temporaries, in float32, for one query row of a pair with so many columns and channels."""
-        # First differences of points and their squares, then a pair in float32 and what is normalised, are there for a
-        # whole slab at most; logits beside either, and in the end a few times what `out` is given.
-        logits = 6 * self.heads
-        widest = max(6 * self.heads * self.query_point_count, 2 * channels)
-        return columns * (widest + logits) + 3 * self.out.in_features
+        streams = edges.pair, single, frames.rotation, frames.translation, mask
+        return run.gather(run.map_rows(attended, *streams))
 
     def _global_points(self, flat: Float[Tensor, "b r _"], frames: Rigid) -> Float[Tensor, "b r h p 3"]:
         """Points predicted in each residue's frame, in global coordinates; x, y and z come in three blocks."""
@@ -180,7 +171,7 @@ class StructureModule(nn.Module):
         self,
         run: Executor,
         single: Float[Tensor, "b r c_s"],
-        pair: Float[Tensor, "b r r c_z"],
+        pair: Float[Stream, "b r r c_z"],
         aatype: Int[Tensor, "b r"],
         mask: Float[Tensor, "b r"],
     ) -> Structure:
@@ -224,7 +215,7 @@ class StructureModule(nn.Module):
         run: Executor,
         state: Float[Tensor, "b r c"],
         frames: BackboneFrames,
-        pair: Float[Tensor, "b r r c_z"],
+        pair: Float[Stream, "b r r c_z"],
         mask: Float[Tensor, "b r"],
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
         """One pass through the loop (Suppl. Alg. 20 lines 6 to 10): the residues' states and frames."""

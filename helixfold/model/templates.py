@@ -15,10 +15,10 @@ from helixfold.geometry.atoms import DistanceBins, distogram
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
-from helixfold.model.update import Executor, row_numbers, rows_of
-from helixfold.ops.linear import Affine
+from helixfold.model.update import Executor, Stream
 from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.precision import wide
+from helixfold.ops.weights import Affine
 
 # DeepMind's config: 39 bins from 3.25 to 50.75 Angstrom; residue types are 20, unknown and gap.
 TEMPLATE_BINS = DistanceBins(first=3.25, last=50.75, count=39)
@@ -44,8 +44,8 @@ class TemplatePairBlock(nn.Module):
         self.pair_transition = Transition(c, config.transition_factor)
 
     def forward(
-        self, run: Executor, pair: Float[Tensor, "b r r c_t"], mask: Float[Tensor, "b r r"]
-    ) -> Float[Tensor, "b r r c_t"]:
+        self, run: Executor, pair: Float[Stream, "b r r c_t"], mask: Float[Tensor, "b r r"]
+    ) -> Float[Stream, "b r r c_t"]:
         pair = run(self.triangle_starting, pair, mask)
         pair = run(self.triangle_ending, pair, mask)
         pair = run(self.triangle_outgoing, pair, mask)
@@ -64,15 +64,13 @@ class TemplatePairEmbedder(nn.Module):
 
     def forward(
         self, run: Executor, batch: Batch, index: int, pair_mask: Float[Tensor, "b r r"], dtype: torch.dtype
-    ) -> Float[Tensor, "b r r c_t"]:
+    ) -> Float[Stream, "b r r c_t"]:
         """The template's stream; its norm is left to whoever reads it."""
 
-        def rows(numbers: Tensor) -> Tensor:
-            return self.linear(template_pair_features(batch, index, rows_of(numbers)).to(dtype))
+        def embedded(rows: slice, _: Tensor) -> Tensor:
+            return self.linear(template_pair_features(batch, index, rows).to(dtype))
 
-        r = pair_mask.shape[1]
-        # Features come in float32 and, of residue types, in 64 bits.
-        pair = run.each(rows, row_numbers(r), workspace=r * (6 * PAIR_CHANNELS + 2 * len(self.linear.weight)))
+        pair = run.map_rows(embedded, pair_mask)
         for block in self.blocks:
             pair = block(run, pair, pair_mask)
         return pair
@@ -93,56 +91,61 @@ class TemplatePointwiseAttention(nn.Module):
     def forward(
         self,
         run: Executor,
-        pair: Float[Tensor, "b i j c_z"],
-        templates: Iterable[Callable[[], Float[Tensor, "b i j c_t"]]],
+        pair: Float[Stream, "b i j c_z"],
+        templates: Iterable[Callable[[], Float[Stream, "b i j c_t"]]],
         norm: Affine,
         mask: Float[Tensor, "b t"],
-    ) -> Float[Tensor, "b i j c_z"]:
+    ) -> Float[Stream, "b i j c_z"]:
         """The pair stream with what its edges found; `norm` is that of the templates, which are made one by one.
 
         Where a sample has no template, nothing is added.
         """
         # The softmax over templates as it runs: the mean of values so far, and the logarithm of the sum of weights.
-        gathered, total = None, None
-        width = pair.shape[2] * (2 * len(self.query.weight) + pair.shape[3])
+        gathered: Stream | None = None
+        total: Stream | None = None
         for embed, present in zip(templates, mask.unbind(1), strict=True):
             template = embed()
-            logits = run.each(partial(self._logits, norm=norm, present=present), pair, template, workspace=4 * width)
+            logits = run.map_rows(partial(self._logits, norm=norm, present=present), pair, template)
             if gathered is None or total is None:
-                gathered = run.each(partial(self._values, norm=norm), template, workspace=2 * width)
+                gathered = run.map_rows(partial(self._values, norm=norm), template)
                 total = logits
             else:
-                arguments = gathered, template, total, logits
-                gathered = run.each(partial(self._mixed, norm=norm), *arguments, workspace=4 * width, into=gathered)
-                total = run.each(torch.logaddexp, total, logits, workspace=4 * width, into=total)
+                gathered = run.replace_rows(partial(self._mixed, norm=norm), gathered, template, total, logits)
+                total = run.replace_rows(_log_of_sum, total, logits)
             # Not beside the next one.
             del template
         if gathered is None:
             return pair
         anything = (mask.sum(-1) > 0).to(pair.dtype)
-        return run.each(partial(self._added, anything=anything), pair, gathered, workspace=2 * width, into=pair)
+        return run.replace_rows(partial(self._added, anything=anything), pair, gathered)
 
-    def _logits(self, pair: Tensor, template: Tensor, norm: Affine, present: Tensor) -> Float[Tensor, "b i j h"]:
+    def _logits(
+        self, _: slice, pair: Tensor, template: Tensor, norm: Affine, present: Tensor
+    ) -> Float[Tensor, "b i j h"]:
         query, key = self.query(pair), norm_linear(template, norm, self.key.affine)
         products = rearrange(wide(query) * wide(key), "b i j (h d) -> b i j h d", h=self.heads)
         logits = products.sum(-1) * products.shape[-1] ** -0.5
         return logits + rearrange(1e9 * (present - 1), "b -> b 1 1 1")
 
-    def _values(self, template: Tensor, norm: Affine) -> Float[Tensor, "b i j c"]:
+    def _values(self, _: slice, template: Tensor, norm: Affine) -> Float[Tensor, "b i j c"]:
         return norm_linear(template, norm, self.value.affine)
 
     def _mixed(
-        self, gathered: Tensor, template: Tensor, total: Tensor, logits: Tensor, norm: Affine
+        self, rows: slice, gathered: Tensor, template: Tensor, total: Tensor, logits: Tensor, *, norm: Affine
     ) -> Float[Tensor, "b i j c"]:
         """The mean that another template's values have become part of."""
         share = torch.sigmoid(logits - total)[..., None]
         before, value = (
-            wide(each).unflatten(-1, (self.heads, -1)) for each in (gathered, self._values(template, norm))
+            wide(each).unflatten(-1, (self.heads, -1)) for each in (gathered, self._values(rows, template, norm))
         )
         return torch.lerp(before, value, share).flatten(-2).to(gathered.dtype)
 
-    def _added(self, pair: Tensor, gathered: Tensor, anything: Tensor) -> Float[Tensor, "b i j c_z"]:
+    def _added(self, _: slice, pair: Tensor, gathered: Tensor, anything: Tensor) -> Float[Tensor, "b i j c_z"]:
         return pair + self.out(gathered) * rearrange(anything, "b -> b 1 1 1")
+
+
+def _log_of_sum(_: slice, total: Tensor, logits: Tensor) -> Tensor:
+    return torch.logaddexp(total, logits)
 
 
 class TemplateAngleEmbedder(nn.Module):
@@ -167,8 +170,8 @@ class TemplateEmbedder(nn.Module):
         self.angles = TemplateAngleEmbedder(c_m)
 
     def forward(
-        self, run: Executor, batch: Batch, pair: Float[Tensor, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
-    ) -> Float[Tensor, "b r r c_z"]:
+        self, run: Executor, batch: Batch, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
+    ) -> Float[Stream, "b r r c_z"]:
         """The pair stream with what templates say; one template is embedded at a time."""
         count = batch.template_mask.shape[1]
         embedded = [partial(self.pair, run, batch, index, pair_mask, pair.dtype) for index in range(count)]

@@ -1,10 +1,8 @@
 """Updates of the pair stream: triangle multiplication and triangle attention.
 
-Both come in two directions. With the pair stream turned (its columns as rows), "incoming" is "outgoing" and the
+Both come in two directions. With the pair stream transposed (its columns as rows), "incoming" is "outgoing" and the
 ending node is the starting node, so each is one class and the direction is the axis it is independent along.
 """
-
-from typing import Literal
 
 from einops import rearrange
 from jaxtyping import Float
@@ -12,10 +10,10 @@ from torch import Tensor
 
 from helixfold.model.attention import SelfAttention
 from helixfold.model.layers import LayerNorm, Linear
-from helixfold.model.update import Axis, Update
-from helixfold.ops.linear import Affine
+from helixfold.model.update import Axis, Side, Update
 from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand
+from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 
 class TriangleMultiplication(Update):
@@ -28,7 +26,7 @@ class TriangleMultiplication(Update):
 
     def __init__(self, c_z: int, c: int, axis: Axis, dropout: float) -> None:
         super().__init__()
-        self.axis = self.source_axis = axis
+        self.axis = self.context_axis = axis
         self.norm_in = LayerNorm(c_z)
         self.left = Linear(c_z, c)
         self.left_gate = Linear(c_z, c, init="gate")
@@ -42,7 +40,8 @@ class TriangleMultiplication(Update):
     def context(
         self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]
     ) -> tuple[Float[Tensor, "b c j k"]]:
-        return (triangle_operand(pair, mask, self.norm_in.affine, self.right.affine, self.right_gate.affine),)
+        weights = TriangleOperandWeights(self.norm_in.affine, self.right.affine, self.right_gate.affine)
+        return (triangle_operand(pair, mask, weights),)
 
     def forward(
         self,
@@ -55,42 +54,40 @@ class TriangleMultiplication(Update):
             pair,
             mask,
             right,
-            self.norm_in.affine,
-            self.left.affine,
-            self.left_gate.affine,
-            self.norm_out.affine,
-            self.out.affine,
-            self.gate.affine,
+            TriangleWeights(
+                self.norm_in.affine,
+                self.left.affine,
+                self.left_gate.affine,
+                self.norm_out.affine,
+                self.out.affine,
+                self.gate.affine,
+            ),
         )
 
-    # The operand of a whole stream is as large as the stream: the same in parts, for whoever has room for few channels.
+    # The operand of a whole stream is as large as the stream. The same in parts, for whoever has room for few channels:
+
+    def factors(self) -> "TriangleMultiplication":
+        return self
 
     @property
     def channels(self) -> int:
-        """Of the operands and their products."""
         return len(self.left.weight)
 
     def operand(
         self,
         pair: Float[Tensor, "b i k c_z"],
         mask: Float[Tensor, "b i k"],
-        side: Literal["left", "right"],
+        side: Side,
         channels: slice,
     ) -> Float[Tensor, "b c i k"]:
-        """Some channels of one operand."""
         project, gate = (self.left, self.left_gate) if side == "left" else (self.right, self.right_gate)
         some = (Affine(each.weight[channels], each.bias[channels]) for each in (project, gate))
-        return triangle_operand(pair, mask, self.norm_in.affine, *some)
+        return triangle_operand(pair, mask, TriangleOperandWeights(self.norm_in.affine, *some))
 
     def joined(
         self, pair: Float[Tensor, "b i j c_z"], products: Float[Tensor, "b i j c"]
     ) -> Float[Tensor, "b i j c_z"]:
-        """The change, from the products of both operands summed over the third residue."""
         return self.out(self.norm_out(products)) * self.gate(self.norm_in(pair)).sigmoid()
-
-    def workspace(self, rows: int, channels: int) -> int:
-        # Left operand, products and change; what else is needed is never there for a whole slab.
-        return 3 * rows * channels
 
 
 class TriangleAttention(Update):
@@ -103,7 +100,7 @@ class TriangleAttention(Update):
 
     def __init__(self, c_z: int, heads: int, axis: Axis, dropout: float) -> None:
         super().__init__()
-        self.axis = self.source_axis = self.dropout_axis = axis
+        self.axis = self.context_axis = self.dropout_axis = axis
         self.norm = LayerNorm(c_z)
         self.pair_bias = Linear(c_z, heads, bias=False, init="normal")
         self.attention = SelfAttention(c_z, heads)
@@ -123,6 +120,3 @@ class TriangleAttention(Update):
     ) -> Float[Tensor, "b i k c_z"]:
         (bias,) = context
         return self.attention(pair, mask, self.norm.affine, bias)
-
-    def workspace(self, rows: int, channels: int) -> int:
-        return self.attention.workspace(rows, channels)

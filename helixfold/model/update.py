@@ -8,58 +8,75 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-Axis = Literal["rows", "columns"]
+from helixfold.model.stream import Axis, Stream, transposed
+
 Context = tuple[Tensor, ...]
-Source = tuple[Tensor, Tensor]
+ContextInput = tuple[Stream, Tensor]
+Side = Literal["left", "right"]
 
 
-def turned(tensor: Tensor, axis: Axis) -> Tensor:
-    """A view of a stream (b rows columns ...) or of its mask with `axis` at dim 1; turning twice gives it back."""
-    return tensor if axis == "rows" else tensor.transpose(1, 2)
+@runtime_checkable
+class Factored(Protocol):
+    """An update whose change is made from the products of two operands, each of them as large as its stream.
 
+    An executor that has room for a few channels of an operand alone can carry it out in parts: it multiplies some
+    channels of both operands at a time, and joins the products.
+    """
 
-def row_numbers(count: int) -> Int[Tensor, "1 count"]:
-    """For `Executor.each` where rows are made from parts of several tensors: see `rows_of`. On the CPU, always."""
-    return torch.arange(count)[None]
+    @property
+    def channels(self) -> int:
+        """The number of channels of each operand and of the products."""
+        ...
 
+    def operand(
+        self, slab: Float[Tensor, "b i k c_z"], mask: Float[Tensor, "b i k"], side: Side, channels: slice
+    ) -> Float[Tensor, "b c i k"]:
+        """Return some channels of the operand of the slab's own rows (left), or of those that they meet (right)."""
+        ...
 
-def rows_of(numbers: Int[Tensor, "1 part"]) -> slice:
-    """The rows that some row numbers stand for."""
-    return slice(int(numbers[0, 0]), int(numbers[0, -1]) + 1)
+    def joined(
+        self, slab: Float[Tensor, "b i j c_z"], products: Float[Tensor, "b i j c"]
+    ) -> Float[Tensor, "b i j c_z"]:
+        """Return the change of a slab from all channels of its products."""
+        ...
 
 
 class Update(nn.Module):
     """An additive change of one stream.
 
-    Both methods see a slab: any number of rows of the stream (or of the context's source) turned so that the
-    axis named here is dim 1. What they compute for one row never depends on which other rows are in the slab.
+    Both methods see a slab: any number of rows of the stream (or of the stream that the context comes from), transposed
+    so that the axis named here is dim 1. What they compute for one row never depends on which other rows are in the
+    slab. What a row takes is measured by whoever carries an update out, so nothing here speaks of memory.
     """
 
     axis: Axis = "rows"  # of the stream, along which `forward` is independent
     elementwise: bool = False  # whether it is so along both
-    source_axis: Axis = "rows"  # of the source, along which `context` may be computed in parts
+    context_axis: Axis = "rows"  # of the context's input, along which `context` may be computed in parts
     context_dim: int = 1  # of every context tensor, along which these parts are joined
-    reads_source: bool = False  # whether `forward` also gets the source's rows that belong to the slab
+    reads_context_rows: bool = (
+        False  # whether `forward` also gets the rows of the context's input that belong to a slab
+    )
     dropout_axis: Axis = "rows"  # along which a dropout mask is shared
     dropout_rate: float = 0.0
 
     def context(self, slab: Tensor, mask: Tensor) -> Context:
-        """What `forward` must know of the whole source, from some of its rows."""
+        """Return what `forward` must know of the whole input of the context, from some of its rows."""
         return ()
 
-    def workspace(self, rows: int, channels: int) -> int:
-        """Elements of temporaries that one row of a slab needs; `rows` is the length of the other axis."""
-        raise NotImplementedError
+    def factors(self) -> Factored | None:
+        """Return how the change is made from products of two operands; None for an update that is not."""
+        return None
 
-    def kept(
+    def dropout_mask(
         self, shape: Sequence[int], *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "b #i #j c"] | None:
-        """What dropout leaves of the change of a stream of that shape (b i j c): one mask for all rows or all columns.
+        """Draw what the change of a stream of that shape (b i j c) is multiplied by: one mask for all rows or columns.
 
-        AlphaFold 2, Suppl. Sec. 1.11.6. The next numbers of the device's random stream are drawn.
+        Returns None where nothing is dropped. AlphaFold 2, Suppl. Sec. 1.11.6. The next numbers of the device's random
+        stream are drawn.
         """
         if not self.training or self.dropout_rate == 0:
             return None
@@ -70,28 +87,63 @@ class Update(nn.Module):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Carries out updates, and makes the streams. A stream is given away: use only what is returned.
+    """Carries out updates, makes streams, and knows how each is held."""
 
-    How a stream is kept is the executor's: ask it for its rows, or for the whole. Its shape is always the whole's.
-    """
+    def __call__(
+        self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
+    ) -> Stream:
+        """Return the stream with the update added; the context comes from `context_from`, or from the stream itself.
 
-    def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
-        """The stream with the update added; the context comes from `source`, or from the stream itself."""
-        ...
-
-    def each(self, make: Callable[..., Tensor], *along: Tensor, workspace: int, into: Tensor | None = None) -> Tensor:
-        """What `make` makes of rows, for all rows: it is given the same rows (dim 1) of all of `along`, and returns
-        a tensor that has them at dim 1 too.
-
-        `workspace` is how many elements of temporaries a row needs; `into`, of the result's shape and dtype, is memory
-        that is given away for the result, even if it is one of `along`.
+        The stream is given away: use only what is returned.
         """
         ...
 
-    def first_rows(self, stream: Tensor, count: int) -> Tensor:
-        """A stream of only so many rows, which may share its memory."""
-        return stream[:, :count]
+    def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Stream:
+        """Return a new stream of the rows that `make(rows, *slabs)` returns at dim 1.
 
-    def whole(self, stream: Tensor) -> Tensor:
-        """All of a stream as a tensor, which may share its memory."""
+        `rows` is a slice of row numbers, and the slabs are these rows of all the streams; plain tensors, such as
+        features and masks, are streams too. Whoever needs more of the whole than its own rows slices that by `rows`.
+        """
+        ...
+
+    def replace_rows(self, make: Callable[..., Tensor], stream: Stream, *streams: Stream) -> Stream:
+        """Return the first stream with its rows replaced by those that `make(rows, *slabs)` returns, of equal shape.
+
+        The first stream is given away: use only what is returned.
+        """
+        return self.map_rows(make, stream, *streams)
+
+    def copy(self, stream: Stream) -> Stream:
+        """Return a stream that may be given away while this one is still needed."""
         return stream
+
+    def first_rows(self, stream: Stream, count: int) -> Stream:
+        """Return a stream of the first `count` rows, which may share the memory."""
+        return as_tensor(stream)[:, :count]
+
+    def gather(self, stream: Stream) -> Tensor:
+        """Return all of a stream as a tensor on the device that computes, which may share its memory."""
+        return as_tensor(stream)
+
+
+def as_tensor(stream: Stream) -> Tensor:
+    """Return a stream that is a tensor, for executors that know no others.
+
+    Raises TypeError for a stream that another executor holds.
+    """
+    if not isinstance(stream, Tensor):
+        raise TypeError(f"this executor takes tensors; a {type(stream).__name__} belongs to the executor that made it")
+    return stream
+
+
+__all__ = [
+    "Axis",
+    "Context",
+    "ContextInput",
+    "Executor",
+    "Factored",
+    "Stream",
+    "Update",
+    "as_tensor",
+    "transposed",
+]

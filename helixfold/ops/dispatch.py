@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
-from typing import Generic, ParamSpec, TypeVar
+from functools import cached_property, update_wrapper
+from importlib import import_module
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+from helixfold.ops.card import Card, card_of, is_described
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,57 +22,80 @@ def _never(*_: object, **__: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backend(Generic[P, R]):
+class Backend:
     """A way to carry out an operator.
 
-    `devices` are the kinds of device that it is for, all if empty; `refusal` says why it cannot take such arguments,
-    None if it can. Neither may look at the values of tensors.
+    `run` is a function with the operator's signature, or where one is found ("module:function"), imported at its first
+    use. `kinds` are the kinds of card that it is for, all if empty; `refusal` takes a card and the operator's arguments
+    and returns why the backend cannot take them there, None if it can. It must not look at the values of tensors.
     """
 
     name: str
-    run: Callable[P, R]
-    devices: tuple[str, ...] = ()
-    refusal: Callable[P, str | None] = _never
+    run: Callable[..., Any] | str
+    kinds: tuple[str, ...] = ()
+    refusal: Callable[..., str | None] = _never
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The function that carries the operator out."""
+        if not isinstance(self.run, str):
+            return self.run
+        module, _, name = self.run.partition(":")
+        function: Callable[..., Any] = getattr(import_module(module), name)
+        return function
 
 
 class Op(Generic[P, R]):
-    """An operator with its backends in the order of preference; the last one is the reference and takes everything.
+    """A reference and its backends in the order of preference; the reference is the last one and takes everything.
 
-    Its first argument is a tensor, or knows its `device`, on which everything else is too.
+    Its first argument is given by position and is a tensor, or knows its `device`, on which everything else is too.
     """
 
-    def __init__(self, name: str, *backends: Backend[P, R]) -> None:
-        self.name, self.backends = name, backends
+    def __init__(self, reference: Callable[P, R], *backends: Backend) -> None:
+        update_wrapper(self, reference)
+        self.reference, self.name = reference, reference.__name__
+        self.backends = (*backends, Backend(name="reference", run=reference))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.choice(*args, **kwargs).run(*args, **kwargs)
+        found: R = self.choice(*args, **kwargs).function(*args, **kwargs)
+        return found
 
-    def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend[P, R]:
-        """The backend that will be used: the first that can, or the forced one; the reference where that cannot."""
+    def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend:
+        """Return the backend to use: the first that can, or the forced one; the reference where that cannot."""
+        device = args[0].device  # type: ignore[attr-defined]
+        card = card_of(device)
+        if is_described() and device.type != "meta":
+            raise ValueError(
+                f"{self.name} was given a tensor on {device} where {card.name} is described and nothing is computed; "
+                "give it tensors on meta"
+            )
         if _forced is not None:
             for backend in self.backends:
-                if backend.name == _forced.name and backend.refusal(*args, **kwargs) is None:
+                if backend.name == _forced.name and backend.refusal(card, *args, **kwargs) is None:
                     _forced.used[self.name] += 1
                     return backend
             return self.backends[-1]
-        device = args[0].device.type  # type: ignore[attr-defined]
         for backend in self.backends:
-            if (not backend.devices or device in backend.devices) and backend.refusal(*args, **kwargs) is None:
+            if (not backend.kinds or card.kind in backend.kinds) and backend.refusal(card, *args, **kwargs) is None:
                 return backend
         raise AssertionError(f"{self.name}: the reference refused")
 
-    def refusals(self, device: str, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
-        """Why each backend, in the order of preference, is not for such arguments on such a device; None if it is.
+    def refusals(self, card: Card, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
+        """Return why each backend, in the order of preference, is not for such arguments on a card; None if it is.
 
         The tensors may be on the meta device.
         """
-        reasons: dict[str, str | None] = {}
-        for backend in self.backends:
-            if backend.devices and device not in backend.devices:
-                reasons[backend.name] = f"for {' and '.join(backend.devices)}, not {device}"
-            else:
-                reasons[backend.name] = backend.refusal(*args, **kwargs)
-        return reasons
+        return {
+            backend.name: f"for {' and '.join(backend.kinds)}, not {card.kind}"
+            if backend.kinds and card.kind not in backend.kinds
+            else backend.refusal(card, *args, **kwargs)
+            for backend in self.backends
+        }
+
+
+def operator(*backends: Backend) -> Callable[[Callable[P, R]], Op[P, R]]:
+    """Make a plain function the reference of an operator with these backends, in the order of preference."""
+    return lambda reference: Op(reference, *backends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,21 +128,24 @@ def wants_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
 
 
-@cache
-def _triton_is_there() -> bool:
-    return find_spec("triton") is not None
+def refusal_of_float64(card: Card, x: Tensor, *_: object, **__: object) -> str | None:
+    """Return why a backend without double precision is not for these arguments."""
+    return "float64 is left to the reference" if x.dtype == torch.float64 else None
 
 
-def refusal_of_wide_products(x: Tensor) -> str | None:
-    """Why a kernel whose time goes into matrix products is not for such an input on a GPU.
+def refusal_of_float64_or_nothing(card: Card, x: Tensor, *others: object, **named: object) -> str | None:
+    """The same for a backend that takes no tensors without elements."""
+    if reason := refusal_of_float64(card, x):
+        return reason
+    empty = any(isinstance(each, Tensor) and each.numel() == 0 for each in (x, *others))
+    return "there is nothing to compute" if empty else None
+
+
+def refusal_of_wide_products(card: Card, x: Tensor) -> str | None:
+    """Return why a kernel whose time goes into matrix products is not for such an input on a GPU.
 
     Exact products in float32 use none of a GPU's matrix units; without those, cuBLAS is hard to reach.
     """
-    if x.dtype == torch.float32 and x.device.type != "cpu":
+    if x.dtype == torch.float32 and card.kind != "cpu":
         return "products in float32 are left to cuBLAS"
     return f"{x.dtype} is left to the reference" if x.dtype == torch.float64 else None
-
-
-def refusal_without_triton(*_: object, **__: object) -> str | None:
-    """The first reason that every Triton backend may have."""
-    return None if _triton_is_there() else "triton is not installed"

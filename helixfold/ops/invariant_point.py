@@ -5,17 +5,28 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.cpu.invariant_point import invariant_point_attention_rows
-from helixfold.ops.dispatch import Backend, Op
+from helixfold.ops.card import Card
+from helixfold.ops.constants import MASKED_POINT
+from helixfold.ops.dispatch import Backend, operator
 from helixfold.ops.layer_norm import layer_norm
-from helixfold.ops.linear import Affine, linear
-
-# Added to the logits of padding residues (DeepMind's program; not the 1e9 of the Evoformer).
-MASKED = 1e5
-
-Gathered = tuple[Float[Tensor, "b h i d"], Float[Tensor, "b h i p 3"], Float[Tensor, "b h i c_z"]]
+from helixfold.ops.linear import linear
+from helixfold.ops.weights import PointAttentionWeights
 
 
+def _refusal_of_rows(card: Card, query: Tensor, key: Tensor, *_: object, **__: object) -> str | None:
+    if query.dtype != torch.float32:
+        return f"{query.dtype} is left to the reference"
+    return "there is nothing to compute" if query.numel() == 0 or key.numel() == 0 else None
+
+
+@operator(
+    Backend(
+        name="rows",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.invariant_point:invariant_point_attention_rows",
+        refusal=_refusal_of_rows,
+    )
+)
 def invariant_point_attention(
     query: Float[Tensor, "b h i d"],
     key: Float[Tensor, "b h j d"],
@@ -23,90 +34,34 @@ def invariant_point_attention(
     query_points: Float[Tensor, "b h i q 3"],
     key_points: Float[Tensor, "b h j q 3"],
     value_points: Float[Tensor, "b h j p 3"],
-    point_weight: Float[Tensor, " h"],
     pair: Float[Tensor, "b i j c_z"],
-    norm: Affine,
-    pair_bias: Affine,
     mask: Float[Tensor, "b i"],
     key_mask: Float[Tensor, "b j"],
-) -> Gathered:
-    """Values, points in global coordinates and normalised pair channels, averaged with every head's weights.
+    weights: PointAttentionWeights,
+) -> tuple[Float[Tensor, "b h i d"], Float[Tensor, "b h i p 3"], Float[Tensor, "b h i c_z"]]:
+    """Average values, points in global coordinates and normalised pair channels with every head's weights.
 
-    AlphaFold 2, Suppl. Alg. 22 lines 7 to 10. `query` comes with its factor of the logits, `point_weight` is what half
-    a squared distance is multiplied by, and `pair_bias` what maps the normalised pair to its part of the logits. The
-    pair is normalised here, from whatever dtype it has, in that of `query`.
+    AlphaFold 2, Suppl. Alg. 22 lines 7 to 10. `query` comes with its factor of the logits. The pair is normalised here,
+    from whatever dtype it has, in that of `query`.
     """
-    return INVARIANT_POINT_ATTENTION(
-        query, key, value, query_points, key_points, value_points, point_weight, pair, norm, pair_bias, mask, key_mask
-    )
-
-
-def invariant_point_attention_reference(
-    query: Float[Tensor, "b h i d"],
-    key: Float[Tensor, "b h j d"],
-    value: Float[Tensor, "b h j d"],
-    query_points: Float[Tensor, "b h i q 3"],
-    key_points: Float[Tensor, "b h j q 3"],
-    value_points: Float[Tensor, "b h j p 3"],
-    point_weight: Float[Tensor, " h"],
-    pair: Float[Tensor, "b i j c_z"],
-    norm: Affine,
-    pair_bias: Affine,
-    mask: Float[Tensor, "b i"],
-    key_mask: Float[Tensor, "b j"],
-) -> Gathered:
-    """What `invariant_point_attention` means, in plain torch."""
-    distances = _squared_distances(query_points, key_points)
-    normed = layer_norm(pair.to(query.dtype), norm)
+    normed = layer_norm(pair.to(query.dtype), weights.norm)
     logits = (
         einsum(query, key, "b h i d, b h j d -> b h i j")
-        - 0.5 * rearrange(point_weight, "h -> h 1 1") * distances
-        + rearrange(linear(normed, pair_bias), "b i j h -> b h i j")
-        - MASKED * (1 - rearrange(mask, "b i -> b 1 i 1") * rearrange(key_mask, "b j -> b 1 1 j"))
+        - 0.5 * rearrange(weights.point_weight, "h -> h 1 1") * _squared_distances(query_points, key_points)
+        + rearrange(linear(normed, weights.pair_bias), "b i j h -> b h i j")
+        - MASKED_POINT * (1 - rearrange(mask, "b i -> b 1 i 1") * rearrange(key_mask, "b j -> b 1 1 j"))
     )
-    weights = logits.softmax(-1)
+    shares = logits.softmax(-1)
     return (
-        einsum(weights, value, "b h i j, b h j d -> b h i d"),
-        einsum(weights, value_points, "b h i j, b h j p x -> b h i p x"),
-        einsum(weights, normed, "b h i j, b i j c -> b h i c"),
+        einsum(shares, value, "b h i j, b h j d -> b h i d"),
+        einsum(shares, value_points, "b h i j, b h j p x -> b h i p x"),
+        einsum(shares, normed, "b h i j, b i j c -> b h i c"),
     )
 
 
 def _squared_distances(
     queries: Float[Tensor, "b h i q 3"], keys: Float[Tensor, "b h j q 3"]
 ) -> Float[Tensor, "b h i j"]:
-    """Between points of the same number, added up."""
+    """Return the squared distances between points of the same number, added up."""
     difference = rearrange(queries, "b h i q x -> b h i 1 q x") - rearrange(keys, "b h j q x -> b h 1 j q x")
     return difference.square().sum((-1, -2))
-
-
-def _by_rows(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_points: Tensor,
-    key_points: Tensor,
-    value_points: Tensor,
-    point_weight: Tensor,
-    pair: Tensor,
-    norm: Affine,
-    pair_bias: Affine,
-    mask: Tensor,
-    key_mask: Tensor,
-) -> Gathered:
-    points = query_points, key_points, value_points
-    edges = pair, norm, pair_bias
-    return invariant_point_attention_rows(query, key, value, *points, point_weight, *edges, mask, key_mask, MASKED)
-
-
-def _refusal_of_rows(query: Tensor, key: Tensor, *_: object, **__: object) -> str | None:
-    if query.dtype != torch.float32:
-        return f"{query.dtype} is left to the reference"
-    return "there is nothing to compute" if query.numel() == 0 or key.numel() == 0 else None
-
-
-INVARIANT_POINT_ATTENTION = Op(
-    "invariant_point_attention",
-    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=_by_rows),
-    Backend(name="reference", run=invariant_point_attention_reference),
-)

@@ -1,40 +1,16 @@
 """Linear maps whose arithmetic follows the activations' dtype, whatever the parameters are stored in."""
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.cpu.products import mapped
-from helixfold.ops.dispatch import Backend, Op, wants_gradient
+from helixfold.ops.card import Card
+from helixfold.ops.dispatch import Backend, operator, wants_gradient
+from helixfold.ops.multiply import refusal_of_float32
+from helixfold.ops.weights import Affine
 
 
-class Affine(NamedTuple):
-    """The parameters of a linear map, weight [out, in] and offset [out], or scale and offset [c] of a norm."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-    def to(self, dtype: torch.dtype) -> "Affine":
-        return Affine(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
-
-
-def linear(x: Float[Tensor, "*batch c_in"], parameters: Affine) -> Float[Tensor, "*batch c_out"]:
-    """The map, in the dtype of `x`."""
-    return LINEAR(x, parameters)
-
-
-def linear_reference(x: Float[Tensor, "*batch c_in"], parameters: Affine) -> Float[Tensor, "*batch c_out"]:
-    """What `linear` means, in plain torch."""
-    return torch.nn.functional.linear(x, *parameters.to(x.dtype))
-
-
-def _by_onednn(x: Tensor, parameters: Affine) -> Tensor:
-    return mapped(x.reshape(-1, x.shape[-1]), *parameters.to(x.dtype)).view(*x.shape[:-1], -1)
-
-
-def _refusal_of_onednn(x: Tensor, parameters: Affine) -> str | None:
+def _refusal_of_onednn(card: Card, x: Tensor, parameters: Affine) -> str | None:
     if x.dtype != torch.float32:
         return f"PyTorch's own map is as fast for {x.dtype}"
     if wants_gradient(x, *parameters):
@@ -42,8 +18,16 @@ def _refusal_of_onednn(x: Tensor, parameters: Affine) -> str | None:
     return "there is nothing to compute" if x.numel() == 0 else None
 
 
-LINEAR = Op(
-    "linear",
-    Backend(name="onednn", devices=("cpu",), refusal=_refusal_of_onednn, run=_by_onednn),
-    Backend(name="reference", run=linear_reference),
+def _refusal_of_float32(card: Card, x: Tensor, parameters: Affine) -> str | None:
+    return refusal_of_float32(card, x)
+
+
+@operator(
+    Backend(
+        name="float32", kinds=("cpu",), run="helixfold.ops.cpu.linear:linear_in_float32", refusal=_refusal_of_float32
+    ),
+    Backend(name="onednn", kinds=("cpu",), run="helixfold.ops.cpu.products:linear_onednn", refusal=_refusal_of_onednn),
 )
+def linear(x: Float[Tensor, "*batch c_in"], parameters: Affine) -> Float[Tensor, "*batch c_out"]:
+    """Map the channels, in the dtype of `x`."""
+    return torch.nn.functional.linear(x, *parameters.to(x.dtype))

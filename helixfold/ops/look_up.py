@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from helixfold.ops.multiply import multiply
+
 
 def look_up(table: Float[Tensor, "v c"], index: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch c"]:
     """The table's rows of these numbers: a one-hot times a matrix, without the one-hot."""
@@ -30,4 +32,4 @@ class _LookUp(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (index,) = ctx.saved_tensors
         chosen = torch.nn.functional.one_hot(index.flatten(), ctx.count).to(gradient.dtype)
-        return chosen.T @ gradient.reshape(index.numel(), -1), None
+        return multiply(chosen.T, gradient.reshape(index.numel(), -1)), None

@@ -4,51 +4,41 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.cpu.norm_linear import norm_linear_rows
-from helixfold.ops.dispatch import Backend, Op, refusal_without_triton
+from helixfold.ops.card import Card
+from helixfold.ops.dispatch import Backend, operator, refusal_of_float64, wants_gradient
 from helixfold.ops.layer_norm import layer_norm
-from helixfold.ops.linear import Affine, linear
+from helixfold.ops.linear import linear
+from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.weights import Affine
 
 
-def norm_linear(x: Float[Tensor, "*batch c_in"], norm: Affine, project: Affine) -> Float[Tensor, "*batch c_out"]:
-    """The normalised channels, mapped to a few."""
-    return NORM_LINEAR(x, norm, project)
-
-
-def norm_linear_reference(
-    x: Float[Tensor, "*batch c_in"], norm: Affine, project: Affine
-) -> Float[Tensor, "*batch c_out"]:
-    """What `norm_linear` means, in plain torch."""
-    return linear(layer_norm(x, norm), project)
-
-
-def _refusal_of_rows(x: Tensor, *_: object, **__: object) -> str | None:
-    return "float64 is left to the reference" if x.dtype == torch.float64 else None
-
-
-def _refusal_of_triton(x: Tensor, norm: Affine, project: Affine) -> str | None:
-    if reason := refusal_without_triton():
-        return reason
+def _refusal_of_triton(card: Card, x: Tensor, norm: Affine, project: Affine) -> str | None:
     if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"{x.dtype} is left to the reference"
     if x.shape[-1] not in (64, 128, 256):
         return f"{x.shape[-1]} channels are not 64, 128 or 256"
-    if len(project.weight) > 64:
+    # The outputs of a tile.
+    most = next((size for size in (16, 32, 64) if len(project.weight) <= size), None)
+    if most is None:
         return f"{len(project.weight)} outputs are more than 64"
     if x.ndim > 4 or x.stride(-1) != 1 or 0 in x.shape:
         return "the stream is empty, has more than four dimensions or its channels do not follow each other"
-    return None
+    return refusal_of_kernels(
+        card, f"norm_linear-{x.element_size()}-{x.shape[-1]}-{most}", gradients=wants_gradient(x, *norm, *project)
+    )
 
 
-def _by_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
-    from helixfold.ops.triton.norm_linear import norm_linear_triton  # noqa: PLC0415 (triton is there with CUDA only)
-
-    return norm_linear_triton(x, norm, project)
-
-
-NORM_LINEAR = Op(
-    "norm_linear",
-    Backend(name="triton", devices=("cuda",), refusal=_refusal_of_triton, run=_by_triton),
-    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=norm_linear_rows),
-    Backend(name="reference", run=norm_linear_reference),
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.norm_linear:norm_linear_triton",
+        refusal=_refusal_of_triton,
+    ),
+    Backend(
+        name="rows", kinds=("cpu",), run="helixfold.ops.cpu.norm_linear:norm_linear_rows", refusal=refusal_of_float64
+    ),
 )
+def norm_linear(x: Float[Tensor, "*batch c_in"], norm: Affine, project: Affine) -> Float[Tensor, "*batch c_out"]:
+    """Normalise the channels and map them to a few (AlphaFold 2, Suppl. Alg. 7 line 3, Alg. 10 lines 1 and 2)."""
+    return linear(layer_norm(x, norm), project)

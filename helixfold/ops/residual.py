@@ -4,34 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.dispatch import Backend, Op, refusal_without_triton, wants_gradient
+from helixfold.ops.card import Card
+from helixfold.ops.dispatch import Backend, operator, wants_gradient
+from helixfold.ops.triton.refusal import refusal_of_kernels
 
 
-def add_change(
-    stream: Float[Tensor, "b i j c"],
-    change: Float[Tensor, "b i j c"],
-    kept: Float[Tensor, "b #i #j c"] | None = None,
-) -> Float[Tensor, "b i j c"]:
-    """A new stream: the old one, which is not changed, plus `change` times `kept`, a mask shared by rows or columns."""
-    return ADD_CHANGE(stream, change, kept)
-
-
-def add_change_reference(
-    stream: Float[Tensor, "b i j c"],
-    change: Float[Tensor, "b i j c"],
-    kept: Float[Tensor, "b #i #j c"] | None = None,
-) -> Float[Tensor, "b i j c"]:
-    """What `add_change` means, in plain torch."""
-    return stream + change if kept is None else torch.addcmul(stream, change, kept)
-
-
-def _by_triton(stream: Tensor, change: Tensor, kept: Tensor | None = None) -> Tensor:
-    from helixfold.ops.triton.residual import add_change_triton  # noqa: PLC0415 (triton is there with CUDA only)
-
-    return add_change_triton(stream, change, kept)
-
-
-def _refusal_of_triton(stream: Tensor, change: Tensor, kept: Tensor | None = None) -> str | None:
+def _refusal_of_triton(card: Card, stream: Tensor, change: Tensor, kept: Tensor | None = None) -> str | None:
     if torch.float64 in (stream.dtype, change.dtype) or stream.dtype != change.dtype:
         return "float64 and mixed dtypes are left to the reference"
     if kept is None and stream.stride() == change.stride():
@@ -40,11 +18,21 @@ def _refusal_of_triton(stream: Tensor, change: Tensor, kept: Tensor | None = Non
         return "it takes rows whose channels follow each other"
     if wants_gradient(kept):
         return "the mask wants a gradient"
-    return refusal_without_triton()
+    return refusal_of_kernels(card)
 
 
-ADD_CHANGE = Op(
-    "add_change",
-    Backend(name="triton", devices=("cuda",), refusal=_refusal_of_triton, run=_by_triton),
-    Backend(name="reference", run=add_change_reference),
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.residual:add_change_triton",
+        refusal=_refusal_of_triton,
+    )
 )
+def add_change(
+    stream: Float[Tensor, "b i j c"],
+    change: Float[Tensor, "b i j c"],
+    kept: Float[Tensor, "b #i #j c"] | None = None,
+) -> Float[Tensor, "b i j c"]:
+    """Return the stream, which is not changed, plus `change` times `kept`, a mask that rows or columns share."""
+    return stream + change if kept is None else torch.addcmul(stream, change, kept)

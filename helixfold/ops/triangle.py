@@ -3,120 +3,88 @@
 Channels lead in operands, so that the sum over the third residue is one matrix product for each channel.
 """
 
-import torch
+from typing import Any
+
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.ops.cpu.triangle import triangle_multiplication_rows, triangle_operand_rows
-from helixfold.ops.dispatch import Backend, Op, refusal_of_wide_products, refusal_without_triton
+from helixfold.ops.card import Card
+from helixfold.ops.dispatch import Backend, operator, refusal_of_float64, refusal_of_wide_products, wants_gradient
 from helixfold.ops.layer_norm import layer_norm
-from helixfold.ops.linear import Affine, linear
+from helixfold.ops.linear import linear
+from helixfold.ops.triton.refusal import refusal_of_kernels
+from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 
+def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *given: Any) -> str | None:
+    if reason := refusal_of_wide_products(card, pair):
+        return reason
+    *others, weights = given
+    channels = pair.shape[-1], *(len(affine.weight) for affine in weights)
+    if odd := [each for each in channels if each not in (16, 32, 64, 128)]:
+        return f"{odd[0]} channels are not 16, 32, 64 or 128"
+    if any(affine.bias is None for affine in weights):
+        return "maps without offset are left to the reference"
+    if pair.stride(-1) != 1 or 0 in pair.shape:
+        return "the pair is empty or its channels do not follow each other"
+    gradients = wants_gradient(pair, *others, *(each for affine in weights for each in affine))
+    return refusal_of_kernels(card, f"triangle-{max(channels)}", gradients=gradients)
+
+
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.triangle:triangle_operand_triton",
+        refusal=_refusal_of_triton,
+    ),
+    Backend(
+        name="rows",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.triangle:triangle_operand_rows",
+        refusal=refusal_of_float64,
+    ),
+)
 def triangle_operand(
-    pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"], norm: Affine, project: Affine, gate: Affine
+    pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"], weights: TriangleOperandWeights
 ) -> Float[Tensor, "b c j k"]:
-    """A gated projection of every edge, zero where the mask is (AlphaFold 2, Suppl. Alg. 11 and 12, lines 1 and 2)."""
-    return TRIANGLE_OPERAND(pair, mask, norm, project, gate)
+    """Project every edge and gate it, with zeros where the mask is zero.
+
+    AlphaFold 2, Suppl. Alg. 11 and 12, lines 1 and 2.
+    """
+    return _operand(layer_norm(pair, weights.norm), mask, weights.project, weights.gate)
 
 
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.triangle:triangle_multiplication_triton",
+        refusal=_refusal_of_triton,
+    ),
+    Backend(
+        name="rows",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.triangle:triangle_multiplication_rows",
+        refusal=refusal_of_float64,
+    ),
+)
 def triangle_multiplication(
     pair: Float[Tensor, "b i k c_z"],
     mask: Float[Tensor, "b i k"],
     right: Float[Tensor, "b c j k"],
-    norm_in: Affine,
-    left: Affine,
-    left_gate: Affine,
-    norm_out: Affine,
-    out: Affine,
-    gate: Affine,
+    weights: TriangleWeights,
 ) -> Float[Tensor, "b i j c_z"]:
-    """Edges ij from the edges ik and the operand of the edges jk (Suppl. Alg. 11 and 12, lines 2 to 4).
+    """Update edges ij from the edges ik and the operand of the edges jk (Suppl. Alg. 11 and 12, lines 2 to 4).
 
     There are as many j as k.
     """
-    return TRIANGLE_MULTIPLICATION(pair, mask, right, norm_in, left, left_gate, norm_out, out, gate)
-
-
-def triangle_operand_reference(
-    pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"], norm: Affine, project: Affine, gate: Affine
-) -> Float[Tensor, "b c j k"]:
-    """What `triangle_operand` means, in plain torch."""
-    return _operand(layer_norm(pair, norm), mask, project, gate)
-
-
-def triangle_multiplication_reference(
-    pair: Float[Tensor, "b i k c_z"],
-    mask: Float[Tensor, "b i k"],
-    right: Float[Tensor, "b c j k"],
-    norm_in: Affine,
-    left: Affine,
-    left_gate: Affine,
-    norm_out: Affine,
-    out: Affine,
-    gate: Affine,
-) -> Float[Tensor, "b i j c_z"]:
-    """What `triangle_multiplication` means, in plain torch."""
-    x = layer_norm(pair, norm_in)
-    product = rearrange(_operand(x, mask, left, left_gate) @ right.mT, "b c i j -> b i j c")
-    return linear(layer_norm(product, norm_out), out) * linear(x, gate).sigmoid()
+    x = layer_norm(pair, weights.norm_in)
+    product = rearrange(_operand(x, mask, weights.left, weights.left_gate) @ right.mT, "b c i j -> b i j c")
+    return linear(layer_norm(product, weights.norm_out), weights.out) * linear(x, weights.gate).sigmoid()
 
 
 def _operand(x: Tensor, mask: Tensor, project: Affine, gate: Affine) -> Tensor:
     gated = linear(x, project) * linear(x, gate).sigmoid() * mask[..., None].to(x.dtype)
     return rearrange(gated, "b i k c -> b c i k").contiguous()
-
-
-def _refusal_of_rows(pair: Tensor, *_: object, **__: object) -> str | None:
-    return "float64 is left to the reference" if pair.dtype == torch.float64 else None
-
-
-def _refusal_of_triton(pair: Tensor, *given: object, **named: object) -> str | None:
-    if reason := refusal_without_triton() or refusal_of_wide_products(pair):
-        return reason
-    affines = [each for each in (*given, *named.values()) if isinstance(each, Affine)]
-    for channels in (pair.shape[-1], *(len(affine.weight) for affine in affines)):
-        if channels not in (16, 32, 64, 128):
-            return f"{channels} channels are not 16, 32, 64 or 128"
-    if any(affine.bias is None for affine in affines):
-        return "maps without offset are left to the reference"
-    if pair.stride(-1) != 1 or 0 in pair.shape:
-        return "the pair is empty or its channels do not follow each other"
-    return None
-
-
-def _operand_by_triton(pair: Tensor, mask: Tensor, norm: Affine, project: Affine, gate: Affine) -> Tensor:
-    from helixfold.ops.triton.triangle import triangle_operand_triton  # noqa: PLC0415 (triton is there with CUDA only)
-
-    return triangle_operand_triton(pair, mask, norm, project, gate)
-
-
-def _multiplication_by_triton(
-    pair: Tensor,
-    mask: Tensor,
-    right: Tensor,
-    norm_in: Affine,
-    left: Affine,
-    left_gate: Affine,
-    norm_out: Affine,
-    out: Affine,
-    gate: Affine,
-) -> Tensor:
-    from helixfold.ops.triton.triangle import triangle_multiplication_triton  # noqa: PLC0415 (as above)
-
-    return triangle_multiplication_triton(pair, mask, right, norm_in, left, left_gate, norm_out, out, gate)
-
-
-TRIANGLE_OPERAND = Op(
-    "triangle_operand",
-    Backend(name="triton", devices=("cuda",), refusal=_refusal_of_triton, run=_operand_by_triton),
-    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=triangle_operand_rows),
-    Backend(name="reference", run=triangle_operand_reference),
-)
-TRIANGLE_MULTIPLICATION = Op(
-    "triangle_multiplication",
-    Backend(name="triton", devices=("cuda",), refusal=_refusal_of_triton, run=_multiplication_by_triton),
-    Backend(name="rows", devices=("cpu",), refusal=_refusal_of_rows, run=triangle_multiplication_rows),
-    Backend(name="reference", run=triangle_multiplication_reference),
-)

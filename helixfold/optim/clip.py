@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor
 
-from helixfold.ops.fused_adam import LINE
+from helixfold.ops.constants import LINE
 
 # Elements whose squares are added up in float32.
 ROW = 1024

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
-from helixfold.ops.fused_adam import LINE, AdamBuffers, AdamStep, fused_adam
+from helixfold.ops.adam import AdamBuffers, AdamStep
+from helixfold.ops.constants import LINE
+from helixfold.ops.fused_adam import fused_adam
 from helixfold.optim import adagc, clip
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.layout import lay_out

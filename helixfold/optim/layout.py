@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
-from helixfold.ops.fused_adam import LINE
+from helixfold.ops.constants import LINE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from helixfold.ops.fused_adam import LINE
+from helixfold.ops.constants import LINE
 from helixfold.optim.config import MuonConfig
 from helixfold.optim.layout import Layout, Slot
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
-from helixfold.ops.fused_adam import LINE
+from helixfold.ops.constants import LINE
 from helixfold.optim import clip
 from helixfold.optim.config import OuterConfig, PenaltyConfig
 from helixfold.optim.flat import FlatOptimizer

@@ -6,53 +6,50 @@ product, the other one the second half; then they tell each other what the pair 
 """
 
 from collections.abc import Callable
-from typing import cast
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from helixfold.execution.stand_in import StandIn, replace_method
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.evoformer import EvoformerBlock, EvoformerStack, Streams
-from helixfold.model.update import Executor, Source, Update
-from helixfold.parallel.collectives import Channel, Traffic
+from helixfold.model.evoformer import EvoformerBlock, Streams
+from helixfold.model.update import ContextInput, Executor, Stream, Update, as_tensor
+from helixfold.parallel.collectives import Channel
 from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
-from helixfold.parallel.shard import Shard, sharded
+from helixfold.parallel.shard import Shard
 
 MSA_RANK = 0
 
 
-def divide_blocks(model: AlphaFold, mesh: Mesh) -> Traffic:
-    """Have this rank compute its half of every block of the model; what its ranks send each other is counted.
+def divide_blocks(model: AlphaFold, channel: Channel) -> None:
+    """Have this rank compute its half of every block of the model, and tell the other rank over the channel.
 
-    Raises `ConfigError` if the halves of a block depend on each other. To be called before recompute is chosen.
+    Raises `ConfigError` if the halves of a block depend on each other.
     """
-    traffic = Traffic()
-    if mesh.branch.size == 1:
-        return traffic
-    Layout(bp=mesh.branch.size).require_blocks(model.config)
-    channel = Channel(mesh.branch, traffic)
+    Layout(bp=channel.group.size).require_blocks(model.config)
     for stack in (model.extra_msa_stack, model.evoformer):
         for block in stack.blocks:
-            _replace(block, _Half(cast(EvoformerBlock, block), channel))
+            assert isinstance(block, EvoformerBlock)
+            replace_method(block, "forward", partial(_Half, block, channel))
     # The extra MSA ends with its stack.
-    _replace(model.evoformer, _Reunited(model.evoformer, channel))
-    return traffic
+    replace_method(model.evoformer, "forward", partial(_Reunited, channel))
 
 
-class _Half:
+class _Half(StandIn):
     """A block's forward on one of two ranks. The other one's MSA is not known here, nor touched."""
 
-    def __init__(self, block: EvoformerBlock, channel: Channel) -> None:
+    def __init__(self, block: EvoformerBlock, channel: Channel, method: Callable[..., Streams]) -> None:
+        super().__init__(method)
         self.block, self.channel = block, channel
 
-    def __call__(self, run: Executor, msa: Tensor, pair: Tensor, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
+    def __call__(self, run: Executor, msa: Stream, pair: Stream, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
         block, skip = self.block, _Draws()
         if self.channel.group.rank == MSA_RANK:
             msa = block.msa_half(run, msa, pair, msa_mask, pair_mask)
             block.pair_half(skip, pair, pair_mask)
             nothing = _with_part(pair, torch.zeros_like(_part(pair)))
-            own = run(block.outer_product_mean, nothing, pair_mask, source=(msa, msa_mask))
+            own = run(block.outer_product_mean, nothing, pair_mask, context_from=(msa, msa_mask))
         else:
             block.msa_half(skip, msa, pair, msa_mask, pair_mask)
             own = block.pair_half(run, pair, pair_mask)
@@ -60,14 +57,15 @@ class _Half:
         return msa, _with_part(own, part + self.channel.swap(part).wait())
 
 
-class _Reunited:
+class _Reunited(StandIn):
     """A stack's forward, after which both ranks have its MSA."""
 
-    def __init__(self, stack: EvoformerStack, channel: Channel) -> None:
-        self.forward, self.channel = stack.forward, channel
+    def __init__(self, channel: Channel, method: Callable[..., Streams]) -> None:
+        super().__init__(method)
+        self.channel = channel
 
-    def __call__(self, run: Executor, msa: Tensor, pair: Tensor, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
-        msa, pair = self.forward(run, msa, pair, msa_mask, pair_mask)
+    def __call__(self, run: Executor, msa: Stream, pair: Stream, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
+        msa, pair = self.method(run, msa, pair, msa_mask, pair_mask)
         cut = 2  # Along columns, as its last updates leave it on the rank that computed them.
         return _with_part(msa, self.channel.spread(_part(msa, cut), MSA_RANK).wait(), cut), pair
 
@@ -75,25 +73,20 @@ class _Reunited:
 class _Draws(Executor):
     """Draws the random numbers of updates that another rank computes, so that all ranks draw the same."""
 
-    def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
-        update.kept(stream.shape, dtype=stream.dtype, device=stream.device)
+    def __call__(
+        self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
+    ) -> Stream:
+        update.dropout_mask(stream.shape, dtype=stream.dtype, device=stream.device)
         return stream
 
-    def each(self, make: Callable[..., Tensor], *along: Tensor, workspace: int, into: Tensor | None = None) -> Tensor:
+    def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Stream:
         raise NotImplementedError("blocks make no streams")
 
 
-def _part(stream: Tensor, cut: int = 1) -> Tensor:
-    """What this rank has of a stream."""
-    shard = sharded(stream)
-    return stream if shard is None else shard.along(cut)
+def _part(stream: Stream, cut: int = 1) -> Tensor:
+    """Return what this rank has of a stream."""
+    return as_tensor(stream.along(cut) if isinstance(stream, Shard) else stream)
 
 
-def _with_part(stream: Tensor, part: Tensor, cut: int = 1) -> Tensor:
-    shard = sharded(stream)
-    return part if shard is None else cast(Tensor, Shard(shard.channel, shard.shape, part, cut))
-
-
-def _replace(module: torch.nn.Module, forward: Callable[..., Streams]) -> None:
-    """Python finds it before the class's."""
-    setattr(module, "forward", forward)  # noqa: B010 (a method may not be assigned to)
+def _with_part(stream: Stream, part: Tensor, cut: int = 1) -> Stream:
+    return Shard(stream.channel, stream.shape, part, cut) if isinstance(stream, Shard) else part

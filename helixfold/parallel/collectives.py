@@ -15,6 +15,8 @@ from torch import Tensor
 from helixfold.parallel.mesh import Group
 
 Kind = Literal["all_to_all", "all_gather", "reduce_scatter", "swap", "broadcast", "reduce"]
+# Those between the ranks of two branches; the others are between ranks that cut streams.
+BETWEEN_BRANCHES: frozenset[Kind] = frozenset({"swap", "broadcast", "reduce"})
 _ADJOINT: dict[Kind, Kind] = {
     "all_to_all": "all_to_all",
     "all_gather": "reduce_scatter",
@@ -32,6 +34,7 @@ class Traffic:
     def __init__(self) -> None:
         self.calls: Counter[Kind] = Counter()
         self.sent: Counter[Kind] = Counter()
+        self.messages: list[tuple[Kind, int]] = []  # of pretended groups, each with its bytes
 
 
 class Channel:
@@ -57,36 +60,59 @@ class Channel:
         """What the rank `source` has, of the same shape, on every rank."""
         return Pending(self, "broadcast", own, source)
 
-    def start(self, kind: Kind, tensor: Tensor, root: int) -> tuple[Tensor, dist.Work]:
+    def start(self, kind: Kind, tensor: Tensor, root: int) -> "tuple[Tensor, dist.Work | _Done]":
         """The memory that a collective will fill, and the collective."""
         n, group = self.group.size, self.group.handle
         tensor = tensor.contiguous()
+        if group is None:
+            return self._pretend(kind, tensor, root), _Done()
         options: dict[str, Any] = {"group": group, "async_op": True}
-        size, others = tensor.nbytes, n - 1
         if kind == "all_to_all":
-            found, size = torch.empty_like(tensor), size // n
+            found = torch.empty_like(tensor)
             work = dist.all_to_all_single(found, tensor, **options)
         elif kind == "all_gather":
             found = tensor.new_empty(n, *tensor.shape)
             work = _all_gather(found.view(-1), tensor.view(-1), **options)
         elif kind == "reduce_scatter":
-            found, size = tensor.new_empty(tensor.shape[1:]), size // n
+            found = tensor.new_empty(tensor.shape[1:])
             work = _reduce_scatter(found.view(-1), tensor.view(-1), **options)
         elif kind == "swap":
             found = torch.empty_like(tensor)
-            to_other = [0, tensor.numel()] if self.group.rank == 0 else [tensor.numel(), 0]
+            # A group of one has itself as the other.
+            to_other = [0] * n
+            to_other[-1 - self.group.rank] = tensor.numel()
             work = dist.all_to_all_single(found.view(-1), tensor.view(-1), to_other, to_other, **options)
         elif kind == "broadcast":
             found = tensor.clone()
             work = dist.broadcast(found, group_src=root, **options)
-            others *= self.group.rank == root
         else:
             found = tensor.clone()
             work = dist.reduce(found, group_dst=root, **options)
-            others = int(self.group.rank != root)
+        self._count(kind, tensor, root)
+        return found, work
+
+    def _pretend(self, kind: Kind, tensor: Tensor, root: int) -> Tensor:
+        """Return memory as a collective fills it, for a group whose other ranks are not there, and count its bytes."""
+        self.traffic.messages.append((kind, self._count(kind, tensor, root)))
+        n = self.group.size
+        if kind == "all_gather":
+            return tensor.new_zeros(n, *tensor.shape)
+        return tensor.new_zeros(tensor.shape[1:] if kind == "reduce_scatter" else tensor.shape)
+
+    def _count(self, kind: Kind, tensor: Tensor, root: int) -> int:
+        n, rank = self.group.size, self.group.rank
+        others = {"broadcast": (n - 1) * (rank == root), "reduce": int(rank != root)}.get(kind, n - 1)
+        size = tensor.nbytes // n if kind in ("all_to_all", "reduce_scatter") else tensor.nbytes
         self.traffic.calls[kind] += 1
         self.traffic.sent[kind] += size * others
-        return found, work
+        return size * others
+
+
+class _Done:
+    """A collective that nobody need wait for."""
+
+    def wait(self) -> None:
+        """Return at once."""
 
 
 class Pending:
@@ -94,7 +120,7 @@ class Pending:
 
     def __init__(self, channel: Channel, kind: Kind, tensor: Tensor, root: int = 0) -> None:
         self.channel, self.kind, self.root = channel, kind, root
-        self._under_way: tuple[Tensor, Tensor, dist.Work] | None = None
+        self._under_way: tuple[Tensor, Tensor, dist.Work | _Done] | None = None
         # The graph leads from the call that starts to the one that waits, by a tensor of nothing.
         self._token = _Start.apply(tensor, self)
 

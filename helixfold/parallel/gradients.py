@@ -61,7 +61,7 @@ class GradientRule:
             buckets(optimizer.gradient_sum, 0, elements), places, mesh.world, dtype, before=self._add_to_sum
         )
         self._of_sample = Queue(gradients, places, mesh.sample, dtype)
-        if mesh.size > 1:
+        if mesh.world.talks:
             for parameter, _, _ in places:
                 parameter.register_post_accumulate_grad_hook(self._arrived)
 
@@ -74,15 +74,15 @@ class GradientRule:
         """Add the gradient of a part to the sum, and with this rank's last part of a step sum it over all ranks."""
         optimizer = self._optimizer
         by_sample = optimizer.config.clipping == "sample"
-        if by_sample and self.replicas > 1:
+        if by_sample and self._mesh.sample.talks:
             self._fill(self._of_sample, loss)
             for bucket in self._of_sample.received():
                 bucket.values.div_(self.replicas)
-        elif last and self._mesh.size > 1 and not by_sample:
+        elif last and self._mesh.world.talks and not by_sample:
             self._fill(self._sums, loss)
         else:
             loss.backward()
-        if not last or self._mesh.size == 1:
+        if not last or not self._mesh.world.talks:
             optimizer.collect()
             return
         self._scale = optimizer.clip_part()

@@ -28,11 +28,20 @@ _MEETING = 60.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Some ranks that talk to each other, and this one's place among them; `handle` is None for one that is alone."""
+    """Some ranks that talk to each other, and this one's place among them.
+
+    `handle` is None for a rank that is alone, and for one whose other ranks are pretended: collectives then send
+    nothing, and are counted.
+    """
 
     rank: int = 0
     size: int = 1
     handle: dist.ProcessGroup | None = None
+
+    @property
+    def talks(self) -> bool:
+        """Whether collectives are called: in a group of several ranks, or of one that was made with them."""
+        return self.size > 1 or self.handle is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +64,36 @@ class Mesh:
     sample: Group = field(default_factory=Group)
 
     @classmethod
-    def alone(cls, device: torch.device | str = "cpu") -> "Mesh":
-        return cls(rank=0, size=1, device=torch.device(device))
+    def alone(cls, device: torch.device | str = "cpu", *, collectives: bool = False) -> "Mesh":
+        """Return the mesh of this process alone.
+
+        With `collectives` it goes through all of them nevertheless, as a group of one, so that one device can test
+        them; `leave` ends that.
+        """
+        place = torch.device(device)
+        if not collectives:
+            return cls(rank=0, size=1, device=place)
+        backend = "nccl" if place.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        group = Group(handle=dist.group.WORLD)
+        return cls(rank=0, size=1, device=place, world=group, data=group, branch=group, axial=group, sample=group)
+
+    @classmethod
+    def pretended(cls, layout: Layout, branch_rank: int = 0, device: torch.device | str = "meta") -> "Mesh":
+        """Return the mesh of one rank of a layout whose other ranks are not there.
+
+        The model then computes this rank's share, and what it would send is counted: for forecasts, on the meta device,
+        and for readings of time. The ranks of a sample have equal shares but for their branch.
+        """
+        return cls(
+            rank=branch_rank * layout.dap,
+            size=layout.ranks,
+            device=torch.device(device),
+            layout=layout,
+            branch=Group(rank=branch_rank, size=layout.bp),
+            axial=Group(size=layout.dap),
+            sample=Group(rank=branch_rank * layout.dap, size=layout.sharing),
+        )
 
     @property
     def is_first(self) -> bool:

@@ -9,23 +9,22 @@ import torch
 
 from helixfold.config import ModelConfig
 from helixfold.execution.available import available_memory
-from helixfold.execution.memory import PassSize
-from helixfold.execution.policy import gib
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.execution.recompute_policy import TrainingNeeds, no_room, settled
 from helixfold.inference import DTYPES
 from helixfold.model.alphafold import AlphaFold
-from helixfold.parallel.footprint import shared
+from helixfold.ops.card import CARDS, Card
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
+from helixfold.planning.recompute_choice import TrainingNeeds, no_room, settled
+from helixfold.planning.size import PassSize, gib
+from helixfold.planning.training import ALONE
 from helixfold.training.config import TrainingConfig
 
 _FLOAT = 4
-ALONE = Layout()
 
 
-def needs(config: TrainingConfig) -> TrainingNeeds:
-    """What each rank of a run takes."""
+def needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: Layout = ALONE) -> TrainingNeeds:
+    """Return what each rank of a run takes on a card, where those of a sample share it as the layout says."""
     sizes = config.example.sizes()
     return TrainingNeeds(
         model=config.model,
@@ -40,10 +39,12 @@ def needs(config: TrainingConfig) -> TrainingNeeds:
         ),
         samples=config.micro_batch,
         state=_state(config),
+        card=card,
+        layout=layout,
     )
 
 
-def with_settled_recompute(config: TrainingConfig, memory: int, layout: Layout = ALONE) -> TrainingConfig:
+def with_settled_recompute(config: TrainingConfig, memory: int, card: Card, layout: Layout = ALONE) -> TrainingConfig:
     """The run with every "auto" of `recompute` replaced by what costs the least time of all that fits into `memory`.
 
     A rank of the `layout` may have less to keep than one that is alone. Raises `ConfigError` if nothing fits, with what
@@ -51,7 +52,7 @@ def with_settled_recompute(config: TrainingConfig, memory: int, layout: Layout =
     """
     if config.recompute.is_settled:
         return config
-    wanted = shared(needs(config), layout)
+    wanted = needs(config, card, layout)
     found = settled(config.recompute, wanted, memory)
     if found is None:
         raise no_room(config.recompute, wanted, memory)
@@ -67,15 +68,15 @@ def memory_of_each(mesh: Mesh) -> int:
     return int(min(each["free"] for each in everyone)) // sharing
 
 
-def remark(config: TrainingConfig, memory: int, layout: Layout) -> str:
-    """What was settled, for the log."""
-    peak = gib(shared(needs(config), layout).peak(config.recompute))
+def remark(config: TrainingConfig, memory: int, card: Card, layout: Layout) -> str:
+    """Return what was settled, for the log."""
+    peak = gib(needs(config, card, layout).peak(config.recompute))
     return f"recomputes {config.recompute}: predicted to take {peak} of the {gib(memory)} that there are"
 
 
-def table(config: TrainingConfig, memory: int) -> Iterator[str]:
+def table(config: TrainingConfig, memory: int, card: Card) -> Iterator[str]:
     """The lines of a dry run: what would be taken by what is recomputed, and what is chosen."""
-    wanted = needs(config)
+    wanted = needs(config, card)
     size = wanted.size
     yield (
         f"one part of a batch, {config.micro_batch} x {size.residues} residues, {size.msa_rows} + {size.templates} + "
@@ -83,18 +84,18 @@ def table(config: TrainingConfig, memory: int) -> Iterator[str]:
     )
     rows = {keep: RecomputeConfig.everywhere(keep) for keep in ("none", "inputs", "block")}
     rows["as set"] = config.recompute
-    stages = list(wanted.estimate(rows["none"]).stages)
+    stages = list(wanted.forecast(rows["none"]).stages)
     yield f"{'recompute':10}{'state':>8}{''.join(f'{stage:>12}' for stage in stages)}{'in all':>9}{'fits':>6}"
     for name, keep in rows.items():
         if not keep.is_settled:
             continue
-        found = wanted.estimate(keep).stages
+        found = wanted.forecast(keep).stages
         cells = "".join(f"{_number(config.micro_batch * found[stage]):>12}" for stage in stages)
         fits = "yes" if wanted.needed(keep) <= memory else "no"
         yield f"{name:10}{_number(wanted.state):>8}{cells}{_number(wanted.peak(keep)):>9}{fits:>6}"
     if config.recompute.is_settled:
         return
-    chosen = with_settled_recompute(config, memory).recompute
+    chosen = with_settled_recompute(config, memory, card).recompute
     yield f"chosen for {gib(memory)}: {chosen}, {_number(wanted.peak(chosen))} GiB in all"
 
 

@@ -19,15 +19,13 @@ from data_pipeline.config import ConfigError
 from data_pipeline.datasets.examples import ChainStore, TrainingDataset
 from data_pipeline.datasets.held_out import WithoutHeldOut
 from data_pipeline.errors import InputError
-from helixfold.execution.recompute import recompute
-from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.card import card_of
 from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.optim.schedule import learning_rate
-from helixfold.parallel.axial import on_mesh
-from helixfold.parallel.branch import divide_blocks
 from helixfold.parallel.gradients import GradientRule
 from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.parallelize import parallelize
 from helixfold.stages import peak_memory
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig
@@ -89,8 +87,9 @@ class Trainer:
         self._notes: dict[str, list[str]] = {}
         if not config.recompute.is_settled:
             memory = memory_of_each(mesh)
-            config = with_settled_recompute(config, memory, mesh.layout)
-            self._notes["recompute"] = [remark(config, memory, mesh.layout)]
+            card = card_of(mesh.device)
+            config = with_settled_recompute(config, memory, card, mesh.layout)
+            self._notes["recompute"] = [remark(config, memory, card, mesh.layout)]
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers
         seen = WithoutHeldOut(store=store, names=held_out) if held_out else store
@@ -102,9 +101,7 @@ class Trainer:
             batch_size=config.micro_batch,
         )
         self.model = _new_model(config, initial, mesh.device)
-        divide_blocks(self.model, mesh)
-        recompute(self.model, config.recompute)
-        self._run_updates = on_mesh(mesh, Whole())
+        self._run_updates = parallelize(self.model, mesh, config.recompute).run
         self.optimizer = FlatOptimizer(
             self.model,
             config.optimizer,

@@ -1,13 +1,13 @@
-"""A training run as the planner of layouts sees it."""
+"""A training run as a workload whose layouts can be compared."""
 
 from helixfold.inference import DTYPES
-from helixfold.parallel.planner import Workload
+from helixfold.planning.layouts import Workload
 from helixfold.training.config import TrainingConfig
 from helixfold.training.memory import needs, parameter_count
 
 
 def workload(config: TrainingConfig) -> Workload:
-    """What a step of this run takes, on however many ranks."""
+    """Return what a step of this run takes, on however many ranks."""
     return Workload(
         needs=needs(config),
         recompute=config.recompute,

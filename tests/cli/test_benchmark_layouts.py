@@ -6,8 +6,8 @@ import pytest
 
 from helixfold.cli import benchmark_layouts
 from helixfold.cli.main import main
-from helixfold.parallel import probe
 from helixfold.parallel.mesh import Mesh
+from helixfold.planning.training import PARTS, Pass
 
 
 def test_a_step_stands_beside_its_prediction(
@@ -18,13 +18,13 @@ def test_a_step_stands_beside_its_prediction(
         return function(Mesh.alone(), *arguments)
 
     monkeypatch.setattr(benchmark_layouts, "on_ranks", alone)
-    monkeypatch.setattr(probe, "least_seconds", lambda action, device: action() or 0.01)
+    monkeypatch.setattr(Pass, "seconds", lambda *_, learns: dict.fromkeys(PARTS, 0.02 if learns else 0.01))
     sizes = ["--residues", "8", "--rows", "2", "--extra-rows", "2", "--blocks", "1", "--repeats", "1"]
     assert main(["benchmark", "layouts", "--preset", "tiny", "--ranks", "1", *sizes]) == 0
     row = capsys.readouterr().out.splitlines()[-1].split()
     assert row[0] == "dp=1,bp=1,dap=1"
     measured, predicted, ratio = map(float, row[1:4])
     assert measured > 0
-    # Two passes of two blocks and a template's, all of whose updates were said to take a hundredth of a second.
-    assert predicted == pytest.approx(0.01 * (2 * (9 + 9 + 5) + 2), abs=0.011)
+    # A pass that learns and one before it, whose six parts were said to take two hundredths of a second and one.
+    assert predicted == pytest.approx(6 * (0.02 + 0.01), abs=0.011)
     assert ratio == pytest.approx(predicted / measured, rel=0.5)

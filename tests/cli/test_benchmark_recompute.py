@@ -47,18 +47,19 @@ def test_every_point_stands_beside_its_prediction(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(benchmark_recompute, "measure", fake)
-    monkeypatch.setattr(Point, "predicted", lambda point: 55 * MIB)
-    options = ["--stages", "initial_training", "--dtypes", "float32"]
+    monkeypatch.setattr(Point, "predicted", lambda point: (50 + 5 * point.blocks) * MIB)
+    sizes = ["--crop", "40", "--rows", "8", "--extra-rows", "8"]
+    options = ["--stages", "initial_training", "--dtypes", "float32", *sizes]
     assert main(["benchmark", "recompute", *options]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "initial_training: 256 residues, 128 rows, 1,024 extra rows" in lines
+    assert "initial_training: 40 residues, 8 rows, 8 extra rows" in lines
     rows = [line.split() for line in lines if line.startswith(("evoformer", "extra_msa", "tiny"))]
     assert [row[:3] for row in rows] == [
         [part, "float32", keep]
         for part in ("evoformer", "extra_msa", "tiny")
         for keep in ("plain,", "none", "inputs", "block")
     ]
-    assert rows[0] == ["evoformer", "float32", "plain,", "none", "110", "10"]
+    assert rows[0] == ["evoformer", "float32", "plain,", "none", "110", "55", "0.50", "10", "5", "0.50"]
     assert rows[2][3:7] == ["105", "55", "0.52", "5"]
     assert rows[-1][3:] == ["50", "55", "1.10"]
     whole = lines[next(index for index, line in enumerate(lines) if line.startswith("all of model_1, float32")) :]

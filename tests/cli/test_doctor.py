@@ -94,10 +94,21 @@ def test_each_operator_is_shown_with_its_backend_and_why_no_other(
     assert len(said["triangle multiplication, outgoing"].splitlines()) == 2
     assert "memory that tensors leave" in said
 
-    monkeypatch.setattr("helixfold.ops.dispatch._triton_is_there", lambda: False)
-    said = operators(capsys, "--length", 16, "--rows", 4, "--device", "cuda")
-    assert said["Adam, moving average, all parameters"] == "fused_adam: chunks (triton: triton is not installed)\n"
+
+def test_operators_of_a_card_that_is_not_here_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What the card would use does not depend on what is installed here.
+    monkeypatch.setattr("helixfold.ops.triton.refusal.triton_is_there", lambda: False)
+    size = "--length", 384, "--rows", 512, "--dtype", "bfloat16"
+    said = operators(capsys, *size, "--device", "h200")
+    assert said["Adam, moving average, all parameters"] == "fused_adam: triton\n"
+    assert said["MSA transition"] == "transition: triton\n"
     assert "memory that tensors leave" not in said
+    said = operators(capsys, *size, "--device", "a100")
+    assert "transition: triton, in prediction\n" in said["MSA transition"]
+    assert "reference (triton: its kernels need 168 KiB of shared memory, the card has 163" in said["MSA transition"]
+    assert "need compute capability 8.0" in operators(capsys, *size, "--device", "t4")["MSA transition"]
 
 
 def test_the_allocator_that_cannot_be_told_is_named(
@@ -112,8 +123,8 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("helixfold.cli.doctor.parameters_directory", lambda: tmp_path)
-    monkeypatch.setattr("helixfold.execution.policy.available_memory", lambda device: 2**33)
-    monkeypatch.setattr("helixfold.execution.policy.free_disk", lambda directory: 2**50)
+    monkeypatch.setattr("helixfold.planning.executors.available_memory", lambda device: 2**33)
+    monkeypatch.setattr("helixfold.planning.executors.free_disk", lambda directory: 2**50)
     out = doctor(capsys, "--length", 2000, "--device", "cpu")
     title, names, *rows = out.split("memory on ")[1].splitlines()[:6]
     assert title.startswith("cpu, 8.0 GiB free, for 2,000 residues")

@@ -14,9 +14,9 @@ from helixfold.cli import devices, plans
 from helixfold.cli import predict as command
 from helixfold.cli.main import main
 from helixfold.cli.plans import MemoryOptions
-from helixfold.execution.policy import Room
 from helixfold.parallel.launch import Launched
 from helixfold.parallel.queue import Queue
+from helixfold.planning.executors import Room
 from tests.cli import crews
 from tests.training.ranks import Ranks
 

@@ -11,7 +11,7 @@ from helixfold.execution.whole import Whole
 from helixfold.losses.config import LossConfig, finetuning, initial_training
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.layers import LayerNorm, Linear
-from helixfold.model.update import Source, Update
+from helixfold.model.update import ContextInput, Update
 from helixfold.presets import tiny
 from helixfold.training import presets
 from helixfold.training.step import forward_losses
@@ -23,16 +23,18 @@ TRUNK = (*EMBEDDERS, "extra_msa_stack", "evoformer", "single")
 
 
 class Watching(Whole):
-    """`Whole`, keeping note of the dtypes that streams, their sources, and their gradients have."""
+    """`Whole`, keeping note of the dtypes that streams, their contexts' inputs, and their gradients have."""
 
     def __init__(self) -> None:
         self.streams: set[torch.dtype] = set()
         self.gradients: set[torch.dtype] = set()
         self.calls = 0
 
-    def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
-        changed = super().__call__(update, stream, mask, source)
-        self.streams |= {each.dtype for each in (stream, changed, *(source or ())[:1])}
+    def __call__(
+        self, update: Update, stream: Tensor, mask: Tensor, context_from: ContextInput | None = None
+    ) -> Tensor:
+        changed = super().__call__(update, stream, mask, context_from)
+        self.streams |= {each.dtype for each in (stream, changed, *(context_from or ())[:1])}
         changed.register_hook(lambda gradient: self.gradients.add(gradient.dtype))
         self.calls += 1
         return changed

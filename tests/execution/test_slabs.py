@@ -1,16 +1,17 @@
 """`Slabs` computes what `Whole` computes, in the stream's own memory."""
 
+import math
+
 import pytest
 import torch
 
 from helixfold.config import StackConfig
-from helixfold.execution import slabs
+from helixfold.execution import probe, slabs
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack
 from helixfold.model.layers import Transition
 from helixfold.model.triangle import TriangleMultiplication
-from helixfold.model.update import Update, row_numbers
 from tests.networks import random_batch, relative_error, tiny_config, tiny_model
 
 
@@ -58,29 +59,47 @@ def test_the_streams_keep_their_memory() -> None:
     assert (msa.data_ptr(), pair.data_ptr()) == (inputs[0].data_ptr(), inputs[1].data_ptr())
 
 
-@pytest.mark.parametrize("given", ["nothing", "room", "what is read"])
-def test_rows_are_made_slab_by_slab_in_the_memory_given(given: str) -> None:
+@pytest.mark.parametrize("replaces", [False, True])
+def test_rows_are_made_slab_by_slab(replaces: bool) -> None:
     one, other = torch.randn(2, 7, 4), torch.randn(2, 7, 3)
-    into = {"nothing": None, "room": torch.full_like(one, torch.nan), "what is read": one}[given]
     expected, sizes = one * other.sum(-1, keepdim=True), list[int]()
 
-    def make(some: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    def make(rows: slice, some: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
         sizes.append(some.shape[1])
+        assert rows.stop - rows.start == some.shape[1]
         return some * others.sum(-1, keepdim=True)
 
-    made = Slabs(rows=3).each(make, one, other, workspace=7, into=into)
-    assert torch.equal(made, expected)
-    assert into is None or made.data_ptr() == into.data_ptr()
+    run = Slabs(rows=3)
+    made = (run.replace_rows if replaces else run.map_rows)(make, one, other)
+    assert torch.equal(run.gather(made), expected)
+    assert (run.gather(made).data_ptr() == one.data_ptr()) == replaces
     # Of one row, to see what comes out, where there is no room for it yet.
-    assert sizes == [*([1] if into is None else []), 3, 3, 1]
+    assert sizes == [*([] if replaces else [1]), 3, 3, 1]
 
 
-@pytest.mark.parametrize(("workspace", "most"), [(4, 7), (8, 3), (1000, 1)])
-def test_the_rows_of_a_slab_follow_from_their_workspace(workspace: int, most: int) -> None:
-    sizes = list[int]()
-    rows = torch.randn(1, 7, 2)
-    Slabs(budget=4 * 4 * 7).each(lambda some: sizes.append(some.shape[1]) or some, rows, workspace=workspace, into=rows)
-    assert (max(sizes), sum(sizes)) == (most, 7)
+def test_a_copy_may_be_given_away() -> None:
+    stream = torch.randn(1, 5, 3)
+    copied = Slabs(rows=2).copy(stream)
+    Slabs(rows=2).replace_rows(lambda _, rows: rows + 1, copied)
+    assert torch.equal(Slabs().gather(copied), stream + 1)
+
+
+@pytest.mark.parametrize(("numbers", "most"), [(4, 7), (8, 3), (1000, 1)])
+def test_the_rows_of_a_slab_follow_from_what_they_are_found_to_take(
+    numbers: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_costs", {})
+    sizes, rows = list[int](), torch.randn(1, 7, 2)
+
+    def make(_: slice, some: torch.Tensor) -> torch.Tensor:
+        sizes.append(some.shape[1])
+        torch.empty(some.shape[1], numbers)
+        return some
+
+    Slabs(budget=4 * 4 * 7).replace_rows(make, rows)
+    # After those that are run to be measured.
+    slabs = sizes[-math.ceil(7 / most) :]
+    assert (max(slabs), sum(slabs)) == (most, 7)
 
 
 def test_gradients_are_not_recorded() -> None:
@@ -116,12 +135,6 @@ def test_impossible_sizes_are_refused(budget: int, rows: int | None) -> None:
         Slabs(budget, rows)
 
 
-def test_every_update_says_what_it_needs() -> None:
-    for name, module in tiny_model().named_modules():
-        if isinstance(module, Update):
-            assert module.workspace(16, 32) > 0, name
-
-
 def test_what_temporaries_left_is_given_back_after_every_update_of_a_large_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -140,10 +153,10 @@ def test_a_new_stream_is_not_made_beside_the_last_context() -> None:
     run(update, torch.zeros(1, 5, 5, 8), torch.ones(1, 5, 5))
     assert run._buffer is not None
 
-    def rows(numbers: torch.Tensor) -> torch.Tensor:
+    def rows(_: slice, mask: torch.Tensor) -> torch.Tensor:
         held.append(run._buffer)
-        return torch.zeros(1, numbers.shape[1], 5, 8)
+        return torch.zeros(1, mask.shape[1], 5, 8)
 
-    run.each(rows, row_numbers(5), workspace=1)
+    run.map_rows(rows, torch.ones(1, 5))
     assert held
     assert all(each is None for each in held)

@@ -5,6 +5,7 @@ import gc
 import os
 import re
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from helixfold.config import ConfigError
 from helixfold.execution import mapped, spilled
-from helixfold.execution.slabs import Slabs
+from helixfold.execution.slabs import Held, Slabs
 from helixfold.execution.spilled import Spilled
-from helixfold.execution.staging import Home, HostMemory
+from helixfold.execution.spilled_stream import HostMemory, SpilledStream
 from helixfold.model.evoformer import EvoformerBlock
+from helixfold.model.update import transposed
 from helixfold.stages import peak_memory, reset_peak_memory
 from tests.networks import tiny_config
 
@@ -29,15 +31,9 @@ class AcrossMemories(Spilled):
 
     def __init__(self, directory: Path, rows: int) -> None:
         super().__init__(directory, rows=rows)
-        self.streams: list[Tensor] = []
 
-    def _stream(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        self.streams.append(torch.full(tuple(shape), float("nan"), dtype=dtype))
-        return self.streams[-1]
-
-    def _home(self, tensor: Tensor) -> Home | None:
-        places = [stream.data_ptr() for stream in self.streams]
-        return HostMemory() if tensor.untyped_storage().data_ptr() in places else None
+    def _stream(self, shape: Sequence[int], dtype: torch.dtype) -> SpilledStream:
+        return SpilledStream(torch.full(tuple(shape), float("nan"), dtype=dtype), HostMemory(), CPU)
 
 
 @pytest.fixture
@@ -46,10 +42,14 @@ def everything_spilled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spilled, "LEAST_CHANNELS", 0)
 
 
-def stream(run: Slabs, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def stream(run: Slabs, *shape: int, dtype: torch.dtype = torch.float32) -> Held:
     """A random stream, made by the executor."""
     values = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
-    return run.each(torch.clone, values, workspace=values[0, 0].numel())
+    return run.map_rows(cloned, values)
+
+
+def cloned(_: slice, rows: Tensor) -> Tensor:
+    return rows.clone()
 
 
 @pytest.mark.usefixtures("everything_spilled")
@@ -69,7 +69,8 @@ def test_a_block_gives_the_same_bits_as_slabs(
         for run in (executor(tmp_path, rows=rows), Slabs(rows=rows))
     )
     for changed, expected in zip(ours, theirs, strict=True):
-        assert torch.equal(changed, expected)
+        assert isinstance(changed, SpilledStream)
+        assert torch.equal(changed.gather(), expected)
 
 
 @pytest.mark.usefixtures("everything_spilled")
@@ -77,41 +78,43 @@ def test_a_block_gives_the_same_bits_as_slabs(
 def test_a_stream_is_made_in_the_memory_of_one_that_it_is_made_from(executor: type[Spilled], tmp_path: Path) -> None:
     run = executor(tmp_path, rows=2)
     pair, other = stream(run, 1, 7, 7, 4), stream(run, 1, 7, 7, 5)
-    before, columns = pair.clone(), other[..., :4].transpose(1, 2)
-    made = run.each(lambda left, right: left - 2 * right, pair, columns, workspace=1, into=pair)
-    assert made is pair
-    assert torch.equal(pair, before - 2 * columns)
+    before, columns = run.gather(pair).clone(), other[:, :, :, :4].transpose(1, 2)
+    made = run.replace_rows(lambda _, left, right: left - 2 * right, pair, columns)
+    assert torch.equal(run.gather(made), before - 2 * run.gather(columns))
+    assert isinstance(made, SpilledStream)
+    assert made.same_rows(pair)
 
 
 @pytest.mark.usefixtures("everything_spilled")
-def test_a_stream_is_used_and_written_like_other_tensors(tmp_path: Path) -> None:
+def test_parts_of_a_stream_share_its_memory_and_what_is_written_there_is_read(tmp_path: Path) -> None:
     run = Spilled(tmp_path, rows=2)
     msa = stream(run, 1, 5, 7, 4)
-    msa[:, 1:3] = 1.0
-    expected = msa.clone()
-    doubled = run.each(lambda rows: 2 * rows, msa[:, :4].transpose(1, 2), workspace=1)
-    assert torch.equal(doubled.transpose(1, 2), 2 * expected[:, :4])
-    assert torch.equal(msa[:, 0] + 1, expected[:, 0] + 1)
+    msa[:, 1:3].copy_(torch.ones(1))
+    expected = run.gather(msa).clone()
+    assert (expected[:, 1:3] == 1).all()
+    doubled = run.map_rows(lambda _, rows: 2 * rows, msa[:, :4].transpose(1, 2))
+    assert torch.equal(run.gather(doubled).transpose(1, 2), 2 * expected[:, :4])
 
 
 @pytest.mark.usefixtures("everything_spilled")
 def test_files_are_seen_by_nobody_and_gone_with_their_tensors(tmp_path: Path) -> None:
     run = Spilled(tmp_path)
     pair = stream(run, 1, 4, 4, 4)
-    row = pair[:, 0]
+    assert isinstance(pair, SpilledStream)
+    row, file = pair[:, :1], weakref.ref(pair.home)
     del pair
     gc.collect()
-    assert len(run._files) == 1
+    assert file() is not None
     assert not list(tmp_path.iterdir())
     del row
     gc.collect()
-    assert not run._files
+    assert file() is None
 
 
 def test_what_is_small_or_narrow_stays_in_memory(tmp_path: Path) -> None:
     run = Spilled(tmp_path)
     made = [stream(run, 1, rows, 512, channels) for rows, channels in ((512, 31), (64, 64), (512, 32))]
-    assert [each.data_ptr() in run._files for each in made] == [False, False, True]
+    assert [isinstance(each, SpilledStream) for each in made] == [False, False, True]
 
 
 @pytest.mark.usefixtures("everything_spilled")
@@ -121,29 +124,32 @@ def test_slabs_before_a_failure_are_kept_and_the_failed_one_is_as_it_was(
 ) -> None:
     run = executor(tmp_path, rows=2)
     pair = stream(run, 1, 8, 8, 4)
-    before, threads = pair.clone(), threading.active_count()
+    before, threads = run.gather(pair).clone(), threading.active_count()
     made = []
 
-    def fail_at_last(slab: Tensor) -> Tensor:
+    def fail_at_last(_: slice, slab: Tensor) -> Tensor:
         made.append(slab.add_(1))
         if len(made) == 3:
             raise RuntimeError("no more")
         return slab
 
     with pytest.raises(RuntimeError, match="no more"):
-        run.each(fail_at_last, pair, workspace=1, into=pair)
+        run.replace_rows(fail_at_last, pair)
     assert threading.active_count() == threads
-    assert torch.equal(pair[:, :4], before[:, :4] + 1)
-    assert torch.equal(pair[:, 4:], before[:, 4:])
+    found = run.gather(pair)
+    assert torch.equal(found[:, :4], before[:, :4] + 1)
+    assert torch.equal(found[:, 4:], before[:, 4:])
 
 
 @pytest.mark.usefixtures("everything_spilled")
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     run = Spilled(tmp_path, rows=2)
     pair = stream(run, 1, 6, 6, 4)
-    run._files[pair.data_ptr()].file.truncate(6 * 6 * 4 * 4 // 2)
+    assert isinstance(pair, SpilledStream)
+    assert isinstance(pair.home, mapped.MappedFile)
+    pair.home.file.truncate(6 * 6 * 4 * 4 // 2)
     with pytest.raises(OSError, match="shorter"):
-        run.each(torch.clone, pair, workspace=1)
+        run.map_rows(cloned, pair)
 
 
 @pytest.mark.usefixtures("everything_spilled")
@@ -170,20 +176,21 @@ def test_a_stream_takes_no_memory(tmp_path: Path) -> None:
     reset_peak_memory(CPU)
     start = peak_memory(CPU)
     pair = stream_of_ones(run)
-    for turned in (pair, pair.transpose(1, 2)):
-        run.each(lambda slab: slab.add_(1), turned, workspace=1, into=turned)
+    for axis in ("rows", "columns"):
+        run.replace_rows(lambda _, slab: slab.add_(1), transposed(pair, axis))
     assert peak_memory(CPU) - start < 12 * mib
     # Whoever uses it whole has its pages in memory, until the next update.
-    assert pair.sum() == 3 * pair.numel()
+    whole = run.gather(pair)
+    assert whole.sum() == 3 * whole.numel()
     reset_peak_memory(CPU)
     used = peak_memory(CPU)
-    run.each(lambda slab: slab[..., :1], pair, workspace=1)
+    run.map_rows(lambda _, slab: slab[..., :1], pair)
     reset_peak_memory(CPU)
     assert used - peak_memory(CPU) > 24 * mib
 
 
-def stream_of_ones(run: Spilled) -> Tensor:
-    return run.each(lambda ones: ones[..., None, None].expand(-1, -1, 512, 32), torch.ones(1, 512), workspace=1)
+def stream_of_ones(run: Spilled) -> Held:
+    return run.map_rows(lambda _, ones: ones[..., None, None].expand(-1, -1, 512, 32), torch.ones(1, 512))
 
 
 def test_pieces_of_a_write_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +210,9 @@ def test_pieces_of_a_write_are_joined(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("everything_spilled")
 def test_streams_beside_a_gpu_are_in_pinned_memory(tmp_path: Path) -> None:
     run, values = Spilled(tmp_path, rows=2, device="cuda"), torch.randn(1, 7, 7, 32, device="cuda")
-    pair = run.each(torch.clone, values, workspace=1)
-    for turned in (pair, pair.transpose(1, 2)):
-        run.each(lambda slab: 2 * slab, turned, workspace=1, into=turned)
-    assert pair.is_pinned()
-    assert torch.equal(pair, 4 * values.cpu())
+    pair = run.map_rows(cloned, values)
+    assert isinstance(pair, SpilledStream)
+    for axis in ("rows", "columns"):
+        run.replace_rows(lambda _, slab: 2 * slab, transposed(pair, axis))
+    assert pair.tensor.is_pinned()
+    assert torch.equal(run.gather(pair), 4 * values)

@@ -4,7 +4,7 @@ import torch
 
 from helixfold.execution.watched import Watched
 from helixfold.execution.whole import Whole
-from helixfold.model.update import Source, Update
+from helixfold.model.update import ContextInput, Update
 from tests.networks import random_batch, tiny_model
 
 UPDATES = [
@@ -24,9 +24,9 @@ class Remembering(Whole):
         self.updates, self.seen = updates, []
 
     def __call__(
-        self, update: Update, stream: torch.Tensor, mask: torch.Tensor, source: Source | None = None
+        self, update: Update, stream: torch.Tensor, mask: torch.Tensor, context_from: ContextInput | None = None
     ) -> torch.Tensor:
-        changed = super().__call__(update, stream, mask, source)
+        changed = super().__call__(update, stream, mask, context_from)
         if update in self.updates:
             self.seen.append((changed - stream)[0])
         return changed

@@ -39,7 +39,7 @@ def test_the_stream_given_is_left_as_it_was() -> None:
 
 def test_all_rows_are_made_at_once_with_gradients() -> None:
     one, other = torch.randn(1, 5, 2, requires_grad=True), torch.randn(1, 5, 2)
-    made = Whole().each(lambda *rows: rows[0] * rows[1], one, other, workspace=1, into=other)
+    made = Whole().replace_rows(lambda _, *rows: rows[0] * rows[1], one, other)
     (gradient,) = torch.autograd.grad(made.sum(), one)
     assert torch.equal(gradient, other)
     assert torch.equal(made, one * other)

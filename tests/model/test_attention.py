@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from helixfold.model.attention import SelfAttention
-from helixfold.ops.linear import Affine
+from helixfold.ops.weights import Affine
 
 C, HEADS = 12, 3
 NORM = Affine(torch.ones(C), torch.zeros(C))

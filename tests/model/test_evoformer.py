@@ -7,7 +7,7 @@ from torch import Tensor
 from helixfold.config import OuterProductPosition, StackConfig
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock, EvoformerStack, outer_mask
-from helixfold.model.update import Source, Update
+from helixfold.model.update import ContextInput, Update
 from helixfold.ops.dispatch import forced
 from tests.networks import relative_error, tiny_config
 
@@ -50,9 +50,11 @@ def test_updates_are_carried_out_in_the_papers_order(outer_product: OuterProduct
     names = {update: name for name, update in block.named_children()}
 
     class Recording(Whole):
-        def __call__(self, update: Update, stream: Tensor, mask: Tensor, source: Source | None = None) -> Tensor:
+        def __call__(
+            self, update: Update, stream: Tensor, mask: Tensor, context_from: ContextInput | None = None
+        ) -> Tensor:
             done.append(names[update])
-            return super().__call__(update, stream, mask, source)
+            return super().__call__(update, stream, mask, context_from)
 
     block(Recording(), *streams())
     assert done == expected

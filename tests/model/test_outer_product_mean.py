@@ -18,7 +18,7 @@ def random_update() -> OuterProductMean:
 def test_it_is_the_mean_of_outer_products_of_two_columns() -> None:
     update, msa, mask = random_update(), torch.randn(1, S, R, C_M), (torch.rand(1, S, R) > 0.3).float()
     mask[0, :, 2] = 0
-    found = Whole()(update, torch.zeros(1, R, R, C_Z), torch.ones(1, R, R), source=(msa, mask))
+    found = Whole()(update, torch.zeros(1, R, R, C_Z), torch.ones(1, R, R), context_from=(msa, mask))
     left, right = (each(update.norm(msa))[0] for each in (update.left, update.right))
     for i in range(R):
         for j in range(R):
@@ -33,7 +33,7 @@ def test_the_order_of_sequences_does_not_matter() -> None:
     update, msa, mask = random_update(), torch.randn(1, S, R, C_M), (torch.rand(1, S, R) > 0.3).float()
     order = torch.tensor([2, 0, 3, 1])
     found = [
-        Whole()(update, torch.zeros(1, R, R, C_Z), torch.ones(1, R, R), source=source)
+        Whole()(update, torch.zeros(1, R, R, C_Z), torch.ones(1, R, R), context_from=source)
         for source in ((msa, mask), (msa[:, order], mask[:, order]))
     ]
     torch.testing.assert_close(found[0], found[1])

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -10,12 +9,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from helixfold.config import StructureConfig
-from helixfold.execution.slabs import Slabs
+from helixfold.execution.slabs import Held, Slabs
 from helixfold.execution.whole import Whole
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
 from helixfold.model.layers import LayerNorm
 from helixfold.model.structure_module import Angles, Edges, InvariantPointAttention, StructureModule
+from helixfold.model.update import Stream
 
 CONFIG = StructureConfig(layers=3, c=16, heads=2, c_scalar=4, query_points=2, value_points=3, c_angles=8)
 C_S, C_Z, R = 12, 6, 7
@@ -76,12 +76,12 @@ def test_slabs_of_query_rows_give_what_all_rows_give(dtype: torch.dtype) -> None
     rows: list[int] = []
 
     class Counted(Slabs):
-        def each(self, make: Callable[..., Tensor], *along: Tensor, **how: Any) -> Tensor:
-            def counted(*given: Tensor) -> Tensor:
+        def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Held:
+            def counted(some: slice, *given: Tensor) -> Tensor:
                 rows.append(given[0].shape[1])
-                return make(*given)
+                return make(some, *given)
 
-            return super().each(counted, *along, **how)
+            return super().map_rows(counted, *streams)
 
     with torch.no_grad():
         whole, slabs = (module(run, single, pair.to(dtype), aatype, mask) for run in (RUN, Counted(rows=3)))

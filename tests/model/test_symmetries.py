@@ -196,6 +196,8 @@ def test_an_ensemble_averages_representations() -> None:
 
 def test_the_first_pass_is_as_if_everything_recycled_were_zero() -> None:
     model, batch = tiny_model(), random_batch()
-    zero = Recycled.nothing(1, 13, 64, 32, dtype=torch.float32, device=torch.device("cpu"))
+    zero = Recycled(
+        msa_first_row=torch.zeros(1, 13, 64), pair=torch.zeros(1, 13, 13, 32), positions=torch.zeros(1, 13, 37, 3)
+    )
     with torch.no_grad():
         assert (model(Whole(), [batch]).logits.lddt == model(Whole(), [batch], zero).logits.lddt).all()

@@ -8,7 +8,7 @@ import torch
 from helixfold.config import StackConfig, TemplateConfig
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.templates import TemplatePairBlock
-from helixfold.model.update import Context, Update, turned
+from helixfold.model.update import Context, Update, transposed
 
 C_M, C_Z, ROWS, RESIDUES = 16, 8, 5, 7
 
@@ -30,8 +30,8 @@ def updates() -> Iterator[tuple[str, Update]]:
 UPDATES = dict(updates())
 
 
-def stream_and_source(name: str) -> tuple[torch.Tensor, ...]:
-    """Stream, its mask, the context's source and its mask, not turned."""
+def stream_and_context_input(name: str) -> tuple[torch.Tensor, ...]:
+    """Stream, its mask, the context's source and its mask, not transposed."""
     torch.manual_seed(1)
     msa, msa_mask = torch.randn(2, ROWS, RESIDUES, C_M), (torch.rand(2, ROWS, RESIDUES) > 0.2).float()
     pair, pair_mask = torch.randn(2, RESIDUES, RESIDUES, C_Z), (torch.rand(2, RESIDUES, RESIDUES) > 0.2).float()
@@ -44,13 +44,13 @@ def stream_and_source(name: str) -> tuple[torch.Tensor, ...]:
 
 
 def parts(update: Update, name: str) -> tuple[list[torch.Tensor], Context, list[torch.Tensor]]:
-    """Turned stream and mask, context, and the turned source if `forward` reads it."""
-    stream, mask, source, source_mask = stream_and_source(name)
-    turned_source = [turned(each, update.source_axis) for each in (source, source_mask)]
+    """Transposed stream and mask, context, and the transposed source if `forward` reads it."""
+    stream, mask, source, source_mask = stream_and_context_input(name)
+    context_rows = [transposed(each, update.context_axis) for each in (source, source_mask)]
     return (
-        [turned(each, update.axis) for each in (stream, mask)],
-        update.context(*turned_source),
-        turned_source if update.reads_source else [],
+        [transposed(each, update.axis) for each in (stream, mask)],
+        update.context(*context_rows),
+        context_rows if update.reads_context_rows else [],
     )
 
 
@@ -68,10 +68,10 @@ def test_a_row_does_not_depend_on_the_others_in_its_slab(name: str) -> None:
 @pytest.mark.parametrize("name", UPDATES)
 def test_context_may_be_computed_in_parts(name: str) -> None:
     update = UPDATES[name]
-    _, _, source, source_mask = stream_and_source(name)
-    turned_source = [turned(each, update.source_axis) for each in (source, source_mask)]
-    whole = update.context(*turned_source)
-    pieces = [update.context(*(each[:, part] for each in turned_source)) for part in (slice(0, 2), slice(2, None))]
+    _, _, source, source_mask = stream_and_context_input(name)
+    context_rows = [transposed(each, update.context_axis) for each in (source, source_mask)]
+    whole = update.context(*context_rows)
+    pieces = [update.context(*(each[:, part] for each in context_rows)) for part in (slice(0, 2), slice(2, None))]
     for index, expected in enumerate(whole):
         joined = torch.cat([piece[index] for piece in pieces], update.context_dim)
         torch.testing.assert_close(joined, expected, rtol=1e-5, atol=1e-5)
@@ -96,10 +96,10 @@ def test_dropout_is_the_papers(name: str) -> None:
     update = UPDATES[name]
     axis, rate = DROPOUT[name.split(".")[1]]
     try:
-        kept = update.train().kept((1, 40, 50, 64), dtype=torch.float32, device=torch.device("cpu"))
+        kept = update.train().dropout_mask((1, 40, 50, 64), dtype=torch.float32, device=torch.device("cpu"))
     finally:
         update.eval()
-    assert update.kept((1, 2, 2, 1), dtype=torch.float32, device=torch.device("cpu")) is None
+    assert update.dropout_mask((1, 2, 2, 1), dtype=torch.float32, device=torch.device("cpu")) is None
     if rate == 0:
         assert kept is None
         return
@@ -111,8 +111,8 @@ def test_dropout_is_the_papers(name: str) -> None:
 
 def test_turning_twice_gives_the_stream_back() -> None:
     stream, mask = torch.randn(1, 3, 4, 2), torch.ones(1, 3, 4)
-    assert turned(stream, "columns").shape == (1, 4, 3, 2)
-    assert turned(mask, "columns").shape == (1, 4, 3)
-    assert (turned(turned(stream, "columns"), "columns") == stream).all()
-    assert turned(stream, "rows") is stream
-    assert turned(stream, "columns").data_ptr() == stream.data_ptr()
+    assert transposed(stream, "columns").shape == (1, 4, 3, 2)
+    assert transposed(mask, "columns").shape == (1, 4, 3)
+    assert (transposed(transposed(stream, "columns"), "columns") == stream).all()
+    assert transposed(stream, "rows") is stream
+    assert transposed(stream, "columns").data_ptr() == stream.data_ptr()

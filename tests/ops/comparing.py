@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helixfold.ops.linear import Affine
+from helixfold.ops.weights import Affine
 
 # Sizes at which blocks and tiles have remainders.
 SIZES = (1, 7, 63, 65, 256)
@@ -85,6 +85,8 @@ def results(run: Run, arguments: Sequence[Any], dtype: torch.dtype) -> list[Tens
             return Affine(*(None if each is None else leaf(each, wide) for each in given))
         if isinstance(given, Tensor):
             return leaf(given, dtype if given.requires_grad else wide) if given.is_floating_point() else given
+        if isinstance(given, tuple):
+            return type(given)(*map(cast, given))
         return given
 
     outputs = run(*[cast(each) for each in arguments])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.attention import attention, attention_reference
+from helixfold.ops.attention import attention
 from helixfold.ops.dispatch import forced
 from tests.networks import relative_error
 
@@ -57,7 +57,7 @@ def root_mean_square(difference: Tensor) -> float:
 def test_each_backend_equals_the_reference(queries: int, keys: int, bias: bool, masked: str, backend: str) -> None:
     given = inputs(queries, keys, bias=bias, masked=masked)
     with torch.no_grad(), forced(backend) as used:
-        found, expected = attention(*given), attention_reference(*given)
+        found, expected = attention(*given), attention.reference(*given)
     assert used == {"attention": 1}
     assert torch.isfinite(found).all()
     assert relative_error(found, expected) < 1e-5
@@ -109,8 +109,8 @@ def test_bfloat16_is_at_most_twice_as_far_off_as_plain_torch(
 ) -> None:
     given = cast(inputs(queries, keys, masked=masked), torch.bfloat16)
     with torch.no_grad(), forced(backend):
-        exact = attention_reference(*cast(given, torch.float32))
-        fused, reference = attention(*given), attention_reference(*given)
+        exact = attention.reference(*cast(given, torch.float32))
+        fused, reference = attention(*given), attention.reference(*given)
         allowed = 2 * root_mean_square(plain(*given) - exact)
     assert fused.dtype == reference.dtype == torch.bfloat16
     assert torch.isfinite(fused).all()
@@ -124,7 +124,7 @@ def test_the_softmax_is_taken_in_float32() -> None:
     value, bias = torch.eye(2)[None, None, None], torch.full((1, 1, 1, 2), 100.0)
     given = cast((query, key, torch.cat([value, value], -1), torch.ones(1, 1, 2), bias), torch.bfloat16)
     expected = torch.tensor([0.0, 0.25]).softmax(-1)
-    for function in (attention, attention_reference):
+    for function in (attention, attention.reference):
         with torch.no_grad():
             found = function(*given)[0, 0, 0, 0, :2].float()
         assert (found - expected).abs().max() < 4e-3
@@ -139,7 +139,7 @@ def test_bfloat16_gradients_are_at_most_twice_as_far_off_as_plain_torch() -> Non
         query, key, value, bias = differentiable
         return torch.autograd.grad((function(query, key, value, given[3], bias) * weight).sum(), differentiable)
 
-    exact = gradients(attention_reference, cast(rounded, torch.float32))
+    exact = gradients(attention.reference, cast(rounded, torch.float32))
     ours, plains = gradients(attention, rounded), gradients(plain, rounded)
     for found, simple, right in zip(ours, plains, exact, strict=True):
         assert found.dtype == torch.bfloat16

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from helixfold.ops import fused_adam as module
-from helixfold.ops.fused_adam import FUSED_ADAM, LINE, fused_adam, fused_adam_reference
+from helixfold.ops.card import CARDS
+from helixfold.ops.constants import LINE
+from helixfold.ops.fused_adam import fused_adam
 from tests.ops.adam_inputs import STEP, buffers, copied, gradient_and_scale
 
-BACKENDS = FUSED_ADAM.backends
+BACKENDS = fused_adam.backends
 OTHERS = [each for each in BACKENDS if each.name != "reference"]
 # Less than a chunk, a chunk, and several with a remainder.
 SIZES = [(1, None), (5, 5), (8, 3), (21, 17), (64, 64), (21, None)]
@@ -31,7 +33,7 @@ def test_the_reference_equals_the_paper_written_out_in_float64() -> None:
     p = p * (1 - 1e-3 * 0.01)
     p = p - 1e-3 * (m / (1 - 0.9**7)) / ((v / (1 - 0.999**7)).sqrt() + 1e-6)
     e = 0.99 * e + 0.01 * p
-    fused_adam_reference(state, gradient, scale, STEP)
+    fused_adam.reference(state, gradient, scale, STEP)
     for found, expected in zip(
         (state.master, state.first_moment, state.second_moment, state.average), (p, m, v, e), strict=True
     ):
@@ -48,8 +50,8 @@ def test_chunks_equal_the_reference(lines: int, working: int | None, uniform: bo
     state = buffers(lines, working)
     expected = copied(state)
     gradient, scale = gradient_and_scale(lines, uniform=uniform)
-    fused_adam_reference(expected, gradient.clone(), scale, STEP)
-    assert FUSED_ADAM.choice(state, gradient, scale, STEP).name == "chunks"
+    fused_adam.reference(expected, gradient.clone(), scale, STEP)
+    assert fused_adam.choice(state, gradient, scale, STEP).name == "chunks"
     fused_adam(state, gradient, scale, STEP)
     for field in fields(state):
         found, right = getattr(state, field.name), getattr(expected, field.name)
@@ -79,7 +81,11 @@ def test_corrections_are_those_of_the_step() -> None:
 
 def test_a_backend_refuses_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     given = (buffers(1, None), *gradient_and_scale(1, uniform=True), STEP)
-    assert FUSED_ADAM.refusals("cpu", *given) == {"triton": "for cuda, not cpu", "chunks": None, "reference": None}
+    assert fused_adam.refusals(CARDS["cpu"], *given) == {
+        "triton": "for cuda, not cpu",
+        "chunks": None,
+        "reference": None,
+    }
     monkeypatch.delattr(torch, "_fused_adamw_")
-    assert "_fused_adamw_" in (FUSED_ADAM.refusals("cpu", *given)["chunks"] or "")
-    assert FUSED_ADAM.choice(*given).name == "reference"
+    assert "_fused_adamw_" in (fused_adam.refusals(CARDS["cpu"], *given)["chunks"] or "")
+    assert fused_adam.choice(*given).name == "reference"

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops import layer_norm as subject
-from helixfold.ops.layer_norm import layer_norm, layer_norm_reference
-from helixfold.ops.linear import Affine
+from helixfold.ops.cpu import layer_norm as subject
+from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.weights import Affine
 
 
 def inputs(*shape: int, turned: bool = False) -> list[Tensor]:
@@ -40,14 +40,14 @@ def test_gradients_in_low_precision_are_as_near_as_their_rounding(
     shape: tuple[int, ...], turned: bool, dtype: torch.dtype
 ) -> None:
     given = inputs(*shape, turned=turned and len(shape) == 3)
-    found = errors(results(layer_norm, given, dtype), results(layer_norm_reference, given, torch.float64))
+    found = errors(results(layer_norm, given, dtype), results(layer_norm.reference, given, torch.float64))
     assert max(found) < 0.01
 
 
 def test_pytorchs_own_sums_lose_most_of_an_offsets_gradient() -> None:
     """If this fails, PyTorch has been mended and our own sums can go."""
     given = inputs(70, 65, 24)
-    plain, exact = (results(layer_norm_reference, given, dtype) for dtype in (torch.bfloat16, torch.float64))
+    plain, exact = (results(layer_norm.reference, given, dtype) for dtype in (torch.bfloat16, torch.float64))
     assert errors(plain, exact)[-1] > 0.2
 
 
@@ -64,7 +64,7 @@ def test_chunks_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_in_full_precision_it_is_pytorchs(dtype: torch.dtype) -> None:
     given = inputs(6, 5, 8)
     for ours, theirs in zip(
-        results(layer_norm, given, dtype), results(layer_norm_reference, given, dtype), strict=True
+        results(layer_norm, given, dtype), results(layer_norm.reference, given, dtype), strict=True
     ):
         assert torch.equal(ours, theirs)
 

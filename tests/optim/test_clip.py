@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helixfold.ops.fused_adam import LINE
+from helixfold.ops.constants import LINE
 from helixfold.optim import clip
 from helixfold.optim.clip import add_scaled, factor, norm, tensor_norms
 

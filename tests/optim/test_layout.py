@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from data_pipeline.errors import InputError
-from helixfold.ops.fused_adam import LINE
+from helixfold.ops.constants import LINE
 from helixfold.optim.layout import lay_out
 from tests.optim.networks import Small
 

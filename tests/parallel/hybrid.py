@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TypeVar, cast
 from unittest.mock import patch
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -18,7 +19,7 @@ from helixfold.confidence import aligned_error, expected_distances
 from helixfold.config import OuterProductPosition
 from helixfold.execution import spilled
 from helixfold.execution.random_inputs import random_labels
-from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
+from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.labels import Labels
@@ -29,10 +30,11 @@ from helixfold.model.evoformer import EvoformerStack
 from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor
 from helixfold.optim.config import OptimizerConfig
-from helixfold.parallel.axial import Axial, on_mesh
-from helixfold.parallel.branch import divide_blocks
+from helixfold.parallel.axial import Axial
 from helixfold.parallel.collectives import Channel, Kind, Pending, Traffic
 from helixfold.parallel.mesh import Mesh, join, leave
+from helixfold.parallel.parallelize import parallelize
+from helixfold.parallel.shard import Shard
 from helixfold.training.stopping import StopRequest
 from tests.networks import random_batch, relative_error, tiny_config, tiny_model
 from tests.training.runs import MODEL, small_config, small_run
@@ -40,6 +42,7 @@ from tests.training.runs import MODEL, small_config, small_run
 # Neither divides by 2 or 4, nor does the number of extra sequences or templates' rows.
 RESIDUES = 13
 LOSS = initial_training()
+STREAMS = (1, 5, RESIDUES, 64), (1, RESIDUES, RESIDUES, 32)
 Tensors = TypeVar("Tensors", Batch, Labels)
 
 
@@ -78,9 +81,8 @@ def gradients_on(mesh: Mesh, dtype: torch.dtype, keep: Keep) -> tuple[float, flo
     parts = range(mesh.layout.dp)
     alone, model = (tiny_model(order).to(dtype).train() for _ in range(2))
     expected = learn(alone, Whole(), parts, dtype)
-    divide_blocks(model, mesh)
-    recompute(model, RecomputeConfig.everywhere(keep))
-    found = learn(model, on_mesh(mesh, Whole()), mesh.parts(len(parts)), dtype)
+    run = parallelize(model, mesh, RecomputeConfig.everywhere(keep)).run
+    found = learn(model, run, mesh.parts(len(parts)), dtype)
     dist.all_reduce(found)
     right, ours = gradients(alone), gradients(model)
     largest = max(float(each.abs().max()) for each in right)
@@ -100,8 +102,8 @@ def gradients(model: AlphaFold) -> list[Tensor]:
 def predictions_on(mesh: Mesh, within: Whole | Slabs, order: OuterProductPosition = "middle") -> dict[str, float]:
     """How far all results of two passes, the second over two draws, are from those of a process alone."""
     alone, model = (tiny_model(order).eval() for _ in range(2))
-    divide_blocks(model, mesh)
-    expected, found = (results(*each) for each in ((alone, Whole()), (model, on_mesh(mesh, within))))
+    run = parallelize(model, mesh, within=within).run
+    expected, found = (results(*each) for each in ((alone, Whole()), (model, run)))
     return {name: relative_error(found[name], each) for name, each in expected.items()}
 
 
@@ -115,8 +117,8 @@ def results(model: AlphaFold, run: Executor) -> dict[str, Tensor]:
     distances = expected_distances(run, model.heads.distogram, outputs.representations.pair)
     error = aligned_error(run, model.heads.aligned_error, outputs.representations.pair, mask)
     return {
-        "pair": run.whole(outputs.representations.pair),
-        "msa": run.whole(outputs.representations.msa),
+        "pair": run.gather(outputs.representations.pair),
+        "msa": run.gather(outputs.representations.msa),
         "single": outputs.representations.single,
         "positions": outputs.structure.positions,
         "distogram": outputs.logits.distogram,
@@ -223,6 +225,22 @@ def travelling() -> Iterator[list[int]]:
         yield found
 
 
+def check_on_ranks() -> None:
+    """Streams that several ranks share have the whole's shape, which is checked in every process."""
+    with joined("dap=2") as mesh:
+        run = Axial(mesh.axial)
+        stack = EvoformerStack(tiny_config().evoformer, c_z=32).eval()
+        msa, pair = (run.map_rows(lambda _, rows: rows.clone(), torch.randn(*shape)) for shape in STREAMS)
+        masks = torch.ones(1, 5, 13), torch.ones(1, 13, 13)
+        stack(run, msa, pair, *masks)
+        with pytest.raises(TypeError, match="pair"):
+            stack(run, msa, pair, masks[0], torch.ones(1, 13, 12))
+        # A part is not the whole.
+        assert isinstance(pair, Shard)
+        with pytest.raises(TypeError):
+            stack(run, msa, pair.part, *masks)
+
+
 def count_on_ranks(order: OuterProductPosition) -> None:
     """A block exchanges streams six times and gathers six contexts."""
     with joined("dap=2") as mesh:
@@ -232,7 +250,7 @@ def count_on_ranks(order: OuterProductPosition) -> None:
         masks = torch.ones(1, s, r), torch.ones(1, r, r)
         for early in (0, config.blocks):
             msa, pair = (
-                run.each(torch.clone, torch.randn(*mask.shape, c), workspace=0)
+                run.map_rows(lambda _, rows: rows.clone(), torch.randn(*mask.shape, c))
                 for mask, c in zip(masks, (config.c_m, 32), strict=True)
             )
             traffic = run.channel.traffic = Traffic()

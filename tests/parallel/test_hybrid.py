@@ -80,3 +80,7 @@ def test_a_fault_in_any_collective_is_seen(layout: str, kind: str, tmp_path: Pat
 @pytest.mark.parametrize("order", ["first", "middle", "end"])
 def test_a_block_sends_what_it_must_and_no_more(order: str, tmp_path: Path) -> None:
     run(2, tmp_path / "printed", hybrid.count_on_ranks, order)
+
+
+def test_shapes_are_checked_in_every_process(tmp_path: Path) -> None:
+    run(2, tmp_path / "printed", hybrid.check_on_ranks)

@@ -119,7 +119,7 @@ def test_msa_row_attention(name: str, run: Executor) -> None:
     module = MSARowAttention(C_M, C_Z, STACK.msa_heads, 0.15)
     reference.load(module, "evoformer.blocks.*.row_attention", EVOFORMER)
     msa, mask, pair = (reference.given[each] for each in ("msa_act", "msa_mask", "pair_act"))
-    found = run(module, msa.clone(), mask, source=(pair, torch.ones(pair.shape[:3]))) - msa
+    found = run(module, msa.clone(), mask, context_from=(pair, torch.ones(pair.shape[:3]))) - msa
     assert torch.isfinite(found).all()
     counted = mask[0].sum(-1) > 0
     assert counted.all() == (name == "msa_row_attention_with_pair_bias")
@@ -159,7 +159,9 @@ def test_outer_product_mean(run: Executor) -> None:
     reference.load(module, "evoformer.blocks.*.outer_product_mean", EVOFORMER)
     expected = reference.returned["result"]
     stream = torch.zeros_like(expected)
-    found = run(module, stream, torch.ones(stream.shape[:3]), source=(reference.given["act"], reference.given["mask"]))
+    found = run(
+        module, stream, torch.ones(stream.shape[:3]), context_from=(reference.given["act"], reference.given["mask"])
+    )
     require_equal(found, expected)
 
 

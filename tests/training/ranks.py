@@ -22,7 +22,7 @@ from helixfold.training.checkpoint import Checkpoints
 
 SERVER = multiprocessing.get_context("forkserver")
 COMMANDS = ("benchmark", "doctor", "features", "predict", "train", "weights")  # the command line imports them all
-SERVER.set_forkserver_preload(["tests.training.ranks", *(f"helixfold.cli.{name}" for name in COMMANDS)])
+SERVER.set_forkserver_preload(["tests.hooked", "tests.training.ranks", *(f"helixfold.cli.{name}" for name in COMMANDS)])
 
 
 class Ranks:

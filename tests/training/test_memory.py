@@ -11,6 +11,7 @@ import torch
 from helixfold.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig, Recomputed
 from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.card import CARDS, card_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.mesh import Mesh
@@ -22,6 +23,7 @@ from helixfold.training.presets import finetuning, initial_training
 from helixfold.training.stopping import StopRequest
 from tests.training.runs import small_config, small_run
 
+CPU = CARDS["cpu"]
 AUTO, NONE, BLOCK = (RecomputeConfig.everywhere(keep) for keep in ("auto", "none", "block"))
 
 
@@ -29,12 +31,12 @@ def test_the_large_presets_leave_the_choice_to_the_memory_there_is() -> None:
     assert initial_training().recompute == finetuning().recompute == AUTO
     config = initial_training()
     wanted = needs(config)
-    assert with_settled_recompute(config, 2 * wanted.needed(NONE)).recompute == NONE
-    less = with_settled_recompute(config, wanted.needed(NONE) - 1)
+    assert with_settled_recompute(config, 2 * wanted.needed(NONE), CPU).recompute == NONE
+    less = with_settled_recompute(config, wanted.needed(NONE) - 1, CPU)
     assert less.recompute != NONE
     assert replace(less, recompute=AUTO) == config
     with pytest.raises(ConfigError, match=r"needs .* whatever is recomputed, and there are 1.0 GiB"):
-        with_settled_recompute(config, 2**30)
+        with_settled_recompute(config, 2**30, CPU)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -77,7 +79,7 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run_with(tmp_path / "plain", NONE)
-    wanted = needs(replace(small_config(), steps=1))
+    wanted = needs(replace(small_config(), steps=1), card_of(torch.device("cpu")))
     monkeypatch.setattr(trainer, "memory_of_each", lambda mesh: wanted.needed(NONE))
     first = run_with(tmp_path / "run", AUTO, steps=1)
     assert first.config.recompute == NONE
@@ -101,7 +103,7 @@ def test_a_dry_run_says_what_each_policy_takes_and_which_is_chosen() -> None:
     config = initial_training()
     wanted = needs(config)
     memory = (wanted.needed(NONE) + wanted.needed(BLOCK)) // 2
-    lines = list(table(config, memory))
+    lines = list(table(config, memory, CPU))
     assert lines[0].startswith("one part of a batch, 1 x 256 residues, 124 + 4 + 1,024 rows, float32")
     rows = {line.split()[0]: line.split() for line in lines[2:]}
     assert list(rows) == ["none", "inputs", "block", "chosen"]
@@ -109,5 +111,5 @@ def test_a_dry_run_says_what_each_policy_takes_and_which_is_chosen() -> None:
     assert rows["block"][-1] == "yes"
     assert float(rows["none"][-2]) > 2 * float(rows["block"][-2])
     assert "evoformer block" in lines[-1]
-    (as_set,) = [line for line in table(replace(config, recompute=BLOCK), memory) if line.startswith("as set")]
+    (as_set,) = [line for line in table(replace(config, recompute=BLOCK), memory, CPU) if line.startswith("as set")]
     assert as_set.split()[2:] == rows["block"][1:]

@@ -1,14 +1,16 @@
 """Attention a few rows at a time: logits stay in the cache, and a backward pass computes them again."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts
+from helixfold.ops.cpu.blocks import Scratch, every_part, of_all_cores, parts, steps
+from helixfold.ops.cpu.products import product_dtype
+from helixfold.ops.mask_bias import mask_bias
 
 # Of the logits of a row that are there at a time, for each core: enough to keep it busy, little enough for its cache.
 _LOGITS_BYTES = 2**20
@@ -23,9 +25,9 @@ _NARROW = 16
 
 
 def attention_rows(
-    query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None, gate: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
 ) -> Tensor:
-    """`attention` on a CPU, with `penalty` [b n k] for the mask; keeps nothing of rows by queries by keys."""
+    """`attention` on a CPU; keeps nothing of rows by queries by keys."""
     heads, queries = query.shape[2:4]
     query = query * query.shape[-1] ** -0.5
     shared = key.shape[2] == 1
@@ -33,7 +35,7 @@ def attention_rows(
         # Heads with the same keys are as many more queries.
         query = rearrange(query, "b n h q d -> b n 1 (h q) d")
         bias = None if bias is None else rearrange(bias, "b h q k -> b 1 (h q) k")
-    gathered: Tensor = _Attention.apply(query, key, value, penalty, bias)
+    gathered: Tensor = _Attention.apply(query, key, value, mask_bias(mask), bias)
     if shared:
         gathered = rearrange(gathered, "b n 1 (h q) c -> b n h q c", h=heads, q=queries)
     return gathered if gate is None else gathered * gate.sigmoid()
@@ -47,15 +49,15 @@ class _Attention(torch.autograd.Function):
         ctx.save_for_backward(query, key, value, penalty, bias)
         b, n, h, q, _ = query.shape
         gathered = value.new_empty(b, n, q, h, value.shape[-1]).transpose(2, 3)
-        for rows, into in zip(_samples(query, key, value, penalty, bias), gathered, strict=True):
-            rows.gather(into)
+        for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
+            rows.gather(gathered[index])
         return gathered
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, penalty, bias = ctx.saved_tensors
         of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
-        of_bias = torch.zeros(bias.shape) if ctx.needs_input_grad[4] else None
+        of_bias = torch.zeros(bias.shape, device=bias.device) if ctx.needs_input_grad[4] else None
         for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
             rows.gather_again(
                 gradient[index],
@@ -74,8 +76,8 @@ def bias_of_rows(bias: Tensor | None) -> Tensor | None:
 def _samples(
     query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None
 ) -> Iterator["Rows"]:
-    scratch = Scratch()
-    for index in range(len(query)):
+    scratch = Scratch(query.device)
+    for index in steps(range(len(query))):
         yield Rows(
             query=query[index],
             key=key[index],
@@ -99,13 +101,13 @@ class Rows:
     value: Tensor
     penalty: Tensor | None
     bias: Tensor | None
-    scratch: Scratch = field(default_factory=Scratch)
+    scratch: Scratch
 
     def gather(self, gathered: Tensor) -> None:
         """Write what the queries find into `gathered` [n h q c]."""
         for rows in self._rows():
             key, value = self._flat(self.key[rows]), self._flat(self.value[rows])
-            for part in self._queries():
+            for part in parts(*self._queries):
                 weights = self._rounded(
                     "rounded", self._weights(self._flat(self.query[rows, :, part]), key, rows, part)
                 )
@@ -126,7 +128,7 @@ class Rows:
         for rows in self._rows():
             key, value = self._flat(self.key[rows]), self._flat(self.value[rows])
             to_key, to_value = [], []
-            for part in self._queries():
+            for part in every_part(*self._queries):
                 query, of_found = self._flat(self.query[rows, :, part]), self._flat(gradient[rows, :, part])
                 weights = self._weights(query, key, rows, part)
                 rounded = self._rounded("rounded", weights)
@@ -148,9 +150,11 @@ class Rows:
         k, c = self.value.shape[-2:]
         return parts(n, of_all_cores(_ROWS_BYTES) // (4 * h * (q * k + q * d + k * (d + c))))
 
-    def _queries(self) -> Iterator[slice]:
+    @property
+    def _queries(self) -> tuple[int, int]:
+        """How many queries there are, and how many of them are taken at a time."""
         _, h, q, _ = self.query.shape
-        return parts(q, of_all_cores(_LOGITS_BYTES) // (4 * h * self.key.shape[2]))
+        return q, of_all_cores(_LOGITS_BYTES) // (4 * h * self.key.shape[2])
 
     def _weights(self, query: Tensor, key: Tensor, rows: slice, part: slice) -> Tensor:
         """The softmax of logits [(n h) q k], in float32 whatever the queries are."""
@@ -190,7 +194,8 @@ class Rows:
     @property
     def _dtype(self) -> torch.dtype:
         """Of the operands of products."""
-        return torch.float32 if min(self.query.shape[2], self.key.shape[2]) < _NARROW else self.value.dtype
+        is_tall = min(self.query.shape[2], self.key.shape[2]) < _NARROW
+        return torch.float32 if is_tall else product_dtype(self.value.dtype)
 
     def _rounded(self, name: str, weights: Tensor) -> Tensor:
         """As operands of products."""

@@ -10,10 +10,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import of_all_cores, parts
+from helixfold.ops.constants import EPS
+from helixfold.ops.cpu.blocks import of_all_cores, parts, steps
 from helixfold.ops.cpu.products import add_product
-from helixfold.ops.layer_norm import EPS
-from helixfold.ops.linear import Affine
+from helixfold.ops.weights import Affine
 
 # Of a block, for each core: enough for fast products, and few enough for its cache.
 POSITIONS = 2048
@@ -23,9 +23,9 @@ Index = tuple[int | slice, ...]
 def folded(norm: Affine, *maps: Affine) -> tuple[Tensor, Tensor]:
     """W' and b' of maps of the same channels, side by side; autograd takes their gradients apart again."""
     weight = torch.cat([each.weight for each in maps]).float()
-    bias = torch.zeros(len(weight)) if norm.bias is None else weight @ norm.bias.float()
+    bias = weight.new_zeros(len(weight)) if norm.bias is None else weight @ norm.bias.float()
     if any(each.bias is not None for each in maps):
-        given = [torch.zeros(len(each.weight)) if each.bias is None else each.bias.float() for each in maps]
+        given = [weight.new_zeros(len(each.weight)) if each.bias is None else each.bias.float() for each in maps]
         bias = bias + torch.cat(given)
     return weight * norm.weight.float(), bias
 
@@ -45,7 +45,7 @@ def blocks(shape: Sequence[int]) -> Iterator[Index]:
         for rows in block_rows(shape[0], inner):
             yield (rows,)
         return
-    for index in range(shape[0]):
+    for index in steps(range(shape[0])):
         for rest in blocks(shape[1:]):
             yield (index, *rest)
 
@@ -53,7 +53,7 @@ def blocks(shape: Sequence[int]) -> Iterator[Index]:
 def normalised(x: Tensor) -> tuple[Tensor, Tensor]:
     """Positions less their means and by their deviations in float32 [m, c], and one by these deviations [m, 1]."""
     # Several passes in the cache take half the time of PyTorch's one.
-    values = torch.empty(x.shape).copy_(x).view(-1, x.shape[-1])
+    values = torch.empty(x.shape, device=x.device).copy_(x).view(-1, x.shape[-1])
     values.sub_(values.mean(1, keepdim=True))
     scale = torch.linalg.vector_norm(values, dim=1, keepdim=True).square_().div_(x.shape[-1]).add_(EPS).rsqrt_()
     return values.mul_(scale), scale
@@ -72,7 +72,8 @@ class MapGradient:
     """The gradients of a map's weight and bias, summed over blocks in float32."""
 
     def __init__(self, weight: Tensor) -> None:
-        self.weight, self.bias = torch.zeros(weight.shape), torch.zeros(len(weight))
+        self.weight = torch.zeros(weight.shape, device=weight.device)
+        self.bias = self.weight.new_zeros(len(weight))
 
     def add(self, gradient: Tensor, values: Tensor) -> None:
         """What a block adds: the gradient of the map's output [out, m], and its input [m, in]."""

@@ -9,38 +9,26 @@ from torch import Tensor
 from helixfold.ops.cpu.attention import Rows
 from helixfold.ops.cpu.blocks import Scratch, rows_of_samples
 from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised
-from helixfold.ops.cpu.products import mapped, product
-from helixfold.ops.linear import Affine
+from helixfold.ops.cpu.products import mapped, product, product_dtype
+from helixfold.ops.mask_bias import mask_bias
+from helixfold.ops.weights import Affine, GlobalAttentionWeights
 
 # Of a block's projections, for each core: products are large enough to be fast.
 _BLOCK_BYTES = 2 * 2**20
 
 
-def global_attention_rows(
-    x: Tensor,
-    mask: Tensor,
-    penalty: Tensor | None,
-    norm: Affine,
-    query: Affine,
-    key: Affine,
-    value: Affine,
-    gate: Affine,
-    out: Affine,
-    heads: int,
-) -> Tensor:
-    """`global_attention` on a CPU, with `penalty` [b n k] for the mask; a training pass keeps its arguments only.
-
-    The queries' map has no offset.
-    """
+def global_attention_rows(x: Tensor, mask: Tensor, weights: GlobalAttentionWeights, heads: int) -> Tensor:
+    """`global_attention` on a CPU; a training pass keeps its arguments only. The queries' map has no offset."""
+    norm, query, key, value, gate, out = weights
     scale = (len(query.weight) // heads) ** -0.5
     # Cast once: the gradients of both uses are added before they are rounded.
     norm = norm.to(torch.float32)
     # The mean's own last channel is 1, or 0 of a row without elements, and so brings in the norm's offset or not.
     weight, offset = folded(norm, Affine(scale * query.weight.float()))
     of_mean = torch.cat([weight, offset[:, None]], 1)
-    out_offset = torch.zeros(len(out.weight)) if out.bias is None else out.bias.float()
+    out_offset = offset.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
     change: Tensor = _GlobalAttention.apply(
-        x, mask, penalty, of_mean, *folded(norm, key, value, gate), out.weight.float(), out_offset
+        x, mask, mask_bias(mask), of_mean, *folded(norm, key, value, gate), out.weight.float(), out_offset
     )
     return change
 
@@ -49,9 +37,9 @@ class _GlobalAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor, penalty: Tensor | None, *parameters: Tensor) -> Tensor:
         ctx.save_for_backward(x, mask, penalty, *parameters)
-        query_weight, weight, offset, out_weight, out_offset = (each.to(x.dtype) for each in parameters)
+        query_weight, weight, offset, out_weight, out_offset = (each.to(product_dtype(x.dtype)) for each in parameters)
         change = torch.empty_like(x)
-        scratch = Scratch()
+        scratch = Scratch(x.device)
         for index in rows_of_samples(x, weight, _BLOCK_BYTES):
             gated = _gated(x, index, mask, penalty, query_weight, weight, offset, scratch)
             change[index] = mapped(gated.flatten(0, 1), out_weight, out_offset).view(change[index].shape)
@@ -60,18 +48,18 @@ class _GlobalAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, mask, penalty, *parameters = ctx.saved_tensors
-        query_weight, weight, offset, out_weight, _ = (each.to(x.dtype) for each in parameters)
+        query_weight, weight, offset, out_weight, _ = (each.to(product_dtype(x.dtype)) for each in parameters)
         of_x = torch.empty_like(x)
         of_query_map, of_maps, of_out = (MapGradient(each) for each in (query_weight, weight, out_weight))
-        scratch = Scratch()
+        scratch = Scratch(x.device)
         for index in rows_of_samples(x, weight, _BLOCK_BYTES):
             normed, scale = normalised(x[index])
-            inputs = normed.to(x.dtype)
+            inputs = normed.to(weight.dtype)
             block = _block(normed, inputs, index, mask, penalty, query_weight, weight, offset, scratch)
-            of_change = gradient[index].reshape(-1, len(out_weight))
+            of_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
             of_gated = product(of_change, out_weight).view(block.gates.shape)
             of_found = rearrange((of_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.gathered.shape[2])
-            of_projected = scratch("of projected", *block.gates.shape[:2], len(weight), dtype=x.dtype)
+            of_projected = scratch("of projected", *block.gates.shape[:2], len(weight), dtype=weight.dtype)
             of_key, of_value, of_gates = of_projected.split(block.widths, -1)
             of_query = torch.empty_like(block.gathered)
             of_heads = of_query, of_key[:, None], of_value[:, None]
@@ -156,6 +144,6 @@ def _gated(
 ) -> Tensor:
     """What a block's attention finds, gated. Its projections end with this call, before there are the next."""
     normed, _ = normalised(x[index])
-    block = _block(normed, normed.to(x.dtype), index, mask, penalty, query_weight, weight, offset, scratch)
+    block = _block(normed, normed.to(weight.dtype), index, mask, penalty, query_weight, weight, offset, scratch)
     block.attention.gather(block.gathered)
     return block.gates.mul_(block.for_elements(block.gathered))

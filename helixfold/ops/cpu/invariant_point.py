@@ -7,10 +7,10 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import parts
+from helixfold.ops.constants import EPS, MASKED_POINT
+from helixfold.ops.cpu.blocks import parts, steps
 from helixfold.ops.cpu.folded_norm import block_rows, folded
-from helixfold.ops.layer_norm import EPS
-from helixfold.ops.linear import Affine
+from helixfold.ops.weights import PointAttentionWeights
 
 # Logits of a block of query rows: with what is made of them they stay in the processor's cache.
 _BLOCK_ELEMENTS = 2**18
@@ -23,25 +23,20 @@ def invariant_point_attention_rows(
     query_points: Tensor,
     key_points: Tensor,
     value_points: Tensor,
-    point_weight: Tensor,
     pair: Tensor,
-    norm: Affine,
-    pair_bias: Affine,
     mask: Tensor,
     key_mask: Tensor,
-    masked: float,
+    weights: PointAttentionWeights,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`invariant_point_attention` on a CPU, with `masked` subtracted from the logits of padding.
-
-    A training pass keeps nothing of all pairs but `pair`.
-    """
+    """`invariant_point_attention` on a CPU; a training pass keeps nothing of all pairs but `pair`."""
+    point_weight, norm, pair_bias = weights
     bias_weight, bias_offset = folded(norm, pair_bias)
     # -|q - k|^2 / 2 = q.k - |q|^2 / 2 - |k|^2 / 2: with all terms side by side one product gives the logits. Squares of
     # positions far from the origin are much larger than those of near points' distances, so it is taken in float64.
     weight = rearrange(point_weight.double(), "h -> h 1 1")
     from_points, to_points = query_points.double().flatten(-2), key_points.double().flatten(-2)
     ones = to_points.new_ones(*key.shape[:-1], 1)
-    padding = rearrange(masked * (1 - key_mask), "b j -> b 1 j 1").expand_as(ones)
+    padding = rearrange(MASKED_POINT * (1 - key_mask), "b j -> b 1 j 1").expand_as(ones)
     far_query = torch.cat(
         [
             weight * from_points,
@@ -53,7 +48,7 @@ def invariant_point_attention_rows(
     )
     far_key = torch.cat([to_points, ones, to_points.square().sum(-1, keepdim=True), padding], -1)
     values = torch.cat([value, value_points.flatten(-2)], -1)
-    shift = masked * (1 - mask)
+    shift = MASKED_POINT * (1 - mask)
     gathered, normed = _Gather.apply(query, key, far_query, far_key, values, pair, bias_weight, shift)
     # Weights sum to one, so the norm's scale and offset can wait until the channels have been gathered.
     pairs = normed * norm.weight if norm.bias is None else torch.addcmul(norm.bias, normed, norm.weight)
@@ -75,7 +70,7 @@ class _Gather(torch.autograd.Function):
         gathered = values.new_empty(*query.shape[:3], values.shape[-1])
         # In memory as they are read afterwards, all heads of a residue together.
         normed = values.new_empty(*pair.shape[:2], *weight.shape)
-        for index in range(len(pair)):
+        for index in steps(range(len(pair))):
             for rows, weights in _logits(*(each[index] for each in given[:4])):
                 for part, inside in _parts(rows, pair.shape[2]):
                     channels, scale = _centred(pair[index, part])
@@ -93,7 +88,7 @@ class _Gather(torch.autograd.Function):
         # With residues last, as the products are fast.
         of_key, of_far_key = (torch.zeros_like(each.mT.contiguous()) for each in (key, far_key))
         of_pair = torch.empty_like(pair) if ctx.needs_input_grad[5] else None
-        for index in range(len(pair)):
+        for index in steps(range(len(pair))):
             for rows, weights in _logits(query[index], key[index], far_query[index], far_key[index]):
                 given, of_logits = of_gathered[index, :, rows], torch.empty_like(weights)
                 by_heads = of_logits.transpose(0, 1)
@@ -170,7 +165,7 @@ def _gradients(
     torch._softmax_backward_data(of_weights, weights, -1, weights.dtype, grad_input=of_weights)
     factors = torch.cat([of_weights, weights], 1).mul_(scale)
     if of_pair is not None:
-        found = of_pair if of_pair.dtype == torch.float32 else torch.empty(of_pair.shape)
+        found = of_pair if of_pair.dtype == torch.float32 else torch.empty(of_pair.shape, device=of_pair.device)
         torch.bmm(factors.mT, maps, out=found)
         # The gradient through a norm has no part along the normalised channels.
         along = products.mul_(factors).sum(1).mul_(scale[:, 0])

@@ -8,24 +8,29 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import of_all_cores, parts
-from helixfold.ops.cpu.products import add_product, mapped, product
-from helixfold.ops.linear import Affine
+from helixfold.ops.constants import COUNT_FLOOR
+from helixfold.ops.cpu.blocks import of_all_cores, parts, steps
+from helixfold.ops.cpu.products import add_product, mapped, product, product_dtype
+from helixfold.ops.weights import Affine
 
+# Of masks that are read in float32 at a time.
+_SEQUENCES = 512
 # Products of a tile, for each core: they stay in its cache, twice, and matrix products are large enough to be fast.
 _TILE_ELEMENTS = 2**19
 # A tile as high as it is wide, for 32 x 32 channels: less of the operands is read for the same number of products.
 _TILE_ROWS = 32
 
 
-def outer_product_mean_rows(left: Tensor, right: Tensor, scale: Tensor, out: Affine) -> Tensor:
-    """`outer_product_mean` on a CPU, with what edges are multiplied by as `scale` [b i j].
-
-    A training pass keeps nothing but the arguments, of the left half its copy.
-    """
+def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine) -> Tensor:
+    """`outer_product_mean` on a CPU; a training pass keeps nothing but the arguments, of the left half its copy."""
+    count = torch.full((*left.shape[:2], right.shape[2]), COUNT_FLOOR, device=left.device)
+    for ours, theirs in zip(left_mask.split(_SEQUENCES, 2), right_mask.split(_SEQUENCES, 1), strict=True):
+        count.baddbmm_(ours.float(), theirs.float())
     # Sequences last, so that a tile's operands are dense: no copy of the right half if it is so in memory.
     left, right = rearrange(left, "b i s c -> b (i c) s"), rearrange(right, "b s j d -> b (j d) s")
-    mean: Tensor = _OuterProductMean.apply(left.contiguous(), right.contiguous(), scale, *out.to(left.dtype))
+    mean: Tensor = _OuterProductMean.apply(
+        left.contiguous(), right.contiguous(), count.reciprocal_(), *out.to(product_dtype(left.dtype))
+    )
     return mean
 
 
@@ -34,8 +39,8 @@ class _OuterProductMean(torch.autograd.Function):
     def forward(ctx: Any, left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None) -> Tensor:
         ctx.save_for_backward(left, right, scale, weight)
         mean = left.new_empty(*scale.shape, weight.shape[0])
-        for sample_left, sample_right, factors, edges in zip(left, right, scale, mean, strict=True):
-            products = _OuterProducts(sample_left, sample_right, *factors.shape)
+        for sample_left, sample_right, factors, edges in steps(zip(left, right, scale, mean, strict=True)):
+            products = _OuterProducts(sample_left, sample_right, *factors.shape, dtype=weight.dtype)
             for tile in chain(*products.rows_of_tiles()):
                 outer = products.of(tile)
                 edges_of_tile = mapped(outer, weight, offset)
@@ -49,24 +54,25 @@ class _OuterProductMean(torch.autograd.Function):
         needs_left, needs_right, _, needs_weight, needs_offset = ctx.needs_input_grad
         # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left half; only
         # the right half's sum is there to the end.
-        of_left, of_right = torch.empty_like(left), torch.zeros(right.shape)
-        of_weight, of_offset = torch.zeros(weight.shape), torch.zeros(weight.shape[0])
-        for index, factors in enumerate(scale):
-            products = _OuterProducts(left[index], right[index], *factors.shape)
+        of_left, of_right = torch.empty_like(left), torch.zeros(right.shape, device=left.device)
+        of_weight = torch.zeros(weight.shape, device=left.device)
+        of_offset = of_weight.new_zeros(weight.shape[0])
+        for index, factors in steps(enumerate(scale)):
+            products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype)
             for tiles in products.rows_of_tiles():
-                sum_left = torch.zeros(products.left[tiles[0].left].shape)
+                sum_left = torch.zeros(products.left[tiles[0].left].shape, device=left.device)
                 for tile in tiles:
                     given = gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]
                     given = given.view(-1, weight.shape[0])
                     if needs_offset:
                         of_offset += given.sum(0)
-                    given = given.to(left.dtype)
+                    given = given.to(weight.dtype)
                     if needs_weight:
                         add_product(of_weight, given.T, products.of(tile))
                     if needs_left or needs_right:
                         of_outer = products.gradient(given, weight, tile)
-                        add_product(sum_left, of_outer, products.right[tile.right])
-                        add_product(of_right[index, tile.right], of_outer.T, products.left[tile.left])
+                        add_product(sum_left, of_outer, products.right_half(tile))
+                        add_product(of_right[index, tile.right], of_outer.T, products.left_half(tile))
                 of_left[index, tiles[0].left] = sum_left
         of_map = of_weight.to(weight.dtype), of_offset.to(weight.dtype) if needs_offset else None
         return of_left, of_right.to(right.dtype), None, *of_map
@@ -84,16 +90,16 @@ class _Tile(NamedTuple):
 class _OuterProducts:
     """The outer products of one sample's columns, tile by tile; each tile takes the room of the one before.
 
-    The left half is [(i c) s] and the right one [(j d) s].
+    The left half is [(i c) s] and the right one [(j d) s]; their products have the dtype they are multiplied in.
     """
 
-    def __init__(self, left: Tensor, right: Tensor, i: int, j: int) -> None:
+    def __init__(self, left: Tensor, right: Tensor, i: int, j: int, *, dtype: torch.dtype) -> None:
         self.left, self.right, self.i, self.j = left, right, i, j
         self.c, self.d = len(left) // i, len(right) // j
         self.rows = min(i, _TILE_ROWS)
         self.columns = min(j, max(1, of_all_cores(_TILE_ELEMENTS) // (self.rows * self.c * self.d)))
         # New memory for each tile would have to be mapped each time.
-        self.room = left.new_empty(self.rows * self.columns * self.c * self.d)
+        self.room = left.new_empty(self.rows * self.columns * self.c * self.d, dtype=dtype)
 
     def rows_of_tiles(self) -> Iterator[list[_Tile]]:
         """Tiles beside each other, for all rows."""
@@ -104,9 +110,17 @@ class _OuterProducts:
                 for columns in parts(self.j, self.columns)
             ]
 
+    def left_half(self, tile: _Tile) -> Tensor:
+        """What a tile is made from of the left half, in the dtype of products."""
+        return self.left[tile.left].to(self.room.dtype)
+
+    def right_half(self, tile: _Tile) -> Tensor:
+        """What a tile is made from of the right half, in the dtype of products."""
+        return self.right[tile.right].to(self.room.dtype)
+
     def of(self, tile: _Tile) -> Tensor:
         """The products with their channels side by side, [(i j) (c d)]."""
-        found = mapped(self.left[tile.left], self.right[tile.right])
+        found = mapped(self.left_half(tile), self.right_half(tile))
         edges = self._room(found.numel()).view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         edges.copy_(rearrange(found, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
         return edges.view(-1, self.c * self.d)

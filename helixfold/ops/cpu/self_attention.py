@@ -9,32 +9,27 @@ from torch import Tensor
 from helixfold.ops.cpu.attention import Rows, bias_of_rows
 from helixfold.ops.cpu.blocks import Scratch, rows_of_samples
 from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised
-from helixfold.ops.cpu.products import mapped, product
-from helixfold.ops.linear import Affine
+from helixfold.ops.cpu.products import mapped, product, product_dtype
+from helixfold.ops.mask_bias import mask_bias
+from helixfold.ops.weights import Affine, SelfAttentionWeights
 
 # Of a block's projections, for each core: products are large enough to be fast.
 _BLOCK_BYTES = 4 * 2**20
 
 
 def self_attention_rows(
-    x: Tensor,
-    penalty: Tensor | None,
-    bias: Tensor | None,
-    norm: Affine,
-    qkv: Affine,
-    gate: Affine,
-    out: Affine,
-    heads: int,
+    x: Tensor, mask: Tensor, bias: Tensor | None, weights: SelfAttentionWeights, heads: int
 ) -> Tensor:
-    """`self_attention` on a CPU, with `penalty` [b n k] for the mask; a training pass keeps its arguments only."""
+    """`self_attention` on a CPU; a training pass keeps its arguments only."""
+    norm, qkv, gate, out = weights
     width = len(gate.weight)
     # The logits are scaled by the queries' map.
-    factors = torch.ones(len(qkv.weight))
+    factors = torch.ones(len(qkv.weight), device=x.device)
     factors[:width] = (width // heads) ** -0.5
     scaled = Affine(factors[:, None] * qkv.weight, None if qkv.bias is None else factors * qkv.bias)
-    offset = torch.zeros(len(out.weight)) if out.bias is None else out.bias.float()
+    offset = factors.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
     change: Tensor = _SelfAttention.apply(
-        x, penalty, bias, *folded(norm, scaled, gate), out.weight.float(), offset, heads
+        x, mask_bias(mask), bias, *folded(norm, scaled, gate), out.weight.float(), offset, heads
     )
     return change
 
@@ -45,9 +40,9 @@ class _SelfAttention(torch.autograd.Function):
         *parameters, heads = arguments
         ctx.save_for_backward(x, penalty, bias, *parameters)
         ctx.heads = heads
-        weight, offset, out_weight, out_offset = (each.to(x.dtype) for each in parameters)
+        weight, offset, out_weight, out_offset = (each.to(product_dtype(x.dtype)) for each in parameters)
         change, wide = torch.empty_like(x), bias_of_rows(bias)
-        scratch = Scratch()
+        scratch = Scratch(x.device)
         for index in rows_of_samples(x, weight, _BLOCK_BYTES):
             gated = _gated(x, index, penalty, wide, weight, offset, heads, scratch)
             change[index] = mapped(gated, out_weight, out_offset).view(change[index].shape)
@@ -56,18 +51,18 @@ class _SelfAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, penalty, bias, *parameters = ctx.saved_tensors
-        weight, offset, out_weight, _ = (each.to(x.dtype) for each in parameters)
+        weight, offset, out_weight, _ = (each.to(product_dtype(x.dtype)) for each in parameters)
         of_x = torch.empty_like(x)
-        of_bias = torch.zeros(bias.shape) if ctx.needs_input_grad[2] else None
+        of_bias = torch.zeros(bias.shape, device=x.device) if ctx.needs_input_grad[2] else None
         of_maps, of_out = MapGradient(weight), MapGradient(out_weight)
-        scratch, wide = Scratch(), bias_of_rows(bias)
+        scratch, wide = Scratch(x.device), bias_of_rows(bias)
         for index in rows_of_samples(x, weight, _BLOCK_BYTES):
             normed, scale = normalised(x[index])
-            inputs = normed.to(x.dtype)
+            inputs = normed.to(weight.dtype)
             block = _block(inputs, index, penalty, wide, weight, offset, ctx.heads, scratch)
-            of_change = gradient[index].reshape(-1, len(out_weight))
+            of_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
             of_gated = product(of_change, out_weight)
-            of_projected = scratch("of projected", len(of_gated), len(weight), dtype=x.dtype)
+            of_projected = scratch("of projected", len(of_gated), len(weight), dtype=weight.dtype)
             of_query, of_key, of_value, of_gates = of_projected.chunk(4, 1)
             block.attention.gather_again(
                 block.by_head(of_gated * block.gates),
@@ -133,7 +128,7 @@ def _gated(
     scratch: Scratch,
 ) -> Tensor:
     """What a block's attention finds, gated. Its projections end with this call, before there are the next."""
-    inputs = normalised(x[index])[0].to(x.dtype)
+    inputs = normalised(x[index])[0].to(weight.dtype)
     block = _block(inputs, index, penalty, bias, weight, offset, heads, scratch)
     block.attention.gather(block.by_head(block.gathered))
     return block.gathered.mul_(block.gates)

@@ -5,18 +5,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.blocks import of_all_cores
-from helixfold.ops.cpu.products import add_product, mapped, product
-from helixfold.ops.layer_norm import EPS
-from helixfold.ops.linear import Affine
+from helixfold.ops.constants import EPS
+from helixfold.ops.cpu.blocks import of_all_cores, steps
+from helixfold.ops.cpu.products import add_product, mapped, product, product_dtype
+from helixfold.ops.weights import TransitionWeights
 
 # Of a block's hidden channels, for each core: they stay in cache, and products are still large enough to be fast.
 _HIDDEN_ELEMENTS = 2**18
 
 
-def transition_rows(x: Tensor, norm: Affine, expand: Affine, contract: Affine) -> Tensor:
+def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
     """`transition` on a CPU; a training pass keeps nothing but `x`."""
-    change: Tensor = _Transition.apply(x, *norm.to(torch.float32), *expand.to(x.dtype), *contract.to(x.dtype))
+    norm, expand, contract = weights
+    dtype = product_dtype(x.dtype)
+    change: Tensor = _Transition.apply(x, *norm.to(torch.float32), *expand.to(dtype), *contract.to(dtype))
     return change
 
 
@@ -25,9 +27,9 @@ class _Transition(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
         ctx.save_for_backward(x, *parameters)
         scale, offset, w1, b1, w2, b2 = parameters
-        change = torch.empty(x.shape, dtype=x.dtype)
-        for rows, out in zip(_blocks(x, w1), _blocks(change, w1), strict=True):
-            normed = torch.nn.functional.layer_norm(rows.float(), scale.shape, scale, offset, EPS).to(x.dtype)
+        change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        for rows, out in steps(zip(_blocks(x, w1), _blocks(change, w1), strict=True)):
+            normed = torch.nn.functional.layer_norm(rows.float(), scale.shape, scale, offset, EPS).to(w1.dtype)
             out.copy_(mapped(mapped(normed, w1, b1).relu_(), w2, b2))
         return change
 
@@ -36,13 +38,14 @@ class _Transition(torch.autograd.Function):
         # Read once: what recompute hands over can be asked for only once.
         x, *parameters = ctx.saved_tensors
         scale, offset, w1, b1, w2, _ = parameters
-        of_x = torch.empty(x.shape, dtype=x.dtype)
-        sums = [torch.zeros(each.shape) for each in parameters]
+        of_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        sums = [torch.zeros(each.shape, device=x.device) for each in parameters]
         of_scale, of_offset, of_w1, of_b1, of_w2, of_b2 = sums
-        for rows, gradients, out in zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(of_x, w1), strict=True):
-            wide = rows.float()
+        blocks = zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(of_x, w1), strict=True)
+        for rows, given, out in steps(blocks):
+            wide, gradients = rows.float(), given.to(w1.dtype)
             normed, mean, rstd = torch.native_layer_norm(wide, scale.shape, scale, offset, EPS)
-            normed = normed.to(x.dtype)
+            normed = normed.to(w1.dtype)
             hidden = mapped(normed, w1, b1).relu_()
             add_product(of_w2, gradients.T, hidden)
             of_b2 += gradients.sum(0)

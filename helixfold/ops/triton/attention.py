@@ -3,8 +3,6 @@
 from typing import Any, no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from helixfold.ops.dispatch import wants_gradient
@@ -27,9 +25,10 @@ from helixfold.ops.triton.attention_tiles import (
     weighed,
     write,
 )
+from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 
 
-@triton.jit
+@jit
 @no_type_check
 def _take_in(
     query,
@@ -62,7 +61,7 @@ def _take_in(
     return gathered, higher, total * faded + tl.sum(share, 1)
 
 
-@triton.jit
+@jit
 @no_type_check
 def _put(
     so_far,
@@ -88,7 +87,7 @@ def _put(
         tl.store(numbers_at(logsum, here, sizes) + query, peak + tl.log2(total), mask=query < queries)
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _attend(
     query,
@@ -179,8 +178,8 @@ def _forward(
     two = bias is not None and n > 1
     # Two rows with tiles of 32 keys are as many registers as one with 64.
     block_q, block_k = power_of_2(q, 64 if exact else LARGEST_TILE), power_of_2(k, 32 if exact or two else 64)
-    places = triton.cdiv(n, 2) if two else n
-    _attend[(programs(places, h, triton.cdiv(q, block_q)), b)](
+    places = cdiv(n, 2) if two else n
+    _attend[(programs(places, h, cdiv(q, block_q)), b)](
         addressed(query),
         addressed(key),
         addressed(value),

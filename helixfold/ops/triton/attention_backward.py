@@ -9,8 +9,6 @@ are the least, and nine are needed if the bias gets a kernel of its own.
 from typing import Any, no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from helixfold.ops.triton.attention_tiles import (
@@ -29,12 +27,13 @@ from helixfold.ops.triton.attention_tiles import (
     row_at,
     write,
 )
+from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 
 # Two programs on each of the 132 multiprocessors of an H100 or H200.
 _PROGRAMS = 264
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _prepare(
     gradient,
@@ -63,7 +62,7 @@ def _prepare(
         write(of_gate, here, first, queries, product * (1 - opened), block_q, channels, width)
 
 
-@triton.jit
+@jit
 @no_type_check
 def _share_and_gradient(left, right, left_of_share, right_of_share, bias, penalty, logsum, delta, scale, log2e):
     """The shares of a tile and the gradients of its logits. Queries are on the left, keys on the right, or turned."""
@@ -75,7 +74,7 @@ def _share_and_gradient(left, right, left_of_share, right_of_share, bias, penalt
     return share, share * (of_share - delta)
 
 
-@triton.jit
+@jit
 @no_type_check
 def _queries(given, here, sizes, first, channels: tl.constexpr, width: tl.constexpr, block_q: tl.constexpr):
     """Some queries, the gradients of what they gathered, and the two numbers that each has."""
@@ -90,7 +89,7 @@ def _queries(given, here, sizes, first, channels: tl.constexpr, width: tl.conste
     )
 
 
-@triton.jit
+@jit
 @no_type_check
 def _term(given, here, sizes, first, first_key, block_q: tl.constexpr, block_k: tl.constexpr):
     """The bias of some queries and keys."""
@@ -98,7 +97,7 @@ def _term(given, here, sizes, first, first_key, block_q: tl.constexpr, block_k: 
     return read_bias(given[5], given[6], here, index, sizes[2], key_index)
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _to_key_and_value(
     given,
@@ -141,7 +140,7 @@ def _to_key_and_value(
     write(of_value, here, first, keys, of_values, block_k, channels, width)
 
 
-@triton.jit
+@jit
 @no_type_check
 def _take_in(
     given,
@@ -168,7 +167,7 @@ def _take_in(
     return tl.dot(of_logit.to(own.dtype), keys_here, of_queries, input_precision="ieee"), of_logit
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _to_query(
     given,
@@ -202,7 +201,7 @@ def _to_query(
     write(of_query, here, first, queries, of_queries * factor, block_q, channels, width)
 
 
-@triton.jit
+@jit
 @no_type_check
 def _put_of_bias(of_bias, of_term, part, here, sizes, first, first_key, block_q: tl.constexpr, block_k: tl.constexpr):
     """Store a tile of the bias's gradient over one part of the rows."""
@@ -212,7 +211,7 @@ def _put_of_bias(of_bias, of_term, part, here, sizes, first, first_key, block_q:
     tl.store(of_bias + (tile * queries + query) * keys + key, of_term, mask=(query < queries) & (key < keys))
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _to_query_and_bias(
     given,
@@ -289,7 +288,7 @@ def attention_backward(
     delta = torch.empty_like(logsum)
     gated, of_gate = (None, None) if gate is None else (_like(gradient), _like(gate))
     block = power_of_2(q, 64)
-    _prepare[(triton.cdiv(q, block) * n * h, b)](
+    _prepare[(cdiv(q, block) * n * h, b)](
         *(None if each is None else addressed(each) for each in (gradient, out, gate, gated, of_gate)),
         delta,
         sizes,
@@ -310,7 +309,7 @@ def attention_backward(
     if needed[1] or needed[2]:
         of_key, of_value = _like(key), _like(value)
         block_q, block_k = power_of_2(q, 32), power_of_2(k, 64 if exact else LARGEST_TILE)
-        _to_key_and_value[(programs(n, h, triton.cdiv(k, block_k)), b)](
+        _to_key_and_value[(programs(n, h, cdiv(k, block_k)), b)](
             given,
             addressed(of_key),
             addressed(of_value),
@@ -328,7 +327,7 @@ def attention_backward(
     elif needed[0]:
         of_query = _like(query)
         block_q, block_k = power_of_2(q, 64 if exact else LARGEST_TILE), power_of_2(k, 32 if exact else 64)
-        _to_query[(programs(n, h, triton.cdiv(q, block_q)), b)](
+        _to_query[(programs(n, h, cdiv(q, block_q)), b)](
             given,
             addressed(of_query),
             sizes,
@@ -352,9 +351,9 @@ def _query_and_bias(query: Tensor, k: int, given: tuple[Any, ...]) -> tuple[Tens
     # The products of wide float32 tiles need many registers.
     most = 64 if c <= 32 and query.dtype != torch.float32 else 32
     block_q, block_k = power_of_2(q, 64), power_of_2(k, most)
-    tiles = triton.cdiv(q, block_q) * h
-    rows_of_part = triton.cdiv(n, max(1, min(n, _PROGRAMS // (tiles * b))))
-    parts = triton.cdiv(n, rows_of_part)
+    tiles = cdiv(q, block_q) * h
+    rows_of_part = cdiv(n, max(1, min(n, _PROGRAMS // (tiles * b))))
+    parts = cdiv(n, rows_of_part)
     of_query, of_bias = _like(query), query.new_empty(parts, b, h, q, k, dtype=torch.float32)
     so_far = _like(query, torch.float32) if k > 2 * block_k else of_query
     for first_key in range(0, k, 2 * block_k):

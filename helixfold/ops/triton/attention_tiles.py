@@ -8,11 +8,10 @@ log 2, since processors have 2**x.
 from typing import no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from helixfold.ops.attention import MASKED
+from helixfold.ops.constants import MASKED
+from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 
 LOG2E = 1.4426950408889634
 _PENALTY = tl.constexpr(MASKED * LOG2E)
@@ -37,14 +36,14 @@ def aligned(bias: Tensor) -> Tensor:
     """The bias with rows that can be read fast, filled up with zeros; all rows of its sample read it again."""
     if bias.stride(-1) == 1 and not any(each % _ALIGNED for each in (bias.shape[-1], *bias.stride()[:-1])):
         return bias
-    filled = bias.new_zeros(*bias.shape[:-1], triton.cdiv(bias.shape[-1], _ALIGNED) * _ALIGNED)
+    filled = bias.new_zeros(*bias.shape[:-1], cdiv(bias.shape[-1], _ALIGNED) * _ALIGNED)
     filled[..., : bias.shape[-1]] = bias
     return filled
 
 
 def power_of_2(size: int, most: int) -> int:
     """The side of a tile that holds `size`: at least the 16 of a matrix product, at most `most`."""
-    return min(most, max(16, triton.next_power_of_2(size)))
+    return min(most, max(16, next_power_of_2(size)))
 
 
 def group_of(rows: int) -> int:
@@ -54,7 +53,7 @@ def group_of(rows: int) -> int:
 
 def programs(rows: int, heads: int, tiles: int) -> int:
     """How many programs `place` needs."""
-    return triton.cdiv(rows, group_of(rows)) * group_of(rows) * heads * tiles
+    return cdiv(rows, group_of(rows)) * group_of(rows) * heads * tiles
 
 
 def effort(side: int) -> dict[str, int]:
@@ -63,7 +62,7 @@ def effort(side: int) -> dict[str, int]:
     return {"num_warps": max(1, side // 16), "num_stages": 2, **registers}
 
 
-@triton.jit
+@jit
 @no_type_check
 def place(heads, tiles, group: tl.constexpr):
     """The row, head and tile of this program. The row may be behind the last one."""
@@ -73,7 +72,7 @@ def place(heads, tiles, group: tl.constexpr):
     return row, shared // tiles % heads, shared % tiles
 
 
-@triton.jit
+@jit
 @no_type_check
 def start(x, here):
     """Where the vectors of a head of a row begin."""
@@ -83,7 +82,7 @@ def start(x, here):
     return x[0] + tl.multiple_of(at, _EIGHT)
 
 
-@triton.jit
+@jit
 @no_type_check
 def numbers_at(x, here, sizes):
     """Where the numbers of a head of a row begin, one for each query."""
@@ -92,14 +91,14 @@ def numbers_at(x, here, sizes):
     return x + ((tl.cast(sample, tl.int64) * rows + row) * heads + head) * queries
 
 
-@triton.jit
+@jit
 @no_type_check
 def row_at(x, here, sizes):
     """Where the number of a row is."""
     return x + tl.cast(here[0], tl.int64) * sizes[0] + here[1]
 
 
-@triton.jit
+@jit
 @no_type_check
 def tile_at(at, stride, first, size: tl.constexpr, width: tl.constexpr):
     """The addresses of `size` vectors from the `first` on."""
@@ -107,14 +106,14 @@ def tile_at(at, stride, first, size: tl.constexpr, width: tl.constexpr):
     return at + first * tl.cast(stride, tl.int64) + vector + tl.arange(0, width)[None, :]
 
 
-@triton.jit
+@jit
 @no_type_check
 def inside(first, count, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
     """Which numbers of a tile there are."""
     return (first + tl.arange(0, size) < count)[:, None] & (tl.arange(0, width) < channels)[None, :]
 
 
-@triton.jit
+@jit
 @no_type_check
 def read(x, here, first, count, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
     """`size` vectors from the `first` on; what there is not, is zero."""
@@ -122,7 +121,7 @@ def read(x, here, first, count, size: tl.constexpr, channels: tl.constexpr, widt
     return tl.load(at, mask=inside(first, count, size, channels, width), other=0.0)
 
 
-@triton.jit
+@jit
 @no_type_check
 def write(x, here, first, count, values, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
     """Store what `read` reads, in the precision of where it goes."""
@@ -130,7 +129,7 @@ def write(x, here, first, count, values, size: tl.constexpr, channels: tl.conste
     tl.store(at, values.to(x[0].dtype.element_ty), mask=inside(first, count, size, channels, width))
 
 
-@triton.jit
+@jit
 @no_type_check
 def read_bias(bias, bias_keys, here, query, queries, key):
     """The bias of these queries (a column of indices) and keys (a row of them)."""
@@ -139,7 +138,7 @@ def read_bias(bias, bias_keys, here, query, queries, key):
     return tl.load(at, mask=(query < queries) & (key < bias_keys), other=0.0)
 
 
-@triton.jit
+@jit
 @no_type_check
 def penalty_of(penalty, here, first, size: tl.constexpr):
     """What the mask adds to the logits of some keys of a row."""
@@ -147,7 +146,7 @@ def penalty_of(penalty, here, first, size: tl.constexpr):
     return tl.load(at + first + tl.arange(0, size))
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _weigh(mask, penalty, alive, rows, keys, block: tl.constexpr):
     """One row of `weighed`."""
@@ -176,8 +175,8 @@ def weighed(mask: Tensor) -> tuple[Tensor, Tensor]:
     """
     b, n, k = mask.shape
     tile = power_of_2(k, LARGEST_TILE)
-    penalty = mask.new_empty(b, n, triton.cdiv(k, tile) * tile, dtype=torch.float32)
+    penalty = mask.new_empty(b, n, cdiv(k, tile) * tile, dtype=torch.float32)
     alive = mask.new_empty(b, n, dtype=torch.float32)
-    block = min(1024, triton.next_power_of_2(penalty.shape[-1]))
+    block = min(1024, next_power_of_2(penalty.shape[-1]))
     _weigh[(n, b)]((mask, *mask.stride()), addressed(penalty), alive, n, k, block=block)
     return penalty, alive

@@ -2,16 +2,16 @@
 
 import math
 
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from helixfold.ops.fused_adam import LINE, AdamBuffers, AdamStep
+from helixfold.ops.adam import AdamBuffers, AdamStep
+from helixfold.ops.constants import LINE
+from helixfold.ops.triton.language import cdiv, kernel, tl
 
 _BLOCK = 1024
 
 
-@triton.jit
+@kernel
 def _update(
     master_at,
     gradient_at,
@@ -59,7 +59,7 @@ def fused_adam_triton(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, ste
     """`fused_adam` on a CUDA device. `scale` may be one number expanded: it is read by its stride."""
     elements = buffers.master.numel()
     working = buffers.working
-    _update[(triton.cdiv(elements, _BLOCK),)](
+    _update[(cdiv(elements, _BLOCK),)](
         buffers.master,
         gradient,
         buffers.first_moment,

@@ -3,12 +3,11 @@
 from typing import Any, no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from helixfold.ops.layer_norm import EPS
-from helixfold.ops.linear import Affine
+from helixfold.ops.constants import EPS
+from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
+from helixfold.ops.weights import Affine
 
 # Elements of a tile: 16 to 32 of a thread, of which it loads 16 bytes at once.
 _FORWARD_TILE = 4096
@@ -29,7 +28,7 @@ def with_channels_together(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-@triton.jit
+@jit
 @no_type_check
 def elements(at, row, channel, size_i, size_j, stride_b, stride_i, stride_j):
     """Pointers to channels of rows of [b i j c], which are counted in this order."""
@@ -39,7 +38,7 @@ def elements(at, row, channel, size_i, size_j, stride_b, stride_i, stride_j):
     return at + (b * stride_b + i * stride_i + j * stride_j)[:, None] + channel[None, :]
 
 
-@triton.jit
+@jit
 @no_type_check
 def normalised(x, channel, eps, c: tl.constexpr):
     """Rows of mean 0 and variance 1, zero past their c channels, and what their values were multiplied with."""
@@ -49,7 +48,7 @@ def normalised(x, channel, eps, c: tl.constexpr):
     return centred * factor[:, None], factor
 
 
-@triton.jit
+@jit
 @no_type_check
 def gradient_through_norm(of_normed, normed, factor, c: tl.constexpr):
     """The gradient of rows from that of their normalised values."""
@@ -58,7 +57,7 @@ def gradient_through_norm(of_normed, normed, factor, c: tl.constexpr):
     return factor[:, None] * (of_normed - along_ones[:, None] - normed * along_normed[:, None])
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _forward(
     x_at,
@@ -91,7 +90,7 @@ def _forward(
     tl.store(elements(y_at, row, channel, size_i, size_j, y_b, y_i, y_j), y.to(y_at.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _backward(
     x_at,
@@ -147,9 +146,9 @@ class _LayerNorm(torch.autograd.Function):
         y = torch.empty_like(x)
         x_rows, y_rows = as_rows(x, y)
         rows, c = x_rows[..., 0].numel(), x.shape[-1]
-        block_c = triton.next_power_of_2(c)
+        block_c = next_power_of_2(c)
         block_rows = _FORWARD_TILE // block_c
-        _forward[(triton.cdiv(rows, block_rows),)](
+        _forward[(cdiv(rows, block_rows),)](
             x_rows,
             y_rows,
             scale,
@@ -173,9 +172,9 @@ class _LayerNorm(torch.autograd.Function):
         of_x = torch.empty_like(x)
         x_rows, of_y_rows, of_x_rows = as_rows(x, with_channels_together(of_y), of_x)
         rows, c = x_rows[..., 0].numel(), x.shape[-1]
-        block_c = triton.next_power_of_2(c)
+        block_c = next_power_of_2(c)
         block_rows = _BACKWARD_TILE // block_c
-        programs = min(triton.cdiv(rows, block_rows), _PROGRAMS)
+        programs = min(cdiv(rows, block_rows), _PROGRAMS)
         of_scale, of_offset = torch.empty(2, programs, c, dtype=torch.float32, device=x.device)
         _backward[(programs,)](
             x_rows,

@@ -3,12 +3,11 @@
 from typing import Any, no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from helixfold.ops.linear import Affine
+from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 from helixfold.ops.triton.tiles import norm_gradient, normalised, programs_at_once, read_normed, scaled, spot, strided
+from helixfold.ops.weights import Affine
 
 # The least that a matrix product of tiles takes.
 _LEAST = 16
@@ -17,14 +16,14 @@ _FORWARD_TILE = 2**14
 _BACKWARD_TILE = 2**13
 
 
-@triton.jit
+@jit
 @no_type_check
 def _weight_rows(weight_at, outputs, c: tl.constexpr, most: tl.constexpr):
     output = tl.arange(0, most)[:, None]
     return tl.load(weight_at + output * c + tl.arange(0, c)[None, :], mask=output < outputs, other=0.0)
 
 
-@triton.jit
+@jit
 @no_type_check
 def _narrow(sample, position, positions, outputs, leads: tl.constexpr, most: tl.constexpr):
     """Offsets of a tile of the few channels, which lead or come last, and which of them exist."""
@@ -36,7 +35,7 @@ def _narrow(sample, position, positions, outputs, leads: tl.constexpr, most: tl.
     return place, (position < positions)[:, None] & (output < outputs)
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _forward(
     x_at,
@@ -68,7 +67,7 @@ def _forward(
     tl.store(out_at + place, out.to(x.dtype), mask=exist)
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _backward(
     x_at,
@@ -136,7 +135,7 @@ def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
 
 def _constants(x: Tensor, outputs: int, elements: int) -> dict[str, int]:
     block = elements // x.shape[-1] // (x.element_size() // 2)
-    most = max(_LEAST, triton.next_power_of_2(outputs))
+    most = max(_LEAST, next_power_of_2(outputs))
     # Three stages: where one program fills the registers, two tiles on their way hide the memory's latency.
     return {
         "c": x.shape[-1],
@@ -159,7 +158,7 @@ class _NormLinear(torch.autograd.Function):
             out = x.new_empty(samples, outputs, rows, columns).permute(0, 2, 3, 1)
         else:
             out = x.new_empty(samples, rows, columns, outputs)
-        tiles = triton.cdiv(rows * columns, constants["block"])
+        tiles = cdiv(rows * columns, constants["block"])
         _forward[(samples * tiles,)](
             x,
             norm,
@@ -183,7 +182,7 @@ class _NormLinear(torch.autograd.Function):
         outputs, constants = len(weight), _constants(x, len(weight), _BACKWARD_TILE)
         gradient = (gradient.permute(0, 3, 1, 2) if constants["leads"] else gradient).contiguous()
         of_x = torch.empty_like(x)
-        tiles = triton.cdiv(rows * columns, constants["block"])
+        tiles = cdiv(rows * columns, constants["block"])
         programs = min(samples * tiles, programs_at_once(x.device))
         lengths = [c, c, constants["most"] * c, constants["most"]]
         sums = x.new_empty(programs, sum(lengths), dtype=torch.float32)

@@ -14,12 +14,11 @@ by programs that own channels and make those again, each once in all, with one s
 from typing import Any, no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from helixfold.ops.linear import Affine
-from helixfold.ops.outer_product import COUNT_FLOOR
+from helixfold.ops.constants import COUNT_FLOOR
+from helixfold.ops.triton.language import cdiv, kernel, tl
+from helixfold.ops.weights import Affine
 
 # Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.
 _SEQUENCES = 64
@@ -27,7 +26,7 @@ _SEQUENCES = 64
 _PROGRAMS = 132
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _forward(
     left_at,
@@ -110,7 +109,7 @@ def _forward(
     tl.store(y_at, total.to(y_at.dtype.element_ty), mask=inside[:, :, None])
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _backward_of_half(
     of_y_at,
@@ -166,7 +165,7 @@ def _backward_of_half(
     tl.store(of_own_at, total.to(of_own_at.dtype.element_ty), mask=(own < size_own)[:, None] & (s < sequences))
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _backward_of_weight(
     of_y_at,
@@ -252,7 +251,7 @@ def _half_tiles(half: Tensor) -> dict[str, Any]:
         tiles = {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64}
         return {**tiles, "precision": "ieee", "num_warps": 8, "num_stages": 1}
     block_s = min(depth, 128)
-    programs = b * triton.cdiv(size, 16) * (c // 8) * triton.cdiv(depth, block_s)
+    programs = b * cdiv(size, 16) * (c // 8) * cdiv(depth, block_s)
     tiles = {"block_own": 16, "block_other": 4, "block_c": 8 if programs >= _PROGRAMS else 4, "block_s": block_s}
     return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
 
@@ -273,8 +272,8 @@ def _of_half(
     (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
     of_own = of_y.new_empty(b, size_own, sequences, c)
     tiles = _half_tiles(own_rows)
-    blocks = triton.cdiv(size_own, tiles["block_own"]) * (c // tiles["block_c"])
-    _backward_of_half[(blocks, triton.cdiv(depth, tiles["block_s"]), b)](
+    blocks = cdiv(size_own, tiles["block_own"]) * (c // tiles["block_c"])
+    _backward_of_half[(blocks, cdiv(depth, tiles["block_s"]), b)](
         of_y,
         weight,
         other_rows,
@@ -312,7 +311,7 @@ class _OuterProductMean(torch.autograd.Function):
         y = left.new_empty(b, size_i, size_j, c_z)
         inverse = torch.empty(b, size_i, size_j, dtype=torch.float32, device=left.device)
         tiles = _forward_tiles(left_rows)
-        _forward[(triton.cdiv(size_i, tiles["block_i"]) * triton.cdiv(size_j, tiles["block_j"]), b)](
+        _forward[(cdiv(size_i, tiles["block_i"]) * cdiv(size_j, tiles["block_j"]), b)](
             left_rows,
             right_rows,
             left_mask,
@@ -354,7 +353,7 @@ class _OuterProductMean(torch.autograd.Function):
         if for_weight:
             tiles = _weight_tiles(left_rows)
             chunks = c // tiles["block_c"]
-            edges = b * triton.cdiv(size_i, tiles["block_i"]) * triton.cdiv(size_j, tiles["block_j"])
+            edges = b * cdiv(size_i, tiles["block_i"]) * cdiv(size_j, tiles["block_j"])
             shares = min(max(1, _PROGRAMS // chunks), edges)
             parts = torch.empty(shares, *weight.shape, dtype=torch.float32, device=weight.device)
             _backward_of_weight[(chunks, shares)](

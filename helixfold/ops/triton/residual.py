@@ -3,17 +3,16 @@
 from typing import Any, no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from helixfold.ops.triton.language import cdiv, kernel, next_power_of_2, tl
 from helixfold.ops.triton.layer_norm import as_rows, elements, with_channels_together
 
 # Elements of a tile: 16 of each of 128 threads.
 _TILE = 2048
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _add(
     stream_at,
@@ -68,9 +67,9 @@ def _launch(result: Tensor, stream: Tensor | None, change: Tensor, kept: Tensor 
     )
     result_rows, stream_rows, change_rows, kept_rows = operands
     rows, c = result_rows[..., 0].numel(), shape[-1]
-    block_c = min(triton.next_power_of_2(c), 256)
+    block_c = min(next_power_of_2(c), 256)
     block_rows = _TILE // block_c
-    _add[(triton.cdiv(rows, block_rows), triton.cdiv(c, block_c))](
+    _add[(cdiv(rows, block_rows), cdiv(c, block_c))](
         stream_rows,
         change_rows,
         kept_rows,
@@ -112,7 +111,7 @@ class _AddChange(torch.autograd.Function):
         return gradient, _launch(of_change, None, gradient, kept), None
 
 
-def add_change_triton(stream: Tensor, change: Tensor, kept: Tensor | None) -> Tensor:
+def add_change_triton(stream: Tensor, change: Tensor, kept: Tensor | None = None) -> Tensor:
     """`add_change` on a CUDA device."""
     total: Tensor = _AddChange.apply(stream, change, kept)
     return total

@@ -1,18 +1,17 @@
 """What kernels share that take a stream in tiles of positions: where they lie, and their norms and maps."""
 
-from functools import cache
 from typing import no_type_check
 
 import torch
-import triton
-import triton.language as tl
 
-from helixfold.ops.layer_norm import EPS
+from helixfold.ops.card import card_of
+from helixfold.ops.constants import EPS
+from helixfold.ops.triton.language import jit, tl
 
 _EPS = tl.constexpr(EPS)
 
 
-@triton.jit
+@jit
 @no_type_check
 def spot(tile, tiles, positions, block: tl.constexpr):
     """Sample, positions and which of them exist, of one of all samples' tiles; each sample has so many."""
@@ -20,7 +19,7 @@ def spot(tile, tiles, positions, block: tl.constexpr):
     return (tile // tiles).to(tl.int64), position, position < positions
 
 
-@triton.jit
+@jit
 @no_type_check
 def strided(sample, position, columns, sample_stride, row_stride, column_stride):
     """Offsets [positions] in a stream of rows and columns, either of which may be the outer ones."""
@@ -29,7 +28,7 @@ def strided(sample, position, columns, sample_stride, row_stride, column_stride)
     return sample * sample_stride + row * row_stride + column * column_stride
 
 
-@triton.jit
+@jit
 @no_type_check
 def channels_first(sample, position, positions, first, c: tl.constexpr, part: tl.constexpr):
     """Offsets [positions, part] of some channels in an array [b, c, positions]."""
@@ -37,7 +36,7 @@ def channels_first(sample, position, positions, first, c: tl.constexpr, part: tl
     return channel[None, :] * positions + position[:, None]
 
 
-@triton.jit
+@jit
 @no_type_check
 def normalised(x, c: tl.constexpr):
     """The rows of a tile [positions, c] without scale and offset, and the reciprocals of their deviations; float32."""
@@ -47,14 +46,14 @@ def normalised(x, c: tl.constexpr):
     return centred * scale[:, None], scale
 
 
-@triton.jit
+@jit
 @no_type_check
 def scaled(normed, norm_at, norm_offset_at, c: tl.constexpr):
     channel = tl.arange(0, c)
     return normed * tl.load(norm_at + channel)[None, :] + tl.load(norm_offset_at + channel)[None, :]
 
 
-@triton.jit
+@jit
 @no_type_check
 def read_normed(at, there, norm_at, norm_offset_at, c: tl.constexpr):
     """A tile [positions, c] behind its norm, in the dtype in which it lies."""
@@ -62,14 +61,14 @@ def read_normed(at, there, norm_at, norm_offset_at, c: tl.constexpr):
     return scaled(normalised(x, c)[0], norm_at, norm_offset_at, c).to(x.dtype)
 
 
-@triton.jit
+@jit
 @no_type_check
 def weight_rows(weight_at, first, c: tl.constexpr, part: tl.constexpr):
     """Some rows [part, c] of a map's weight."""
     return tl.load(weight_at + (first + tl.arange(0, part))[:, None] * c + tl.arange(0, c)[None, :])
 
 
-@triton.jit
+@jit
 @no_type_check
 def norm_gradient(gradient, normed, scale, norm_at, c: tl.constexpr):
     """The gradient of what was normalised, from that of what was scaled."""
@@ -79,7 +78,7 @@ def norm_gradient(gradient, normed, scale, norm_at, c: tl.constexpr):
     return (gradient - mean[:, None] - normed * slope[:, None]) * scale[:, None]
 
 
-@triton.jit
+@jit
 @no_type_check
 def sum_norm(sums_at, gradient, normed, c: tl.constexpr):
     """This tile's part of the gradients of scale and offset, [2, c]."""
@@ -88,8 +87,8 @@ def sum_norm(sums_at, gradient, normed, c: tl.constexpr):
     tl.store(sums_at + c + channel, tl.sum(gradient, 0))
 
 
-@cache
 def programs_at_once(device: torch.device) -> int:
-    """Among how many programs tiles are shared whose sums are kept."""
+    """Return among how many programs tiles are shared whose sums are kept."""
     # Kernels that are interpreted run one program after another; a few let their sums be added up.
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+    card = card_of(device)
+    return card.multiprocessors if card.kind == "cuda" else 4

@@ -11,12 +11,10 @@ for the bytes, which it moves beside the other five (109 us).
 from typing import Any, no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from helixfold.ops.layer_norm import EPS
-from helixfold.ops.linear import Affine
+from helixfold.ops.constants import EPS
+from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.layer_norm import (
     as_rows,
     elements,
@@ -24,12 +22,13 @@ from helixfold.ops.triton.layer_norm import (
     normalised,
     with_channels_together,
 )
+from helixfold.ops.weights import TransitionWeights
 
 # Of hidden channels and their gradients that the backward pass writes at a time.
 _BYTES = 2**28
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _forward(
     x_at,
@@ -74,7 +73,7 @@ def _forward(
     tl.store(elements(y_at, row, channel, size_i, size_j, y_b, y_i, y_j), total.to(x.dtype), mask=inside)
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _backward(
     x_at,
@@ -203,7 +202,7 @@ class _Transition(torch.autograd.Function):
         x_rows, y_rows = as_rows(x, y)
         rows = x_rows[..., 0].numel()
         tiles = _forward_tiles(x)
-        _forward[(triton.cdiv(rows, tiles["block_rows"]),)](
+        _forward[(cdiv(rows, tiles["block_rows"]),)](
             x_rows,
             y_rows,
             scale,
@@ -241,7 +240,7 @@ class _Transition(torch.autograd.Function):
         of_expand, of_contract = (torch.zeros_like(each, dtype=torch.float32) for each in (expand, contract))
         for first in range(0, rows, most):
             last = min(first + most, rows)
-            programs = triton.cdiv(last - first, block)
+            programs = cdiv(last - first, block)
             parts = [torch.empty(programs, len(each), dtype=torch.float32, device=x.device) for each in sums]
             _backward[(programs,)](
                 x_rows,
@@ -279,8 +278,9 @@ class _Transition(torch.autograd.Function):
         return of_x, of_scale, of_offset, weights[0], of_expand_offset, weights[1], of_contract_offset
 
 
-def transition_triton(x: Tensor, norm: Affine, expand: Affine, contract: Affine) -> Tensor:
+def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
     """`transition` on a CUDA device."""
+    norm, expand, contract = weights
     change: Tensor = _Transition.apply(
         x,
         *norm.to(torch.float32),

@@ -9,30 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helixfold.ops.linear import Affine
 from helixfold.ops.triton.triangle_backward import to_maps, to_streams
 from helixfold.ops.triton.triangle_forward import Maps, gated
+from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 
-def triangle_operand_triton(pair: Tensor, mask: Tensor, norm: Affine, project: Affine, gate: Affine) -> Tensor:
+def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
     """`triangle_operand` on a CUDA device."""
-    parameters = _parameters(pair, [norm], [project, gate])
+    parameters = _parameters(pair, weights[:1], weights[1:])
     operand: Tensor = _Operand.apply(pair, mask, *parameters)
     return operand
 
 
-def triangle_multiplication_triton(
-    pair: Tensor,
-    mask: Tensor,
-    right: Tensor,
-    norm_in: Affine,
-    left: Affine,
-    left_gate: Affine,
-    norm_out: Affine,
-    out: Affine,
-    gate: Affine,
-) -> Tensor:
+def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
     """`triangle_multiplication` on a CUDA device."""
+    norm_in, left, left_gate, norm_out, out, gate = weights
     parameters = _parameters(pair, [norm_in, norm_out], [left, left_gate, out, gate])
     change: Tensor = _Multiplication.apply(pair, mask, right, *parameters)
     return change

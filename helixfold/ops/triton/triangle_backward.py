@@ -7,10 +7,9 @@ and go over many tiles, and are added up afterwards, so that they are the same e
 from typing import no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.tiles import (
     channels_first,
     norm_gradient,
@@ -25,7 +24,7 @@ from helixfold.ops.triton.tiles import (
 from helixfold.ops.triton.triangle_forward import Maps, gated_maps
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _to_streams(
     pair_at,
@@ -117,7 +116,7 @@ def _to_streams(
         tl.store(of_product_at + a_place, of_a.to(kind), mask=there[:, None])
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _to_maps(
     pair_at,
@@ -216,7 +215,7 @@ def to_streams(
     of_source = of_pair if source is None else torch.empty_like(source)
     wide = pair.element_size() == 4
     block = 32 if wide else 64
-    tiles = triton.cdiv(rows * columns, block)
+    tiles = cdiv(rows * columns, block)
     of_norm = pair.new_empty(samples * tiles, 2, c_z, dtype=torch.float32)
     of_norm_of_source = pair.new_empty(samples * tiles if tail else 0, 2, c_a, dtype=torch.float32)
     _to_streams[(samples * tiles,)](
@@ -256,7 +255,7 @@ def to_maps(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps
     outputs, c_a = maps.value.weight.shape
     block, part = (64, 64) if pair.element_size() == 2 else (32, 16)
     part = min(part, outputs)
-    tiles = triton.cdiv(rows * columns, block)
+    tiles = cdiv(rows * columns, block)
     groups = max(1, min(samples * tiles, programs_at_once(pair.device) * part // outputs))
     lengths = [outputs * c_a, outputs, outputs * c_z, outputs]
     sums = pair.new_empty(groups, sum(lengths), dtype=torch.float32)

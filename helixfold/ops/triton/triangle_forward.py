@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import no_type_check
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-from helixfold.ops.linear import Affine
+from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 from helixfold.ops.triton.tiles import channels_first, read_normed, spot, strided, weight_rows
+from helixfold.ops.weights import Affine
 
 
-@triton.jit
+@jit
 @no_type_check
 def gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, first, part: tl.constexpr):
     """Values and gates [positions, part] of some of the outputs."""
@@ -27,7 +26,7 @@ def gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, first, part: tl
     return value, tl.sigmoid(gate + tl.load(gate_bias_at + output).to(tl.float32)[None, :])
 
 
-@triton.jit
+@kernel
 @no_type_check
 def _gated(
     pair_at,
@@ -109,7 +108,7 @@ def gated(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps) 
     tail = source is not None
     out = torch.empty_like(pair) if tail else pair.new_empty(samples, outputs, rows, columns)
     block, part = (128, 32) if pair.element_size() == 2 else (32, 32)
-    tiles = triton.cdiv(rows * columns, block)
+    tiles = cdiv(rows * columns, block)
     _gated[(samples * tiles,)](
         pair,
         pair if source is None else source,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import helixfold.ops.cpu.attention
-from helixfold.ops.attention import ATTENTION, attention, attention_reference
+from helixfold.ops.attention import attention
+from helixfold.ops.card import CARDS
 from tests.ops.comparing import assert_as_near, assert_equal, mask
 
 # Of rows, heads, queries, keys, width of queries and keys, width of values.
@@ -45,45 +46,45 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("more", [True, False], ids=["bias and gate", "neither"])
 def test_values_and_gradients_equal_the_reference(shape: tuple[int, ...], more: bool) -> None:
     given = arguments(shape, bias=more, gate=more)
-    assert ATTENTION.choice(*given).name == "rows"
-    assert_equal(attention, attention_reference, given)
+    assert attention.choice(*given).name == "rows"
+    assert_equal(attention, attention.reference, given)
 
 
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.usefixtures("small_blocks")
 def test_small_blocks_equal_the_reference(shape: tuple[int, ...]) -> None:
     given = arguments(shape, b=2)
-    assert_equal(attention, attention_reference, given)
+    assert_equal(attention, attention.reference, given)
     given[3] = torch.ones_like(given[3])
-    assert_equal(attention, attention_reference, given)
+    assert_equal(attention, attention.reference, given)
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_heads_may_share_their_keys(bias: bool) -> None:
-    assert_equal(attention, attention_reference, arguments((5, 4, 3, 65, 8, 7), b=2, bias=bias, shared=True))
+    assert_equal(attention, attention.reference, arguments((5, 4, 3, 65, 8, 7), b=2, bias=bias, shared=True))
 
 
 def test_many_tiny_rows_equal_the_reference() -> None:
     """As in the attention of edges over templates."""
     given = arguments((1000, 4, 1, 4, 16, 16), bias=False, gate=False)
-    assert_equal(attention, attention_reference, given)
-    assert_as_near(attention, attention_reference, given)
+    assert_equal(attention, attention.reference, given)
+    assert_as_near(attention, attention.reference, given)
 
 
 @pytest.mark.parametrize("shape", SIZES)
 def test_bfloat16_is_at_most_twice_as_far_off_as_the_reference(shape: tuple[int, ...]) -> None:
-    assert_as_near(attention, attention_reference, arguments(shape))
+    assert_as_near(attention, attention.reference, arguments(shape))
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_small_blocks_in_bfloat16_are_at_most_twice_as_far_off() -> None:
-    assert_as_near(attention, attention_reference, arguments((3, 2, 65, 63, 32, 32), b=2))
+    assert_as_near(attention, attention.reference, arguments((3, 2, 65, 63, 32, 32), b=2))
 
 
 def test_gradients_may_be_asked_of_some_arguments_only() -> None:
     query, key, value, masked, bias, _ = arguments((3, 2, 7, 9, 8, 8), gate=False)
     given = [query.detach(), key, value.detach(), masked, bias.detach(), None]
-    assert_equal(attention, attention_reference, given)
+    assert_equal(attention, attention.reference, given)
 
 
 def test_a_training_pass_keeps_no_logits() -> None:
@@ -101,5 +102,5 @@ def test_a_training_pass_keeps_no_logits() -> None:
 
 def test_the_backend_says_what_it_leaves_to_others() -> None:
     query, *others = arguments((2, 1, 3, 3, 8, 8))
-    assert "float64" in str(ATTENTION.refusals("cpu", query.double(), *others)["rows"])
-    assert "nothing" in str(ATTENTION.refusals("cpu", query[:, :0], *others)["rows"])
+    assert "float64" in str(attention.refusals(CARDS["cpu"], query.double(), *others)["rows"])
+    assert "nothing" in str(attention.refusals(CARDS["cpu"], query[:, :0], *others)["rows"])

@@ -6,15 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.invariant_point import (
-    INVARIANT_POINT_ATTENTION,
-    invariant_point_attention,
-    invariant_point_attention_reference,
-)
+from helixfold.ops.invariant_point import invariant_point_attention
+from helixfold.ops.weights import PointAttentionWeights
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 
-PAIR = 7
+PAIR, MASK, KEY_MASK = 6, 7, 8
 
 
 def arguments(
@@ -33,12 +31,12 @@ def arguments(
         points(place, 2),
         points(key_place, 2),
         points(key_place, 3),
-        torch.rand(h) + 0.1,
         3 * torch.randn(b, i, j, c_z) + torch.randn(b, i, j, 1),
     ]
     key_mask = mask(b, j, empty_row=False)
     key_mask[:, 0] = 1
-    return [*(each.requires_grad_() for each in given), norm(c_z), affine(h, c_z), torch.ones(b, i), key_mask]
+    weights = PointAttentionWeights((torch.rand(h) + 0.1).requires_grad_(), norm(c_z), affine(h, c_z))
+    return [*(each.requires_grad_() for each in given), torch.ones(b, i), key_mask, weights]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +46,7 @@ def arguments(
 def test_outputs_and_gradients_equal_the_references(i: int, j: int, options: dict[str, int]) -> None:
     given = arguments(i, j, **options)
     with forced("rows") as used:
-        assert_equal(invariant_point_attention, invariant_point_attention_reference, given)
+        assert_equal(invariant_point_attention, invariant_point_attention.reference, given)
     assert used["invariant_point_attention"] == 1
 
 
@@ -62,20 +60,19 @@ def test_rows_of_a_larger_pair_are_taken_where_they_are(turned: bool) -> None:
     with torch.no_grad():
         assert all(map(torch.equal, invariant_point_attention(*given), expected))
     given[PAIR] = given[PAIR].detach().requires_grad_()
-    assert_equal(invariant_point_attention, invariant_point_attention_reference, given)
+    assert_equal(invariant_point_attention, invariant_point_attention.reference, given)
 
 
 def test_a_bfloat16_pair_loses_no_more_than_in_the_reference() -> None:
     def all_else_in_float32(run: Any) -> Any:
         def attention(*given: Any) -> Any:
-            wide = [
-                each.float() if isinstance(each, Tensor) and each.dtype == torch.bfloat16 else each for each in given
-            ]
+            weights = given[-1]._replace(point_weight=given[-1].point_weight.float())
+            wide = [*(each.float() if each.dtype == torch.bfloat16 else each for each in given[:-1]), weights]
             return run(*wide[:PAIR], given[PAIR], *wide[PAIR + 1 :])
 
         return attention
 
-    runs = [all_else_in_float32(each) for each in (invariant_point_attention, invariant_point_attention_reference)]
+    runs = [all_else_in_float32(each) for each in (invariant_point_attention, invariant_point_attention.reference)]
     with forced("rows") as used:
         assert_as_near(*runs, arguments(30, 70, h=4, c_z=32), floor=1e-5)
     assert used["invariant_point_attention"] == 1
@@ -84,24 +81,24 @@ def test_a_bfloat16_pair_loses_no_more_than_in_the_reference() -> None:
 @pytest.mark.parametrize(("extent", "center"), [(20.0, 0.0), (10.0, 100.0)])
 def test_near_points_far_from_the_origin_keep_their_distances(extent: float, center: float) -> None:
     given = arguments(40, 40, extent=extent, center=center)
-    given[-1][:] = 1
+    given[KEY_MASK][:] = 1
     with torch.no_grad():
         # Every query is near one key, as every residue is near itself.
         given[4] += 0.1 * (given[3] - given[4])
         given[4] += 0.8 * (given[3] - given[4])
     with forced("rows") as used:
-        assert_equal(invariant_point_attention, invariant_point_attention_reference, given)
+        assert_equal(invariant_point_attention, invariant_point_attention.reference, given)
     assert used["invariant_point_attention"] == 1
 
 
 def test_padding_is_not_seen_and_attends_itself_to_everything() -> None:
     given = arguments(9, 9, b=2)
-    given[-1][:] = 1
-    given[-2][0, 5:] = given[-1][0, 5:] = 0
-    given[-2][1] = given[-1][1] = 0
+    given[KEY_MASK][:] = 1
+    given[MASK][0, 5:] = given[KEY_MASK][0, 5:] = 0
+    given[MASK][1] = given[KEY_MASK][1] = 0
     # Logits of padding keep two decimals beside the 1e5, in the reference as well.
     with forced("rows"):
-        assert_equal(invariant_point_attention, invariant_point_attention_reference, given, tolerance=1e-2)
+        assert_equal(invariant_point_attention, invariant_point_attention.reference, given, tolerance=1e-2)
         found = invariant_point_attention(*given)
         with torch.no_grad():
             for each in (1, 2, 4, 5):
@@ -129,10 +126,10 @@ def test_a_training_pass_keeps_the_pair_as_it_came_and_nothing_else_of_its_size(
 
 def test_what_it_cannot_take_is_left_to_the_reference() -> None:
     given = arguments(3, 4)
-    assert INVARIANT_POINT_ATTENTION.refusals("cpu", *given)["rows"] is None
+    assert invariant_point_attention.refusals(CARDS["cpu"], *given)["rows"] is None
     for dtype in (torch.float64, torch.bfloat16):
-        refusals = INVARIANT_POINT_ATTENTION.refusals("cpu", given[0].to(dtype), *given[1:])
+        refusals = invariant_point_attention.refusals(CARDS["cpu"], given[0].to(dtype), *given[1:])
         assert refusals["rows"] == f"{dtype} is left to the reference"
     empty = arguments(0, 4)
-    assert INVARIANT_POINT_ATTENTION.refusals("cpu", *empty)["rows"] == "there is nothing to compute"
+    assert invariant_point_attention.refusals(CARDS["cpu"], *empty)["rows"] == "there is nothing to compute"
     assert invariant_point_attention(*empty)[0].shape == (1, 3, 0, 4)

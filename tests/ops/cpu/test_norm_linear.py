@@ -5,7 +5,7 @@ import torch
 
 from helixfold.ops.cpu import folded_norm
 from helixfold.ops.cpu.norm_linear import norm_linear_rows
-from helixfold.ops.norm_linear import NORM_LINEAR, norm_linear, norm_linear_reference
+from helixfold.ops.norm_linear import norm_linear
 from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
 
 
@@ -30,22 +30,22 @@ def test_it_equals_the_reference(shape: tuple[int, ...], out: int, turned: bool,
     x = 2 * torch.randn(shape) + 1
     x = (x.transpose(1, 2) if turned else x).requires_grad_()
     arguments = x, norm(shape[-1]), affine(out, shape[-1], bias=bias)
-    assert_equal(norm_linear_rows, norm_linear_reference, arguments)
+    assert_equal(norm_linear_rows, norm_linear.reference, arguments)
     if x.numel() > 100:
-        assert_as_near(norm_linear_rows, norm_linear_reference, arguments)
+        assert_as_near(norm_linear_rows, norm_linear.reference, arguments)
 
 
 def test_a_large_mean_costs_no_digits() -> None:
     x = (10 + torch.randn(3, 41, 128)).requires_grad_()
     arguments = x, norm(128), affine(8, 128)
-    assert_equal(norm_linear_rows, norm_linear_reference, arguments)
-    assert_as_near(norm_linear_rows, norm_linear_reference, arguments)
+    assert_equal(norm_linear_rows, norm_linear.reference, arguments)
+    assert_as_near(norm_linear_rows, norm_linear.reference, arguments)
 
 
 def test_it_is_used_for_all_but_float64() -> None:
     x, *maps = torch.randn(2, 3, 8, requires_grad=True), norm(8), affine(4, 8)
-    assert NORM_LINEAR.choice(x, *maps).name == "rows"
-    assert NORM_LINEAR.choice(x.double(), *maps).name == "reference"
+    assert norm_linear.choice(x, *maps).name == "rows"
+    assert norm_linear.choice(x.double(), *maps).name == "reference"
     assert norm_linear(x, *maps).grad_fn.saved_tensors[0] is x  # type: ignore[union-attr]
 
 

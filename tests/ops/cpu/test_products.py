@@ -5,9 +5,13 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.cpu import products
+from helixfold.ops.cpu.linear import linear_in_float32
 from helixfold.ops.cpu.products import add_product, batched_product, mapped, product
-from helixfold.ops.linear import LINEAR, Affine, linear
+from helixfold.ops.linear import linear
+from helixfold.ops.multiply import multiply
+from helixfold.ops.weights import Affine
 from tests.networks import relative_error
+from tests.ops.comparing import affine, results
 
 
 @pytest.fixture(autouse=True, params=[0, 2**60], ids=["onednn", "usual"])
@@ -60,5 +64,47 @@ def test_a_linear_map_without_gradients_is_one_of_them() -> None:
     expected = torch.nn.functional.linear(x.double(), *parameters.to(torch.float64))
     assert relative_error(linear(x, parameters), expected) < 1e-6
     assert linear(x[:, :0], parameters).shape == (2, 0, 5)
-    assert LINEAR.choice(x, parameters).name == "onednn"
-    assert LINEAR.choice(x.requires_grad_(), parameters).name == "reference"
+    assert linear.choice(x, parameters).name == "onednn"
+    assert linear.choice(x.requires_grad_(), parameters).name == "reference"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_narrow_map_in_float32_is_nearer_than_one_of_its_own_dtype(dtype: torch.dtype, bias: bool) -> None:
+    arguments = torch.randn(2, 90, 33).requires_grad_(), affine(17, 33, bias=bias)
+    exact, ours, plain = (
+        results(run, arguments, kind)
+        for run, kind in ((linear.reference, torch.float64), (linear_in_float32, dtype), (linear.reference, dtype))
+    )
+    for right, found, theirs in zip(exact, ours, plain, strict=True):
+        assert found.dtype == theirs.dtype
+        assert relative_error(found, right) <= 1.01 * relative_error(theirs, right)
+
+
+@pytest.mark.parametrize("shape", [(7, 65), (2, 3, 7, 65), (3, 7, 0)])
+def test_narrow_matrices_are_multiplied_in_blocks_of_float32(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_COPY_BYTES", 4 * 7 * 20)
+    left, right = torch.randn(shape).bfloat16(), torch.randn(*shape[:-2], shape[-1], 5).bfloat16()
+    found = products.multiply_in_float32(left, right)
+    torch.testing.assert_close(found.double(), left.double() @ right.double(), rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_narrow_batches_are_converted_a_few_at_a_time(add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_COPY_BYTES", 4 * 7 * 9 * 2)
+    monkeypatch.setattr(products, "_MULTIPLIED_IN_FLOAT32", {torch.bfloat16})
+    left, right = torch.randn(5, 7, 5).bfloat16(), torch.randn(5, 9, 5).bfloat16().mT
+    out = torch.ones(5, 7, 9).bfloat16() if add else torch.full((5, 7, 9), torch.nan).bfloat16()
+    batched_product(left, right, out, add=add)
+    assert relative_error(out, left.double() @ right.double() + int(add)) < 2**-8
+
+
+def test_dtypes_that_the_processor_has_no_products_of_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, parameters = torch.randn(4, 7).bfloat16(), Affine(torch.randn(5, 7))
+    for converted, name in (({torch.bfloat16}, "float32"), (set(), "reference")):
+        monkeypatch.setattr(products, "_MULTIPLIED_IN_FLOAT32", converted)
+        assert linear.choice(x, parameters).name == name
+        assert multiply.choice(x, x.mT).name == name
+    assert linear.choice(x.double(), parameters).name == "reference"

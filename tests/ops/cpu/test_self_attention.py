@@ -8,7 +8,9 @@ from torch import Tensor
 
 import helixfold.ops.cpu.attention
 import helixfold.ops.cpu.self_attention
-from helixfold.ops.self_attention import SELF_ATTENTION, self_attention, self_attention_reference
+from helixfold.ops.card import CARDS
+from helixfold.ops.self_attention import self_attention
+from helixfold.ops.weights import SelfAttentionWeights
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 
 # Of rows, elements of a row, channels, and heads; c / heads is 8, 16 or 32.
@@ -19,8 +21,8 @@ def arguments(n: int, k: int, c: int, heads: int, *, b: int = 1, bias: bool = Tr
     """Everything but the mask requires gradients; the norm's scale and offset are not 1 and 0."""
     x = torch.randn(b, k, n, c).transpose(1, 2) if turned else torch.randn(b, n, k, c)
     logits = torch.randn(b, heads, k, k).requires_grad_() if bias else None
-    maps = norm(c), affine(3 * c, c, bias=False), affine(c, c), affine(c, c)
-    return [x.requires_grad_(), mask(b, n, k), logits, *maps, heads]
+    weights = SelfAttentionWeights(norm(c), affine(3 * c, c, bias=False), affine(c, c), affine(c, c))
+    return [x.requires_grad_(), mask(b, n, k), logits, weights, heads]
 
 
 @pytest.fixture
@@ -34,34 +36,34 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("n", "k", "c", "heads"), SHAPES)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_values_and_gradients_equal_the_reference(n: int, k: int, c: int, heads: int, bias: bool) -> None:
-    assert_equal(self_attention, self_attention_reference, arguments(n, k, c, heads, bias=bias))
+    assert_equal(self_attention, self_attention.reference, arguments(n, k, c, heads, bias=bias))
 
 
 @pytest.mark.parametrize(("n", "k", "c", "heads"), SHAPES[1:3])
 @pytest.mark.usefixtures("small_blocks")
 def test_small_blocks_of_turned_samples_equal_the_reference(n: int, k: int, c: int, heads: int) -> None:
     given = arguments(n, k, c, heads, b=2, turned=True)
-    assert_equal(self_attention, self_attention_reference, given)
+    assert_equal(self_attention, self_attention.reference, given)
     given[1] = torch.ones_like(given[1])
-    assert_equal(self_attention, self_attention_reference, given)
+    assert_equal(self_attention, self_attention.reference, given)
 
 
 def test_maps_may_have_all_offsets_or_none() -> None:
-    given = arguments(3, 7, 16, 2)
-    assert_equal(self_attention, self_attention_reference, [*given[:4], affine(48, 16), *given[5:]])
+    *given, weights, heads = arguments(3, 7, 16, 2)
     bare = [affine(width, 16, bias=False) for width in (48, 16, 16)]
-    assert_equal(self_attention, self_attention_reference, [*given[:4], *bare, 2])
+    for others in (weights._replace(qkv=affine(48, 16)), SelfAttentionWeights(weights.norm, *bare)):
+        assert_equal(self_attention, self_attention.reference, [*given, others, heads])
 
 
 @pytest.mark.parametrize(("n", "k", "c", "heads"), SHAPES[1:4])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_bfloat16_is_at_most_twice_as_far_off_as_the_reference(n: int, k: int, c: int, heads: int, bias: bool) -> None:
-    assert_as_near(self_attention, self_attention_reference, arguments(n, k, c, heads, bias=bias))
+    assert_as_near(self_attention, self_attention.reference, arguments(n, k, c, heads, bias=bias))
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_small_blocks_in_bfloat16_are_at_most_twice_as_far_off() -> None:
-    assert_as_near(self_attention, self_attention_reference, arguments(5, 65, 32, 2, b=2))
+    assert_as_near(self_attention, self_attention.reference, arguments(5, 65, 32, 2, b=2))
 
 
 def test_the_change_lies_in_memory_as_the_stream_does() -> None:
@@ -86,7 +88,7 @@ def test_a_training_pass_keeps_hardly_more_than_the_stream() -> None:
 
 def test_the_backend_says_what_it_leaves_to_the_reference() -> None:
     given = arguments(2, 3, 8, 1)
-    assert SELF_ATTENTION.choice(*given).name == "rows"
-    assert "float64" in str(SELF_ATTENTION.refusals("cpu", given[0].double(), *given[1:])["rows"])
-    assert "nothing" in str(SELF_ATTENTION.refusals("cpu", given[0][:, :0], *given[1:])["rows"])
+    assert self_attention.choice(*given).name == "rows"
+    assert "float64" in str(self_attention.refusals(CARDS["cpu"], given[0].double(), *given[1:])["rows"])
+    assert "nothing" in str(self_attention.refusals(CARDS["cpu"], given[0][:, :0], *given[1:])["rows"])
     assert self_attention(given[0][:, :0], given[1][:, :0], *given[2:]).shape == (1, 0, 3, 8)

@@ -8,37 +8,38 @@ import torch
 
 from helixfold.ops.cpu import transition as module
 from helixfold.ops.cpu.transition import transition_rows
-from helixfold.ops.transition import TRANSITION, transition_reference
+from helixfold.ops.transition import transition
+from helixfold.ops.weights import TransitionWeights
 from tests.ops.comparing import SIZES, affine, assert_as_near, assert_equal, norm
 
 
 def arguments(*shape: int, factor: int = 4) -> Sequence[Any]:
     c = shape[-1]
     x = (3 * torch.randn(shape) + 1).requires_grad_()
-    return x, norm(c), affine(factor * c, c), affine(c, factor * c)
+    return x, TransitionWeights(norm(c), affine(factor * c, c), affine(c, factor * c))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_it_equals_the_reference(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Blocks of 65 rows, so that there are remainders.
     monkeypatch.setattr(module, "_HIDDEN_ELEMENTS", 65 * 32)
-    assert_equal(transition_rows, transition_reference, arguments(1, 3, size, 8))
-    assert_as_near(transition_rows, transition_reference, arguments(1, 3, size, 8))
+    assert_equal(transition_rows, transition.reference, arguments(1, 3, size, 8))
+    assert_as_near(transition_rows, transition.reference, arguments(1, 3, size, 8))
 
 
 def test_it_equals_the_reference_at_real_channels() -> None:
-    assert_equal(transition_rows, transition_reference, arguments(2, 33, 31, 128))
-    assert_as_near(transition_rows, transition_reference, arguments(1, 70, 256, factor=2))
+    assert_equal(transition_rows, transition.reference, arguments(2, 33, 31, 128))
+    assert_as_near(transition_rows, transition.reference, arguments(1, 70, 256, factor=2))
 
 
 def test_rows_may_be_turned_and_none() -> None:
     x, *parameters = arguments(2, 5, 9, 8)
     turned = x.detach().transpose(1, 2).requires_grad_()
-    assert_equal(transition_rows, transition_reference, (turned, *parameters))
+    assert_equal(transition_rows, transition.reference, (turned, *parameters))
     assert transition_rows(x[:, :0], *parameters).shape == (2, 0, 9, 8)
 
 
 def test_float64_is_left_to_the_reference() -> None:
     x, *parameters = arguments(1, 2, 3, 8)
-    assert TRANSITION.choice(x, *parameters).name == "rows"
-    assert TRANSITION.choice(x.double(), *parameters).name == "reference"
+    assert transition.choice(x, *parameters).name == "rows"
+    assert transition.choice(x.double(), *parameters).name == "reference"

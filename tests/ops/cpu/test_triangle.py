@@ -9,14 +9,8 @@ from torch import Tensor
 from helixfold.ops.cpu import folded_norm
 from helixfold.ops.cpu import triangle as module
 from helixfold.ops.cpu.triangle import triangle_multiplication_rows, triangle_operand_rows
-from helixfold.ops.triangle import (
-    TRIANGLE_MULTIPLICATION,
-    TRIANGLE_OPERAND,
-    triangle_multiplication,
-    triangle_multiplication_reference,
-    triangle_operand,
-    triangle_operand_reference,
-)
+from helixfold.ops.triangle import triangle_multiplication, triangle_operand
+from helixfold.ops.weights import TriangleOperandWeights, TriangleWeights
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 
 # Samples, rows, columns, channels of the stream and of the operands.
@@ -33,14 +27,15 @@ def stream(b: int, rows: int, columns: int, c: int, *, turned: bool = False) -> 
 def of_operand(shape: Shape, *, turned: bool = False) -> tuple[Any, ...]:
     b, rows, columns, c_z, c = shape
     pair = stream(b, rows, columns, c_z, turned=turned)
-    return pair, mask(b, rows, columns), norm(c_z), affine(c, c_z), affine(c, c_z)
+    return pair, mask(b, rows, columns), TriangleOperandWeights(norm(c_z), affine(c, c_z), affine(c, c_z))
 
 
 def of_multiplication(shape: Shape, *, turned: bool = False) -> tuple[Any, ...]:
     b, rows, columns, c_z, c = shape
     right = torch.randn(b, c, columns, columns).requires_grad_()
     maps = affine(c, c_z), affine(c, c_z), norm(c), affine(c_z, c), affine(c_z, c_z)
-    return stream(b, rows, columns, c_z, turned=turned), mask(b, rows, columns), right, norm(c_z), *maps
+    pair = stream(b, rows, columns, c_z, turned=turned)
+    return pair, mask(b, rows, columns), right, TriangleWeights(norm(c_z), *maps)
 
 
 @pytest.fixture(autouse=True)
@@ -64,9 +59,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_they_equal_their_references(shape: Shape, turned: bool) -> None:
-    assert_equal(triangle_operand_rows, triangle_operand_reference, of_operand(shape, turned=turned))
+    assert_equal(triangle_operand_rows, triangle_operand.reference, of_operand(shape, turned=turned))
     arguments = of_multiplication(shape, turned=turned)
-    assert_equal(triangle_multiplication_rows, triangle_multiplication_reference, arguments)
+    assert_equal(triangle_multiplication_rows, triangle_multiplication.reference, arguments)
 
 
 @pytest.mark.parametrize(
@@ -74,31 +69,31 @@ def test_they_equal_their_references(shape: Shape, turned: bool) -> None:
     [((2, 65, 65, 32, 48), False), ((1, 7, 63, 64, 32), True), ((1, 33, 33, 128, 128), True)],
 )
 def test_they_are_as_near_as_the_references_in_bfloat16(shape: Shape, turned: bool) -> None:
-    assert_as_near(triangle_operand_rows, triangle_operand_reference, of_operand(shape, turned=turned))
+    assert_as_near(triangle_operand_rows, triangle_operand.reference, of_operand(shape, turned=turned))
     arguments = of_multiplication(shape, turned=turned)
-    assert_as_near(triangle_multiplication_rows, triangle_multiplication_reference, arguments)
+    assert_as_near(triangle_multiplication_rows, triangle_multiplication.reference, arguments)
 
 
 def test_they_equal_their_references_at_the_usual_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert_equal(triangle_operand_rows, triangle_operand_reference, of_operand((1, 40, 256, 16, 16)))
+    assert_equal(triangle_operand_rows, triangle_operand.reference, of_operand((1, 40, 256, 16, 16)))
     monkeypatch.setattr(module, "_BYTES", 1)
     arguments = of_multiplication((1, 256, 256, 16, 16))
-    assert_equal(triangle_multiplication_rows, triangle_multiplication_reference, arguments)
+    assert_equal(triangle_multiplication_rows, triangle_multiplication.reference, arguments)
 
 
 def test_a_large_mean_costs_no_digits() -> None:
     pair, *rest = of_multiplication((1, 17, 17, 16, 16))
     pair = (pair.detach() / 2 + 10).requires_grad_()
     rest[1] = (rest[1].detach() + 10).requires_grad_()
-    assert_equal(triangle_multiplication_rows, triangle_multiplication_reference, (pair, *rest))
-    assert_as_near(triangle_multiplication_rows, triangle_multiplication_reference, (pair, *rest))
+    assert_equal(triangle_multiplication_rows, triangle_multiplication.reference, (pair, *rest))
+    assert_as_near(triangle_multiplication_rows, triangle_multiplication.reference, (pair, *rest))
 
 
 def test_small_values_are_normalised_as_little() -> None:
     pair, mask, right, *maps = of_multiplication((1, 17, 17, 16, 16))
     pair, right = (((each.detach() - 1) / 300).requires_grad_() for each in (pair, right))
-    assert_equal(triangle_multiplication_rows, triangle_multiplication_reference, (pair, mask, right, *maps))
+    assert_equal(triangle_multiplication_rows, triangle_multiplication.reference, (pair, mask, right, *maps))
 
 
 def test_a_change_lies_in_memory_as_its_stream() -> None:
@@ -114,20 +109,20 @@ def test_gradients_may_lie_in_memory_as_they_like() -> None:
         return triangle_operand_rows(*given).permute(3, 1, 0, 2).contiguous()
 
     def plain(*given: Any) -> Tensor:
-        return triangle_operand_reference(*given).permute(3, 1, 0, 2).contiguous()
+        return triangle_operand.reference(*given).permute(3, 1, 0, 2).contiguous()
 
     assert_equal(turned, plain, of_operand((2, 33, 20, 8, 4)))
 
 
 def test_they_are_used_for_all_but_float64() -> None:
-    for op, run, arguments in (
-        (TRIANGLE_OPERAND, triangle_operand, of_operand((1, 3, 5, 8, 4))),
-        (TRIANGLE_MULTIPLICATION, triangle_multiplication, of_multiplication((1, 3, 5, 8, 4))),
+    for op, arguments in (
+        (triangle_operand, of_operand((1, 3, 5, 8, 4))),
+        (triangle_multiplication, of_multiplication((1, 3, 5, 8, 4))),
     ):
         pair, mask, *rest = arguments
         assert op.choice(pair, mask, *rest).name == "rows"
         assert op.choice(pair.double(), mask, *rest).name == "reference"
-        result = run(pair, mask, *rest)
+        result = op(pair, mask, *rest)
         assert [each.shape for each in result.grad_fn.saved_tensors[:2]] == [pair.shape, mask.shape]
 
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.fused_adam import LINE, AdamBuffers, fused_adam_reference
+from helixfold.ops.adam import AdamBuffers
+from helixfold.ops.constants import LINE
+from helixfold.ops.fused_adam import fused_adam
 from tests.ops.adam_inputs import STEP, buffers, copied, gradient_and_scale
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -47,7 +49,7 @@ def test_the_kernel_equals_the_reference(
     state = buffers(lines, working)
     expected = copied(state)
     gradient, scale = gradient_and_scale(lines, uniform=uniform)
-    fused_adam_reference(expected, gradient.clone(), scale, STEP)
+    fused_adam.reference(expected, gradient.clone(), scale, STEP)
     # What lies behind the buffers is not touched.
     whole = torch.full((lines * LINE + 1024,), torch.nan, device=DEVICE)
     whole[: lines * LINE] = gradient

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.layer_norm import LAYER_NORM, layer_norm, layer_norm_reference
-from helixfold.ops.linear import Affine
+from helixfold.ops.layer_norm import layer_norm
+from helixfold.ops.weights import Affine
 from tests.ops.comparing import assert_as_near, assert_equal, norm
 
 pytest.importorskip("triton")
@@ -42,13 +43,13 @@ def activations(*shape: int, turned: bool = False) -> Tensor:
 )
 def test_outputs_and_gradients_are_the_references(shape: tuple[int, ...], turned: bool) -> None:
     given = (activations(*shape, turned=turned), norm(shape[-1]))
-    assert_equal(by_triton, layer_norm_reference, given)
-    assert_as_near(by_triton, layer_norm_reference, given, FLOOR)
+    assert_equal(by_triton, layer_norm.reference, given)
+    assert_as_near(by_triton, layer_norm.reference, given, FLOOR)
 
 
 def test_a_program_sums_the_gradients_of_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helixfold.ops.triton.layer_norm._PROGRAMS", 3)
-    assert_equal(by_triton, layer_norm_reference, (activations(1, 7, 65, 256), norm(256)))
+    assert_equal(by_triton, layer_norm.reference, (activations(1, 7, 65, 256), norm(256)))
 
 
 def test_a_slice_and_an_expanded_gradient_are_read_by_their_strides() -> None:
@@ -56,13 +57,13 @@ def test_a_slice_and_an_expanded_gradient_are_read_by_their_strides() -> None:
     x = x.detach().requires_grad_()
     scale = norm(32)
     ours = torch.autograd.grad(by_triton(x, scale).sum(), (x, *scale))
-    for found, right in zip(ours, torch.autograd.grad(layer_norm_reference(x, scale).sum(), (x, *scale)), strict=True):
+    for found, right in zip(ours, torch.autograd.grad(layer_norm.reference(x, scale).sum(), (x, *scale)), strict=True):
         torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
 
 
 def test_it_refuses_what_it_cannot_hold() -> None:
     wide = torch.empty(2, 513, device="meta")
-    assert LAYER_NORM.refusals("cuda", wide, norm(513))["triton"] is not None
-    assert LAYER_NORM.refusals("cuda", wide[:, :512], norm(512))["triton"] is None
-    assert LAYER_NORM.refusals("cuda", wide[:, :64].double(), norm(64))["triton"] is not None
-    assert LAYER_NORM.refusals("cuda", wide.T, norm(2))["triton"] is not None
+    assert layer_norm.refusals(CARDS["h100"], wide, norm(513))["triton"] is not None
+    assert layer_norm.refusals(CARDS["h100"], wide[:, :512], norm(512))["triton"] is None
+    assert layer_norm.refusals(CARDS["h100"], wide[:, :64].double(), norm(64))["triton"] is not None
+    assert layer_norm.refusals(CARDS["h100"], wide.T, norm(2))["triton"] is not None

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.linear import Affine
-from helixfold.ops.norm_linear import NORM_LINEAR, norm_linear, norm_linear_reference
+from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.weights import Affine
 from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
 
 pytest.importorskip("triton")
@@ -33,22 +34,22 @@ def arguments(*batch: int, c_in: int, c_out: int, bias: bool = True, turned: boo
 @pytest.mark.parametrize("c_out", [4, 13, 32, 64])
 def test_outputs_and_gradients_equal_the_reference(c_out: int) -> None:
     given = arguments(2, 7, 65, c_in=64, c_out=c_out, bias=c_out != 4, turned=c_out % 8 == 0)
-    assert_equal(by_triton, norm_linear_reference, given)
+    assert_equal(by_triton, norm_linear.reference, given)
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (63, 7), (1, 5, 256)])
 def test_any_batch_is_taken(batch: tuple[int, ...]) -> None:
-    assert_equal(by_triton, norm_linear_reference, arguments(*batch, c_in=128, c_out=8))
+    assert_equal(by_triton, norm_linear.reference, arguments(*batch, c_in=128, c_out=8))
 
 
 def test_wide_streams_equal_the_reference() -> None:
-    assert_equal(by_triton, norm_linear_reference, arguments(1, 9, 33, c_in=256, c_out=32, turned=True))
+    assert_equal(by_triton, norm_linear.reference, arguments(1, 9, 33, c_in=256, c_out=32, turned=True))
 
 
 @pytest.mark.parametrize("c_out", [4, 32])
 def test_bfloat16_is_as_near_as_plain_bfloat16(c_out: int) -> None:
     given = arguments(1, 33, 9, c_in=128, c_out=c_out, turned=True)
-    assert_as_near(by_triton, norm_linear_reference, given)
+    assert_as_near(by_triton, norm_linear.reference, given)
 
 
 def test_few_channels_lead_in_memory() -> None:
@@ -58,7 +59,7 @@ def test_few_channels_lead_in_memory() -> None:
 
 def test_what_is_refused_has_a_reason() -> None:
     reasons = [
-        NORM_LINEAR.refusals("cuda", *arguments(3, c_in=c_in, c_out=c_out))["triton"]
+        norm_linear.refusals(CARDS["h100"], *arguments(3, c_in=c_in, c_out=c_out))["triton"]
         for c_in, c_out in ((64, 4), (96, 4), (64, 65))
     ]
     assert reasons == [None, "96 channels are not 64, 128 or 256", "65 outputs are more than 64"]

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.linear import Affine
-from helixfold.ops.outer_product import OUTER_PRODUCT_MEAN, outer_product_mean, outer_product_mean_reference
+from helixfold.ops.outer_product import outer_product_mean
+from helixfold.ops.weights import Affine
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask
 
 pytest.importorskip("triton")
@@ -44,31 +45,32 @@ def inputs(*sizes: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Affine]:
 )
 def test_outputs_and_gradients_are_the_references(sizes: tuple[int, ...]) -> None:
     given = inputs(*sizes)
-    assert_equal(by_triton, outer_product_mean_reference, given)
-    assert_as_near(by_triton, outer_product_mean_reference, given, FLOOR)
+    assert_equal(by_triton, outer_product_mean.reference, given)
+    assert_as_near(by_triton, outer_product_mean.reference, given, FLOOR)
 
 
 def test_the_sums_of_several_blocks_of_sequences_and_edges_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helixfold.ops.triton.outer_product._PROGRAMS", 3)
     given = inputs(1, 18, 9, 256, 8, 8, 32)
-    assert_equal(by_triton, outer_product_mean_reference, given)
-    assert_as_near(by_triton, outer_product_mean_reference, given, FLOOR)
+    assert_equal(by_triton, outer_product_mean.reference, given)
+    assert_as_near(by_triton, outer_product_mean.reference, given, FLOOR)
 
 
 def test_frozen_parameters_get_no_gradients_and_change_none() -> None:
     *halves, out = inputs(1, 4, 5, 6, 16, 16, 32)
-    assert_equal(by_triton, outer_product_mean_reference, (*halves, Affine(*(each.detach() for each in out))))
+    assert_equal(by_triton, outer_product_mean.reference, (*halves, Affine(*(each.detach() for each in out))))
     halves[0] = halves[0].detach()
-    assert_equal(by_triton, outer_product_mean_reference, (*halves, out))
+    assert_equal(by_triton, outer_product_mean.reference, (*halves, out))
 
 
 def test_it_refuses_what_its_tiles_cannot_hold() -> None:
-    def refusal(s: int, c: int, c_z: int, dtype: torch.dtype = torch.float32) -> str | None:
+    def refusal(s: int, c: int, c_z: int, dtype: torch.dtype = torch.bfloat16) -> str | None:
         left, right = torch.empty(1, 3, s, c, dtype=dtype), torch.empty(1, s, 4, c, dtype=dtype)
         given = left, right, left[..., 0], right[..., 0], affine(c_z, c * c)
-        return OUTER_PRODUCT_MEAN.refusals("cuda", *given)["triton"]
+        return outer_product_mean.refusals(CARDS["h100"], *given)["triton"]
 
     assert refusal(5, 32, 128) is None
+    assert refusal(5, 32, 128, torch.float32) == "products in float32 are left to cuBLAS"
     assert refusal(0, 32, 128) is not None
     assert refusal(5, 24, 128) is not None
     assert refusal(5, 32, 96) is not None

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.linear import Affine
-from helixfold.ops.transition import TRANSITION, transition, transition_reference
+from helixfold.ops.transition import transition
+from helixfold.ops.weights import Affine, TransitionWeights
 from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
 
 pytest.importorskip("triton")
@@ -15,19 +16,19 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FLOOR = 0.0 if DEVICE == "cuda" else 2**-6
 
 
-def by_triton(x: Tensor, *parameters: Affine) -> Tensor:
-    moved = [Affine(*(None if each is None else each.to(DEVICE) for each in affine)) for affine in parameters]
+def by_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
+    moved = TransitionWeights(*(Affine(*(each.to(DEVICE) for each in affine)) for affine in weights))
     with forced("triton") as used:
-        found = transition(x.to(DEVICE), *moved)
+        found = transition(x.to(DEVICE), moved)
     assert used["transition"] == 1
     return found
 
 
-def inputs(*shape: int, factor: int, turned: bool = False) -> tuple[Tensor, Affine, Affine, Affine]:
+def inputs(*shape: int, factor: int, turned: bool = False) -> tuple[Tensor, TransitionWeights]:
     """Activations off centre; turned ones have their two middle dims swapped in memory."""
     x, c = torch.randn(shape) + 0.5, shape[-1]
     x = x.transpose(1, 2).contiguous().transpose(1, 2) if turned else x
-    return x.requires_grad_(), norm(c), affine(factor * c, c), affine(c, factor * c)
+    return x.requires_grad_(), TransitionWeights(norm(c), affine(factor * c, c), affine(c, factor * c))
 
 
 @pytest.mark.parametrize(
@@ -42,25 +43,26 @@ def inputs(*shape: int, factor: int, turned: bool = False) -> tuple[Tensor, Affi
 )
 def test_outputs_and_gradients_are_the_references(shape: tuple[int, ...], factor: int, turned: bool) -> None:
     given = inputs(*shape, factor=factor, turned=turned)
-    assert_equal(by_triton, transition_reference, given)
-    assert_as_near(by_triton, transition_reference, given, FLOOR)
+    assert_equal(by_triton, transition.reference, given)
+    assert_as_near(by_triton, transition.reference, given, FLOOR)
 
 
 def test_blocks_of_rows_give_the_whole_gradients_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helixfold.ops.triton.transition._BYTES", 2 * 128 * 4 * 64)
-    assert_equal(by_triton, transition_reference, inputs(2, 5, 17, 32, factor=4, turned=True))
+    assert_equal(by_triton, transition.reference, inputs(2, 5, 17, 32, factor=4, turned=True))
 
 
 def test_frozen_parameters_get_no_gradients_and_change_none() -> None:
-    x, *parameters = inputs(1, 7, 9, 32, factor=4)
-    frozen = [Affine(*(each.detach() for each in affine)) for affine in parameters]
-    assert_equal(by_triton, transition_reference, (x, *frozen))
+    x, weights = inputs(1, 7, 9, 32, factor=4)
+    frozen = TransitionWeights(*(Affine(*(each.detach() for each in affine)) for affine in weights))
+    assert_equal(by_triton, transition.reference, (x, frozen))
 
 
 def test_it_refuses_what_its_tiles_cannot_hold() -> None:
     def refusal(x: Tensor, hidden: int) -> str | None:
         c = x.shape[-1]
-        return TRANSITION.refusals("cuda", x, norm(c), affine(hidden, c), affine(c, hidden))["triton"]
+        weights = TransitionWeights(norm(c), affine(hidden, c), affine(c, hidden))
+        return transition.refusals(CARDS["h100"], x, weights)["triton"]
 
     x = torch.empty(2, 3, 64, device="meta", dtype=torch.bfloat16)
     assert refusal(x, 256) is None

@@ -7,16 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.linear import Affine
-from helixfold.ops.triangle import (
-    TRIANGLE_MULTIPLICATION,
-    TRIANGLE_OPERAND,
-    triangle_multiplication,
-    triangle_multiplication_reference,
-    triangle_operand,
-    triangle_operand_reference,
-)
+from helixfold.ops.triangle import triangle_multiplication, triangle_operand
+from helixfold.ops.weights import TriangleOperandWeights, TriangleWeights
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 
 pytest.importorskip("triton")
@@ -25,7 +19,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def by_triton(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def on_device(given: Any) -> Any:
-        return Affine(*(each.to(DEVICE) for each in given)) if isinstance(given, Affine) else given.to(DEVICE)
+        return type(given)(*map(on_device, given)) if isinstance(given, tuple) else given.to(DEVICE)
 
     def run(*arguments: Any) -> Tensor:
         with forced("triton") as used:
@@ -43,14 +37,16 @@ def pair(b: int, rows: int, columns: int, c_z: int, *, turned: bool = False) -> 
 
 
 def for_operand(b: int, j: int, k: int, c_z: int, c: int, *, turned: bool = False) -> list[Any]:
-    return [pair(b, j, k, c_z, turned=turned), mask(b, j, k), norm(c_z), affine(c, c_z), affine(c, c_z)]
+    weights = TriangleOperandWeights(norm(c_z), affine(c, c_z), affine(c, c_z))
+    return [pair(b, j, k, c_z, turned=turned), mask(b, j, k), weights]
 
 
 def for_multiplication(b: int, i: int, k: int, c_z: int, c: int, *, turned: bool = False) -> list[Any]:
     right = torch.randn(b, c, k, k).requires_grad_()
     left = [norm(c_z), affine(c, c_z), affine(c, c_z)]
     given = pair(b, i, k, c_z, turned=turned)
-    return [given, mask(b, i, k), right, *left, norm(c), affine(c_z, c), affine(c_z, c_z)]
+    weights = TriangleWeights(*left, norm(c), affine(c_z, c), affine(c_z, c_z))
+    return [given, mask(b, i, k), right, weights]
 
 
 # b, rows, columns, c_z, c
@@ -60,31 +56,31 @@ SHAPES = [(1, 1, 1, 16, 16), (2, 3, 63, 32, 16), (1, 5, 65, 16, 32)]
 @pytest.mark.parametrize(("shape", "turned"), [*zip(SHAPES, (False, True, False), strict=True)])
 def test_operands_and_their_gradients_equal_the_reference(shape: tuple[int, ...], turned: bool) -> None:
     given = for_operand(*shape, turned=turned)
-    assert_equal(by_triton(triangle_operand), triangle_operand_reference, given)
+    assert_equal(by_triton(triangle_operand), triangle_operand.reference, given)
 
 
 @pytest.mark.parametrize(("shape", "turned"), [*zip(SHAPES, (True, False, True), strict=True)])
 def test_changes_and_their_gradients_equal_the_reference(shape: tuple[int, ...], turned: bool) -> None:
     given = for_multiplication(*shape, turned=turned)
-    assert_equal(by_triton(triangle_multiplication), triangle_multiplication_reference, given)
+    assert_equal(by_triton(triangle_multiplication), triangle_multiplication.reference, given)
 
 
 def test_long_rows_equal_the_reference() -> None:
     given = for_multiplication(1, 2, 256, 16, 16)
-    assert_equal(by_triton(triangle_multiplication), triangle_multiplication_reference, given)
+    assert_equal(by_triton(triangle_multiplication), triangle_multiplication.reference, given)
 
 
 def test_channels_of_the_model_equal_the_reference() -> None:
     given = for_multiplication(1, 1, 40, 128, 128)
-    assert_equal(by_triton(triangle_multiplication), triangle_multiplication_reference, given)
+    assert_equal(by_triton(triangle_multiplication), triangle_multiplication.reference, given)
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_bfloat16_is_as_near_as_plain_bfloat16(turned: bool) -> None:
     operand = for_operand(1, 9, 33, 32, 32, turned=turned)
-    assert_as_near(by_triton(triangle_operand), triangle_operand_reference, operand)
+    assert_as_near(by_triton(triangle_operand), triangle_operand.reference, operand)
     change = for_multiplication(1, 9, 33, 32, 32, turned=turned)
-    assert_as_near(by_triton(triangle_multiplication), triangle_multiplication_reference, change)
+    assert_as_near(by_triton(triangle_multiplication), triangle_multiplication.reference, change)
 
 
 def test_rows_without_mask_are_zero_and_all_masked_is_finite() -> None:
@@ -102,7 +98,7 @@ def test_slabs_of_a_turned_stream_are_read_where_they_are() -> None:
     given = for_multiplication(1, 5, 20, 16, 16)
     with torch.no_grad():
         found = by_triton(triangle_multiplication)(slab, *given[1:])
-        expected = triangle_multiplication_reference(slab, *given[1:])
+        expected = triangle_multiplication.reference(slab, *given[1:])
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
     assert found.stride(1) < found.stride(2), "the change does not lie as the stream does"
 
@@ -111,15 +107,19 @@ def test_gradients_that_lie_in_any_way_are_taken() -> None:
     given = for_multiplication(1, 4, 18, 16, 16)
     found, expected = (
         torch.autograd.grad(op(*given).sum(), [given[0], given[2]])
-        for op in (by_triton(triangle_multiplication), triangle_multiplication_reference)
+        for op in (by_triton(triangle_multiplication), triangle_multiplication.reference)
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_refused_has_a_reason() -> None:
-    given = for_multiplication(1, 4, 18, 16, 16)
-    wide = for_operand(1, 4, 18, 24, 16)
-    assert TRIANGLE_MULTIPLICATION.refusals("cuda", *given)["triton"] is None
-    assert TRIANGLE_OPERAND.refusals("cuda", *wide)["triton"] == "24 channels are not 16, 32, 64 or 128"
+    pair, *given = for_multiplication(1, 4, 18, 16, 16)
+    given = [pair.bfloat16(), *given]
+    wide, *others = for_operand(1, 4, 18, 24, 16)
+    wide = [wide.bfloat16(), *others]
+    assert triangle_multiplication.refusals(CARDS["h100"], *given)["triton"] is None
+    assert triangle_operand.refusals(CARDS["h100"], *wide)["triton"] == "24 channels are not 16, 32, 64 or 128"
     double = [given[0].double(), *given[1:]]
-    assert TRIANGLE_MULTIPLICATION.refusals("cuda", *double)["triton"] == "torch.float64 is left to the reference"
+    assert (
+        triangle_multiplication.refusals(CARDS["h100"], *double)["triton"] == "torch.float64 is left to the reference"
+    )

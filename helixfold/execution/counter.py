@@ -1,0 +1,286 @@
+"""Count what a piece of code takes while it runs: bytes that tensors hold, products, bytes moved, launches.
+
+It counts real tensors as well as tensors on the meta device, which hold no numbers: so the same code says what it would
+take on a machine that is not here, at sizes that would not fit into this one.
+"""
+
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial, reduce
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import compute_elementwise_output_strides
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+# Operators that make tensors, or show them otherwise, and compute nothing.
+_ALLOCATE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
+
+
+class Counter(TorchDispatchMode):
+    """Counts everything that PyTorch computes inside of its context.
+
+    `live` are the bytes of the tensors made inside that are still held, `peak` the most of them at any moment of
+    the present stage. `products` are the floating-point operations of matrix products, `moved` the bytes of the tensors
+    that operators read and wrote, and `launches` the number of operators that compute something. `apart` are live bytes
+    that were allocated inside `elsewhere`, such as those of streams on a disk, which `live` leaves out; `peak_apart` is
+    the most of these. `peaks` are those of the stages that `begin` was told of, once they have ended.
+    """
+
+    def __init__(self, stage: str = "") -> None:
+        super().__init__()
+        self.stage, self.peaks = stage, dict[str, int]()
+        self.live = self.peak = self.apart = self.peak_apart = 0
+        self.products = self.moved = self.launches = 0
+        self._is_elsewhere = False
+        self._held: dict[int, weakref.finalize[Any, Any]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing here is compiled, and PyTorch need not import its compiler to know that.
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = _result(func, args, kwargs) if len(_counting) == 1 else func(*args, **kwargs)
+        outputs = list(_tensors(found))
+        for tensor in outputs:
+            self._hold(tensor)
+        packet = func._overloadpacket
+        if func.is_view or packet.__name__ in _ALLOCATE:
+            return found
+        self.launches += 1
+        self.moved += sum(_size(tensor) for tensor in (*_tensors(args), *outputs))
+        if (formula := flop_registry.get(packet)) is not None:
+            self.products += formula(*args, **kwargs, out_val=found)
+        return found
+
+    def begin(self, stage: str) -> None:
+        """End a stage, whose peak is noted, and begin another one; a stage may come several times."""
+        self.peaks[self.stage] = max(self.peaks.get(self.stage, 0), self.peak)
+        self.stage, self.peak = stage, self.live
+
+    def __enter__(self) -> "Counter":
+        _counting.append(self)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        _counting.pop()
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Count what is allocated inside as held elsewhere: in `apart`, not in `live`."""
+        before, self._is_elsewhere = self._is_elsewhere, True
+        try:
+            yield
+        finally:
+            self._is_elsewhere = before
+
+    def _hold(self, tensor: Tensor) -> None:
+        key = _storage(tensor)
+        if key in self._held:
+            return
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        if self._is_elsewhere:
+            self.apart += size
+            self.peak_apart = max(self.peak_apart, self.apart)
+        else:
+            self.live += size
+            self.peak = max(self.peak, self.live)
+        self._held[key] = weakref.finalize(storage, self._release, key, size, self._is_elsewhere)
+
+    def _release(self, key: int, size: int, is_elsewhere: bool) -> None:
+        del self._held[key]
+        if is_elsewhere:
+            self.apart -= size
+        else:
+            self.live -= size
+
+
+_counting: list[Counter] = []
+# What operators return for tensors on the meta device, by all that this depends on: PyTorch takes its time to find out,
+# and a network asks for the same again and again.
+_known: dict[Hashable, Any] = {}
+_Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+# Functions of each number that give integers for integers, and those that give truth values.
+_OF_INTEGERS = {"add", "sub", "rsub", "mul", "neg", "clamp", "where", "clone", "_to_copy", "bitwise_and", "bitwise_or"}
+_TRUTH = {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "isfinite", "isnan", "isinf"}
+
+
+def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what an operator returns."""
+    name = func._overloadpacket.__name__
+    if func.is_view or name in _ALLOCATE:
+        return func(*args, **kwargs)
+    try:
+        key = func, _signature(args), _signature(tuple(kwargs.items()))
+    except _NotOnMetaError:
+        return func(*args, **kwargs)
+    if (written := _written(func)) is not None and len(func._schema.returns) == 1:
+        # Nothing is written on the meta device, and what is written is returned.
+        return kwargs[written] if isinstance(written, str) else args[written]
+    layouts = _known.get(key)
+    if layouts is None and (layout := _simple(func, name, args, kwargs)) is not None:
+        layouts = _known[key] = layout
+    if layouts is None:
+        found = func(*args, **kwargs)
+        given = {_storage(tensor) for tensor in _tensors(args)}
+        outputs = found if isinstance(found, tuple) else (found,)
+        if all(isinstance(each, Tensor) and each.is_meta and _storage(each) not in given for each in outputs):
+            known = tuple((each.shape, each.stride(), each.dtype) for each in outputs)
+            _known[key] = known if isinstance(found, tuple) else known[0]
+        return found
+    if isinstance(layouts[-1], torch.dtype):
+        return _made(layouts)
+    return tuple(_made(each) for each in layouts)
+
+
+@cache
+def _written(func: Any) -> int | str | None:
+    """Return the place or the name of the only argument that an operator writes; None if there is no such argument."""
+    written = [
+        argument.name if argument.kwarg_only else place
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return written[0] if len(written) == 1 else None
+
+
+def _simple(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what the most frequent operators return; None for others."""
+    if torch.Tag.pointwise in func.tags:
+        return _pointwise(name, args, kwargs)
+    return _SIMPLE[name](*args, **kwargs) if name in _SIMPLE else None
+
+
+def _product(left: Tensor, right: Tensor) -> _Layout:
+    return _dense((*left.shape[:-1], *right.shape[left.ndim - 1 :]), left.dtype)
+
+
+def _sum_of_product(_: Tensor, left: Tensor, right: Tensor, **factors: float) -> _Layout:
+    return _product(left, right)
+
+
+def _layer_norm(x: Tensor, channels: Sequence[int], *_: Any) -> tuple[_Layout, ...]:
+    of_rows = _dense((*x.shape[: x.ndim - len(channels)], *[1] * len(channels)), torch.float32)
+    return _dense(x.shape, x.dtype), of_rows, of_rows
+
+
+def _softmax(x: Tensor, *_: Any) -> _Layout:
+    return _dense(x.shape, x.dtype)
+
+
+def _glu(x: Tensor, dim: int = -1) -> _Layout:
+    return _dense([size // 2 if each == dim % x.ndim else size for each, size in enumerate(x.shape)], x.dtype)
+
+
+def _joined(parts: Sequence[Tensor], dim: int = 0, *, stacks: bool = False) -> _Layout:
+    shape = list(parts[0].shape)
+    if stacks:
+        shape.insert(dim % (len(shape) + 1), len(parts))
+    else:
+        shape[dim] = sum(part.shape[dim] for part in parts)
+    return _dense(shape, reduce(torch.promote_types, (part.dtype for part in parts)))
+
+
+def _reduced(
+    x: Tensor, dims: Sequence[int] | None = None, keeps: bool = False, *, dtype: torch.dtype | None = None
+) -> _Layout | None:
+    if not dims or not x.is_floating_point():
+        return None
+    over = {dim % x.ndim for dim in dims}
+    shape = [1 if dim in over else size for dim, size in enumerate(x.shape) if keeps or dim not in over]
+    return _dense(shape, dtype or x.dtype)
+
+
+_SIMPLE: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("mm", "bmm", "mv"), _product),
+    **dict.fromkeys(("addmm", "baddbmm"), _sum_of_product),
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("sum", "mean", "amax"), _reduced),
+    "linalg_vector_norm": lambda x, _, *others, **named: _reduced(x, *others, **named),
+    "native_layer_norm": _layer_norm,
+    "glu": _glu,
+    "cat": _joined,
+    "stack": partial(_joined, stacks=True),
+}
+
+
+def _dense(shape: Sequence[int], dtype: torch.dtype) -> _Layout:
+    return tuple(shape), tuple(prod(shape[dim + 1 :]) for dim in range(len(shape))), dtype
+
+
+def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Layout | None:
+    """Return what a function of each number returns, as PyTorch decides it; None for cases that are left to PyTorch."""
+    tensors = [each for each in args if isinstance(each, Tensor)]
+    shape = torch.broadcast_shapes(*(each.shape for each in tensors))
+    dtypes = [each.dtype for each in tensors[name == "where" :] if each.ndim or not shape]
+    if not dtypes or kwargs.keys() - {"dtype", "memory_format", "alpha", "value"}:
+        return None
+    dtype = kwargs.get("dtype") or reduce(torch.promote_types, dtypes)
+    if not dtype.is_floating_point and name not in _OF_INTEGERS | _TRUTH:
+        return None
+    dtype = torch.bool if name in _TRUTH else dtype
+    if kwargs.get("memory_format") == torch.contiguous_format:
+        return _dense(shape, dtype)
+    return tuple(shape), compute_elementwise_output_strides(*(each.expand(shape) for each in tensors)), dtype
+
+
+class _NotOnMetaError(Exception):
+    """Some tensor has numbers."""
+
+
+def _signature(value: Any) -> Hashable:
+    if isinstance(value, Tensor):
+        if not value.is_meta:
+            raise _NotOnMetaError
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, tuple | list):
+        return tuple(_signature(each) for each in value)
+    # 1 and 1.0 and True are equal, and give different results.
+    return type(value), value
+
+
+def _made(layout: _Layout) -> Tensor:
+    shape, stride, dtype = layout
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+
+
+@contextmanager
+def held_elsewhere() -> Iterator[None]:
+    """Tell all that count that what is allocated inside is not in the memory of the device that computes."""
+    with ExitStack() as stack:
+        for counter in _counting:
+            stack.enter_context(counter.elsewhere())
+        yield
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _storage(tensor: Tensor) -> int:
+    """Return what is the same of all tensors that share memory, for as long as one of them is there."""
+    return tensor.untyped_storage()._cdata
+
+
+def _size(tensor: Tensor) -> int:
+    """Bytes that are read or written of a tensor: one that is expanded has fewer in memory than elements."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())

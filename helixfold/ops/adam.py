@@ -1,0 +1,43 @@
+"""The optimizer's flat buffers, and the numbers of one Adam update of them."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import BFloat16, Float32
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamBuffers:
+    """The buffers that an update changes. `working` is the rounded copy of the first `w` masters, if there is one."""
+
+    master: Float32[Tensor, " n"]
+    first_moment: Float32[Tensor, " n"]
+    second_moment: Float32[Tensor, " n"]
+    average: Float32[Tensor, " n"]
+    working: BFloat16[Tensor, " w"] | None
+
+    @property
+    def device(self) -> torch.device:
+        return self.master.device
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamStep:
+    """The numbers of one update; `number` counts from 1, `weight_decay` is decoupled from the gradient (AdamW)."""
+
+    number: int
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    ema_decay: float
+
+    @property
+    def correction1(self) -> float:
+        return 1 - self.beta1**self.number
+
+    @property
+    def correction2(self) -> float:
+        return 1 - self.beta2**self.number

@@ -1,0 +1,103 @@
+"""The cards that operators run on: backends are chosen by what a card can do, whether it is here or only described."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+import torch
+
+_KIB, _GIB = 2**10, 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A device and what it has.
+
+    `kind` is a device type of PyTorch, `capability` the compute capability of an NVIDIA GPU, `shared_memory` the most
+    bytes that one block of threads may have, and `memory` the bytes of the whole card.
+    """
+
+    name: str
+    kind: str
+    capability: tuple[int, int] | None = None
+    shared_memory: int = 0
+    memory: int
+    multiprocessors: int
+
+
+def _gpu(name: str, capability: tuple[int, int], shared_kib: int, memory_gib: int, multiprocessors: int) -> Card:
+    return Card(
+        name=name,
+        kind="cuda",
+        capability=capability,
+        shared_memory=shared_kib * _KIB,
+        memory=memory_gib * _GIB,
+        multiprocessors=multiprocessors,
+    )
+
+
+# Shared memory is that of the CUDA programming guide's table of compute capabilities. Memory is what a driver leaves of
+# the number in the card's name, in whole GiB.
+CARDS: Mapping[str, Card] = MappingProxyType(
+    {
+        "cpu": Card(name="CPU", kind="cpu", memory=16 * _GIB, multiprocessors=8),
+        "t4": _gpu("NVIDIA T4", (7, 5), 64, 14, 40),
+        "rtx3090": _gpu("NVIDIA GeForce RTX 3090", (8, 6), 99, 23, 82),
+        "rtx4090": _gpu("NVIDIA GeForce RTX 4090", (8, 9), 99, 23, 128),
+        "l4": _gpu("NVIDIA L4", (8, 9), 99, 22, 58),
+        "a100": _gpu("NVIDIA A100 40GB", (8, 0), 163, 39, 108),
+        "a100-80": _gpu("NVIDIA A100 80GB", (8, 0), 163, 79, 108),
+        "h100": _gpu("NVIDIA H100", (9, 0), 227, 79, 132),
+        "h200": _gpu("NVIDIA H200", (9, 0), 227, 139, 132),
+    }
+)
+
+# Seen by all threads: gradients may be computed, and blocks recomputed, in another one.
+_described: Card | None = None
+
+
+@contextmanager
+def described(card: Card) -> Iterator[None]:
+    """Choose backends, and allocate on meta tensors, as on this card, which need not be here.
+
+    Operators take meta tensors only inside: loops over blocks run their first steps, since nothing is computed.
+    """
+    global _described  # noqa: PLW0603 (one card for the process)
+    earlier, _described = _described, card
+    try:
+        yield
+    finally:
+        _described = earlier
+
+
+def is_described() -> bool:
+    """Return whether a card is described, so that nothing is computed."""
+    return _described is not None
+
+
+def card_of(device: torch.device) -> Card:
+    """Return the described card inside `described`, elsewhere that of the device."""
+    return _card_at_hand(device) if _described is None else _described
+
+
+@cache
+def _card_at_hand(device: torch.device) -> Card:
+    if device.type == "cuda":
+        found = torch.cuda.get_device_properties(device)
+        return Card(
+            name=found.name,
+            kind="cuda",
+            capability=(found.major, found.minor),
+            shared_memory=found.shared_memory_per_block_optin,  # type: ignore[attr-defined]
+            memory=found.total_memory,
+            multiprocessors=found.multi_processor_count,
+        )
+    return Card(
+        name=device.type,
+        kind=device.type,
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        multiprocessors=os.cpu_count() or 1,
+    )

@@ -1,0 +1,25 @@
+"""Matrix products of activations."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from helixfold.ops.card import Card
+from helixfold.ops.cpu.products import product_dtype
+from helixfold.ops.dispatch import Backend, operator, wants_gradient
+
+
+def refusal_of_float32(card: Card, x: Tensor) -> str | None:
+    """Return why an input need not be converted to be multiplied on a CPU."""
+    return f"the processor multiplies {x.dtype} as it is" if product_dtype(x.dtype) == x.dtype else None
+
+
+def _refusal(card: Card, left: Tensor, right: Tensor) -> str | None:
+    return "gradients are asked for" if wants_gradient(left, right) else refusal_of_float32(card, left)
+
+
+@operator(
+    Backend(name="float32", kinds=("cpu",), run="helixfold.ops.cpu.products:multiply_in_float32", refusal=_refusal)
+)
+def multiply(left: Float[Tensor, "*batch m k"], right: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch m n"]:
+    """Multiply matrices, in their dtype."""
+    return left @ right

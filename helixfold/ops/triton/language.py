@@ -1,0 +1,88 @@
+"""Triton as the kernels use it, there to be imported even where it is not installed, and launches on meta tensors.
+
+A kernel that is launched on meta tensors computes nothing: it becomes one operator of PyTorch that reads and writes the
+tensors, so that whoever counts operators sees the launch.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, no_type_check
+
+import torch
+from torch import Tensor
+
+from helixfold.ops.triton.refusal import triton_is_there
+
+__all__ = ["Kernel", "cdiv", "jit", "kernel", "next_power_of_2", "tl"]
+
+_LIBRARY = torch.library.Library("helixfold", "DEF")
+_LIBRARY.define("launch(str name, Tensor[] tensors) -> ()")
+_LIBRARY.impl("launch", lambda name, tensors: None, "Meta")
+_RECORDED = torch.ops.helixfold.launch.default
+
+
+def cdiv(dividend: int, divisor: int) -> int:
+    """Return the quotient, rounded up."""
+    return -(-dividend // divisor)
+
+
+def next_power_of_2(size: int) -> int:
+    """Return the smallest power of two that is not less than `size`."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+if triton_is_there():
+    from triton import jit
+    from triton import language as tl
+else:
+
+    def jit(function: Callable[..., None]) -> Callable[..., None]:
+        """Leave a kernel as it is: nothing can compile it."""
+        return function
+
+    class tl:  # type: ignore[no-redef]  # noqa: N801 (the name of triton's module)
+        """What kernels need of triton's language to be defined."""
+
+        @no_type_check
+        class constexpr:  # noqa: N801
+            def __init__(self, value):
+                self.value = value
+
+
+class Kernel:
+    """A kernel that is launched: `kernel[grid](...)`. Its first argument is a tensor, or a tuple that begins with one.
+
+    Functions that kernels call are `jit` alone.
+    """
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self.name, self.__doc__ = function.__name__, function.__doc__
+        self.jitted: Any = jit(function)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return partial(self._launch, grid)
+
+    def _launch(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+        first = args[0]
+        while isinstance(first, tuple):
+            first = first[0]
+        if first.is_meta:
+            self.record(grid, *args, **kwargs)
+        else:
+            self.jitted[grid](*args, **kwargs)
+
+    def record(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+        """Stand for a launch on meta tensors."""
+        # Arguments that are not there are often replaced by others, which are not read twice.
+        _RECORDED(self.name, list({id(each): each for each in _tensors(args)}.values()))
+
+
+kernel = Kernel
+
+
+def _tensors(given: tuple[Any, ...]) -> Iterator[Tensor]:
+    for each in given:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, tuple):
+            yield from _tensors(each)

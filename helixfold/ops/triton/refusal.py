@@ -1,0 +1,32 @@
+"""Why the kernels are not for a card: what every operator that has one asks."""
+
+from functools import cache
+from importlib.util import find_spec
+
+from helixfold.ops.card import Card, is_described
+from helixfold.ops.triton.shared_memory import shared_memory
+
+
+@cache
+def triton_is_there() -> bool:
+    """Return whether triton is installed."""
+    return find_spec("triton") is not None
+
+
+def refusal_of_kernels(card: Card, kernels: str | None = None, *, gradients: bool = False) -> str | None:
+    """Return why kernels cannot run on the card, None if they can.
+
+    `kernels` names those whose tiles take much shared memory, as in `shared_memory`. Without a GPU they are interpreted
+    by triton, or nothing is computed.
+    """
+    if not triton_is_there() and not is_described():
+        return "triton is not installed"
+    if card.capability is None:
+        return None
+    if card.capability < (8, 0):
+        major, minor = card.capability
+        return f"its kernels and bfloat16 need compute capability 8.0, the card has {major}.{minor}"
+    needed = 0 if kernels is None else shared_memory(kernels, card.capability, gradients=gradients)
+    if needed > card.shared_memory:
+        return f"its kernels need {needed // 1024} KiB of shared memory, the card has {card.shared_memory // 1024}"
+    return None

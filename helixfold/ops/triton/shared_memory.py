@@ -1,0 +1,58 @@
+"""The shared memory that the kernels take, for cards to be asked whether they have it.
+
+Compiled with Triton 3.9 by `python -m tests.ops.triton.shared_memory`; a test compiles some of it again.
+"""
+
+# Bytes that a block of threads takes at most in the forward pass, and in either pass: for compute capability 8.x, which
+# has one way to multiply matrices, then for 9.0, which reads more operands from shared memory. Names end with what the
+# size of tiles follows from: channels, of an edge too; bytes of a number, channels, and outputs rounded up.
+_BYTES = {
+    "transition-32": (16384, 40960, 24576, 49152),
+    "transition-64": (32768, 65536, 49152, 81920),
+    "transition-128": (65536, 114688, 98304, 147456),
+    "transition-256": (147456, 172032, 196608, 204800),
+    "triangle-16": (8704, 12288, 9216, 12288),
+    "triangle-32": (18432, 28672, 20480, 32768),
+    "triangle-64": (49152, 65536, 57344, 90112),
+    "triangle-128": (90112, 114688, 106496, 172032),
+    "outer_product-8-32": (43008, 53248, 61440, 94208),
+    "outer_product-8-64": (45056, 57344, 65536, 106496),
+    "outer_product-8-128": (49152, 65536, 73728, 122880),
+    "outer_product-16-32": (69632, 69632, 90112, 118784),
+    "outer_product-16-64": (73728, 73728, 98304, 131072),
+    "outer_product-16-128": (81920, 81920, 114688, 147456),
+    "outer_product-32-32": (122880, 122880, 147456, 167936),
+    "outer_product-32-64": (131072, 131072, 163840, 180224),
+    "outer_product-32-128": (147456, 147456, 196608, 196608),
+    "attention-2-8": (20736, 28928, 24832, 33024),
+    "attention-2-16": (20736, 28928, 24832, 33024),
+    "attention-2-32": (33024, 41216, 41216, 58372),
+    "attention-2-64": (57600, 65792, 73984, 82692),
+    "attention-4-8": (33280, 37120, 33280, 37120),
+    "attention-4-16": (33280, 37120, 33280, 37120),
+    "attention-4-32": (49408, 49408, 49408, 49408),
+    "attention-4-64": (82432, 82432, 82432, 82432),
+    "norm_linear-2-64-16": (34816, 60416, 34816, 60416),
+    "norm_linear-2-64-32": (36864, 62464, 36864, 62464),
+    "norm_linear-2-64-64": (36864, 74752, 40960, 74752),
+    "norm_linear-2-128-16": (36864, 59392, 36864, 59392),
+    "norm_linear-2-128-32": (36864, 63488, 40960, 63488),
+    "norm_linear-2-128-64": (36864, 75776, 49152, 75776),
+    "norm_linear-2-256-16": (40960, 63488, 40960, 63488),
+    "norm_linear-2-256-32": (40960, 71680, 49152, 71680),
+    "norm_linear-2-256-64": (49152, 90112, 65536, 94208),
+    "norm_linear-4-64-16": (36864, 62464, 36864, 62464),
+    "norm_linear-4-64-32": (40960, 74752, 40960, 74752),
+    "norm_linear-4-64-64": (49152, 99328, 49152, 99328),
+    "norm_linear-4-128-16": (40960, 63488, 40960, 63488),
+    "norm_linear-4-128-32": (49152, 75776, 49152, 75776),
+    "norm_linear-4-128-64": (65536, 100352, 65536, 100352),
+    "norm_linear-4-256-16": (49152, 71680, 49152, 71680),
+    "norm_linear-4-256-32": (65536, 90112, 65536, 90112),
+    "norm_linear-4-256-64": (98304, 126976, 98304, 126976),
+}
+
+
+def shared_memory(kernels: str, capability: tuple[int, int], *, gradients: bool) -> int:
+    """Return the bytes that the kernels take, those of the gradients among them if these are wanted."""
+    return _BYTES[kernels][(2 if capability >= (9, 0) else 0) + gradients]

@@ -1,0 +1,94 @@
+"""Axial parallelism in little memory: streams exchanged, and triangles multiplied, a part at a time.
+
+A rank holds its part of the stream and at most as much again. Exchanging all of it at once would take three times its
+part, and the operand of a triangle multiplication, gathered, is as large as all parts together.
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from helixfold.execution.slabs import Held, Slabs
+from helixfold.model.stream import Axis
+from helixfold.model.update import Factored, transposed
+from helixfold.ops.multiply import multiply
+from helixfold.parallel.collectives import Channel
+
+# An operand's channels are made in so many parts on each rank: what is gathered at once is that part of a stream shared
+# by all ranks, beside the two that each has.
+PARTS = 16
+# Numbers of temporaries for each number of a slab: in an exchange what is sent and what arrives; norms, maps and gates.
+_TEMPORARIES = 8
+
+
+@torch.no_grad()
+def exchanged_in_parts(
+    within: Slabs, channel: Channel, local: Float[Held, "b i j c"], cut: int
+) -> Float[Held, "b i_cut j_cut c"]:
+    """Return this rank's part of a stream cut along dim `cut`, from that cut along the other one."""
+    size, old = channel.group.size, 3 - cut
+    shape, share = list(local.shape), local.shape[old]
+    shape[old], shape[cut] = share * size, shape[cut] // size
+    within.begin()
+    room = within.room(torch.empty(0, dtype=local.dtype, device=local.device), shape)
+    axis: Axis = "rows" if old == 1 else "columns"
+    whole = transposed(local, axis)
+    pattern = "b (n i) j c -> n b i j c" if cut == 1 else "b i (n j) c -> n b i j c"
+    for part, (slab,), _ in within.visited([whole], _rows_at_once(within, whole)):
+        arrived = channel.exchange(rearrange(transposed(slab, axis), pattern, n=size)).wait()
+        for rank, block in enumerate(arrived):
+            place = slice(rank * share + part.start, rank * share + part.stop)
+            room[:, place].copy_(block) if old == 1 else room[:, :, place].copy_(block)
+    within.settle(room)
+    return room
+
+
+@torch.no_grad()
+def multiplied_in_parts(
+    within: Slabs,
+    channel: Channel,
+    update: Factored,
+    stream: Float[Held, "b i j c"],
+    mask: Float[Tensor, "b i j"],
+    *,
+    axis: Axis,
+) -> None:
+    """Change a rank's part of the pair stream in place, cut along the update's axis."""
+    rows, rows_mask = transposed(stream, axis), transposed(mask, axis)
+    within.begin()
+    products = _products(within, channel, update, rows, rows_mask)
+    within.settle(stream)
+    for _, (some,), changed in within.visited([products], _rows_at_once(within, rows), rows):
+        assert changed is not None
+        changed.add_(update.joined(changed, rearrange(some, "b i c j -> b i j c")))
+
+
+def _products(
+    within: Slabs, channel: Channel, update: Factored, rows: Float[Held, "b i k c_z"], mask: Float[Tensor, "b i k"]
+) -> Float[Held, "b i c k"]:
+    """Return the products of a rank's rows with those of all."""
+    b, share, k, c = *rows.shape[:3], update.channels
+    at_once = _rows_at_once(within, rows)
+    like = torch.empty(0, dtype=rows.dtype, device=rows.device)
+    products = within.room(like, (b, share, c, k))
+    step = max(1, c // (PARTS * channel.group.size))
+    for channels in (slice(start, min(start + step, c)) for start in range(0, c, step)):
+        own = like.new_empty(b, channels.stop - channels.start, share, k)
+        for part, (slab, slab_mask), _ in within.visited([rows, mask], at_once):
+            own[:, :, part] = update.operand(slab, slab_mask, "right", channels)
+        right = channel.gather(own).wait()
+        del own
+        for _, (slab, slab_mask), room in within.visited([rows, mask], at_once, products[:, :, channels]):
+            assert room is not None
+            left = update.operand(slab, slab_mask, "left", channels)
+            for rank, theirs in enumerate(right):
+                room[..., rank * share : (rank + 1) * share] = rearrange(
+                    multiply(left, theirs.mT), "b c i j -> b i c j"
+                )
+    return products
+
+
+def _rows_at_once(within: Slabs, rows: Float[Held, "b i j c"]) -> int:
+    row = rows.shape[0] * rows.shape[2] * rows.shape[3] * rows.dtype.itemsize
+    return within.rows_at_once(_TEMPORARIES * row, rows)

@@ -1,0 +1,233 @@
+"""Which executor a pass gets: what it will take is known before it begins, and what to do if that was wrong."""
+
+import errno
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from helixfold.config import ModelConfig
+from helixfold.execution import allocator
+from helixfold.execution.available import available_memory, free_disk, held_to
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.spilled import Spilled
+from helixfold.execution.whole import Whole
+from helixfold.ops.card import Card
+from helixfold.planning.prediction import EXECUTORS, forecast_prediction
+from helixfold.planning.size import Forecast, PassSize, gib
+
+# Forecasts are right within a tenth.
+RESERVE = 1.1
+# A pass of a short chain is carried out whole: on a CPU that saves up to 7 % of its time; from 256 residues on slabs
+# take no longer. Only where it takes no more than this share of the memory: what others use hardly ever decides then.
+WHOLE_RESIDUES, WHOLE_SHARE = 256, 0.5
+# Chains by whose forecasts others' are reckoned, in times the residues asked about.
+_STEPS = (1, 2, 4)
+_MOST_RESIDUES = 1_000_000
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "alloc_failed",
+    "bad_alloc",
+    "could not create a primitive",  # oneDNN has no room for a kernel's code
+)
+Result = TypeVar("Result")
+
+
+class NotEnoughMemoryError(RuntimeError):
+    """A target that cannot be folded here; the text says what it needs, what there is, and what would fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """Bytes that a pass may take: of the device's memory, and where spilled streams go (a disk; a GPU's host)."""
+
+    memory: int
+    spill: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How passes of one size are carried out."""
+
+    config: ModelConfig
+    size: PassSize
+    room: Room
+    card: Card
+    executor: str
+
+    def forecast(self, executor: str) -> Forecast:
+        """Return what the pass takes with an executor."""
+        return forecast_prediction(self.config, self.size, executor, self.card)
+
+    @property
+    def estimate(self) -> Forecast:
+        """The forecast for the executor that is chosen."""
+        return self.forecast(self.executor)
+
+    @property
+    def fits(self) -> bool:
+        return _fits(self.estimate, self.room)
+
+    @property
+    def problem(self) -> str:
+        """Why nothing fits, and what would, in one sentence."""
+        least = min((self.forecast(name) for name in EXECUTORS), key=lambda each: each.peak)
+        each = f", on each of {self.size.ranks} ranks" if self.size.ranks > 1 else ""
+        needs = f"{self.size.residues:,} residues need {_needed(least)} of memory (a tenth of reserve included{each})"
+        has = f"there are {gib(self.room.memory)}"
+        if least.spilled > self.room.spill:
+            needs += f" and {gib(least.spilled)} to spill to"
+            has += f" and {gib(self.room.spill)}"
+        return f"{needs}; {has}; what would fit: {', or '.join(self._remedies())}"
+
+    def _remedies(self) -> Iterator[str]:
+        size = self.size
+        short = replace(size, dtype=torch.bfloat16)
+        if short != size and self._has_room(short):
+            yield "--dtype bfloat16"
+        for each, option in ((size, ""), (short, "--dtype bfloat16 ")):
+            if rows := self._most_extra_rows(each):
+                yield f"{option}--max-extra-rows {rows}"
+                break
+        residues = max(longest(self.config, size, self.room, self.card, name) for name in ("slabs", "spilled"))
+        if residues:
+            yield f"at most {residues:,} residues"
+        slabs, spilled = self.forecast("slabs"), self.forecast("spilled")
+        if spilled.spilled <= self.room.spill:
+            yield f"{_needed(spilled)} of memory"
+        else:
+            yield f"{_needed(slabs)} of memory"
+            memory = "" if spilled.peak * RESERVE <= self.room.memory else f"{_needed(spilled)} of memory and "
+            yield f"{memory}{gib(spilled.spilled)} to spill to"
+
+    def _most_extra_rows(self, size: PassSize) -> int:
+        """Return a half, a quarter, ... of the extra rows, the most of these that fits; 0 if none does."""
+        rows = size.extra_rows // 2
+        while rows and not self._has_room(replace(size, extra_rows=rows)):
+            rows //= 2
+        return rows
+
+    def _has_room(self, size: PassSize) -> bool:
+        return any(_fits(forecast_prediction(self.config, size, name, self.card), self.room) for name in EXECUTORS)
+
+
+def room_of(device: torch.device, directory: Path, memory: int | None = None) -> Room:
+    """What there is now on a device and in the directory to spill to; or `memory`, what to plan for."""
+    free = available_memory(device) if memory is None else memory
+    spill = free_disk(directory) if device.type == "cpu" else available_memory(torch.device("cpu"))
+    return Room(memory=free, spill=spill)
+
+
+def plan(config: ModelConfig, size: PassSize, room: Room, card: Card, forced: str | None = None) -> Plan:
+    """Return the first of whole, slabs and spilled that there is room for (see `Plan.fits`), unless one is `forced`."""
+    chosen = forced or next((name for name in EXECUTORS if _is_chosen(name, config, size, room, card)), EXECUTORS[-1])
+    return Plan(config=config, size=size, room=room, card=card, executor=chosen)
+
+
+def longest(config: ModelConfig, size: PassSize, room: Room, card: Card, executor: str) -> int:
+    """Return the residues of the longest chain, all else being equal, that an executor has room for.
+
+    What a chain takes grows with the square of its residues, by a curve through the forecasts for three lengths.
+    """
+    lengths = [max(16, size.residues) * step for step in _STEPS]
+    found = [forecast_prediction(config, replace(size, residues=each), executor, card) for each in lengths]
+    memory, spill = (
+        np.polyfit(lengths, values, 2)
+        for values in ([RESERVE * each.peak for each in found], [each.spilled for each in found])
+    )
+    least, most = 0, _MOST_RESIDUES
+    while least < most:
+        middle = (least + most + 1) // 2
+        fits = np.polyval(memory, middle) <= room.memory and np.polyval(spill, middle) <= room.spill
+        least, most = (middle, most) if fits else (least, middle - 1)
+    return least
+
+
+def executor(name: str, directory: Path, device: torch.device | str = "cpu") -> Whole | Slabs:
+    """A new executor of that name; what it spills beside a CPU goes to `directory`."""
+    if name == "spilled":
+        return Spilled(directory, device=device)
+    return Slabs() if name == "slabs" else Whole()
+
+
+def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
+    """What an executor needs of a CPU's allocator: see there."""
+    if name == "whole":
+        return allocator.freed_memory_kept(allocator.OF_WHOLE)
+    # Each of several ranks has a smaller part of a stream, and smaller slabs of that: what lies idle counts for more.
+    return allocator.freed_memory_kept(allocator.OF_SLABS // ranks**2, allocator.AHEAD // ranks**2)
+
+
+def stepping_down(
+    attempt: Callable[[Whole | Slabs], Result],
+    chosen: Plan,
+    device: torch.device,
+    directory: Path,
+    say: Callable[[str], None],
+) -> tuple[str, Result]:
+    """What `attempt` returns with the plan's executor, or with the next if that is out of memory; and which it was.
+
+    Each attempt is a new beginning and must not depend on those before. When the last executor is out of memory too,
+    `NotEnoughMemoryError` is raised.
+    """
+    rungs = EXECUTORS[EXECUTORS.index(chosen.executor) :]
+    for name, below in zip(rungs, [*rungs[1:], None], strict=True):
+        try:
+            with memory_kept(name, chosen.size.ranks), _bounded(device, chosen.room):
+                return name, attempt(executor(name, directory, device))
+        except (RuntimeError, MemoryError, OSError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Not before here: the exception holds the frames that hold the tensors.
+        release(device)
+        if below is None or chosen.forecast(below).spilled > chosen.room.spill:
+            break
+        say(f"out of memory with the executor '{name}'; starting again with '{below}'")
+    # The room turned out to be less than what was predicted to fit into it.
+    proved = replace(chosen.room, memory=min(chosen.room.memory, chosen.forecast(name).peak))
+    raise NotEnoughMemoryError(f"out of memory with the executor '{name}'; {replace(chosen, room=proved).problem}")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory was refused: by CUDA, PyTorch's allocator on a CPU, NumPy or the system."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+
+
+def release(device: torch.device) -> None:
+    """Give back all memory that nothing holds any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    allocator.give_back()
+
+
+def _needed(forecast: Forecast) -> str:
+    return gib(int(forecast.peak * RESERVE))
+
+
+def _is_chosen(name: str, config: ModelConfig, size: PassSize, room: Room, card: Card) -> bool:
+    if name == "whole" and size.residues > WHOLE_RESIDUES:
+        return False
+    forecast = forecast_prediction(config, size, name, card)
+    return _fits(forecast, room) and (name != "whole" or forecast.peak <= WHOLE_SHARE * room.memory)
+
+
+def _fits(forecast: Forecast, room: Room) -> bool:
+    return forecast.peak * RESERVE <= room.memory and forecast.spilled <= room.spill
+
+
+def _bounded(device: torch.device, room: Room) -> AbstractContextManager[None]:
+    """Nothing on a GPU, whose allocator fails by itself. Where more was planned for than is free, that is tried."""
+    return held_to(max(room.memory, available_memory(device))) if device.type == "cpu" else nullcontext()

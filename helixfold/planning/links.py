@@ -1,0 +1,155 @@
+"""The links between ranks: how long messages take, as measured here or as published for machines of others."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from helixfold.parallel.collectives import Channel, Kind
+from helixfold.parallel.mesh import Group, Mesh
+
+# Bytes of messages, as large as those of blocks.
+_SIZES = (2**14, 2**18, 2**22)
+_READINGS, _CALLS = 5, 8
+# Between messages ranks compute, for so long in a block of a short crop: threads and cores that have nothing to do fall
+# asleep, ranks drift apart, and a message takes more than twice as long as one in a row.
+_PAUSE = 2e-3  # seconds
+_WIDTH = 256
+_LEAST = 1e-6  # seconds
+# A reading lasts so long at least: shorter work is repeated. Of two readings the shorter one counts: others' work on
+# the same cores only ever adds to one.
+_LEAST_READING = 0.01
+
+
+_Collective = Kind | Literal["all_reduce"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Seconds that grow evenly with a size: `fixed` even for nothing, `slope` for each unit more."""
+
+    fixed: float = 0.0
+    slope: float = 0.0
+
+    def at(self, size: float) -> float:
+        """Return the seconds for a size."""
+        return self.fixed + self.slope * size
+
+    @classmethod
+    def through(cls, readings: Mapping[float, float]) -> "Line":
+        """Return the line nearest to seconds by size, by their relative errors; neither part is negative."""
+        # Least squares with weights 1 / seconds^2, by hand: there are two or three readings.
+        weights = [(1 / seconds**2, size, seconds) for size, seconds in readings.items()]
+        w = sum(weight for weight, _, _ in weights)
+        x = sum(weight * size for weight, size, _ in weights) / w
+        y = sum(weight * seconds for weight, _, seconds in weights) / w
+        spread = sum(weight * (size - x) ** 2 for weight, size, _ in weights)
+        slope = sum(weight * (size - x) * (seconds - y) for weight, size, seconds in weights) / spread if spread else 0
+        slope = min(max(0.0, slope), y / x)
+        return cls(fixed=max(0.0, y - slope * x), slope=slope)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """Seconds of a collective by the bytes that a rank sends in it, over one kind of link."""
+
+    all_to_all: Line = Line()
+    all_gather: Line = Line()
+    reduce_scatter: Line = Line()
+    all_reduce: Line = Line()
+
+    def at(self, kind: _Collective, size: float) -> float:
+        """Return the seconds of a collective; between two ranks each takes what an exchange does."""
+        line: Line = getattr(self, kind, self.all_to_all)
+        return line.at(size)
+
+
+def measured_links(mesh: Mesh, group: Group) -> Links:
+    """Return what the links of this rank's group take, as the first rank reads it.
+
+    All ranks of the mesh must ask together.
+    """
+    channel = Channel(group)
+
+    def sent(kind: Kind, tensor: torch.Tensor) -> None:
+        channel.start(kind, tensor, 0)[1].wait()
+
+    n, found = group.size, []
+    kinds: tuple[_Collective, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
+    for kind in kinds:
+        readings: dict[float, float] = {}
+        for size in _SIZES:
+            part = torch.zeros(size // 4, device=mesh.device)
+            whole = torch.zeros(n, size // 4, device=mesh.device)
+            if kind == "all_reduce":
+                send = partial(dist.all_reduce, whole, group=group.handle)
+                readings[reduced(whole.nbytes, n)] = _seconds(send, mesh)
+            else:
+                send = partial(sent, kind, part if kind == "all_gather" else whole)
+                readings[(n - 1) * part.nbytes] = _seconds(send, mesh)
+        found.append(astuple(Line.through(readings)))
+    lines = [Line(fixed=fixed, slope=slope) for fixed, slope in mesh.broadcast(found)]
+    return Links(all_to_all=lines[0], all_gather=lines[1], reduce_scatter=lines[2], all_reduce=lines[3])
+
+
+def reduced(size: int, ranks: int) -> float:
+    """Return the bytes that a rank sends so that all have the sum of something of this size."""
+    return 2 * size * (ranks - 1) / ranks
+
+
+def least_seconds(action: Callable[[], object], device: torch.device) -> float:
+    """Return the shorter of two readings, after a call that is not counted."""
+
+    def reading(times: int) -> float:
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(times):
+            action()
+        synchronize(device)
+        return (time.perf_counter() - start) / times
+
+    reading(1)
+    times = max(1, math.ceil(_LEAST_READING / reading(1)))
+    return min(reading(times) for _ in range(2))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until all that was asked of a device is computed."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _seconds(send: Callable[[], object], mesh: Mesh) -> float:
+    """Return what a call adds to the work that it comes between, the median of some pairs of readings.
+
+    There are as many calls on every rank.
+    """
+    matrix = torch.zeros(_WIDTH, _WIDTH, device=mesh.device)
+    times = mesh.broadcast(math.ceil(_PAUSE / least_seconds(partial(torch.mm, matrix, matrix), mesh.device)))
+
+    def work() -> None:
+        for _ in range(times):
+            torch.mm(matrix, matrix)
+
+    def both() -> None:
+        work()
+        send()
+
+    def reading(action: Callable[[], None]) -> float:
+        mesh.barrier()
+        start = time.perf_counter()
+        for _ in range(_CALLS):
+            action()
+        synchronize(mesh.device)
+        return (time.perf_counter() - start) / _CALLS
+
+    reading(both)
+    found = statistics.median(reading(both) - reading(work) for _ in range(_READINGS))
+    # Something is left of the shortest message, whatever else the cores did meanwhile.
+    return max(found, _LEAST)

@@ -1,0 +1,94 @@
+"""What a prediction takes: one pass is run on meta tensors, by the executor and for the card in question."""
+
+from dataclasses import fields, replace
+from functools import cache
+
+import torch
+
+from helixfold import confidence
+from helixfold.batch import Batch
+from helixfold.config import ModelConfig
+from helixfold.execution.counter import Counter
+from helixfold.execution.random_inputs import random_batch
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.spilled import Spilled
+from helixfold.execution.whole import Whole
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Recycled
+from helixfold.model.update import Executor
+from helixfold.ops.card import Card, described
+from helixfold.parallel.layout import Layout
+from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.parallelize import on_mesh
+from helixfold.planning.size import Forecast, PassSize, of_blocks
+
+EXECUTORS = ("whole", "slabs", "spilled")
+META = torch.device("meta")
+# What a CPU's libraries take beside tensors for each thread: buffers in which matrix products are packed, and freed
+# blocks that the C library holds. Measured.
+_LIBRARIES = 6 * 2**20
+# Of whole streams, which come and go, the heap holds some idle: blocks between those that are still needed. Measured.
+_IDLE_OF_WHOLE = 1.15
+
+
+@cache
+def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card: Card) -> Forecast:
+    """Return what a pass takes that starts from another one's results, with the confidences that are read off it.
+
+    Raises ValueError for an executor that does not exist.
+    """
+    if executor not in EXECUTORS:
+        raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}, got {executor!r}")
+    # Blocks leave nothing behind without gradients. What entered a stack of whole streams is there beside the block's.
+    config = of_blocks(config, 2 if executor == "whole" else 1)
+    with described(card), META, torch.no_grad():
+        with Counter():  # which is quicker than what PyTorch does of itself
+            model = AlphaFold(config).eval()
+        within = {"whole": Whole, "slabs": Slabs}[executor]() if executor != "spilled" else Spilled("/", device=META)
+        run = on_mesh(Mesh.pretended(Layout(dap=size.ranks)), within)
+        with Counter("embedding") as counter:
+            for stage, module in (
+                ("templates", model.template_embedder if size.templates else None),
+                ("extra MSA", model.extra_msa_stack),
+                ("Evoformer", model.evoformer),
+                ("structure", model.structure_module),
+            ):
+                if module is not None:
+                    module.register_forward_pre_hook(lambda *_, stage=stage: counter.begin(stage))
+            draws = [
+                random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
+                for _ in range(size.ensemble)
+            ]
+            # A third template takes what the second one does.
+            fed = [with_templates(draw, 2) for draw in draws]
+            folded = model.fold(run, fed, recycled(run, config, draws[0].seq_mask, size.dtype), size.dtype)
+            counter.begin("confidence")
+            pair = folded.representations.pair
+            if (head := model.heads.aligned_error) is not None:
+                confidence.aligned_error(run, head, pair, draws[0].seq_mask)
+            confidence.expected_distances(run, model.heads.distogram, pair)
+            counter.begin("")
+    stages = {name: peak for name, peak in counter.peaks.items() if name}
+    if card.kind == "cpu":
+        idle = _IDLE_OF_WHOLE if executor == "whole" else 1.0
+        stages = {name: int(idle * peak) + _LIBRARIES * torch.get_num_threads() for name, peak in stages.items()}
+    return Forecast(stages=stages, spilled=counter.peak_apart)
+
+
+def recycled(run: Executor, config: ModelConfig, mask: torch.Tensor, dtype: torch.dtype) -> Recycled:
+    """Return what another pass left."""
+
+    def rows(_: slice, some: torch.Tensor) -> torch.Tensor:
+        return some.new_zeros(*some.shape, mask.shape[1], config.c_z, dtype=dtype)
+
+    return Recycled(
+        msa_first_row=mask.new_zeros(*mask.shape, config.evoformer.c_m, dtype=dtype),
+        pair=run.map_rows(rows, mask),
+        positions=mask.new_zeros(*mask.shape, 37, 3),
+    )
+
+
+def with_templates(batch: Batch, most: int) -> Batch:
+    """Return the batch with its first templates alone, in the same memory."""
+    templates = {each.name: getattr(batch, each.name)[:, :most] for each in fields(batch) if "template" in each.name}
+    return replace(batch, **templates)

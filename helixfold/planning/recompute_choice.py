@@ -1,0 +1,116 @@
+"""Which recompute a training pass gets: what costs the least time of all that there is memory for."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+
+from helixfold.config import ConfigError, ModelConfig
+from helixfold.execution.recompute import Keep, RecomputeConfig
+from helixfold.ops.card import CARDS, Card
+from helixfold.parallel.layout import Layout
+from helixfold.planning.executors import RESERVE
+from helixfold.planning.size import Forecast, PassSize, gib
+from helixfold.planning.training import ALONE, forecast_training, part_costs, part_products
+
+CHOICES = tuple(field.name for field in fields(RecomputeConfig))
+KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
+# Operations that are done in the time in which an operator that computes next to nothing is called, on any device.
+_OPERATIONS_OF_A_CALL = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingNeeds:
+    """What a training run takes on each rank, beside what is recomputed.
+
+    `state` are bytes of parameters and optimizer, `samples` go through the network at once, `card` is what computes,
+    and the ranks that share a sample do so as the layout says.
+    """
+
+    model: ModelConfig
+    size: PassSize
+    samples: int = 1
+    state: int = 0
+    card: Card = CARDS["cpu"]
+    layout: Layout = ALONE
+
+    def peak(self, keep: RecomputeConfig) -> int:
+        """Return the bytes of the whole run, as forecast."""
+        return self.state + self.samples * self.forecast(keep).peak
+
+    def needed(self, keep: RecomputeConfig) -> int:
+        """Return the same with a reserve for what forecasts are wrong by."""
+        return self.state + int(RESERVE * self.samples * self.forecast(keep).peak)
+
+    def forecast(self, keep: RecomputeConfig) -> Forecast:
+        """Return what a pass of one sample takes."""
+        return forecast_training(self.model, self.size, keep, self.card, self.layout)
+
+
+def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> RecomputeConfig | None:
+    """`asked` with every "auto" replaced, so that all fits into `memory` bytes; None if nothing does.
+
+    Of what fits, that which computes the least a second time is chosen, and of equals what takes the least memory.
+    What was asked for by name stays, and is not judged if there is no "auto".
+    """
+    if asked.is_settled:
+        return asked
+    once = part_products(needs.model, needs.size, needs.card)
+    calls = {keep: part_costs(needs.model, needs.size, keep, needs.card) for keep in KEEPS}
+
+    def cost(keep: RecomputeConfig) -> tuple[int, int]:
+        again = 0
+        for part in CHOICES:
+            chosen = getattr(keep, part)
+            if chosen != "none":
+                more = calls[chosen][part].backward.launches - calls["none"][part].backward.launches
+                again += once[part].forward.products + _OPERATIONS_OF_A_CALL * more
+        return again, needs.needed(keep)
+
+    fitting = (keep for keep in _settlements(asked) if needs.needed(keep) <= memory)
+    return min(fitting, key=cost, default=None)
+
+
+def least_needed(asked: RecomputeConfig, needs: TrainingNeeds) -> int:
+    """Bytes without which nothing that was asked for fits."""
+    return min(needs.needed(keep) for keep in _settlements(asked))
+
+
+def no_room(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> ConfigError:
+    """Why nothing fits, and what would."""
+    size = needs.size
+    least = least_needed(asked, needs)
+    remedies = []
+    short = replace(needs, size=replace(size, dtype=torch.bfloat16))
+    if size.dtype != torch.bfloat16 and least_needed(asked, short) <= memory:
+        remedies.append("dtype=bfloat16")
+    if size.extra_rows > 1 and (rows := _most(asked, needs, memory, "extra_rows")):
+        remedies.append(f"example.sampling.max_extra_msa={rows}")
+    if size.residues > 1 and (residues := _most(asked, needs, memory, "residues")):
+        remedies.append(f"example.crop_size={residues}")
+    remedies.append(f"{gib(least)} of memory")
+    return ConfigError(
+        f"a training pass of {size.residues} residues needs {gib(least)} whatever is recomputed, and there are "
+        f"{gib(memory)}; what would fit: {', or '.join(remedies)}"
+    )
+
+
+def _settlements(asked: RecomputeConfig) -> Iterator[RecomputeConfig]:
+    choices = [KEEPS if (given := getattr(asked, part)) == "auto" else (given,) for part in CHOICES]
+    for chosen in itertools.product(*choices):
+        yield RecomputeConfig(**dict(zip(CHOICES, chosen, strict=True)))
+
+
+def _most(asked: RecomputeConfig, needs: TrainingNeeds, memory: int, name: str) -> int:
+    """Return the most of a size that would fit, all else being equal, by a curve through forecasts; 0 if none does."""
+    size = getattr(needs.size, name)
+    # Of a block no more is kept than what enters it, which hardly ever takes more than anything else.
+    keep = list(_settlements(asked))[-1]
+    sizes = sorted({max(1, size // step) for step in (1, 2, 4)})
+    found = [replace(needs, size=replace(needs.size, **{name: each})).needed(keep) for each in sizes]
+    curve = np.polyfit(sizes, found, len(sizes) - 1)
+    fitting = [each for each in range(1, size) if np.polyval(curve, each) <= memory]
+    # The curve is right to a few parts in a hundred.
+    return int(0.95 * max(fitting, default=0))

@@ -1,0 +1,99 @@
+"""What is counted is what tensors hold and operators do, and what is known of operators is what PyTorch says."""
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.execution import counter as subject
+from helixfold.execution.counter import Counter, held_elsewhere
+from helixfold.execution.random_inputs import random_batch, random_labels
+from helixfold.execution.whole import Whole
+from helixfold.losses.config import initial_training
+from helixfold.losses.total import total_loss
+from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.card import CARDS, described
+from helixfold.planning.prediction import META
+from tests.networks import tiny_config
+
+KIB = 2**10
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_live_bytes_and_their_peak(device: str) -> None:
+    with Counter("first") as counter:
+        one = torch.empty(KIB, dtype=torch.uint8, device=device)
+        view = one[: KIB // 2]
+        assert counter.live == KIB
+        del one
+        assert counter.live == KIB
+        two = torch.empty(2 * KIB, dtype=torch.uint8, device=device)
+        del view
+        assert (counter.live, counter.peak) == (2 * KIB, 3 * KIB)
+        counter.begin("second")
+        assert counter.peak == 2 * KIB
+        with held_elsewhere():
+            away = torch.empty(5 * KIB, dtype=torch.uint8, device=device)
+        assert (counter.live, counter.apart) == (2 * KIB, 5 * KIB)
+        del two, away
+        gc.collect()
+        counter.begin("")
+    assert (counter.live, counter.apart, counter.peak_apart) == (0, 0, 5 * KIB)
+    assert counter.peaks == {"first": 3 * KIB, "second": 2 * KIB}
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_products_moves_and_launches(device: str) -> None:
+    left, right = torch.ones(3, 4, 5, device=device), torch.ones(3, 5, 7, device=device)
+    with Counter() as counter:
+        found = left @ right
+        found.transpose(1, 2)
+    assert counter.products == 2 * 3 * 4 * 5 * 7
+    assert counter.moved == 4 * 3 * (4 * 5 + 5 * 7 + 4 * 7)
+    assert counter.launches == 1
+
+
+def test_counting_changes_nothing() -> None:
+    x = torch.randn(8, 8, requires_grad=True)
+    with Counter():
+        counted = torch.autograd.grad((x @ x).softmax(-1).square().sum(), x)[0]
+    assert torch.equal(counted, torch.autograd.grad((x @ x).softmax(-1).square().sum(), x)[0])
+
+
+def test_what_is_known_of_operators_is_what_pytorch_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All those of a training pass, on a processor and on a card."""
+    compared: set[str] = set()
+    simple = subject._simple
+
+    def layouts(value: Any) -> list[tuple[Any, ...]]:
+        outputs = value if isinstance(value, tuple) else (value,)
+        return [(tuple(each.shape), tuple(each.stride()), each.dtype) for each in outputs]
+
+    def checked(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = simple(func, name, args, kwargs)
+        if known is not None:
+            said = layouts(func(*args, **kwargs))
+            mine = [known] if isinstance(known[-1], torch.dtype) else list(known)
+            for ours, theirs in zip(mine, said, strict=True):
+                sizes = [size > 1 for size in theirs[0]]
+                assert (ours[0], ours[2]) == (theirs[0], theirs[2]), (func, args)
+                # Strides of dims of one element mean nothing; statistics' dtype is the device's own affair.
+                mine_strides, said_strides = (
+                    [each for each, counts in zip(found[1], sizes, strict=True) if counts] for found in (ours, theirs)
+                )
+                assert mine_strides == said_strides, (func, args)
+            compared.add(name)
+        return known
+
+    monkeypatch.setattr(subject, "_simple", checked)
+    monkeypatch.setattr(subject, "_known", {})
+    for card in ("cpu", "h200"):
+        with described(CARDS[card]), META, Counter():
+            model = AlphaFold(tiny_config()).train()
+            batch = random_batch(9, 4, 5, 2, META)
+            outputs = model(Whole(), [batch], None, torch.float32)
+            loss: Tensor = total_loss(outputs, batch, random_labels(batch), initial_training()).total.sum()
+            loss.backward()
+    assert {"mul", "mm", "bmm", "cat", "native_layer_norm", "_softmax"} <= compared

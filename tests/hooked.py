@@ -1,0 +1,15 @@
+"""Has shapes and types of the package checked in a process that pytest does not start: imported before anything of it.
+
+The packages are those that pytest itself is told to check.
+"""
+
+import tomllib
+from pathlib import Path
+
+from jaxtyping import install_import_hook
+
+_OPTIONS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+(_PACKAGES,) = (
+    word.split("=")[1].split(",") for word in _OPTIONS["addopts"].split() if word.startswith("--jaxtyping-packages=")
+)
+install_import_hook(_PACKAGES[:-1], _PACKAGES[-1])

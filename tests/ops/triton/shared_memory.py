@@ -1,0 +1,147 @@
+"""Compile kernels for a compute capability without a GPU, and print the shared memory that they take.
+
+    python -m tests.ops.triton.shared_memory 80 transition-128 outer_product-32
+
+prints one line of JSON: for each case (all of them if none is named) the bytes that the kernels of its forward pass
+take at most, and those of both passes.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from helixfold.ops.attention import attention
+from helixfold.ops.card import CARDS, described
+from helixfold.ops.dispatch import forced
+from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.outer_product import outer_product_mean
+from helixfold.ops.transition import transition
+from helixfold.ops.triangle import triangle_multiplication, triangle_operand
+from helixfold.ops.triton.language import Kernel
+from helixfold.ops.weights import Affine, TransitionWeights, TriangleOperandWeights, TriangleWeights
+
+N = 256
+
+
+class _Driver:
+    """A driver without a GPU behind it: enough to compile for one."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("meta")
+
+    def is_active(self) -> bool:
+        return True
+
+
+def _stream(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
+
+
+def _affine(c_out: int, c_in: int) -> Affine:
+    return Affine(_stream(c_out, c_in, dtype=torch.float32), _stream(c_out, dtype=torch.float32))
+
+
+def _norm(c: int) -> Affine:
+    return Affine(_stream(c, dtype=torch.float32), _stream(c, dtype=torch.float32))
+
+
+def _ones(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, device="meta")
+
+
+def _attention(dtype: torch.dtype, d: int) -> Callable[[], list[Any]]:
+    def run() -> list[Any]:
+        query, key, value, gate = (_stream(1, 4, N, 2, d, dtype=dtype).transpose(2, 3) for _ in range(4))
+        bias = _stream(1, 2, N, N, dtype=dtype)
+        found = [attention(query, key, value, _ones(1, 4, N), term, gate) for term in (bias, None)]
+        # A bias whose gradient nobody asks for leaves the queries' to a kernel of their own.
+        return [*found, attention(query, key, value, _ones(1, 4, N), bias.detach(), gate)]
+
+    return run
+
+
+def _norm_linear(dtype: torch.dtype, c: int, outputs: int) -> Callable[[], list[Any]]:
+    return lambda: [norm_linear(_stream(1, N, N, c, dtype=dtype), _norm(c), _affine(outputs - 1, c))]
+
+
+def _outer_product(c: int, c_z: int) -> Callable[[], list[Any]]:
+    return lambda: [
+        outer_product_mean(
+            _stream(1, N, s, c), _stream(1, s, N, c), _ones(1, N, s), _ones(1, s, N), _affine(c_z, c * c)
+        )
+        for s in (64, 128, 512)
+    ]
+
+
+def _transition(c: int) -> Callable[[], list[Any]]:
+    return lambda: [transition(_stream(1, N, N, c), TransitionWeights(_norm(c), _affine(4 * c, c), _affine(c, 4 * c)))]
+
+
+def _triangle(c_z: int, c: int) -> Callable[[], list[Any]]:
+    def run() -> list[Any]:
+        pair, mask, right = _stream(1, N, N, c_z), _ones(1, N, N), _stream(1, c, N, N)
+        maps = _affine(c, c_z), _affine(c, c_z)
+        operand = triangle_operand(pair, mask, TriangleOperandWeights(_norm(c_z), *maps))
+        weights = TriangleWeights(_norm(c_z), *maps, _norm(c), _affine(c_z, c), _affine(c_z, c_z))
+        return [operand, triangle_multiplication(pair, mask, right, weights)]
+
+    return run
+
+
+CASES: dict[str, Callable[[], list[Any]]] = {
+    **{f"transition-{c}": _transition(c) for c in (32, 64, 128, 256)},
+    **{f"triangle-{c}": _triangle(c, c) for c in (16, 32, 64, 128)},
+    **{f"outer_product-{c}-{c_z}": _outer_product(c, c_z) for c in (8, 16, 32) for c_z in (32, 64, 128)},
+    **{f"attention-2-{d}": _attention(torch.bfloat16, d) for d in (8, 16, 32, 64)},
+    **{f"attention-4-{d}": _attention(torch.float32, d) for d in (8, 16, 32, 64)},
+    **{f"norm_linear-2-{c}-{n}": _norm_linear(torch.bfloat16, c, n) for c in (64, 128, 256) for n in (16, 32, 64)},
+    **{f"norm_linear-4-{c}-{n}": _norm_linear(torch.float32, c, n) for c in (64, 128, 256) for n in (16, 32, 64)},
+}
+
+
+def shared_memory(case: str) -> tuple[int, int]:
+    """Return the most bytes of the kernels of a case's forward pass, and of both passes."""
+    taken = [0]
+
+    def compiled(self: Kernel, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
+        taken.append(self.jitted.run(*args, grid=grid, warmup=True, **kwargs).metadata.shared)
+        if "-v" in sys.argv:
+            print(case, self.name, taken[-1], file=sys.stderr, flush=True)
+
+    recorded, Kernel.record = Kernel.record, compiled
+    try:
+        # On a card with room for whatever the kernels take.
+        with described(replace(CARDS["h200"], shared_memory=2**30)), forced("triton"):
+            outputs = CASES[case]()
+            forward = max(taken)
+            torch.autograd.backward(outputs, [torch.empty_like(each) for each in outputs])
+    finally:
+        Kernel.record = recorded
+    return forward, max(taken)
+
+
+if __name__ == "__main__":
+    capability, *named = (each for each in sys.argv[1:] if each != "-v")
+    driver.set_active(_Driver(int(capability)))
+    print(json.dumps({case: shared_memory(case) for case in named or CASES}))

@@ -1,0 +1,62 @@
+"""The table of shared memory is what a compiler finds, and cards with less are refused with a reason."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from helixfold.ops.attention import attention
+from helixfold.ops.card import CARDS, described
+from helixfold.ops.transition import transition
+from helixfold.ops.triton import refusal
+from helixfold.ops.triton.shared_memory import shared_memory
+from helixfold.ops.weights import Affine, TransitionWeights
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(("capability", "case"), [(80, "transition-64"), (90, "triangle-32")])
+def test_the_table_is_what_the_compiler_says(capability: int, case: str) -> None:
+    triton = pytest.importorskip("triton", reason="kernels are compiled where triton is installed")
+    if triton.__version__.split(".")[:2] != ["3", "9"]:
+        pytest.skip(f"the table is of Triton 3.9, not {triton.__version__}")
+    command = [sys.executable, "-m", "tests.ops.triton.shared_memory", str(capability), case]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)[case]
+    version = divmod(capability, 10)
+    assert found == [shared_memory(case, version, gradients=gradients) for gradients in (False, True)]
+
+
+def refused(card: str, c: int, *, gradients: bool) -> str | None:
+    x = torch.empty(1, 8, 8, c, dtype=torch.bfloat16, device="meta", requires_grad=gradients)
+    affines = [Affine(x.new_empty(*shape), x.new_empty(shape[0])) for shape in ((c,), (4 * c, c), (c, 4 * c))]
+    with described(CARDS[card]):
+        return transition.refusals(CARDS[card], x, TransitionWeights(*affines))["triton"]
+
+
+def test_what_takes_more_than_a_card_has_is_left_to_the_next_backend() -> None:
+    assert refused("h200", 256, gradients=True) is None
+    assert refused("a100", 256, gradients=False) is None
+    assert refused("a100", 256, gradients=True) == "its kernels need 168 KiB of shared memory, the card has 163"
+    assert refused("rtx4090", 64, gradients=True) is None
+    assert refused("rtx4090", 256, gradients=False) == "its kernels need 144 KiB of shared memory, the card has 99"
+
+
+def test_cards_before_ampere_have_other_backends() -> None:
+    assert (
+        refused("t4", 64, gradients=False) == "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
+    )
+    heads = [torch.empty(1, 3, 2, 5, 16, dtype=torch.float16, device="meta") for _ in range(3)]
+    with described(CARDS["t4"]):
+        assert attention.choice(*heads, torch.empty(1, 3, 5, device="meta")).name == "sdpa"
+        assert attention(*heads, torch.empty(1, 3, 5, device="meta")).shape == (1, 3, 2, 5, 16)
+
+
+def test_without_triton_kernels_are_refused_unless_a_card_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusal, "triton_is_there", lambda: False)
+    assert refusal.refusal_of_kernels(CARDS["h200"]) == "triton is not installed"
+    with described(CARDS["h200"]):
+        assert refusal.refusal_of_kernels(CARDS["h200"]) is None

@@ -1,0 +1,76 @@
+"""One process alone goes through every collective if it is asked to, and computes what it computes without them."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.model.alphafold import AlphaFold
+from helixfold.optim.config import OptimizerConfig
+from helixfold.optim.flat import FlatOptimizer
+from helixfold.parallel.collectives import Channel, Kind, Traffic
+from helixfold.parallel.gradients import GradientRule
+from helixfold.parallel.mesh import Mesh, leave
+from helixfold.parallel.parallelize import parallelize
+from tests.networks import random_batch, relative_error, tiny_model
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def mesh(request: pytest.FixtureRequest) -> Iterator[Mesh]:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    yield Mesh.alone(request.param, collectives=True)
+    leave()
+
+
+@pytest.mark.parametrize("kind", ["all_to_all", "all_gather", "reduce_scatter", "swap", "broadcast", "reduce"])
+def test_every_collective_gives_a_rank_its_own_back(kind: Kind, mesh: Mesh) -> None:
+    traffic = Traffic()
+    given = torch.randn(1, 3, 4, device=mesh.device)
+    found, work = Channel(mesh.axial, traffic).start(kind, given, root=0)
+    work.wait()
+    expected = {"all_gather": given[None], "reduce_scatter": given[0]}.get(kind, given)
+    assert torch.equal(found, expected)
+    assert traffic.calls == {kind: 1}
+    assert traffic.sent[kind] == 0
+
+
+def test_gradients_pass_through_all_of_them(mesh: Mesh) -> None:
+    channel = Channel(mesh.axial)
+    for send in (channel.exchange, channel.gather, channel.swap, lambda own: channel.spread(own, 0)):
+        given = torch.randn(1, 3, 4, device=mesh.device, requires_grad=True)
+        (gradient,) = torch.autograd.grad(send(given).wait().square().sum(), given)
+        assert torch.equal(gradient, 2 * given)
+
+
+def test_training_through_collectives_is_training_without(mesh: Mesh) -> None:
+    def learn(model: AlphaFold, on: Mesh) -> tuple[Tensor, Traffic]:
+        parallelized = parallelize(model, on, RecomputeConfig())
+        optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"))
+        rule = GradientRule(optimizer, on)
+        torch.manual_seed(3)
+        outputs = model(parallelized.run, [batch])
+        rule.backward(outputs.structure.positions.square().mean() + outputs.logits.distogram.square().mean(), last=True)
+        return optimizer.gradient_sum.clone(), parallelized.traffic
+
+    batch = random_batch()
+    (expected, silent), (found, traffic) = (
+        learn(tiny_model().train(), each) for each in (Mesh.alone(mesh.device), mesh)
+    )
+    assert not silent.calls
+    assert {"all_to_all", "all_gather", "reduce_scatter"} <= traffic.calls.keys()
+    assert expected.count_nonzero() > 1000
+    assert relative_error(found, expected) < 1e-5
+
+
+def test_so_are_predictions_in_slabs(mesh: Mesh) -> None:
+    model, batch = tiny_model(), random_batch()
+    with torch.no_grad():
+        expected = model(Whole(), [batch]).structure.positions
+        run = parallelize(model, mesh, within=Slabs(rows=3)).run
+        found = model(run, [batch]).structure.positions
+    assert relative_error(found, expected) < 1e-5

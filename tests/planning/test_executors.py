@@ -1,0 +1,204 @@
+"""The executor follows from what there is; out of memory, a target begins anew with the next."""
+
+import errno
+import gc
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from helixfold.config import ModelConfig
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.spilled import Spilled
+from helixfold.execution.whole import Whole
+from helixfold.model.update import Executor
+from helixfold.ops.card import CARDS, Card
+from helixfold.planning import executors
+from helixfold.planning.executors import NotEnoughMemoryError, Plan, Room, executor, longest, plan, stepping_down
+from helixfold.planning.prediction import EXECUTORS
+from helixfold.planning.size import Forecast, PassSize
+
+CPU = torch.device("cpu")
+GIB = 2**30
+SIZE = PassSize(residues=1000, msa_rows=500, extra_rows=1000, templates=4, dtype=torch.float32)
+DISK = 10**15
+# Of a thousand residues and a thousand extra rows in float32, GiB: what the fake below predicts.
+WHOLE, SLABS, SPILLED = 8, 4, 2
+
+
+@pytest.fixture(autouse=True)
+def simple_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that grows with residues and extra rows alike."""
+
+    def forecast(config: ModelConfig, size: PassSize, name: str, card: Card) -> Forecast:
+        share = size.dtype.itemsize / 4 * size.residues / 1000 * (1000 + size.extra_rows) / 2000
+        spilled = int(6 * GIB * share) if name == "spilled" else 0
+        peak = int(dict(zip(EXECUTORS, (WHOLE, SLABS, SPILLED), strict=True))[name] * GIB * share)
+        return Forecast(stages={"all": peak}, spilled=spilled)
+
+    monkeypatch.setattr(executors, "forecast_prediction", forecast)
+
+
+def planned(gibibytes: float, disk: int = DISK, forced: str | None = None, **size: int) -> Plan:
+    return plan(
+        ModelConfig(), replace(SIZE, **size), Room(memory=int(gibibytes * GIB), spill=disk), CARDS["cpu"], forced
+    )
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "chosen", "fits"),
+    [
+        (100, "slabs", True),
+        (4.5, "slabs", True),
+        (4.3, "spilled", True),
+        (2.3, "spilled", True),
+        (2.1, "spilled", False),
+    ],
+)
+def test_the_first_executor_is_taken_that_fits_with_a_tenth_to_spare(gibibytes: float, chosen: str, fits: bool) -> None:
+    found = planned(gibibytes)
+    assert (found.executor, found.fits) == (chosen, fits)
+
+
+def test_short_chains_are_carried_out_whole_where_memory_is_plenty() -> None:
+    assert planned(4.0, residues=200).executor == "whole"
+    assert planned(3.0, residues=200).executor == "slabs"
+    assert planned(100, residues=400).executor == "slabs"
+
+
+def test_a_forced_executor_is_taken_whether_it_fits_or_not() -> None:
+    assert (planned(100, forced="spilled").executor, planned(100, forced="spilled").fits) == ("spilled", True)
+    assert (planned(5, forced="whole").executor, planned(5, forced="whole").fits) == ("whole", False)
+
+
+def test_the_disk_must_hold_what_is_spilled() -> None:
+    found = planned(3, disk=5 * GIB)
+    assert not found.fits
+    assert "need 2.2 GiB of memory (a tenth of reserve included) and 6.0 GiB to spill to" in found.problem
+    assert "there are 3.0 GiB and 5.0 GiB" in found.problem
+    assert found.problem.endswith("or 4.4 GiB of memory, or 6.0 GiB to spill to")
+
+
+def test_what_would_fit_does_and_a_little_more_does_not() -> None:
+    found = planned(1.5)
+    assert "needs 2.2 GiB" in found.problem.replace("residues need ", "needs ")
+    assert "--dtype bfloat16" in found.problem
+    assert found.problem.endswith("or 2.2 GiB of memory")
+    rows = int(found.problem.split("--max-extra-rows ")[1].split(",")[0])
+    residues = int(found.problem.split("at most ")[1].split(" residues")[0])
+    # Rows are halved until they fit.
+    for name, value, more in (("extra_rows", rows, 2 * rows), ("residues", residues, residues + 2)):
+        assert planned(1.5, **{name: value - 1}).fits
+        assert not planned(1.5, **{name: more}).fits
+
+
+def test_remedies_are_joined_where_one_is_not_enough() -> None:
+    problem = planned(0.8).problem
+    assert "--dtype bfloat16 --max-extra-rows" in problem
+    assert ": --dtype bfloat16," not in problem
+
+
+def test_the_longest_chain_fits_and_a_longer_one_does_not() -> None:
+    room = Room(memory=3 * GIB, spill=DISK)
+    for name in EXECUTORS:
+        most = longest(ModelConfig(), SIZE, room, CARDS["cpu"], name)
+        assert planned(3, forced=name, residues=most - 1).fits
+        assert not planned(3, forced=name, residues=most + 2).fits
+
+
+def test_each_name_gives_its_executor(tmp_path: Path) -> None:
+    assert [type(executor(name, tmp_path)) for name in EXECUTORS] == [Whole, Slabs, Spilled]
+
+
+def cpu_allocator() -> None:
+    torch.empty(2**60)
+
+
+def memory_error() -> None:
+    raise MemoryError
+
+
+def system() -> None:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def library() -> None:
+    raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
+
+
+@pytest.mark.parametrize("fail", [cpu_allocator, memory_error, system, gpu, library])
+def test_out_of_memory_begins_anew_with_the_next_executor(fail: Callable[[], None], tmp_path: Path) -> None:
+    tried: list[Executor] = []
+    said: list[str] = []
+
+    def attempt(run: Executor) -> str:
+        tried.append(run)
+        if len(tried) < 3:
+            fail()
+        return "done"
+
+    assert stepping_down(attempt, planned(100, residues=10), CPU, tmp_path, said.append) == ("spilled", "done")
+    assert [type(each) for each in tried] == [Whole, Slabs, Spilled]
+    assert said == [
+        "out of memory with the executor 'whole'; starting again with 'slabs'",
+        "out of memory with the executor 'slabs'; starting again with 'spilled'",
+    ]
+
+
+def test_what_a_failed_attempt_held_is_gone_before_the_next(tmp_path: Path) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def attempt(run: Executor) -> None:
+        assert all(each() is None for each in held)
+        tensor = torch.zeros(8)
+        held.append(weakref.ref(tensor))
+        cycle: list[object] = [tensor]
+        cycle.append(cycle)
+        try:
+            torch.empty(2**60)
+        except RuntimeError as error:
+            raise torch.OutOfMemoryError("again") from error
+
+    gc.disable()
+    try:
+        with pytest.raises(NotEnoughMemoryError):
+            stepping_down(attempt, planned(100), CPU, tmp_path, lambda line: None)
+    finally:
+        gc.enable()
+    assert len(held) == 2
+
+
+def test_the_last_executor_fails_with_what_would_fit(tmp_path: Path) -> None:
+    with pytest.raises(NotEnoughMemoryError) as caught:
+        stepping_down(lambda run: cpu_allocator(), planned(100), CPU, tmp_path, lambda line: None)
+    # What was predicted to fit did not: what would is told from that.
+    assert str(caught.value).startswith("out of memory with the executor 'spilled'; 1,000 residues need 2.2 GiB")
+    assert "at most 909 residues" in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_without_room_on_the_disk_nothing_is_spilled(tmp_path: Path) -> None:
+    tried: list[Executor] = []
+
+    def attempt(run: Executor) -> None:
+        tried.append(run)
+        cpu_allocator()
+
+    with pytest.raises(NotEnoughMemoryError, match="GiB to spill to"):
+        stepping_down(attempt, planned(100, disk=GIB), CPU, tmp_path, lambda line: None)
+    assert [type(each) for each in tried] == [Slabs]
+
+
+def test_other_errors_are_not_for_the_next_executor(tmp_path: Path) -> None:
+    def attempt(run: Executor) -> None:
+        raise RuntimeError("the chain is broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        stepping_down(attempt, planned(100), CPU, tmp_path, lambda line: None)

@@ -1,0 +1,47 @@
+"""Machines by name."""
+
+from dataclasses import replace
+
+import pytest
+
+from data_pipeline.config import ConfigError
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.planning.machines import NAMES, named
+from helixfold.planning.training import part_costs, part_products
+from tests.planning.planned import MACHINE, RATES, workload
+
+
+def test_links_are_those_of_a_node_up_to_its_size() -> None:
+    machine = named("h100")
+    assert machine.links(8) is machine.near
+    assert machine.links(9) is machine.far
+
+
+def test_an_unknown_machine_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="there is no machine 'h900'; choose one of h100, h200, a100"):
+        named("h900")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rank_takes_no_more_than_its_card_has(name: str) -> None:
+    machine = named(name)
+    assert 0.9 * machine.card.memory < machine.memory < machine.card.memory
+
+
+def test_the_slower_of_products_and_memory_counts_and_every_call() -> None:
+    needs = replace(workload().needs, card=MACHINE.card)
+    whole, block = RecomputeConfig.everywhere("none"), RecomputeConfig.everywhere("block")
+    once = part_products(needs.model, needs.size, needs.card)["evoformer"]
+    cost = part_costs(needs.model, needs.size, "none", needs.card)["evoformer"]
+
+    def seconds(keep: RecomputeConfig | None = whole, **rates: float) -> float:
+        free = {"product": 1e30, "memory": 1e30}
+        return replace(RATES, **{**free, **rates}).seconds(needs, 0, keep, "evoformer")
+
+    forward, both = once.forward.products, once.forward.products + once.backward.products
+    assert seconds(product=1.0) == both
+    assert seconds(None, product=1.0) == forward
+    assert seconds(block, product=1.0) == both + forward
+    assert seconds(memory=1.0) == cost.forward.moved + cost.backward.moved
+    assert seconds(memory=1.0, product=1e-6) == both * 1e6
+    assert seconds(call=1.0) == pytest.approx(cost.forward.launches + cost.backward.launches)

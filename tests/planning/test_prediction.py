@@ -1,0 +1,126 @@
+"""Forecasts of predictions are counted: they follow sizes, executors, cards and ranks, and meet a measured pass."""
+
+import multiprocessing
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helixfold.cli.benchmark_timing import settle
+from helixfold.execution.allocator import OF_SLABS, freed_memory_kept
+from helixfold.execution.counter import Counter
+from helixfold.execution.random_inputs import random_batch
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.card import CARDS, Card, described
+from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction
+from helixfold.planning.size import PassSize, floor
+from helixfold.presets import model_1_ptm
+from helixfold.stages import peak_memory, reset_peak_memory
+from helixfold.weights.untrained import untrained_model
+from tests.networks import tiny_config
+
+MODEL = model_1_ptm().model
+SIZE = PassSize(residues=1024, msa_rows=124, extra_rows=512, templates=4, dtype=torch.float32)
+MIB = 2**20
+CPU, H200 = CARDS["cpu"], CARDS["h200"]
+
+
+def test_the_floor_is_two_pair_tensors_and_both_alignments() -> None:
+    assert floor(MODEL, SIZE) == (2 * 512 + 128 + 128) * MIB
+    assert floor(MODEL, replace(SIZE, dtype=torch.bfloat16)) == (512 + 64 + 64) * MIB
+    assert floor(MODEL, replace(SIZE, ranks=4)) == floor(MODEL, SIZE) // 4
+
+
+def test_slabs_hold_stream_context_and_alignment() -> None:
+    stages = forecast_prediction(MODEL, SIZE, "slabs", H200).stages
+    # Pair, alignment and a triangle's operand; features, masks and a slab's temporaries are small beside them.
+    assert (512 + 128 + 512) * MIB < stages["Evoformer"] < 1.1 * (512 + 128 + 512) * MIB
+
+
+def test_spilled_streams_are_elsewhere() -> None:
+    slabs, spilled = (forecast_prediction(MODEL, SIZE, name, CPU) for name in ("slabs", "spilled"))
+    # The pair stream, a template's and the mean of values.
+    assert spilled.spilled == (512 + 2 * 256) * MIB
+    assert slabs.spilled == 0
+    assert spilled.peak < 0.65 * slabs.peak
+
+
+def test_each_rank_holds_its_part_of_the_streams() -> None:
+    one, four = (
+        forecast_prediction(MODEL, replace(SIZE, ranks=ranks), "slabs", H200).stages["Evoformer"] for ranks in (1, 4)
+    )
+    # A part of each of two streams, and what is gathered at a time.
+    assert 1 / 4 < four / one < 0.36
+
+
+@pytest.mark.parametrize(("name", "card"), [("whole", H200), ("slabs", CPU), ("spilled", CPU)])
+def test_peaks_grow_with_every_size(name: str, card: Card) -> None:
+    # As many residues as need more than one slab.
+    config, size = tiny_config(), replace(SIZE, residues=300, templates=1, dtype=torch.bfloat16)
+    peak = forecast_prediction(config, size, name, card).peak
+    for larger in (
+        replace(size, residues=400),
+        replace(size, msa_rows=2000),
+        replace(size, extra_rows=5120),
+        replace(size, ensemble=9),
+    ):
+        assert forecast_prediction(config, larger, name, card).peak > peak
+
+
+def test_an_unknown_executor_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be one of whole, slabs, spilled, got 'eager'"):
+        forecast_prediction(MODEL, SIZE, "eager", CPU)
+
+
+def test_ten_thousand_residues_are_forecast() -> None:
+    """Nothing of that size is allocated."""
+    size = replace(SIZE, residues=10_000, msa_rows=508, extra_rows=1024, templates=0, dtype=torch.bfloat16)
+    found = {each: forecast_prediction(MODEL, size, each, H200) for each in EXECUTORS}
+    pair = 10_000**2 * 128 * 2
+    assert 2 * pair < found["slabs"].peak < 2.5 * pair
+    assert found["spilled"].peak < found["slabs"].peak < found["whole"].peak
+
+
+def test_all_blocks_of_a_pass_take_what_two_do() -> None:
+    """Counted whole: no number of the forecast is left out."""
+    config, size = tiny_config(), replace(SIZE, residues=60, templates=3, extra_rows=40)
+    config = replace(config, evoformer=replace(config.evoformer, blocks=5))
+    with described(H200), META, torch.no_grad():
+        model = AlphaFold(config).eval()
+        with Counter() as counter:
+            batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
+            previous = model.fold(Whole(), [batch]).recycled()
+            model.fold(Whole(), [batch], previous)
+    forecast = forecast_prediction(config, size, "whole", H200)
+    assert max(peak for name, peak in forecast.stages.items() if name != "confidence") == pytest.approx(
+        counter.peak, rel=0.02
+    )
+
+
+def _peak() -> int:
+    torch.set_num_threads(2)
+    device = torch.device("cpu")
+    model = untrained_model(tiny_config(), seed=0).requires_grad_(False)
+
+    def run(residues: int) -> None:
+        batch = random_batch(residues, 60, 128, 1, device)
+        executor = Slabs()
+        first = model.fold(executor, [batch]).recycled()
+        model.fold(executor, [batch], first)
+
+    with torch.no_grad(), freed_memory_kept(OF_SLABS):
+        run(8)
+        settle()
+        reset_peak_memory(device)
+        start = peak_memory(device)
+        run(160)
+        return peak_memory(device) - start
+
+
+def test_a_measured_pass_takes_about_what_is_forecast() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(_peak)
+    size = PassSize(residues=160, msa_rows=60, extra_rows=128, templates=1, dtype=torch.float32)
+    assert found == pytest.approx(forecast_prediction(tiny_config(), size, "slabs", CPU).peak, rel=0.4)

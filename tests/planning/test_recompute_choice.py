@@ -1,0 +1,89 @@
+"""What is recomputed follows from the memory there is: nothing where all fits, and no more than must be."""
+
+from dataclasses import replace
+
+import torch
+
+from helixfold.config import ConfigError
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.planning.executors import RESERVE
+from helixfold.planning.recompute_choice import (
+    TrainingNeeds,
+    least_needed,
+    no_room,
+    settled,
+)
+from helixfold.planning.size import PassSize
+from helixfold.planning.training import part_products
+from helixfold.presets import tiny
+
+AUTO, NONE = RecomputeConfig.everywhere("auto"), RecomputeConfig.everywhere("none")
+INITIAL = TrainingNeeds(
+    model=tiny().model,
+    size=PassSize(residues=128, msa_rows=64, extra_rows=512, templates=2, dtype=torch.float32),
+    state=2**28,
+)
+
+
+def chosen(asked: RecomputeConfig, memory: int) -> RecomputeConfig:
+    found = settled(asked, INITIAL, memory)
+    assert found is not None
+    assert found.is_settled
+    return found
+
+
+def test_nothing_is_recomputed_where_everything_fits() -> None:
+    everything = INITIAL.needed(NONE)
+    assert chosen(AUTO, everything) == NONE
+    assert chosen(AUTO, everything - 1) != NONE
+
+
+def test_less_memory_never_means_less_recompute() -> None:
+    work = {
+        part: cost.forward.products for part, cost in part_products(INITIAL.model, INITIAL.size, INITIAL.card).items()
+    }
+    again = []
+    for memory in range(least_needed(AUTO, INITIAL), INITIAL.needed(NONE) + 2**25, 2**25):
+        found = chosen(AUTO, memory)
+        assert INITIAL.needed(found) <= memory
+        again.append(sum(work[part] for part in work if getattr(found, part, "none") != "none"))
+    assert again == sorted(again, reverse=True)
+    assert again[-1] == 0 < again[0]
+
+
+def test_what_is_asked_for_by_name_stays() -> None:
+    asked = replace(AUTO, extra_msa="inputs", structure="block")
+    found = chosen(asked, 10 * 2**30)
+    assert (found.extra_msa, found.structure) == ("inputs", "block")
+    # And is not judged, even where it does not fit.
+    assert settled(NONE, INITIAL, 0) == NONE
+
+
+def test_where_nothing_fits_the_sentence_names_what_would() -> None:
+    least = least_needed(AUTO, INITIAL)
+    assert settled(AUTO, INITIAL, least) is not None
+    # Parameters, optimizer and libraries need as much in any dtype.
+    memory = int(0.9 * least)
+    assert settled(AUTO, INITIAL, memory) is None
+    error = no_room(AUTO, INITIAL, memory)
+    assert isinstance(error, ConfigError)
+    text = str(error)
+    assert text.startswith("a training pass of 128 residues needs")
+    size = INITIAL.size
+    for name, option in (("extra_rows", "example.sampling.max_extra_msa="), ("residues", "example.crop_size=")):
+        if option in text:
+            most = int(text.split(option)[1].split(",", 1)[0])
+            fitting = replace(INITIAL, size=replace(size, **{name: most}))
+            assert settled(AUTO, fitting, memory) is not None
+            # It is nearly the most.
+            assert settled(AUTO, replace(INITIAL, size=replace(size, **{name: int(1.3 * most)})), memory) is None
+    assert "dtype=bfloat16" in text
+    assert "example.crop_size=" in text
+    assert "bfloat16" not in str(no_room(AUTO, replace(INITIAL, size=replace(size, dtype=torch.bfloat16)), memory // 3))
+
+
+def test_the_reserve_is_kept_for_what_is_predicted_and_not_for_what_is_known() -> None:
+    peak = INITIAL.forecast(NONE).peak
+    assert INITIAL.needed(NONE) == INITIAL.state + int(RESERVE * peak)
+    both = replace(INITIAL, samples=2)
+    assert both.peak(NONE) == INITIAL.state + 2 * peak

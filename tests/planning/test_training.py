@@ -1,0 +1,129 @@
+"""Forecasts of training are what is counted as a pass goes, on meta tensors and on real ones."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helixfold.cli.benchmark_recompute import EXTRA_MSA, Point, prepared
+from helixfold.execution.counter import Counter
+from helixfold.execution.random_inputs import random_batch, random_labels
+from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
+from helixfold.execution.whole import Whole
+from helixfold.losses.config import initial_training
+from helixfold.losses.total import total_loss
+from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.card import CARDS, described
+from helixfold.parallel.layout import Layout
+from helixfold.planning.prediction import META
+from helixfold.planning.size import PassSize
+from helixfold.planning.training import beside_tensors, forecast_training, forward_costs, part_costs, part_products
+from helixfold.presets import model_1, tiny
+from tests.networks import tiny_config
+
+KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
+SIZE = PassSize(residues=40, msa_rows=24, extra_rows=48, templates=2, dtype=torch.float32)
+CPU, H200 = CARDS["cpu"], CARDS["h200"]
+
+
+@pytest.mark.parametrize("card", [CPU, H200], ids=["cpu", "h200"])
+@pytest.mark.parametrize("keep", KEEPS)
+def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, card: object) -> None:
+    """Seven blocks, of which the forecast runs two."""
+    card = CPU if card is CPU else H200
+    config = tiny_config()
+    config = replace(
+        config, evoformer=replace(config.evoformer, blocks=7), extra_msa=replace(config.extra_msa, blocks=3)
+    )
+    size = replace(SIZE, dtype=torch.bfloat16)
+    with described(card), META:
+        model = AlphaFold(config).train()
+        for parameter in model.parameters():
+            parameter.grad = torch.empty_like(parameter)
+        recompute(model, RecomputeConfig.everywhere(keep))
+        with Counter() as counter:
+            batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
+            outputs = model(Whole(), [batch], None, size.dtype)
+            loss = total_loss(outputs, batch, random_labels(batch), initial_training()).total.sum()
+            del outputs
+            loss.backward()
+    # The forecast's pass follows another one, whose pair stream is there at first.
+    # What libraries take of a processor's memory is in it, too.
+    beside = forecast_training(config, size, RecomputeConfig.everywhere(keep), card).peak - counter.peak
+    assert beside == pytest.approx((beside_tensors(card) + 48 * 2**20) * (card is CPU), abs=0.06 * counter.peak)
+
+
+@pytest.mark.parametrize("keep", ["inputs", "block"])
+def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
+    """Its rows are what most of the memory is for, as in fine-tuning; the gradients of the outer product's halves take
+    most beside them. What is counted of meta tensors is what is counted of real ones.
+    """
+    point = Point(
+        part=EXTRA_MSA,
+        preset="model_1",
+        blocks=1,
+        residues=64,
+        rows=4,
+        extra_rows=640,
+        templates=0,
+        dtype="float32",
+        keep=keep,
+        plain=False,
+        device="cpu",
+    )
+    run = prepared(point, torch.device("cpu"))
+    with Counter() as counter:
+        run(point)
+    assert point.predicted() - beside_tensors(CPU) == pytest.approx(counter.peak, rel=0.1)
+
+
+def test_the_less_is_kept_the_smaller_the_peak() -> None:
+    config, size = model_1().model, replace(SIZE, residues=256, msa_rows=124, extra_rows=1024, dtype=torch.bfloat16)
+    peaks = [forecast_training(config, size, RecomputeConfig.everywhere(keep), H200).peak for keep in KEEPS]
+    assert peaks == sorted(peaks, reverse=True)
+    # 48 blocks keep 2/3 of a GiB each.
+    assert 34 < peaks[0] / 2**30 < 42
+    stages = forecast_training(tiny().model, replace(SIZE, templates=0), RecomputeConfig(), CPU).stages
+    assert "templates" not in stages
+
+
+def test_forecasts_follow_blocks_rows_and_dtype() -> None:
+    config, none = tiny().model, RecomputeConfig.everywhere("none")
+    costs = part_costs(config, SIZE, "none", H200)
+    deeper = replace(config, evoformer=replace(config.evoformer, blocks=config.evoformer.blocks + 1))
+    more = part_costs(deeper, SIZE, "none", H200)
+    assert more["evoformer"].kept > costs["evoformer"].kept
+    assert more["extra_msa"].kept == costs["extra_msa"].kept
+    one = more["evoformer"].forward.launches - costs["evoformer"].forward.launches
+    assert costs["evoformer"].forward.launches == pytest.approx(config.evoformer.blocks * one, rel=0.3)
+    blocks = {
+        dtype: part_costs(config, replace(SIZE, dtype=dtype), "block", H200)["evoformer"].kept
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    assert blocks[torch.bfloat16] == pytest.approx(blocks[torch.float32] / 2, rel=0.3)
+    held = forecast_training(config, replace(SIZE, ensemble=3), none, H200).peak
+    assert held > forecast_training(config, SIZE, none, H200).peak
+
+
+def test_products_are_those_of_the_arithmetic() -> None:
+    """A triangle's product alone is 2 n^3 c, and a pass with gradients takes three times one without."""
+    config, size = tiny().model, replace(SIZE, templates=0)
+    learning, once = part_products(config, size, H200), forward_costs(config, size, H200)
+    work = learning["evoformer"]
+    assert work.backward.products == pytest.approx(2 * work.forward.products, rel=0.1)
+    assert work.forward.products > config.evoformer.blocks * 2 * 2 * size.residues**3 * config.evoformer.c_triangle
+    assert once["evoformer"].forward.launches > 0
+    assert once["evoformer"].backward.launches == 0
+
+
+def test_ranks_that_share_a_sample_keep_their_parts() -> None:
+    config = tiny_config("end")
+    alone, two, branches = (
+        part_costs(config, SIZE, "none", H200, layout) for layout in (Layout(), Layout(dap=2), Layout(bp=2))
+    )
+    assert 0.5 * alone["evoformer"].kept < two["evoformer"].kept < 0.85 * alone["evoformer"].kept
+    assert branches["evoformer"].kept < alone["evoformer"].kept
+    assert not alone["evoformer"].forward.messages
+    assert {kind for kind, _ in two["evoformer"].forward.messages} == {"all_to_all", "all_gather"}
+    assert {kind for kind, _ in branches["evoformer"].forward.messages} == {"swap", "broadcast"}
+    assert all(size > 0 for kind, size in two["evoformer"].backward.messages)
