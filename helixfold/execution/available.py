@@ -1,5 +1,6 @@
 """How much memory and disk space there is, asked before anything is tried."""
 
+import errno
 import os
 import re
 import resource
@@ -20,6 +21,15 @@ _GROUP_FILES = {
 }
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _IN_MEMORY = ("tmpfs", "ramfs")
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "alloc_failed",
+    "bad_alloc",
+    "could not create a primitive",  # oneDNN has no room for a kernel's code
+)
 
 
 def available_memory(device: torch.device) -> int:
@@ -33,6 +43,15 @@ def available_memory(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0]) + unused
     allocator.give_back()
     return max(0, min([_of_system(), *_of_groups(), *_of_limits()]))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory was refused: by CUDA, PyTorch's allocator on a CPU, NumPy or the system."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def free_disk(directory: Path) -> int:

@@ -5,7 +5,7 @@ take on a machine that is not here, at sizes that would not fit into this one.
 """
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial, reduce
 from math import prod
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch._prims_common import compute_elementwise_output_strides
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 # Operators that make tensors, or show them otherwise, and compute nothing.
 _ALLOCATE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
@@ -54,14 +53,15 @@ class Counter(TorchDispatchMode):
         kwargs = kwargs or {}
         found = _result(func, args, kwargs) if len(_counting) == 1 else func(*args, **kwargs)
         outputs = list(_tensors(found))
-        for tensor in outputs:
-            self._hold(tensor)
+        if not _is_given(func):
+            for tensor in outputs:
+                self._hold(tensor)
         packet = func._overloadpacket
         if func.is_view or packet.__name__ in _ALLOCATE:
             return found
         self.launches += 1
         self.moved += sum(_size(tensor) for tensor in (*_tensors(args), *outputs))
-        if (formula := flop_registry.get(packet)) is not None:
+        if (formula := _formulas().get(packet)) is not None:
             self.products += formula(*args, **kwargs, out_val=found)
         return found
 
@@ -146,6 +146,20 @@ def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(layouts[-1], torch.dtype):
         return _made(layouts)
     return tuple(_made(each) for each in layouts)
+
+
+@cache
+def _formulas() -> Mapping[Any, Callable[..., int]]:
+    """Return PyTorch's own formulas of what products compute; with them it imports Triton, where that is."""
+    from torch.utils.flop_counter import flop_registry  # noqa: PLC0415
+
+    return flop_registry
+
+
+@cache
+def _is_given(func: Any) -> bool:
+    """Return whether an operator returns memory that it was given, such as a view of a parameter."""
+    return any(each.alias_info is not None for each in func._schema.returns)
 
 
 @cache

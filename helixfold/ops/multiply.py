@@ -4,8 +4,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.card import Card
-from helixfold.ops.cpu.products import product_dtype
 from helixfold.ops.dispatch import Backend, operator, wants_gradient
+from helixfold.ops.precision import product_dtype
 
 
 def refusal_of_float32(card: Card, x: Tensor) -> str | None:

@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 
 from data_pipeline.errors import InputError
+from helixfold.execution.available import is_out_of_memory
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.update import Executor
 from helixfold.parallel.mesh import PATIENCE, Mesh, join, leave
 from helixfold.parallel.parallelize import on_mesh
 from helixfold.parallel.queue import Queue, store_of
-from helixfold.planning.executors import is_out_of_memory
 
 Result = TypeVar("Result")
 _LONGEST_PAUSE = 0.2  # seconds between two looks at the store

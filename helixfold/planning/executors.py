@@ -1,6 +1,5 @@
 """Which executor a pass gets: what it will take is known before it begins, and what to do if that was wrong."""
 
-import errno
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +12,7 @@ import torch
 
 from helixfold.config import ModelConfig
 from helixfold.execution import allocator
-from helixfold.execution.available import available_memory, free_disk, held_to
+from helixfold.execution.available import available_memory, free_disk, held_to, is_out_of_memory
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
@@ -29,15 +28,6 @@ WHOLE_RESIDUES, WHOLE_SHARE = 256, 0.5
 # Chains by whose forecasts others' are reckoned, in times the residues asked about.
 _STEPS = (1, 2, 4)
 _MOST_RESIDUES = 1_000_000
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "alloc_failed",
-    "bad_alloc",
-    "could not create a primitive",  # oneDNN has no room for a kernel's code
-)
 Result = TypeVar("Result")
 
 
@@ -194,15 +184,6 @@ def stepping_down(
     # The room turned out to be less than what was predicted to fit into it.
     proved = replace(chosen.room, memory=min(chosen.room.memory, chosen.forecast(name).peak))
     raise NotEnoughMemoryError(f"out of memory with the executor '{name}'; {replace(chosen, room=proved).problem}")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was refused: by CUDA, PyTorch's allocator on a CPU, NumPy or the system."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def release(device: torch.device) -> None:

@@ -106,8 +106,8 @@ def _forecast(
         cost = part_costs(config, size, keep_of(keep, part), card, layout, branch_rank=branch_rank)[part]
         if part == "template" and not cost.kept + cost.forward.peak:
             continue
-        before, held = held, held + cost.kept
-        stages[STAGES[part]] = max(before + cost.forward.peak, held + cost.backward.peak)
+        held += cost.kept
+        stages[STAGES[part]] = held + max(cost.forward.peak, cost.backward.peak)
     beside = beside_tensors(card) + _PREPARED * (card.kind == "cpu")
     return Forecast(stages={name: peak + beside for name, peak in stages.items()})
 
@@ -254,8 +254,9 @@ class Pass:
         self._begin("embedding")
         with torch.set_grad_enabled(learns):
             if learns:
-                outputs = self.model(self.run, samples[-1:], previous, self.size.dtype)
-                loss = total_loss(outputs, samples[-1], labels, initial_training()).total.sum()
+                folded = self.model(self.run, samples[-1:], previous, self.size.dtype)
+                loss = total_loss(folded, samples[-1], labels, initial_training()).total.sum()
+                del folded
             else:
                 self.model.fold(self.run, samples, previous, self.size.dtype)
         self._end()

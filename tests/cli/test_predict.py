@@ -222,7 +222,7 @@ import sys
 import torch
 from helixfold.cli import folding
 from helixfold.cli.main import main
-from helixfold.execution import policy
+from helixfold.planning import executors as policy
 from helixfold.execution.whole import Whole
 
 MIB, fold = 2**20, folding.fold

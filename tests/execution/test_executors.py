@@ -17,7 +17,7 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.update import Executor
+from helixfold.model.update import Executor, Stream
 from tests.networks import random_batch, relative_error, tiny_config, with_every_parameter_random
 
 EXECUTORS: dict[str, Callable[[Path], Executor]] = {
@@ -60,26 +60,26 @@ def draw(templates: str, seed: int) -> Batch:
     return replace(found, aatype=target.aatype, target_feat=target.target_feat, template_mask=mask)
 
 
-def tensors(part: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    if isinstance(part, Tensor):
+def tensors(run: Executor, part: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(part, Stream):
         # Its memory is given away to the next pass.
-        yield name, part.clone()
+        yield name, run.gather(part).clone()
     if is_dataclass(part):
         for field in fields(part):
-            yield from tensors(getattr(part, field.name), f"{name}.{field.name}")
+            yield from tensors(run, getattr(part, field.name), f"{name}.{field.name}")
 
 
 @torch.no_grad()
 def one_pass(run: Executor, templates: str) -> dict[str, Tensor]:
-    return dict(tensors(model()(run, [draw(templates, 1)])))
+    return dict(tensors(run, model()(run, [draw(templates, 1)])))
 
 
 @torch.no_grad()
 def two_passes(run: Executor) -> dict[str, Tensor]:
     """What a pass leaves, and everything that a second one on an ensemble of two computes from that."""
     recycled = model().fold(run, [draw("two templates", 1)]).recycled()
-    found = dict(tensors(recycled, "recycled"))
-    return found | dict(tensors(model()(run, [draw("two templates", seed) for seed in (2, 3)], recycled)))
+    found = dict(tensors(run, recycled, "recycled"))
+    return found | dict(tensors(run, model()(run, [draw("two templates", seed) for seed in (2, 3)], recycled)))
 
 
 @cache

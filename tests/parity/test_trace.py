@@ -12,7 +12,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
 from helixfold.model.structure_module import UNIT
-from helixfold.model.update import Update, turned
+from helixfold.model.update import Update, transposed
 from tests.parity.cases import deviation, outputs_as_deepmind, read_case
 
 pytestmark = pytest.mark.parity
@@ -58,7 +58,7 @@ STACKS = {"extra_msa_stack": "extra_msa_stack", "evoformer_iteration": "evoforme
 
 
 class Recorder:
-    """What every module of a model returned, call by call, updates turned back to their stream."""
+    """What every module of a model returned, call by call, updates transposed back to their stream."""
 
     def __init__(self, model: AlphaFold) -> None:
         self.calls: dict[str, list[tuple[Tensor, ...]]] = {}
@@ -68,7 +68,7 @@ class Recorder:
     def _hook(self, name: str) -> Callable[[nn.Module, object, object], None]:
         def record(module: nn.Module, _: object, output: object) -> None:
             if isinstance(module, Update):
-                output = turned(output, module.axis)
+                output = transposed(output, module.axis)
             parts = output if isinstance(output, tuple) else (output,)
             self.calls.setdefault(name, []).append(parts)
 

@@ -9,8 +9,8 @@ from einops import rearrange
 from torch import Tensor
 
 from helixfold.ops.cpu.blocks import Scratch, every_part, of_all_cores, parts, steps
-from helixfold.ops.cpu.products import product_dtype
 from helixfold.ops.mask_bias import mask_bias
+from helixfold.ops.precision import product_dtype
 
 # Of the logits of a row that are there at a time, for each core: enough to keep it busy, little enough for its cache.
 _LOGITS_BYTES = 2**20

@@ -9,8 +9,9 @@ from torch import Tensor
 from helixfold.ops.cpu.attention import Rows
 from helixfold.ops.cpu.blocks import Scratch, rows_of_samples
 from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised
-from helixfold.ops.cpu.products import mapped, product, product_dtype
+from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.mask_bias import mask_bias
+from helixfold.ops.precision import product_dtype
 from helixfold.ops.weights import Affine, GlobalAttentionWeights
 
 # Of a block's projections, for each core: products are large enough to be fast.

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.cpu.folded_norm import MapGradient, blocks, folded, norm_gradient, normalised
-from helixfold.ops.cpu.products import mapped, product, product_dtype
+from helixfold.ops.cpu.products import mapped, product
+from helixfold.ops.precision import product_dtype
 from helixfold.ops.weights import Affine
 
 

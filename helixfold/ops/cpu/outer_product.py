@@ -10,7 +10,8 @@ from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.cpu.blocks import of_all_cores, parts, steps
-from helixfold.ops.cpu.products import add_product, mapped, product, product_dtype
+from helixfold.ops.cpu.products import add_product, mapped, product
+from helixfold.ops.precision import product_dtype
 from helixfold.ops.weights import Affine
 
 # Of masks that are read in float32 at a time.

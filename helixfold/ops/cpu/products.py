@@ -13,28 +13,17 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.cpu.blocks import of_all_cores, parts, steps
+from helixfold.ops.precision import HAS_ONEDNN, product_dtype
 from helixfold.ops.weights import Affine
 
 # Below so many multiplications either is fast, and oneDNN prepares itself for every new shape.
 _LEAST = 2**20
 # oneDNN has no batched product for float32: one after the other is faster where one is enough for all cores.
 _LEAST_OF_A_BATCH = 2**22
-_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-# In bfloat16 both ways lead to oneDNN, but the usual one writes the offset to memory first. Processors without AVX-512
-# have no such product.
-_HAS_BFLOAT16 = _HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-_DTYPES = (torch.float32, torch.bfloat16) if _HAS_BFLOAT16 else (torch.float32,)
-_HAS_FLOAT16 = _HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_fp16_supported()
-_MULTIPLIED_IN_FLOAT32 = {
-    dtype for dtype, has in ((torch.bfloat16, _HAS_BFLOAT16), (torch.float16, _HAS_FLOAT16)) if not has
-}
+# In bfloat16 both ways lead to oneDNN, but the usual one writes the offset to memory first.
+_DTYPES = {torch.float32, product_dtype(torch.bfloat16)}
 # Of the float32 copies of operands, for each core.
 _COPY_BYTES = 2**20
-
-
-def product_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which matrices of this one are multiplied: itself, or float32 if the processor cannot."""
-    return torch.float32 if dtype in _MULTIPLIED_IN_FLOAT32 else dtype
 
 
 def linear_onednn(x: Tensor, parameters: Affine) -> Tensor:
@@ -44,7 +33,7 @@ def linear_onednn(x: Tensor, parameters: Affine) -> Tensor:
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x @ weight.T + bias` of [m k], [n k] and [n]; without gradients. Fast where the rows of `x` are contiguous."""
-    if _HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _LEAST:
+    if HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _LEAST:
         # Anything but dense matrices it multiplies one number at a time.
         dense = weight if weight.is_contiguous() or weight.mT.is_contiguous() else weight.contiguous()
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), dense, bias, "none", [], "")
@@ -74,7 +63,7 @@ def batched_product(left: Tensor, right: Tensor, out: Tensor, *, add: bool = Fal
             found = torch.empty(out[some].shape, dtype=dtype, device=out.device)
             batched_product(left[some].to(dtype), right[some].to(dtype), found)
             _ = out[some].add_(found) if add else out[some].copy_(found)
-    elif _HAS_ONEDNN and left.dtype == torch.float32 and left[0].numel() * right.shape[2] >= _LEAST_OF_A_BATCH:
+    elif HAS_ONEDNN and left.dtype == torch.float32 and left[0].numel() * right.shape[2] >= _LEAST_OF_A_BATCH:
         for one, other, place in steps(zip(left, right, out, strict=True)):
             found = product(one, other)
             _ = place.add_(found) if add else place.copy_(found)

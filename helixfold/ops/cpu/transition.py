@@ -7,7 +7,8 @@ from torch import Tensor
 
 from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.blocks import of_all_cores, steps
-from helixfold.ops.cpu.products import add_product, mapped, product, product_dtype
+from helixfold.ops.cpu.products import add_product, mapped, product
+from helixfold.ops.precision import product_dtype
 from helixfold.ops.weights import TransitionWeights
 
 # Of a block's hidden channels, for each core: they stay in cache, and products are still large enough to be fast.

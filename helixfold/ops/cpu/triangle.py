@@ -14,7 +14,8 @@ from torch import Tensor
 from helixfold.ops.constants import EPS
 from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts, steps
 from helixfold.ops.cpu.folded_norm import MapGradient, block_rows, folded, norm_gradient, normalised
-from helixfold.ops.cpu.products import batched_product, mapped, product, product_dtype
+from helixfold.ops.cpu.products import batched_product, mapped, product
+from helixfold.ops.precision import product_dtype
 from helixfold.ops.weights import TriangleOperandWeights, TriangleWeights
 
 # Rows of a block, whose products read the whole operand of the other edges: as many as have so many bytes, but not

@@ -6,9 +6,9 @@ from torch import Tensor
 
 from helixfold.ops.card import CARDS
 from helixfold.ops.cpu import outer_product as subject
-from helixfold.ops.cpu.products import product_dtype
 from helixfold.ops.dispatch import forced
 from helixfold.ops.outer_product import outer_product_mean
+from helixfold.ops.precision import product_dtype
 from helixfold.ops.weights import Affine
 from tests.live import Live
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.ops import precision
 from helixfold.ops.cpu import products
 from helixfold.ops.cpu.linear import linear_in_float32
 from helixfold.ops.cpu.products import add_product, batched_product, mapped, product
@@ -17,7 +18,7 @@ from tests.ops.comparing import affine, results
 @pytest.fixture(autouse=True, params=[0, 2**60], ids=["onednn", "usual"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All products by one library, however small they are."""
-    if request.param == 0 and not products._HAS_ONEDNN:
+    if request.param == 0 and not products.HAS_ONEDNN:
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(products, "_LEAST", request.param)
     monkeypatch.setattr(products, "_LEAST_OF_A_BATCH", request.param)
@@ -94,7 +95,7 @@ def test_narrow_matrices_are_multiplied_in_blocks_of_float32(
 @pytest.mark.parametrize("add", [False, True])
 def test_narrow_batches_are_converted_a_few_at_a_time(add: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_COPY_BYTES", 4 * 7 * 9 * 2)
-    monkeypatch.setattr(products, "_MULTIPLIED_IN_FLOAT32", {torch.bfloat16})
+    monkeypatch.setattr(precision, "_NO_PRODUCTS", {torch.bfloat16})
     left, right = torch.randn(5, 7, 5).bfloat16(), torch.randn(5, 9, 5).bfloat16().mT
     out = torch.ones(5, 7, 9).bfloat16() if add else torch.full((5, 7, 9), torch.nan).bfloat16()
     batched_product(left, right, out, add=add)
@@ -104,7 +105,7 @@ def test_narrow_batches_are_converted_a_few_at_a_time(add: bool, monkeypatch: py
 def test_dtypes_that_the_processor_has_no_products_of_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
     x, parameters = torch.randn(4, 7).bfloat16(), Affine(torch.randn(5, 7))
     for converted, name in (({torch.bfloat16}, "float32"), (set(), "reference")):
-        monkeypatch.setattr(products, "_MULTIPLIED_IN_FLOAT32", converted)
+        monkeypatch.setattr(precision, "_NO_PRODUCTS", converted)
         assert linear.choice(x, parameters).name == name
         assert multiply.choice(x, x.mT).name == name
     assert linear.choice(x.double(), parameters).name == "reference"
