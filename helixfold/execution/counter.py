@@ -139,8 +139,9 @@ def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = func(*args, **kwargs)
         given = {_storage(tensor) for tensor in _tensors(args)}
         outputs = found if isinstance(found, tuple) else (found,)
-        if all(isinstance(each, Tensor) and each.is_meta and _storage(each) not in given for each in outputs):
-            known = tuple((each.shape, each.stride(), each.dtype) for each in outputs)
+        made = [each for each in outputs if each is not None]  # as gradients are that nobody asked for
+        if all(isinstance(each, Tensor) and each.is_meta and _storage(each) not in given for each in made):
+            known = tuple(each if each is None else (each.shape, each.stride(), each.dtype) for each in outputs)
             _known[key] = known if isinstance(found, tuple) else known[0]
         return found
     if isinstance(layouts[-1], torch.dtype):
@@ -268,7 +269,9 @@ def _signature(value: Any) -> Hashable:
     return type(value), value
 
 
-def _made(layout: _Layout) -> Tensor:
+def _made(layout: _Layout | None) -> Tensor | None:
+    if layout is None:
+        return None
     shape, stride, dtype = layout
     return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 

@@ -106,8 +106,8 @@ def _settlements(asked: RecomputeConfig) -> Iterator[RecomputeConfig]:
 def _most(asked: RecomputeConfig, needs: TrainingNeeds, memory: int, name: str) -> int:
     """Return the most of a size that would fit, all else being equal, by a curve through forecasts; 0 if none does."""
     size = getattr(needs.size, name)
-    # Of a block no more is kept than what enters it, which hardly ever takes more than anything else.
-    keep = list(_settlements(asked))[-1]
+    # What takes least now hardly ever takes more than anything else at another size.
+    keep = min(_settlements(asked), key=needs.needed)
     sizes = sorted({max(1, size // step) for step in (1, 2, 4)})
     found = [replace(needs, size=replace(needs.size, **{name: each})).needed(keep) for each in sizes]
     curve = np.polyfit(sizes, found, len(sizes) - 1)

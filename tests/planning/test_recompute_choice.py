@@ -6,13 +6,9 @@ import torch
 
 from helixfold.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig
+from helixfold.ops.card import CARDS
 from helixfold.planning.executors import RESERVE
-from helixfold.planning.recompute_choice import (
-    TrainingNeeds,
-    least_needed,
-    no_room,
-    settled,
-)
+from helixfold.planning.recompute_choice import TrainingNeeds, least_needed, no_room, settled
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import part_products
 from helixfold.presets import tiny
@@ -22,6 +18,7 @@ INITIAL = TrainingNeeds(
     model=tiny().model,
     size=PassSize(residues=128, msa_rows=64, extra_rows=512, templates=2, dtype=torch.float32),
     state=2**28,
+    card=CARDS["h200"],
 )
 
 
