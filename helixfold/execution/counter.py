@@ -51,7 +51,8 @@ class Counter(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        found = _result(func, args, kwargs) if len(_counting) == 1 else func(*args, **kwargs)
+        # Another mode beneath this one must see every operator itself.
+        found = func(*args, **kwargs) if torch._C._len_torch_dispatch_stack() else _result(func, args, kwargs)
         outputs = list(_tensors(found))
         if not _is_given(func):
             for tensor in outputs:

@@ -76,7 +76,7 @@ def _update_cost(
     key = (method, type(update), update.axis, parameters, length, *like, card, torch.get_num_threads())
     if key not in _costs:
         twin = _twin(update)
-        with described(card), torch.device("meta"), torch.no_grad():
+        with described(card), torch.no_grad():
             _costs[key] = _measured(partial(run, twin), _UPDATE_ROWS, length)
     return _costs[key]
 

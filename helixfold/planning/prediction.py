@@ -41,8 +41,8 @@ def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card
         raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}, got {executor!r}")
     # Blocks leave nothing behind without gradients. What entered a stack of whole streams is there beside the block's.
     config = of_blocks(config, 2 if executor == "whole" else 1)
-    with described(card), META, torch.no_grad():
-        with Counter():  # which is quicker than what PyTorch does of itself
+    with described(card), torch.no_grad():
+        with META, Counter():  # which is quicker than what PyTorch does of itself
             model = AlphaFold(config).eval()
         within = {"whole": Whole, "slabs": Slabs}[executor]() if executor != "spilled" else Spilled("/", device=META)
         run = on_mesh(Mesh.pretended(Layout(dap=size.ranks)), within)
@@ -55,10 +55,11 @@ def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card
             ):
                 if module is not None:
                     module.register_forward_pre_hook(lambda *_, stage=stage: counter.begin(stage))
-            draws = [
-                random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
-                for _ in range(size.ensemble)
-            ]
+            with META:
+                draws = [
+                    random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
+                    for _ in range(size.ensemble)
+                ]
             # A third template takes what the second one does.
             fed = [with_templates(draw, 2) for draw in draws]
             folded = model.fold(run, fed, recycled(run, config, draws[0].seq_mask, size.dtype), size.dtype)

@@ -132,7 +132,7 @@ def part_costs(
 
     What a part takes does not depend on what the others keep.
     """
-    with described(card), META:
+    with described(card):
         return Pass(config, size, RecomputeConfig.everywhere(keep), Mesh.pretended(layout, branch_rank)).costs(
             learns=True
         )
@@ -146,7 +146,7 @@ def part_products(
 
     Their matrix products are PyTorch's, which it can count; those inside kernels it cannot see.
     """
-    with described(card), META, forced("reference"):
+    with described(card), forced("reference"):
         return Pass(config, size, RecomputeConfig.everywhere("none"), Mesh.pretended(layout, branch_rank)).costs(
             learns=True
         )
@@ -157,7 +157,7 @@ def forward_costs(
     config: ModelConfig, size: PassSize, card: Card, layout: Layout = ALONE, *, branch_rank: int = 0
 ) -> Costs:
     """Return what each part of a pass without gradients takes, such as a recycling pass."""
-    with described(card), META, torch.no_grad():
+    with described(card), torch.no_grad():
         return Pass(config, size, RecomputeConfig.everywhere("none"), Mesh.pretended(layout, branch_rank)).costs(
             learns=False
         )
@@ -228,26 +228,25 @@ class Pass:
 
     def seconds(self, *, learns: bool, readings: int = 2) -> dict[str, float]:
         """Return the shortest of some readings of each part, after a pass that is not counted."""
-        found = []
-        with self.device:
-            inputs = self._inputs(1)
-            for _ in range(readings + 1):
-                self.forward.clear()
-                self.backward.clear()
-                self._carry_out(learns, *inputs)
-                found.append(self._costs())
+        found, inputs = [], self._inputs(1)
+        for _ in range(readings + 1):
+            self.forward.clear()
+            self.backward.clear()
+            self._carry_out(learns, *inputs)
+            found.append(self._costs())
         return {
             part: min(each[part].forward.seconds + each[part].backward.seconds for each in found[1:]) for part in PARTS
         }
 
     def _inputs(self, count: int) -> tuple[list[Batch], Labels, Recycled]:
         size = self.size
-        samples = [
-            random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, self.device)
-            for _ in range(count)
-        ]
-        mask = samples[0].seq_mask
-        return samples, random_labels(samples[0]), recycled(self.run, self.config, mask, size.dtype)
+        with self.device:
+            samples = [
+                random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, self.device)
+                for _ in range(count)
+            ]
+            labels = random_labels(samples[0])
+        return samples, labels, recycled(self.run, self.config, samples[0].seq_mask, size.dtype)
 
     def _carry_out(self, learns: bool, samples: list[Batch], labels: Labels, previous: Recycled) -> None:
         self.segments = self.forward
