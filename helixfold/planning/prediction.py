@@ -39,8 +39,8 @@ def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card
     """
     if executor not in EXECUTORS:
         raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}, got {executor!r}")
-    # Blocks leave nothing behind without gradients. What entered a stack of whole streams is there beside the block's.
-    config = of_blocks(config, 2 if executor == "whole" else 1)
+    # Without gradients all blocks after the first leave the same: a buffer of contexts, what entered a whole stack.
+    config = of_blocks(config, 2)
     with described(card), torch.no_grad():
         with META, Counter():  # which is quicker than what PyTorch does of itself
             model = AlphaFold(config).eval()
