@@ -4,7 +4,6 @@ There is one process for each device. `torchrun` starts them and starts them aga
 process is alone, and everything here costs nothing.
 """
 
-import json
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -120,33 +119,18 @@ class Mesh:
         return bool(count > 0)
 
     def broadcast(self, value: Any) -> Any:
-        """The first rank's value, plain data as JSON has it, on every rank."""
-        if self.size == 1:
-            return value
-        content = json.dumps(value).encode() if self.is_first else b""
-        length = torch.tensor(len(content), device=self.device)
-        dist.broadcast(length, group=self.world.handle, group_src=0)
-        buffer = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
-        if self.is_first:
-            buffer.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-        dist.broadcast(buffer, group=self.world.handle, group_src=0)
-        return json.loads(buffer.cpu().numpy().tobytes())
+        """The first rank's value, plain data, on every rank."""
+        values = [value]
+        if self.size > 1:
+            dist.broadcast_object_list(values, group=self.world.handle, group_src=0)
+        return values[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, plain data as JSON has it, in the order of ranks, on every rank."""
-        if self.size == 1:
-            return [value]
-        content = json.dumps(value).encode()
-        lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
-        lengths[self.rank] = len(content)
-        self.sum_(lengths)
-        rows = torch.zeros(self.size, max(1, int(lengths.max())), dtype=torch.uint8, device=self.device)
-        if content:
-            rows[self.rank, : len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        self.sum_(rows)  # every row has one rank that filled it
-        return [
-            json.loads(row[: int(length)].cpu().numpy().tobytes()) for row, length in zip(rows, lengths, strict=True)
-        ]
+        """Every rank's value, plain data, in the order of ranks, on every rank."""
+        values = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(values, value, group=self.world.handle)
+        return values
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -4,10 +4,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -44,13 +45,9 @@ class Line:
     @classmethod
     def through(cls, readings: Mapping[float, float]) -> "Line":
         """Return the line nearest to seconds by size, by their relative errors; neither part is negative."""
-        # Least squares with weights 1 / seconds^2, by hand: there are two or three readings.
-        weights = [(1 / seconds**2, size, seconds) for size, seconds in readings.items()]
-        w = sum(weight for weight, _, _ in weights)
-        x = sum(weight * size for weight, size, _ in weights) / w
-        y = sum(weight * seconds for weight, _, seconds in weights) / w
-        spread = sum(weight * (size - x) ** 2 for weight, size, _ in weights)
-        slope = sum(weight * (size - x) * (seconds - y) for weight, size, seconds in weights) / spread if spread else 0
+        sizes, seconds = (np.array(each) for each in zip(*readings.items(), strict=True))
+        x, y = (float(np.average(each, weights=seconds**-2.0)) for each in (sizes, seconds))
+        slope = float(np.polyfit(sizes, seconds, 1, w=1 / seconds)[0]) if len(sizes) > 1 else 0.0
         slope = min(max(0.0, slope), y / x)
         return cls(fixed=max(0.0, y - slope * x), slope=slope)
 
@@ -80,7 +77,7 @@ def measured_links(mesh: Mesh, group: Group) -> Links:
     def sent(kind: Kind, tensor: torch.Tensor) -> None:
         channel.start(kind, tensor, 0)[1].wait()
 
-    n, found = group.size, []
+    n, found = group.size, dict[str, Line]()
     kinds: tuple[_Collective, ...] = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
     for kind in kinds:
         readings: dict[float, float] = {}
@@ -93,9 +90,8 @@ def measured_links(mesh: Mesh, group: Group) -> Links:
             else:
                 send = partial(sent, kind, part if kind == "all_gather" else whole)
                 readings[(n - 1) * part.nbytes] = _seconds(send, mesh)
-        found.append(astuple(Line.through(readings)))
-    lines = [Line(fixed=fixed, slope=slope) for fixed, slope in mesh.broadcast(found)]
-    return Links(all_to_all=lines[0], all_gather=lines[1], reduce_scatter=lines[2], all_reduce=lines[3])
+        found[kind] = Line.through(readings)
+    return Links(**mesh.broadcast(found))
 
 
 def reduced(size: int, ranks: int) -> float:
