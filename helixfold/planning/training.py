@@ -34,7 +34,7 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
 from helixfold.planning.links import synchronize
-from helixfold.planning.prediction import META, recycled
+from helixfold.planning.prediction import recycled
 from helixfold.planning.size import Forecast, PassSize, of_blocks
 
 # Up to what size freed blocks are kept for later tensors of a training pass on a CPU. Tensors of a stream's size live
