@@ -36,3 +36,8 @@ def printable(text: str, limit: int = 200) -> str:
     """Text from a file, fit for one line of a terminal: control characters escaped, at most `limit` characters."""
     shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
     return shown if len(shown) <= limit else f"{shown[:limit]}..."
+
+
+def error_reason(error: OSError | ValueError) -> str:
+    """What the system says is wrong, without number and path; paths with a NUL are a ValueError, in Python's words."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
