@@ -41,3 +41,17 @@ def printable(text: str, limit: int = 200) -> str:
 def error_reason(error: OSError | ValueError) -> str:
     """What the system says is wrong, without number and path; paths with a NUL are a ValueError, in Python's words."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def check_at_least(settings: object, error: type[ValueError] = ValueError, **least: float) -> None:
+    """Raise `error` for the first of these settings that is less than it may be, or NaN."""
+    for name, limit in least.items():
+        if not getattr(settings, name) >= limit:
+            raise error(f"{name} must be at least {limit}, got {getattr(settings, name)}")
+
+
+def check_fractions(settings: object, *names: str, error: type[ValueError] = ValueError) -> None:
+    """Raise `error` for the first of these settings that is not within 0..1."""
+    for name in names:
+        if not 0 <= getattr(settings, name) <= 1:
+            raise error(f"{name} must be within 0..1, got {getattr(settings, name)}")

@@ -16,7 +16,7 @@ from data_pipeline.datasets.recipe import Recipe
 from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
 from data_pipeline.datasets.workbench import Workbench, locked
 from data_pipeline.datasets.workers import FileOutcome, process_files
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, check_at_least, printable
 from data_pipeline.files import replacing
 
 FAILURES_FILE, REFUSED_FILE = "failures.json", "refused.tsv"
@@ -34,8 +34,7 @@ class BuildOptions:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"workers must be at least 1, got {self.workers}")
+        check_at_least(self, workers=1)
         if self.shard is not None and not 0 <= self.shard < self.shards <= 9999:
             given = f"{self.shard}/{self.shards}"
             raise ValueError(f"a shard is i/n with i from 0 to n - 1 and n at most 9999, got {given}")

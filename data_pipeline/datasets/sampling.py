@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int
 
 from data_pipeline.config import Config, ConfigError
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, check_fractions
 
 _SEED = 2**128
 _COUNTER = 2**32
@@ -63,10 +63,9 @@ class ChainSelection(Config):
     aligned_rows: int = 16
 
     def __post_init__(self) -> None:
-        if not 0 <= self.distillation_probability <= 1:
-            raise ConfigError(f"distillation_probability must be within 0..1, got {self.distillation_probability}")
-        if self.aligned_probability is not None and not 0 <= self.aligned_probability <= 1:
-            raise ConfigError(f"aligned_probability must be within 0..1, got {self.aligned_probability}")
+        check_fractions(self, "distillation_probability", error=ConfigError)
+        if self.aligned_probability is not None:
+            check_fractions(self, "aligned_probability", error=ConfigError)
         if self.aligned_rows < 2:
             raise ConfigError(f"aligned_rows must be at least 2: every alignment has 1, got {self.aligned_rows}")
         if self.max_resolution is not None and not self.max_resolution > 0:

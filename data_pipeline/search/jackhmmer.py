@@ -8,7 +8,7 @@ from typing import ClassVar
 from pyhmmer.easel import AA, DigitalMSA, KeyHash, TextSequence
 from pyhmmer.plan7 import Background, Builder, Trace
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, check_at_least
 from data_pipeline.parse.fasta import check_letters
 from data_pipeline.search.process import program_version, run_program, working_directory, written_by
 from data_pipeline.search.profile_search import (
@@ -42,8 +42,7 @@ class JackhmmerOptions:
     z_value: float | None = None  # sequences that E-values are computed for; None: those in the database
 
     def __post_init__(self) -> None:
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
+        check_at_least(self, iterations=1)
         for name in ("e_value", "inclusion_e_value", "filter_f1", "filter_f2", "filter_f3", "z_value"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

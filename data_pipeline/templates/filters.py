@@ -6,7 +6,7 @@ from datetime import date
 
 import numpy as np
 
-from data_pipeline.errors import printable
+from data_pipeline.errors import check_fractions, printable
 from data_pipeline.features.templates import PlacedTemplate
 from data_pipeline.parse.hits import TemplateHit
 from data_pipeline.residues import ATOM_ORDER
@@ -31,9 +31,7 @@ class TemplateOptions:
         if self.max_templates < 0 or self.min_residues < 1:
             given = f"{self.max_templates} and {self.min_residues}"
             raise ValueError(f"max_templates must be at least 0 and min_residues at least 1, got {given}")
-        for name in ("min_align_ratio", "max_subsequence_ratio"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)}")
+        check_fractions(self, "min_align_ratio", "max_subsequence_ratio")
 
 
 def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptions) -> None:

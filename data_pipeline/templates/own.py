@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, check_at_least, check_fractions, error_reason, printable
 from data_pipeline.features.templates import PlacedTemplate, place_template, stack_templates
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain, Structure
@@ -33,11 +33,8 @@ class OwnTemplateOptions:
     min_coverage: float = 0.1  # aligned residues per target residue must be more; as AlphaFold's of hits
 
     def __post_init__(self) -> None:
-        for name, least in (("max_templates", 0), ("min_residues", 1), ("max_e_value", 0)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if not 0 <= self.min_coverage <= 1:
-            raise ValueError(f"min_coverage must be within 0..1, got {self.min_coverage}")
+        check_at_least(self, max_templates=0, min_residues=1, max_e_value=0)
+        check_fractions(self, "min_coverage")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +89,7 @@ def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit])
         try:
             inside = sorted(path.iterdir()) if path.is_dir() else [path]
         except OSError as error:
-            raise InputError.at(path, f"cannot be listed: {error.strerror or error}") from error
+            raise InputError.at(path, f"cannot be listed: {error_reason(error)}") from error
         for file in inside:
             # A file that was named is read whatever it is called.
             if file != path and (os.path.isdir(file) or not is_structure_name(file.name)):
