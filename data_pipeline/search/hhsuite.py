@@ -57,7 +57,7 @@ class HhsuiteSearch:
         """
         columns += 3  # two are used at the ends, and the last one is lost
         length = ["-maxres", str(columns)] if columns > _MAX_COLUMNS else []
-        databases = [word for prefix in self.databases for word in ("-d", str(prefix.absolute()))]
+        databases: list[str | Path] = [word for prefix in self.databases for word in ("-d", prefix.absolute())]
         with working_directory() as directory:
             directory.joinpath(query_file).write_bytes(query)
             command = [self.program, *arguments, *databases, "-i", query_file, *outputs]

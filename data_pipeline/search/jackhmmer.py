@@ -1,9 +1,8 @@
 """Finding a target's relatives in a FASTA database with jackhmmer: in this process, or with HMMER's program."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from pyhmmer.easel import AA, DigitalMSA, KeyHash, TextSequence
 from pyhmmer.plan7 import Background, Builder, Trace
@@ -15,17 +14,17 @@ from data_pipeline.search.profile_search import (
     AMINO,
     PYHMMER_VERSION,
     Hits,
+    HmmerSearch,
     ProteinProfile,
     Thresholds,
     available_cpus,
-    check_cpus,
+    program_options,
     search_profiles,
     stockholm,
 )
-from data_pipeline.search.sequences import database_identity, is_gzip, require_database
-from data_pipeline.search.tool import FileFormat
+from data_pipeline.search.sequences import database_identity, is_gzip
 
-_DOMAIN_E_VALUE, _DOMAIN_INCLUSION_E_VALUE = 10.0, 1e-3  # jackhmmer's own, which AlphaFold leaves
+_DOMAIN_E_VALUES = {"domE": 10.0, "incdomE": 1e-3}  # jackhmmer's own, which AlphaFold leaves
 _NAME = "query"  # of the target's row, as in AlphaFold's files
 
 
@@ -48,24 +47,20 @@ class JackhmmerOptions:
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be a positive number, got {value}")
 
+    def thresholds(self) -> Thresholds:
+        """The same by HMMER's own names."""
+        return {
+            "E": self.e_value,
+            "incE": self.inclusion_e_value,
+            "F1": self.filter_f1,
+            "F2": self.filter_f2,
+            "F3": self.filter_f3,
+            **({} if self.z_value is None else {"Z": self.z_value}),
+        }
+
     def arguments(self) -> list[str]:
         """The same as options of the program."""
-        limit = [] if self.z_value is None else ["-Z", repr(self.z_value)]
-        return [
-            *("-N", str(self.iterations), "-E", repr(self.e_value), "--incE", repr(self.inclusion_e_value)),
-            *("--F1", repr(self.filter_f1), "--F2", repr(self.filter_f2), "--F3", repr(self.filter_f3), *limit),
-        ]
-
-    def thresholds(self) -> Thresholds:
-        """The same for the search in this process."""
-        return Thresholds(
-            e_value=self.e_value,
-            domain_e_value=_DOMAIN_E_VALUE,
-            inclusion_e_value=self.inclusion_e_value,
-            domain_inclusion_e_value=_DOMAIN_INCLUSION_E_VALUE,
-            filters=(self.filter_f1, self.filter_f2, self.filter_f3),
-            z_value=self.z_value,
-        )
+        return ["-N", str(self.iterations), *program_options(self.thresholds())]
 
 
 class _Search:
@@ -102,19 +97,10 @@ class _Search:
 
 
 @dataclass(frozen=True)
-class InProcessJackhmmer:
+class InProcessJackhmmer(HmmerSearch):
     """jackhmmer without its program; the database is streamed, and the rows found are those of the program."""
 
-    file_format: ClassVar[FileFormat] = "sto"
-
-    database: Path  # FASTA, plain or gzip
     options: JackhmmerOptions
-    _: KW_ONLY
-    cpus: int | None = None  # threads; None: as many as there are processors
-
-    def __post_init__(self) -> None:
-        check_cpus(self.cpus)
-        require_database(self.database)
 
     def identity(self) -> str:
         """One line for what determines the result: version, options and database."""
@@ -130,12 +116,13 @@ class InProcessJackhmmer:
         for sequence in sequences:
             _check_target(sequence)
         searches = [_Search(sequence) for sequence in sequences]
+        thresholds = {**_DOMAIN_E_VALUES, **self.options.thresholds()}
         for iteration in range(1, self.options.iterations + 1):
             active = [search for search in searches if not search.converged]
             if not active:
                 break
             profiles = [search.profile() for search in active]
-            results = search_profiles(profiles, self.database, self.options.thresholds(), cpus=self.cpus)
+            results = search_profiles(profiles, self.database, thresholds, cpus=self.cpus)
             for search, hits in zip(active, results, strict=True):
                 search.take(hits, iteration)
         author = f"jackhmmer (pyhmmer {PYHMMER_VERSION})"
@@ -143,21 +130,15 @@ class InProcessJackhmmer:
 
 
 @dataclass(frozen=True)
-class JackhmmerProgram:
-    """HMMER's jackhmmer, for where it is installed."""
+class JackhmmerProgram(HmmerSearch):
+    """HMMER's jackhmmer, for where it is installed; it reads no gzip files."""
 
-    file_format: ClassVar[FileFormat] = "sto"
-
-    database: Path  # FASTA, plain
     options: JackhmmerOptions
     program: Path
-    _: KW_ONLY
-    cpus: int | None = None  # threads; None: as many as there are processors
-    timeout: float | None = None  # seconds for one target
+    timeout: float | None = field(default=None, kw_only=True)  # seconds for one target
 
     def __post_init__(self) -> None:
-        check_cpus(self.cpus)
-        require_database(self.database)
+        super().__post_init__()
         if is_gzip(self.database):
             problem = "the jackhmmer program reads no gzip files; unpack it, or search in process"
             raise InputError.at(self.database, problem)
