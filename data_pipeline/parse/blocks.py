@@ -115,7 +115,7 @@ class Blocks:
         """Turn the pending segments into letters and counts."""
         text = b"".join([segment for _, segment in self._pending]).translate(ALIGNED_TO_COLUMNS)
         if text.translate(None, COLUMN_LETTERS):
-            raise self._illegal_letter()
+            self._refuse_letters()
         assert self._columns is not None
         letters, inserted = self._columns.split(np.frombuffer(text, np.uint8).reshape(-1, self._width))
         if self._blocks:
@@ -147,15 +147,14 @@ class Blocks:
         if len(self._names) % 1024 == 0:
             check_memory(self._path, 2 * self._block_bytes + self._name_bytes, len(self._names))
 
-    def _illegal_letter(self) -> InputError:
-        for index, (line, segment) in enumerate(self._pending):
+    def _refuse_letters(self) -> None:
+        """Raise the error for the first of the pending segments that is not made of residues and gaps."""
+        names = self._names[self._position - len(self._pending) : self._position]
+        for name, (line, segment) in zip(names, self._pending, strict=True):
             wrong = segment.translate(ALIGNED_TO_COLUMNS).translate(None, COLUMN_LETTERS)
             if wrong:
-                name = self._names[self._position - len(self._pending) + index]
-                return self._error(
-                    line, name, f"'{printable(wrong[:1].decode('latin-1'))}' is no residue letter or gap"
-                )
-        raise AssertionError("no illegal letter")
+                problem = f"'{printable(wrong[:1].decode('latin-1'))}' is no residue letter or gap"
+                raise self._error(line, name, problem)
 
     def _error(self, line: int, name: bytes, problem: str) -> InputError:
         return InputError.at(self._path, problem, line=line, record=name.decode("utf-8", "replace"))
