@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -66,7 +65,7 @@ class Survey:
     @classmethod
     def unpack(cls, content: bytes) -> "Survey":
         """What `pack` packed; damage is a `ValueError`."""
-        values: Any = unpacked_json(content)
+        values = unpacked_json(content)
         released = values["release_date"]
         return cls(
             release_date=None if released is None else date.fromisoformat(released),

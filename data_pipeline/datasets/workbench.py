@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.datasets.store import DATABASE_FILE, open_database, write_database
 from data_pipeline.errors import InputError
@@ -109,7 +110,7 @@ def packed_json(values: object) -> bytes:
     return zlib.compress(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
 
 
-def unpacked_json(content: bytes) -> object:
+def unpacked_json(content: bytes) -> Any:
     """What `packed_json` packed; zlib's checksum finds damage, which is a `ValueError`."""
     try:
         return json.loads(zlib.decompress(content))

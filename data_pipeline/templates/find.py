@@ -53,9 +53,7 @@ def find_templates(
             if not from_hhsearch and look in seen:
                 raise UnusableHitError(Reason.REPEATED, "its aligned sequence is that of a template before it")
         except UnusableHitError as problem:
-            sentence = f"{_short_name(hit)}: {problem.sentence}"
-            rejection = RejectedHit(name=_short_name(hit), rank=hit.index, reason=problem.reason, sentence=sentence)
-            rejected.append(rejection)
+            rejected.append(RejectedHit.of(_short_name(hit), problem.reason, problem.sentence, hit.index))
         else:
             seen.add(look)
             templates.append(template)

@@ -65,10 +65,8 @@ def templates_from_directory(
         candidates += _candidates(query, _stem(path), structure, options, rejected)
         candidates.sort(key=lambda candidate: -candidate.score)  # stable
         for worse in candidates[options.max_templates :]:
-            sentence = (
-                f"{worse.template.name}: {options.max_templates} chains are aligned to the target at least as well"
-            )
-            rejected.append(RejectedHit(name=worse.template.name, rank=0, reason=Reason.ENOUGH, sentence=sentence))
+            why = f"{options.max_templates} chains are aligned to the target at least as well"
+            rejected.append(RejectedHit.of(worse.template.name, Reason.ENOUGH, why))
         del candidates[options.max_templates :]
     if not files:
         names = printable(", ".join(str(path) for path in given) or "(nothing)")
@@ -96,11 +94,7 @@ def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit])
                 kind = (
                     "a directory, and only files are read" if os.path.isdir(file) else "not named as a structure file"
                 )
-                name = printable(file.name)
-                rejection = RejectedHit(
-                    name=name, rank=0, reason=Reason.NOT_A_STRUCTURE, sentence=f"{name}: it is {kind}"
-                )
-                rejected.append(rejection)
+                rejected.append(RejectedHit.of(printable(file.name), Reason.NOT_A_STRUCTURE, f"it is {kind}"))
             elif os.path.abspath(file) not in seen:
                 seen.add(os.path.abspath(file))
                 yield file
@@ -124,11 +118,9 @@ def _candidates(
                 )
             yield _candidate(query, name, structure, chain, options)
         except UnusableHitError as problem:
-            sentence = f"{name}: {problem.sentence}"
-            rejected.append(RejectedHit(name=name, rank=0, reason=problem.reason, sentence=sentence))
+            rejected.append(RejectedHit.of(name, problem.reason, problem.sentence))
     for chain_name, why in structure.skipped.items():
-        name = f"{stem}_{printable(chain_name)}"
-        rejected.append(RejectedHit(name=name, rank=0, reason=Reason.NO_CHAIN, sentence=f"{name}: {printable(why)}"))
+        rejected.append(RejectedHit.of(f"{stem}_{printable(chain_name)}", Reason.NO_CHAIN, printable(why)))
 
 
 def _candidate(query: str, name: str, structure: Structure, chain: Chain, options: OwnTemplateOptions) -> _Candidate:

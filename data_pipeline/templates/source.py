@@ -4,6 +4,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from datetime import date
+from itertools import chain
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
@@ -134,21 +135,17 @@ def _table_lines(path: str | os.PathLike[str]) -> list[str]:
 
 def _holds_structures(directory: Path) -> bool:
     """Whether there is any structure file in a directory or one below; stops at the first."""
-    below: list[Path] = []
+    here = (item.name for item in _entries(directory))
+    below = (item.name for folder in _entries(directory) if folder.is_dir() for item in _entries(folder))
     try:
-        with os.scandir(directory) as items:
-            for item in items:
-                if is_structure_name(item.name):
-                    return True
-                if item.is_dir():
-                    below.append(Path(item.path))
-        for folder in below:
-            with os.scandir(folder) as items:
-                if any(is_structure_name(item.name) for item in items):
-                    return True
+        return any(map(is_structure_name, chain(here, below)))
     except OSError as error:
         raise InputError.at(directory, f"cannot be listed: {error.strerror or error}") from error
-    return False
+
+
+def _entries(directory: os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(directory) as items:
+        yield from items
 
 
 def _size(structure: Structure) -> int:
