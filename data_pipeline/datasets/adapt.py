@@ -40,12 +40,12 @@ def adapted(alignment: Alignment, sequence: str, path: str | PathLike[str]) -> A
     same = found & ((chain == target[columns]) | _UNKNOWN[chain] | _UNKNOWN[target[columns]])
     coverage, identity = float(np.mean(found)), float(same.sum() / max(found.sum(), 1))
     if coverage < MIN_COVERAGE or identity < MIN_IDENTITY:
-        problem = (
+        raise InputError.at(
+            path,
             f"it was made for another sequence: {coverage:.0%} of the chain's residues are aligned to its first row, "
             f"{identity:.0%} of these equal, and {MIN_COVERAGE:.0%} and {MIN_IDENTITY:.0%} are needed; search with the "
-            f"sequence of the structure file"
+            f"sequence of the structure file",
         )
-        raise InputError.at(path, problem)
     parts = [
         _on_columns(alignment.letters[start:end], alignment.deletion_matrix[start:end], columns)
         for start, end in _batches(len(alignment.letters))

@@ -88,8 +88,9 @@ def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
     for number, line in enumerate(lines, start=2):
         cells = line.rstrip("\n").split("\t")
         if len(cells) != len(_COLUMNS):
-            problem = f"{len(cells)} columns, and there must be {len(_COLUMNS)}, parted by tabs"
-            raise InputError.at(path, problem, line=number)
+            raise InputError.at(
+                path, f"{len(cells)} columns, and there must be {len(_COLUMNS)}, parted by tabs", line=number
+            )
         values: dict[str, Any] = {}
         for column, cell in zip(_COLUMNS, cells, strict=True):
             is_right, read, allowed = _CELLS[column]
@@ -98,8 +99,9 @@ def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
                     raise ValueError(cell)
                 values[column] = read(cell)
             except ValueError as error:
-                problem = f"{column} is '{printable(cell)}', and must be {allowed}"
-                raise InputError.at(path, problem, line=number) from error
+                raise InputError.at(
+                    path, f"{column} is '{printable(cell)}', and must be {allowed}", line=number
+                ) from error
         entry = IndexEntry(**values)
         if entry.name in lines_of:
             raise InputError.at(path, f"'{entry.name}' is also in line {lines_of[entry.name]}", line=number)

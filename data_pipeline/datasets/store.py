@@ -55,10 +55,10 @@ class FeatureStore:
             for entry in read_index(directory / INDEX_FILE):
                 first = shards.setdefault(entry.name, number)
                 if first != number:
-                    problem = (
-                        f"'{entry.name}' is also in {directories[first].name}; build the shards from one directory"
+                    raise InputError.at(
+                        directory / INDEX_FILE,
+                        f"'{entry.name}' is also in {directories[first].name}; build the shards from one directory",
                     )
-                    raise InputError.at(directory / INDEX_FILE, problem)
                 entries.append(entry)
         joined = Path(path) / SHARD_CLUSTERS_FILE
         if joined.is_file():
@@ -92,8 +92,10 @@ class FeatureStore:
             database = self._open[number] = open_database(self._databases[number])
         with database.record(self._keys[name]) as content:
             if content is None:
-                problem = f"'{name}' of the index is not in it; run `helixfold features` again to finish the store"
-                raise InputError.at(self._databases[number], problem)
+                raise InputError.at(
+                    self._databases[number],
+                    f"'{name}' of the index is not in it; run `helixfold features` again to finish the store",
+                )
             record = Record(content, f"{self._databases[number]}, chain '{name}'")
             if record.head.name != name:
                 raise InputError.at(

@@ -130,9 +130,11 @@ def locked(store: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            problem = "another run is building this feature store; wait for it, or choose another --output"
-            raise InputError.at(store, problem) from error
+            raise InputError.at(
+                store, "another run is building this feature store; wait for it, or choose another --output"
+            ) from error
         except OSError as error:
-            problem = f"the directory cannot be locked: {os.strerror(error.errno or 0)}; build on another file system"
-            raise InputError.at(store, problem) from error
+            raise InputError.at(
+                store, f"the directory cannot be locked: {os.strerror(error.errno or 0)}; build on another file system"
+            ) from error
         yield

@@ -104,8 +104,9 @@ def checked_rows(
         row = text.translate(None, INSERT_LETTERS)
         if row.translate(None, COLUMN_LETTERS):
             allowed = COLUMN_LETTERS + INSERT_LETTERS + PADDING
-            meaning = "residue letter, gap ('-') or insertion (lower case)"
-            raise wrong_letter(path, record.body, allowed, record.name, meaning)
+            raise wrong_letter(
+                path, record.body, allowed, record.name, "residue letter, gap ('-') or insertion (lower case)"
+            )
         if not length:
             problem = target_problem(row, query, inserted=len(text) != len(row))
             if problem is not None:

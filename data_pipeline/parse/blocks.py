@@ -77,8 +77,9 @@ class Blocks:
             raise self._error(line, name, "the first block has no such sequence; was the file cut or edited?")
         elif name != self._names[self._position]:
             expected = printable(self._names[self._position].decode("utf-8", "replace"))
-            problem = f"'{expected}' should come here: each block has the sequences of the first, in their order"
-            raise self._error(line, name, problem)
+            raise self._error(
+                line, name, f"'{expected}' should come here: each block has the sequences of the first, in their order"
+            )
         if len(segment) != self._width:
             problem = f"the row has {len(segment)} columns in this block, the first row {self._width}"
             raise self._error(line, name, f"{problem}; was the file cut or edited?")
@@ -153,8 +154,7 @@ class Blocks:
         for name, (line, segment) in zip(names, self._pending, strict=True):
             wrong = segment.translate(ALIGNED_TO_COLUMNS).translate(None, COLUMN_LETTERS)
             if wrong:
-                problem = f"'{printable(wrong[:1].decode('latin-1'))}' is no residue letter or gap"
-                raise self._error(line, name, problem)
+                raise self._error(line, name, f"'{printable(wrong[:1].decode('latin-1'))}' is no residue letter or gap")
 
     def _error(self, line: int, name: bytes, problem: str) -> InputError:
         return InputError.at(self._path, problem, line=line, record=name.decode("utf-8", "replace"))

@@ -122,8 +122,9 @@ def file_key(name: str) -> str:
 def check_count(records: int, path: str | PathLike[str], line: int) -> None:
     """One more record must not be too many."""
     if records >= MAX_RECORDS:
-        problem = f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file"
-        raise InputError.at(path, problem, line=line)
+        raise InputError.at(
+            path, f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file", line=line
+        )
 
 
 def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:

@@ -79,8 +79,7 @@ def _hit(path: str | PathLike[str], start: int, lines: list[bytes]) -> TemplateH
         indices[line[:1]].append(np.where(is_residue, first - 1 + np.cumsum(is_residue), -1).astype(np.int32))
     query, hit = (b"".join(rows[side]).decode() for side in (b"Q", b"T"))
     if not query or len(query) != len(hit):
-        problem = f"the target's row has {len(query)} columns, the hit's {len(hit)}; was the file cut or edited?"
-        raise error(0, problem)
+        raise error(0, f"the target's row has {len(query)} columns, the hit's {len(hit)}; was the file cut or edited?")
     return TemplateHit(
         index=number,
         name=lines[1][1:].decode("utf-8", "replace"),

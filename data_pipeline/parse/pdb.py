@@ -79,8 +79,7 @@ def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
         record = content[start : start + 80].split(b"\n")[0]
         problem = _problem(record)
         if problem is not None:
-            line = content.count(b"\n", 0, start) + 1
-            raise InputError.at(path, f"{problem}; was the file edited?", line=line)
+            raise InputError.at(path, f"{problem}; was the file edited?", line=content.count(b"\n", 0, start) + 1)
     return int(starts[0])
 
 

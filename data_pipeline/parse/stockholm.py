@@ -163,15 +163,13 @@ def stockholm_rows(
         parts[name].append(segment)
         size += len(segment) + _LINE_COST
         if size > MAX_EDITED_BYTES:
-            problem = f"its rows take more than {MAX_EDITED_BYTES >> 20} MiB; read fewer"
-            raise InputError.at(path, problem, line=line)
+            raise InputError.at(path, f"its rows take more than {MAX_EDITED_BYTES >> 20} MiB; read fewer", line=line)
     rows = {name: b"".join(parts.pop(name)) for name in list(parts)}
     if not rows:
         raise InputError.at(path, "there is no alignment row; a Stockholm file has lines of a name and a sequence")
     width = len(next(iter(rows.values())))
     if width > MAX_EDITED_COLUMNS:
-        problem = f"the rows have {width:,} columns, and at most {MAX_EDITED_COLUMNS:,} are allowed"
-        raise InputError.at(path, problem)
+        raise InputError.at(path, f"the rows have {width:,} columns, and at most {MAX_EDITED_COLUMNS:,} are allowed")
     for name, row in rows.items():
         if len(row) != width:
             problem = f"the row has {len(row)} columns, the first row {width}; was the file cut or edited?"

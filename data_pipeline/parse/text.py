@@ -61,8 +61,9 @@ def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[
         begun.append(first)
         size += len(first)
         if size > MAX_LINE_BYTES:
-            problem = f"the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text file?"
-            raise InputError.at(path, problem, line=number)
+            raise InputError.at(
+                path, f"the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text file?", line=number
+            )
         if others:
             yield b"".join(begun)
             yield from others[:-1]

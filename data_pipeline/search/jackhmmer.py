@@ -140,8 +140,9 @@ class JackhmmerProgram(HmmerSearch):
     def __post_init__(self) -> None:
         super().__post_init__()
         if is_gzip(self.database):
-            problem = "the jackhmmer program reads no gzip files; unpack it, or search in process"
-            raise InputError.at(self.database, problem)
+            raise InputError.at(
+                self.database, "the jackhmmer program reads no gzip files; unpack it, or search in process"
+            )
 
     def identity(self) -> str:
         """One line for what determines the result: version, options and database."""

@@ -149,8 +149,9 @@ def _search_piece(
     except ValueError as error:
         raise _refused(database, piece, error) from error
     except OSError as error:
-        problem = f"a temporary file cannot be written and read: {error}; set TMPDIR to a folder with space"
-        raise SearchError(problem) from error
+        raise SearchError(
+            f"a temporary file cannot be written and read: {error}; set TMPDIR to a folder with space"
+        ) from error
     finally:
         path.unlink(missing_ok=True)
     return hits

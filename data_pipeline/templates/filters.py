@@ -57,8 +57,10 @@ def check_structure_date(structure: Structure, entry: str, known: date | None, l
     if latest is None:
         return
     if structure.release_date is None and known is None:
-        problem = f"neither its file nor a table says when {entry} was released, and it must not be after {latest}"
-        raise UnusableHitError(Reason.DATE_UNKNOWN, problem)
+        raise UnusableHitError(
+            Reason.DATE_UNKNOWN,
+            f"neither its file nor a table says when {entry} was released, and it must not be after {latest}",
+        )
     if structure.release_date is not None and structure.release_date > latest:
         raise _released_later(entry, structure.release_date, latest)
 
@@ -70,17 +72,20 @@ def check_distances(chain: Chain) -> None:
     steps = np.linalg.norm(np.diff(chain.atom_positions[:, alpha], axis=0), axis=-1)
     far = np.flatnonzero((steps > _MAX_CA_CA) & known[1:] & known[:-1])
     if len(far):
-        place = f"residues {far[0] + 1} and {far[0] + 2} of chain {printable(chain.name)}"
-        problem = f"{place} are {steps[far[0]]:.0f} A apart, and {_MAX_CA_CA:.0f} A is the most"
-        raise UnusableHitError(Reason.BROKEN_CHAIN, problem)
+        raise UnusableHitError(
+            Reason.BROKEN_CHAIN,
+            f"residues {far[0] + 1} and {far[0] + 2} of chain {printable(chain.name)}"
+            f" are {steps[far[0]]:.0f} A apart, and {_MAX_CA_CA:.0f} A is the most",
+        )
 
 
 def check_atoms(template: PlacedTemplate) -> None:
     """Raise `UnusableHitError` for a template with fewer atoms on the target than one residue has."""
     atoms = int(template.masks.sum())
     if atoms < _MIN_ATOMS:
-        problem = f"{template.name} has {atoms} atoms where it is aligned, and {_MIN_ATOMS} are needed"
-        raise UnusableHitError(Reason.NO_ATOMS, problem)
+        raise UnusableHitError(
+            Reason.NO_ATOMS, f"{template.name} has {atoms} atoms where it is aligned, and {_MIN_ATOMS} are needed"
+        )
 
 
 def _released_later(entry: str, released: date, latest: date) -> UnusableHitError:

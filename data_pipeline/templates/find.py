@@ -130,10 +130,10 @@ def _columns_on_target(query: str, hit: TemplateHit) -> _Columns:
         counted = np.where(residue, max(0, _first_index(numbers, residue)) + np.cumsum(residue) - 1, -1)
         if not np.array_equal(numbers, counted):
             column = int(np.flatnonzero(numbers != counted)[0])
-            problem = (
-                f"{name} residue number in column {column + 1} is {numbers[column] + 1}, not {counted[column] + 1}"
+            raise UnusableHitError(
+                Reason.INCONSISTENT,
+                f"{name} residue number in column {column + 1} is {numbers[column] + 1}, not {counted[column] + 1}",
             )
-            raise UnusableHitError(Reason.INCONSISTENT, problem)
     piece, stated = hit.query.replace("-", "").upper(), _first_index(hit.indices_query, in_query)
     start = find_exact(query, piece, stated)
     start = find_with_unknown(query, piece, stated) if start < 0 else start

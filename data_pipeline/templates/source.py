@@ -124,8 +124,9 @@ def read_release_dates(path: str | os.PathLike[str]) -> dict[str, date]:
         try:
             dates[entry.strip().lower()] = date.fromisoformat(text.strip()[:10])
         except ValueError as error:
-            problem = "the line does not read 'entry: year-month-day', such as '1abc: 2001-02-03'"
-            raise InputError.at(path, problem, line=number) from error
+            raise InputError.at(
+                path, "the line does not read 'entry: year-month-day', such as '1abc: 2001-02-03'", line=number
+            ) from error
     return dates
 
 
