@@ -82,11 +82,10 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
         templates = templates_from_directory(target.sequence, target.templates, plan.own_templates)
     elif plan.templates is not None and results is not None:
         templates = _templates(target.sequence, plan.templates, searched, rows, ResultFiles(directory=results))
-    features = monomer_features(
-        target.name, target.sequence, rows.values(), None if templates is None else templates.features
-    )
     return PreparedTarget(
-        features=features,
+        features=monomer_features(
+            target.name, target.sequence, rows.values(), None if templates is None else templates.features
+        ),
         alignment_rows={source: len(alignment.names) - 1 for source, alignment in rows.items()},
         templates=templates,
     )
@@ -166,7 +165,7 @@ def _template_query(content: bytes, given: FileFormat, wanted: FileFormat, max_r
 
 def _as_a3m(alignment: Alignment) -> bytes:
     """An alignment's columns as a3m, insertions left out."""
-    names = ("query", *alignment.names[1:])
     return b"".join(
-        b">%b\n%b\n" % (name.encode(), row.tobytes()) for name, row in zip(names, alignment.letters, strict=True)
+        b">%b\n%b\n" % (name.encode(), row.tobytes())
+        for name, row in zip(("query", *alignment.names[1:]), alignment.letters, strict=True)
     )

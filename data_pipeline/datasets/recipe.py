@@ -166,8 +166,7 @@ class Recipe:
         searched = found[0][1].query if found else sequence
         templates = self._templates(results, searched, sequence, structure)
         features = monomer_features(facts.name, sequence, alignments, templates)
-        labels = chain_labels(structure, chain, is_distillation=self.is_distillation)
-        return encode_record(key, features, labels)
+        return encode_record(key, features, chain_labels(structure, chain, is_distillation=self.is_distillation))
 
     def _templates(
         self, results: SearchResults, searched: str, sequence: str, structure: Structure

@@ -26,8 +26,7 @@ _KEY_BYTES = 16
 
 def content_key(*parts: object) -> str:
     """The hash of a list of words and numbers (and lists of them), as 32 hexadecimal digits."""
-    text = json.dumps(parts, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=_KEY_BYTES).hexdigest()
+    return hashlib.blake2b(json.dumps(parts, separators=(",", ":")).encode(), digest_size=_KEY_BYTES).hexdigest()
 
 
 def file_digest(path: Path) -> str:

@@ -73,12 +73,11 @@ def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Struc
     else:
         chains, skipped = _chains_of_observed(block, path)
     entry_ids = Category(block, "_entry.", "id", path).text("id")
-    methods = Category(block, "_exptl.", "method", path).text("method")
     return Structure(
         name=entry_name(entry_ids[0] if entry_ids else "", path),
         release_date=_release_date(block, path),
         resolution=_resolution(block, path),
-        method=",".join(method.lower() for method in methods),
+        method=",".join(method.lower() for method in Category(block, "_exptl.", "method", path).text("method")),
         chains=tuple(chains),
         skipped=skipped,
     )

@@ -47,9 +47,8 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
         message = " ".join(str(error).split())
         raise InputError.at(path, f"not readable as PDB ({printable(message)}); was it edited?") from error
     chains, skipped = chains_of_model(model, path)
-    info = dict(model.info)
     return Structure(
-        name=entry_name(info.get("_entry.id", ""), path),
+        name=entry_name(dict(model.info).get("_entry.id", ""), path),
         release_date=_release_date(header),
         resolution=_resolution(header),
         method=_method(header),

@@ -126,8 +126,7 @@ def _is_made(database: Path) -> bool:
 
 
 def _kind(database: Path) -> int:
-    content = database.with_name(f"{database.name}.dbtype").read_bytes()
-    return int.from_bytes(content[:4], "little") & _TYPE_BITS
+    return int.from_bytes(database.with_name(f"{database.name}.dbtype").read_bytes()[:4], "little") & _TYPE_BITS
 
 
 def _with_own_query(content: bytes, sequence: str) -> bytes:

@@ -63,8 +63,7 @@ def find_templates(
             f"the template hits are those of another target: hit {rejected[0].rank}, "
             f"{rejected[0].sentence}; search templates with this target's alignment"
         )
-    features = stack_templates(templates, len(query))
-    return TemplateResult(features=features, used=tuple(used), rejected=tuple(rejected))
+    return TemplateResult(features=stack_templates(templates, len(query)), used=tuple(used), rejected=tuple(rejected))
 
 
 def template_from_hit(
@@ -93,7 +92,7 @@ def template_from_hit(
     check_atoms(template)
     notes = [] if entry == match[1].lower() else [f"successor of {match[1].lower()}"]
     notes += [located.note] if located.note else []
-    description = UsedTemplate(
+    return template, UsedTemplate(
         name=name,
         rank=hit.index,
         release_date=structure.release_date or source.release_dates.get(entry),
@@ -101,7 +100,6 @@ def template_from_hit(
         identity=identity(query, letters),
         note=", ".join(notes),
     )
-    return template, description
 
 
 @dataclass(frozen=True, kw_only=True)

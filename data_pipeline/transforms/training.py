@@ -88,12 +88,12 @@ def training_example(
     # Masked residues are replaced with the profile of the whole MSA, taken before any row is left out.
     profile = msa.msa_profile(features.msa)
     features = _choose_rows_and_templates(features, config, distilled=labels.is_distillation, rng=rng)
-    samples = tuple(draw_sample(features, config.sampling, rng, crop=crop, profile=profile) for _ in range(num_passes))
-    truth = ground_truth(features.aatype[crop], crop_labels(labels, crop))
     return TrainingExample(
         name=features.domain_name,
-        samples=samples,
-        truth=truth,
+        samples=tuple(
+            draw_sample(features, config.sampling, rng, crop=crop, profile=profile) for _ in range(num_passes)
+        ),
+        truth=ground_truth(features.aatype[crop], crop_labels(labels, crop)),
         use_clamped_fape=clamped,
         resolution=labels.resolution,
         is_distillation=labels.is_distillation,
