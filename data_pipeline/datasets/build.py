@@ -17,7 +17,7 @@ from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
 from data_pipeline.datasets.workbench import Workbench, locked
 from data_pipeline.datasets.workers import FileOutcome, process_files
 from data_pipeline.errors import InputError, check_at_least, printable
-from data_pipeline.files import replacing
+from data_pipeline.files import os_errors_named, replacing
 
 FAILURES_FILE, REFUSED_FILE = "failures.json", "refused.tsv"
 
@@ -152,12 +152,10 @@ def _finish(
         notes.append(f"{count} have no alignment, only their own sequence (--require-alignments leaves such out)")
     keys = found.surveys | grouped.pieces | {entry.key for entry in found.entries.values()}
     entries = [replace(entry, cluster=grouped.clusters[name]) for name, entry in sorted(found.entries.items())]
-    try:
+    with os_errors_named(options.directory, "cannot be written"):
         workbench.pack(sorted(keys))
         _write_reasons(options.directory, found.refused, found.failed)
         write_index(options.directory / INDEX_FILE, entries)
-    except OSError as error:
-        raise InputError.at(options.directory, f"cannot be written: {error.strerror or error}") from error
     workbench.clear()
     return BuildReport(
         directory=options.directory,

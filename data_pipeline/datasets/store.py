@@ -22,7 +22,7 @@ from data_pipeline.datasets.records import Record
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
-from data_pipeline.files import replacing
+from data_pipeline.files import os_errors_named, replacing
 
 INDEX_FILE, DATABASE_FILE = "index.tsv", "features.lmdb"
 SHARD_CLUSTERS_FILE = "clusters.tsv"  # of a directory of shards: clusters over all of them
@@ -111,10 +111,8 @@ def store_directories(path: Path) -> tuple[Path, ...]:
     """The directories that a store consists of: itself, or all of its shards."""
     if (path / INDEX_FILE).is_file():
         return (path,)
-    try:
+    with os_errors_named(path, "cannot be read as a feature store"):
         names = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read as a feature store: {error.strerror}") from error
     found = [match for match in map(_SHARD.fullmatch, names) if match is not None]
     counts = {int(match[2]) for match in found}
     if not found:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.rows import row_name
 from data_pipeline.parse.text import content_lines, read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
@@ -144,16 +145,12 @@ def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[
             size += len(line)
             if size > MAX_RECORD_BYTES:
                 problem = f"the record goes on for more than {MAX_RECORD_BYTES:,} bytes; {_TOO_LONG}"
-                raise InputError.at(path, problem, line=header[0], record=_shown(header[1]))
+                raise InputError.at(path, problem, line=header[0], record=row_name(header[1]))
         elif line.strip():
             kind = "binary data" if b"\0" in line else "a sequence"
             raise InputError.at(path, f"{kind} before any '>name' header; is this a FASTA file?", line=number)
     if header is not None:
         yield *header, body
-
-
-def _shown(header: bytes) -> str:
-    return header.decode("utf-8", "replace").split(maxsplit=1)[0] if header.strip() else ""
 
 
 def _header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from data_pipeline.errors import InputError, check_at_least
 from data_pipeline.search.process import program_version, run_program, working_directory, written_by
 
-PACKAGE = "hhsuite (HH-suite 3)"
 # hhsearch and hhblits crash or fail without the first two; profiles that are not in `_hhm` they compute.
 _PARTS = ("_a3m", "_cs219", "_hhm")
 _NEEDED_PARTS = _PARTS[:2]

@@ -2,20 +2,20 @@
 
 import gzip
 import re
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import BufferedIOBase
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import os_errors_named
+from data_pipeline.parse.rows import row_name
+from data_pipeline.parse.text import unpacked
 
 PIECE_BYTES = 2**20
 MAX_RECORD_BYTES = 2**24
 MAX_TARGET_RESIDUES = 100_000  # HMMER's own limit for one database sequence
 
-_GZIP_MAGIC = b"\x1f\x8b"
+_DATABASE = "the database "  # in errors
 _HEADER = re.compile(rb">[^\n]*")
 _NAMELESS = re.compile(rb">[ \t\r]*(?:\n|\Z)")
 _LETTERS = b"ACDEFGHIKLMNPQRSTVWYBJOUXZ*"
@@ -34,16 +34,14 @@ class Piece:
 
 def database_identity(path: Path) -> str:
     """A database in one line; it changes with the file, and costs nothing however large that is."""
-    try:
+    with os_errors_named(path, f"{_DATABASE}cannot be read"):
         status = path.stat()
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
     return f"{printable(path.name)} {status.st_size} bytes of {status.st_mtime_ns}"
 
 
 def require_database(path: Path) -> None:
     """An `InputError` unless there is such a file and it begins as FASTA does."""
-    with _opened(path) as stream:
+    with unpacked(path, _DATABASE) as stream:
         start = stream.read(PIECE_BYTES).lstrip()
     if not start:
         raise InputError.at(path, "the database holds no sequence; was it unpacked or downloaded to the end?")
@@ -53,7 +51,7 @@ def require_database(path: Path) -> None:
 
 def is_gzip(path: Path) -> bool:
     """Whether the file is packed, which not every program can read."""
-    with _opened(path) as stream:
+    with unpacked(path, _DATABASE) as stream:
         return isinstance(stream, gzip.GzipFile)
 
 
@@ -64,7 +62,7 @@ def read_pieces(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
     `InputError` with line and record.
     """
     line, rest = 1, b""
-    with _opened(path) as stream:
+    with unpacked(path, _DATABASE) as stream:
         while chunk := stream.read(piece_bytes):
             content = rest + chunk
             end = content.rfind(b"\n>") + 1
@@ -104,33 +102,9 @@ def longest_record(piece: Piece) -> tuple[str, int]:
     lengths: list[tuple[int, str]] = []
     for record in piece.content.split(b">")[1:]:
         header, _, sequence = record.partition(b"\n")
-        name = header.split(maxsplit=1)[0].decode("utf-8", "replace") if header.strip() else ""
-        lengths.append((len(sequence.translate(None, b" \t\r\n")), name))
+        lengths.append((len(sequence.translate(None, b" \t\r\n")), row_name(header)))
     length, name = max(lengths, default=(0, ""))
     return name, length
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BufferedIOBase]:
-    """The unpacked content; whatever goes wrong with the file while it is open is an `InputError`."""
-    try:
-        with path.open("rb") as file:
-            if file.peek(2)[:2] == _GZIP_MAGIC:
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    yield unpacked
-            else:
-                yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError.at(path, "the gzip file is truncated or damaged; copy or fetch it again") from error
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path itself
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> InputError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return InputError.at(path, f"the database cannot be read: {reason}")
 
 
 def _check(path: Path, piece: Piece) -> None:
@@ -149,7 +123,6 @@ def _check(path: Path, piece: Piece) -> None:
             problem = f"'{printable(chr(wrong[0]))}' is not an amino acid letter; correct or remove the record"
             raise InputError.at(path, problem, line=number, column=sequence.index(wrong[:1]) + 1, record=record)
         if mark:
-            words = header.split(maxsplit=1)
-            if not words:
+            record = row_name(header)
+            if not record:
                 raise InputError.at(path, "the record has no name; write one after '>'", line=number)
-            record = words[0].decode("utf-8", "replace")

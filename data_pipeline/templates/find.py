@@ -37,8 +37,7 @@ def find_templates(
     A hit that cannot be used is in the result with its reason. Hits of which every one is aligned to another target
     raise `InputError`.
     """
-    known_probs = [hit.sum_probs for hit in hits if hit.sum_probs is not None]
-    from_hhsearch = len(known_probs) == len(hits)
+    from_hhsearch = all(hit.sum_probs is not None for hit in hits)
     ordered = sorted(hits, key=lambda hit: -(hit.sum_probs or 0.0)) if from_hhsearch else hits
     templates: list[PlacedTemplate] = []
     used: list[UsedTemplate] = []

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError, check_at_least, check_fractions, error_reason, printable
+from data_pipeline.errors import InputError, check_at_least, check_fractions, printable
 from data_pipeline.features.templates import PlacedTemplate, place_template, stack_templates
+from data_pipeline.files import os_errors_named
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain, Structure
 from data_pipeline.templates.align import align_local, identity
@@ -84,10 +85,8 @@ def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit])
     """The structure files among and in what was given, each once, those of a directory by name."""
     seen: set[str] = set()
     for path in map(Path, given):
-        try:
+        with os_errors_named(path, "cannot be listed"):
             inside = sorted(path.iterdir()) if path.is_dir() else [path]
-        except OSError as error:
-            raise InputError.at(path, f"cannot be listed: {error_reason(error)}") from error
         for file in inside:
             # A file that was named is read whatever it is called.
             if file != path and (os.path.isdir(file) or not is_structure_name(file.name)):

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import os_errors_named
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.parse.text import read_text_bytes
 from data_pipeline.structure import Structure
@@ -138,10 +139,8 @@ def _holds_structures(directory: Path) -> bool:
     """Whether there is any structure file in a directory or one below; stops at the first."""
     here = (item.name for item in _entries(directory))
     below = (item.name for folder in _entries(directory) if folder.is_dir() for item in _entries(folder))
-    try:
+    with os_errors_named(directory, "cannot be listed"):
         return any(map(is_structure_name, chain(here, below)))
-    except OSError as error:
-        raise InputError.at(directory, f"cannot be listed: {error.strerror or error}") from error
 
 
 def _entries(directory: os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
