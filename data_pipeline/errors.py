@@ -18,14 +18,10 @@ class InputError(ValueError):
         record: str | None = None,
     ) -> Self:
         """The error for one place in a file; lines and columns count from 1."""
-        place = [printable(str(path))]
-        if line is not None:
-            place.append(f"line {line}")
-        if column is not None:
-            place.append(f"column {column}")
-        if record is not None:
-            place.append(f"record '{printable(record)}'")
-        return cls(f"{', '.join(place)}: {problem}")
+        shown = None if record is None else f"'{printable(record)}'"
+        places = (("line", line), ("column", column), ("record", shown))
+        place = "".join(f", {what} {where}" for what, where in places if where is not None)
+        return cls(f"{printable(str(path))}{place}: {problem}")
 
 
 class SearchError(RuntimeError):

@@ -47,11 +47,14 @@ def adapted(alignment: Alignment, sequence: str, path: str | PathLike[str]) -> A
             f"sequence of the structure file",
         )
     parts = [
-        _on_columns(alignment.letters[start:end], alignment.deletion_matrix[start:end], columns)
-        for start, end in _batches(len(alignment.letters))
+        _on_columns(
+            alignment.letters[start : start + _ROWS_AT_ONCE],
+            alignment.deletion_matrix[start : start + _ROWS_AT_ONCE],
+            columns,
+        )
+        for start in range(0, len(alignment.letters), _ROWS_AT_ONCE)
     ]
-    letters = np.concatenate([part[0] for part in parts])
-    deletions = np.concatenate([part[1] for part in parts])
+    letters, deletions = map(np.concatenate, zip(*parts, strict=True))
     letters[0], deletions[0] = chain, 0
     kept = (letters != _GAP).any(axis=1)
     names = tuple(name for name, keep in zip(alignment.names, kept, strict=True) if keep)
@@ -94,7 +97,3 @@ def _on_columns(
     deletions = np.zeros(new_letters.shape, np.int32)
     deletions[:, found] = up_to[:, taken + 1] - residues[:, taken] - up_to[:, before]
     return new_letters, deletions
-
-
-def _batches(rows: int) -> list[tuple[int, int]]:
-    return [(start, min(start + _ROWS_AT_ONCE, rows)) for start in range(0, rows, _ROWS_AT_ONCE)]

@@ -100,8 +100,6 @@ class TemplateLibrary:
     ) -> TemplateFeatures:
         """AlphaFold 2, Suppl. Sec. 1.2.3."""
         others = [hit for hit in hits if not hit.name.lower().startswith(f"{own_entry.lower()}_")]
-        if not others:
-            return no_templates(len(target))
         return find_templates(target, others, self.source, replace(self.options, latest_release=released)).features
 
 

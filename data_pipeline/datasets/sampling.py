@@ -83,8 +83,7 @@ class ChainSelection(Config):
 
 def acceptance(length: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
     """Probability with which a chain of this length is accepted (AlphaFold 2, Suppl. Sec. 1.2.5)."""
-    accepted: np.ndarray = np.clip(length, 256, 512) / 512
-    return accepted
+    return np.clip(length, 256, 512) / 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +101,7 @@ class _Lottery:
         return cls(chains=np.array(chains, np.int64), cumulative=np.cumsum(acceptance(length) / size))
 
     def probabilities(self) -> Float64[np.ndarray, "n"]:
-        weights: np.ndarray = np.diff(self.cumulative, prepend=0) / self.cumulative[-1]
-        return weights
+        return np.diff(self.cumulative, prepend=0) / self.cumulative[-1]
 
     def draw(self, rng: np.random.Generator) -> int:
         # A draw below 1 times the sum may round up to the sum itself.

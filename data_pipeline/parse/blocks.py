@@ -92,11 +92,9 @@ class Blocks:
 
     def alignment(self) -> Alignment:
         self._end_block()
-        if len(self._blocks) == 1:
-            letters, deletions = self._blocks[0]
-        else:
-            letters = np.concatenate([letters for letters, _ in self._blocks], axis=1)
-            deletions = np.concatenate([deletions for _, deletions in self._blocks], axis=1)
+        letters, deletions = (
+            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for parts in zip(*self._blocks, strict=True)
+        )
         names = tuple(name.decode("utf-8", "replace") for name in self._names)
         return Alignment(names=names, letters=letters, deletion_matrix=deletions)
 

@@ -21,7 +21,6 @@ from data_pipeline.parse.atoms import (
 )
 from data_pipeline.parse.cif import Category, read_blocks
 from data_pipeline.parse.models import SAME_NAME, chains_of_model, entry_name
-from data_pipeline.parse.text import read_text_bytes
 from data_pipeline.structure import Chain, Structure
 
 MAX_MMCIF_BYTES = 2**27
@@ -49,11 +48,6 @@ class _Polymer:
     components: tuple[str, ...]
     first_number: int  # label_seq_id of the first component
     is_protein: bool
-
-
-def read_mmcif(path: str | PathLike[str]) -> Structure:
-    """The structure in a plain or gzip mmCIF file of at most `MAX_MMCIF_BYTES` (unpacked); see `parse_mmcif`."""
-    return parse_mmcif(read_text_bytes(path, MAX_MMCIF_BYTES), path=path)
 
 
 def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Structure:

@@ -10,8 +10,8 @@ import numpy as np
 from data_pipeline.errors import InputError
 from data_pipeline.parse.a3m import Alignment, checked_rows
 from data_pipeline.parse.blocks import Blocks, sequence_lines
-from data_pipeline.parse.rows import GAP, MAX_ALIGNMENT_BYTES, row_limit, target_problem
-from data_pipeline.parse.text import content_lines, read_lines
+from data_pipeline.parse.rows import GAP, row_limit, target_problem
+from data_pipeline.parse.text import content_lines
 
 # What is changed as text is held whole: AlphaFold does this with at most 10,000 rows. Beyond it, room for Python's
 # own part of each line is counted.
@@ -21,11 +21,6 @@ MAX_EDITED_ROWS = 500_000
 MAX_EDITED_COLUMNS = 2_000_000
 
 _DOTS_TO_GAPS = bytes.maketrans(b".", b"-")
-
-
-def read_stockholm(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
-    """The alignment in a plain or gzip Stockholm file, read as a stream; see `parse_stockholm`."""
-    return stockholm_from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path=path, max_rows=max_rows)
 
 
 def parse_stockholm(

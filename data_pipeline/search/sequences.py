@@ -72,15 +72,11 @@ def read_pieces(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
                     raise InputError.at(path, problem, line=line)
                 rest = content
                 continue
-            piece = Piece(content=content[:end], line=line)
-            _check(path, piece)
-            yield piece
-            line += piece.content.count(b"\n")
+            yield _checked(path, Piece(content=content[:end], line=line))
+            line += content.count(b"\n", 0, end)
             rest = content[end:]
     if rest.strip():
-        piece = Piece(content=rest, line=line)
-        _check(path, piece)
-        yield piece
+        yield _checked(path, Piece(content=rest, line=line))
 
 
 def has_nucleic_acids(path: Path) -> bool:
@@ -107,12 +103,12 @@ def longest_record(piece: Piece) -> tuple[str, int]:
     return name, length
 
 
-def _check(path: Path, piece: Piece) -> None:
+def _checked(path: Path, piece: Piece) -> Piece:
     # HMMER itself stops the program (not the search) at gap letters in a database sequence that it aligns.
     letters = _HEADER.sub(b"", piece.content)
     in_order = piece.content[:1] == b">" and _NAMELESS.search(piece.content) is None
     if in_order and not letters.translate(None, _IN_SEQUENCE):
-        return
+        return piece
     record: str | None = None
     for number, line in enumerate(piece.content.split(b"\n"), start=piece.line):
         sequence, mark, header = line.partition(b">")  # HMMER begins a record wherever '>' stands
@@ -126,3 +122,4 @@ def _check(path: Path, piece: Piece) -> None:
             record = row_name(header)
             if not record:
                 raise InputError.at(path, "the record has no name; write one after '>'", line=number)
+    return piece

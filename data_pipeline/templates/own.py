@@ -104,9 +104,8 @@ def _candidates(
 ) -> Iterator[_Candidate]:
     """What each chain of a structure offers; chains that offer nothing go to `rejected`."""
     best: dict[str, Chain] = {}
-    for chain in structure.chains:
-        if chain.sequence not in best or chain.atom_mask.sum() > best[chain.sequence].atom_mask.sum():
-            best[chain.sequence] = chain
+    for chain in sorted(structure.chains, key=lambda chain: -chain.atom_mask.sum()):  # stable
+        best.setdefault(chain.sequence, chain)
     for chain in structure.chains:
         name = f"{stem}_{printable(chain.name)}"
         try:

@@ -87,11 +87,9 @@ class StructureSource:
 
     def _candidates(self, entry: str) -> Iterator[Path]:
         for name in dict.fromkeys((entry.lower(), entry.upper())):
+            files = [*(f"{name}{suffix}" for suffix in STRUCTURE_SUFFIXES), f"pdb{name}.ent.gz", f"pdb{name}.ent"]
             for folder in (self.directory, self.directory / name[-3:-1]):
-                for suffix in STRUCTURE_SUFFIXES:
-                    yield folder / f"{name}{suffix}"
-                yield folder / f"pdb{name}.ent.gz"
-                yield folder / f"pdb{name}.ent"
+                yield from (folder / file for file in files)
 
 
 def is_structure_name(name: str) -> bool:
