@@ -75,12 +75,9 @@ def build_store(options: BuildOptions, recipe: Recipe) -> BuildReport:
     with locked(directory):
         workbench = Workbench(directory)
         workbench.sweep()
-        outcomes = []
-        with tqdm(total=len(paths), desc="structures", unit="file", disable=None) as bar:
-            for outcome in process_files(recipe, directory, paths, options.workers):
-                outcomes.append(outcome)
-                bar.update()
-        outcomes.sort(key=lambda outcome: outcome.path)
+        running = process_files(recipe, directory, paths, options.workers)
+        shown = tqdm(running, total=len(paths), desc="structures", unit="file", disable=None)
+        outcomes = sorted(shown, key=lambda outcome: outcome.path)
         found = _gather(outcomes, options.structures, is_distillation=recipe.is_distillation)
         return _finish(options, recipe, workbench, found, clusters)
 

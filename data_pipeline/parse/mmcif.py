@@ -62,10 +62,7 @@ def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Struc
         raise InputError.at(path, "there are no atoms (_atom_site.Cartn_x, _y, _z); give a file with coordinates")
     polymers = _polymers(block, path)
     stated = all(_has(block, f"label_{item}_id") for item in ("asym", "seq", "comp", "atom"))
-    if polymers and stated:
-        chains, skipped = _chains(block, polymers, path)
-    else:
-        chains, skipped = _chains_of_observed(block, path)
+    chains, skipped = _chains(block, polymers, path) if polymers and stated else _chains_of_observed(block, path)
     entry_ids = Category(block, "_entry.", "id", path).text("id")
     return Structure(
         name=entry_name(entry_ids[0] if entry_ids else "", path),

@@ -75,10 +75,9 @@ class _Search:
         self.converged = False
 
     def profile(self) -> ProteinProfile:
-        background = Background(AMINO)
         if self.alignment is None:
-            return self._builder.build(self._target, background)[0]
-        return self._builder.build_msa(self.alignment, background)[0]
+            return self._builder.build(self._target, Background(AMINO))[0]
+        return self._builder.build_msa(self.alignment, Background(AMINO))[0]
 
     def take(self, hits: Hits, iteration: int) -> None:
         new = hits.compare_ranking(self._ranking)

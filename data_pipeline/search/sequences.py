@@ -4,6 +4,7 @@ import gzip
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
@@ -95,12 +96,9 @@ def without_nucleic_acids(piece: Piece) -> Piece:
 
 def longest_record(piece: Piece) -> tuple[str, int]:
     """Name and residues of the piece's longest record."""
-    lengths: list[tuple[int, str]] = []
-    for record in piece.content.split(b">")[1:]:
-        header, _, sequence = record.partition(b"\n")
-        lengths.append((len(sequence.translate(None, b" \t\r\n")), row_name(header)))
-    length, name = max(lengths, default=(0, ""))
-    return name, length
+    records = (record.partition(b"\n") for record in piece.content.split(b">")[1:])
+    lengths = [(row_name(header), len(sequence.translate(None, b" \t\r\n"))) for header, _, sequence in records]
+    return max(lengths, key=itemgetter(1), default=("", 0))
 
 
 def _checked(path: Path, piece: Piece) -> Piece:
