@@ -13,7 +13,8 @@ from data_pipeline.search.process import find_program
 
 MIN_IDENTITY = 0.4  # AlphaFold 2, Suppl. Sec. 1.2.5
 
-_PROGRAM, _ADVICE = "mmseqs", "install mmseqs2 or give --clusters FILE for clusters of similar ones"
+_PROGRAM = "mmseqs"
+_ADVICE = "install mmseqs2 or give --clusters FILE for clusters of similar ones"
 _VERSION = 1  # raise it when the same sequences would be clustered otherwise
 
 

@@ -22,7 +22,8 @@ from data_pipeline.parse.text import read_text_bytes
 MAX_INDEX_BYTES = 2**30
 
 _COLUMNS = ("name", "cluster", "length", "msa_rows", "release_date", "resolution", "is_distillation", "key")
-_KEY, _COUNT = re.compile(r"[0-9a-f]{32}"), re.compile(r"0*[1-9][0-9]*")
+_KEY = re.compile(r"[0-9a-f]{32}")
+_COUNT = re.compile(r"0*[1-9][0-9]*")
 _YES_NO = {"yes": True, "no": False}
 
 

@@ -129,12 +129,8 @@ def store_directories(path: Path) -> tuple[Path, ...]:
 
 def has_shards(path: Path) -> bool:
     """Whether a directory holds shards."""
-    try:
-        return any(_SHARD.fullmatch(name) for name in os.listdir(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+    with os_errors_named(path, "cannot be read"):
+        return path.is_dir() and any(_SHARD.fullmatch(name) for name in os.listdir(path))
 
 
 def shard_name(number: int, count: int) -> str:

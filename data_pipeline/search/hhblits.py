@@ -53,5 +53,6 @@ class Hhblits(HhsuiteSearch):
 
     def search(self, sequence: str) -> bytes:
         """The a3m of all relatives, the target first under the name "query"."""
-        query, outputs = f">query\n{sequence}\n".encode(), ("-oa3m", "hits.a3m", "-o", "hits.hhr")
+        query = f">query\n{sequence}\n".encode()
+        outputs = ("-oa3m", "hits.a3m", "-o", "hits.hhr")
         return self.run("query.fasta", query, len(sequence), self.options.arguments(), outputs)

@@ -19,6 +19,7 @@ from data_pipeline.search.profile_search import (
     ProteinProfile,
     Thresholds,
     available_cpus,
+    check_positive,
     program_options,
     search_profiles,
     stockholm,
@@ -49,9 +50,7 @@ class HmmsearchOptions:
     filter_f3: float = 0.1  # and the Forward filter
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a positive number, got {value}")
+        check_positive(vars(self))
 
     def thresholds(self) -> Thresholds:
         """The same by HMMER's own names."""

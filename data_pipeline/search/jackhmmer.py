@@ -18,6 +18,7 @@ from data_pipeline.search.profile_search import (
     ProteinProfile,
     Thresholds,
     available_cpus,
+    check_positive,
     program_options,
     search_profiles,
     stockholm,
@@ -42,10 +43,7 @@ class JackhmmerOptions:
 
     def __post_init__(self) -> None:
         check_at_least(self, iterations=1)
-        for name in ("e_value", "inclusion_e_value", "filter_f1", "filter_f2", "filter_f3", "z_value"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a positive number, got {value}")
+        check_positive(vars(self))
 
     def thresholds(self) -> Thresholds:
         """The same by HMMER's own names."""

@@ -46,6 +46,13 @@ class HmmerSearch:
         require_database(self.database)
 
 
+def check_positive(options: Mapping[str, float | None]) -> None:
+    """Raise `ValueError` for the first of the options that is given and not a positive number."""
+    for name, value in options.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"{name} must be a positive number, got {value}")
+
+
 def program_options(thresholds: Thresholds) -> list[str]:
     """Thresholds as options of HMMER's programs."""
     return [word for name, value in thresholds.items() for word in ("-" * min(2, len(name)) + name, repr(value))]

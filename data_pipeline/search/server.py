@@ -134,7 +134,6 @@ class _Ticket:
 
     def _submit(self, query: str) -> str:
         answer = self._ask("POST", "ticket/msa", data={"q": query, "mode": self._options.mode})
-        self._check(answer)
         ticket = answer.get("id")
         if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
             raise _TemporaryError("it gave no ticket")
@@ -142,7 +141,6 @@ class _Ticket:
 
     def _look_after(self, ticket: str) -> None:
         answer = self._ask("GET", f"ticket/{ticket}")
-        self._check(answer)
         if answer["status"] in _WAITING:
             raise _TemporaryError(f"the search is still {answer['status']}", counts=False)
 
@@ -173,6 +171,7 @@ class _Ticket:
             raise _TemporaryError(f"it answered with no JSON: {_shown(content)}") from error
         if not isinstance(answer, dict):
             raise _TemporaryError(f"it answered with something else than a state: {_shown(content)}")
+        self._check(answer)
         return answer
 
     def _request(self, method: str, path: str, max_bytes: int, data: dict[str, str] | None = None) -> bytes:

@@ -86,8 +86,7 @@ def template_from_hit(
     residues[columns.targets] = located.residues[columns.hit_residues]
     letters[columns.targets] = np.array(list(located.letters))[columns.hit_residues]
     name = f"{entry}_{located.chain.name}"
-    sum_probs = 0.0 if hit.sum_probs is None else hit.sum_probs
-    template = place_template(located.chain, residues, "".join(letters), name=name, sum_probs=sum_probs)
+    template = place_template(located.chain, residues, "".join(letters), name=name, sum_probs=hit.sum_probs or 0.0)
     check_atoms(template)
     notes = [] if entry == match[1].lower() else [f"successor of {match[1].lower()}"]
     notes += [located.note] if located.note else []
