@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import unreadable_kind
+from data_pipeline.files import require_file
 
 # What zipfile raises on bytes that are no archive, or a damaged one.
 _DAMAGE = (
@@ -71,17 +71,6 @@ def damage_named(path: Path) -> Iterator[None]:
     except _DAMAGE as error:
         reason = printable(str(error) or type(error).__name__)
         raise InputError.at(path, f"is damaged, incomplete or something else ({reason}); get it again") from error
-
-
-def require_file(path: Path) -> None:
-    """A pipe or a device would be opened and never end."""
-    try:
-        problem = unreadable_kind(path)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError.at(path, f"cannot be read: {reason}") from error
-    if problem is not None:
-        raise InputError.at(path, f"cannot be read: {problem}")
 
 
 def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: Limits) -> None:

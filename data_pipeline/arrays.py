@@ -75,5 +75,4 @@ def _outline(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as stream:
-        array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
-    return array
+        return np.lib.format.read_array(stream, allow_pickle=False)

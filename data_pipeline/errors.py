@@ -18,14 +18,10 @@ class InputError(ValueError):
         record: str | None = None,
     ) -> Self:
         """The error for one place in a file; lines and columns count from 1."""
-        place = [printable(str(path))]
-        if line is not None:
-            place.append(f"line {line}")
-        if column is not None:
-            place.append(f"column {column}")
-        if record is not None:
-            place.append(f"record '{printable(record)}'")
-        return cls(f"{', '.join(place)}: {problem}")
+        shown = None if record is None else f"'{printable(record)}'"
+        places = (("line", line), ("column", column), ("record", shown))
+        place = "".join(f", {what} {where}" for what, where in places if where is not None)
+        return cls(f"{printable(str(path))}{place}: {problem}")
 
 
 class SearchError(RuntimeError):
@@ -36,3 +32,22 @@ def printable(text: str, limit: int = 200) -> str:
     """Text from a file, fit for one line of a terminal: control characters escaped, at most `limit` characters."""
     shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
     return shown if len(shown) <= limit else f"{shown[:limit]}..."
+
+
+def error_reason(error: OSError | ValueError) -> str:
+    """What the system says is wrong, without number and path; paths with a NUL are a ValueError, in Python's words."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def check_at_least(settings: object, error: type[ValueError] = ValueError, **least: float) -> None:
+    """Raise `error` for the first of these settings that is less than it may be, or NaN."""
+    for name, limit in least.items():
+        if not getattr(settings, name) >= limit:
+            raise error(f"{name} must be at least {limit}, got {getattr(settings, name)}")
+
+
+def check_fractions(settings: object, *names: str, error: type[ValueError] = ValueError) -> None:
+    """Raise `error` for the first of these settings that is not within 0..1."""
+    for name in names:
+        if not 0 <= getattr(settings, name) <= 1:
+            raise error(f"{name} must be within 0..1, got {getattr(settings, name)}")

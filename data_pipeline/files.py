@@ -7,16 +7,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from data_pipeline.errors import InputError, error_reason
 
-def unreadable_kind(path: str | os.PathLike[str]) -> str | None:
-    """Why reading there would never end or give nothing, or None for a plain file; an `OSError` if there is none."""
-    mode = os.stat(path).st_mode
+
+@contextmanager
+def os_errors_named(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
+    """Turn what the system says is wrong into one `InputError`: "cannot be listed: Permission denied"."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise InputError.at(path, f"{problem}: {error_reason(error)}") from error
+
+
+def require_file(path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` unless there is a plain file: a pipe or a device would be opened and never end."""
+    with os_errors_named(path, "cannot be read"):
+        mode = os.stat(path).st_mode
     kinds = (
         (stat.S_ISDIR, "it is a directory; name the files in it"),
         (stat.S_ISFIFO, "it is a pipe, and files are read more than once; write it to a file first"),
         (stat.S_ISREG, None),
     )
-    return next((problem for is_kind, problem in kinds if is_kind(mode)), "it is a device or socket, not a file")
+    problem = next((problem for is_kind, problem in kinds if is_kind(mode)), "it is a device or socket, not a file")
+    if problem is not None:
+        raise InputError.at(path, f"cannot be read: {problem}")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from data_pipeline.errors import InputError, SearchError
@@ -68,7 +69,12 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     if results is not None:
         files = ResultFiles(directory=results)
         for step in plan.alignments:
-            content = _result(files, step, target.sequence)
+            content = files.find_or_make(
+                step.result_file,
+                step.tool.identity(),
+                target.sequence.encode(),
+                partial(step.tool.search, target.sequence),
+            )
             searched.append((step, content))
             rows[step.result_file] = _alignment(step, content, target.sequence, files.directory / step.result_file)
     templates: TemplateResult | None = None
@@ -76,11 +82,10 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
         templates = templates_from_directory(target.sequence, target.templates, plan.own_templates)
     elif plan.templates is not None and results is not None:
         templates = _templates(target.sequence, plan.templates, searched, rows, ResultFiles(directory=results))
-    features = monomer_features(
-        target.name, target.sequence, rows.values(), None if templates is None else templates.features
-    )
     return PreparedTarget(
-        features=features,
+        features=monomer_features(
+            target.name, target.sequence, rows.values(), None if templates is None else templates.features
+        ),
         alignment_rows={source: len(alignment.names) - 1 for source, alignment in rows.items()},
         templates=templates,
     )
@@ -123,19 +128,9 @@ def _check(target: Target) -> None:
         raise InputError(f"sequence of '{target.name}' is empty; give at least one residue")
 
 
-def _result(files: ResultFiles, step: AlignmentStep, sequence: str) -> bytes:
-    identity, query = step.tool.identity(), sequence.encode()
-    content = files.find(step.result_file, identity, query)
-    if content is None:
-        content = step.tool.search(sequence)
-        files.keep(step.result_file, identity, query, content)
-    return content
-
-
 def _alignment(step: AlignmentStep, content: bytes, sequence: str, path: Path) -> Alignment:
-    if step.tool.file_format == "sto":
-        return parse_stockholm(content, sequence, path=path, max_rows=step.max_rows)
-    return parse_a3m(content, sequence, path=path, max_rows=step.max_rows)
+    parse = parse_stockholm if step.tool.file_format == "sto" else parse_a3m
+    return parse(content, sequence, path=path, max_rows=step.max_rows)
 
 
 def _templates(
@@ -152,11 +147,7 @@ def _templates(
     else:
         alignment = next(iter(rows.values()), single_sequence(sequence))
         query = _template_query(_as_a3m(alignment), "a3m", step.tool.input_format, None)
-    identity = step.tool.identity()
-    hits = files.find(step.result_file, identity, query)
-    if hits is None:
-        hits = step.tool.search(query)
-        files.keep(step.result_file, identity, query, hits)
+    hits = files.find_or_make(step.result_file, step.tool.identity(), query, partial(step.tool.search, query))
     path = files.directory / step.result_file
     found = parse_hhr(hits, path=path) if step.tool.file_format == "hhr" else parse_hmmsearch(hits, sequence, path=path)
     return find_templates(sequence, found, step.source, step.options)
@@ -174,7 +165,7 @@ def _template_query(content: bytes, given: FileFormat, wanted: FileFormat, max_r
 
 def _as_a3m(alignment: Alignment) -> bytes:
     """An alignment's columns as a3m, insertions left out."""
-    names = ("query", *alignment.names[1:])
     return b"".join(
-        b">%b\n%b\n" % (name.encode(), row.tobytes()) for name, row in zip(names, alignment.letters, strict=True)
+        b">%b\n%b\n" % (name.encode(), row.tobytes())
+        for name, row in zip(("query", *alignment.names[1:]), alignment.letters, strict=True)
     )

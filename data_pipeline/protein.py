@@ -22,8 +22,7 @@ class Protein:
     def positions_of(self, atom: str) -> Float[np.ndarray, "r 3"]:
         """Where that atom of each residue is, such as "CA"; NaN where it has none."""
         slot = ATOM_ORDER[atom]
-        positions: np.ndarray = np.where(self.atom_mask[:, slot, None] > 0.5, self.atom_positions[:, slot], np.nan)
-        return positions
+        return np.where(self.atom_mask[:, slot, None] > 0.5, self.atom_positions[:, slot], np.nan)
 
 
 @dataclass(frozen=True, kw_only=True)

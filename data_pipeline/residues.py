@@ -34,17 +34,21 @@ ATOM_TYPES: Final[tuple[str, ...]] = (
 ATOM_ORDER: Final[dict[str, int]] = {name: index for index, name in enumerate(ATOM_TYPES)}
 
 
-def _pad(names: list[str]) -> tuple[str, ...]:
-    return tuple(names + [""] * (14 - len(names)))
-
-
 # The heavy atoms of each residue type in its own dense layout; "" where it has fewer than 14.
 ATOM14_NAMES: Final[tuple[tuple[str, ...], ...]] = tuple(
-    _pad([name for name, *_ in IDEAL_ATOMS.get(residue, ())]) for residue in THREE_LETTER
+    tuple([name for name, *_ in atoms] + [""] * (14 - len(atoms)))
+    for atoms in (IDEAL_ATOMS.get(residue, ()) for residue in THREE_LETTER)
 )
 
 
-def _atom_layouts() -> tuple[np.ndarray, ...]:
+def _atom_layouts() -> tuple[
+    Float[np.ndarray, "21 37"],
+    Float[np.ndarray, "21 14"],
+    Int[np.ndarray, "21 14"],
+    Int[np.ndarray, "21 37"],
+    Int[np.ndarray, "21 14"],
+    Float[np.ndarray, "21 14 3"],
+]:
     atom37_mask, atom14_mask = np.zeros((21, 37), np.float32), np.zeros((21, 14), np.float32)
     to_atom37, to_atom14 = np.zeros((21, 14), np.int64), np.zeros((21, 37), np.int64)
     group, positions = np.zeros((21, 14), np.int64), np.zeros((21, 14, 3), np.float32)
@@ -57,7 +61,7 @@ def _atom_layouts() -> tuple[np.ndarray, ...]:
     return atom37_mask, atom14_mask, to_atom37, to_atom14, group, positions
 
 
-def _chi_angles() -> tuple[np.ndarray, ...]:
+def _chi_angles() -> tuple[Float[np.ndarray, "21 4"], Float[np.ndarray, "21 4"], Int[np.ndarray, "21 4 4"]]:
     mask, periodic = np.zeros((21, 4), np.float32), np.zeros((21, 4), np.float32)
     atoms = np.zeros((21, 4, 4), np.int64)
     for restype, residue in enumerate(THREE_LETTER):
@@ -97,24 +101,16 @@ def _default_frames() -> np.ndarray:
     return frames
 
 
-ATOM37_MASK: Float[np.ndarray, "21 37"]
-ATOM14_MASK: Float[np.ndarray, "21 14"]
-ATOM14_TO_ATOM37: Int[np.ndarray, "21 14"]  # 0 where there is no atom
-ATOM37_TO_ATOM14: Int[np.ndarray, "21 37"]  # 0 where there is no atom
-ATOM14_TO_RIGID_GROUP: Int[np.ndarray, "21 14"]
-ATOM14_RIGID_GROUP_POSITIONS: Float[np.ndarray, "21 14 3"]  # Angstrom, in the frame of the atom's rigid group
 (
     ATOM37_MASK,
     ATOM14_MASK,
-    ATOM14_TO_ATOM37,
-    ATOM37_TO_ATOM14,
+    ATOM14_TO_ATOM37,  # 0 where there is no atom
+    ATOM37_TO_ATOM14,  # 0 where there is no atom
     ATOM14_TO_RIGID_GROUP,
-    ATOM14_RIGID_GROUP_POSITIONS,
+    ATOM14_RIGID_GROUP_POSITIONS,  # Angstrom, in the frame of the atom's rigid group
 ) = _atom_layouts()
 
-CHI_ANGLES_MASK: Float[np.ndarray, "21 4"]
-CHI_PI_PERIODIC: Float[np.ndarray, "21 4"]
-CHI_ATOM_INDICES: Int[np.ndarray, "21 4 4"]  # into ATOM_TYPES; 0 where there is no such angle
+# Indices are into ATOM_TYPES; 0 where there is no such angle.
 CHI_ANGLES_MASK, CHI_PI_PERIODIC, CHI_ATOM_INDICES = _chi_angles()
 
 # 0 for angles a residue does not have; groups 0 and 1 are the identity.

@@ -40,18 +40,21 @@ def adapted(alignment: Alignment, sequence: str, path: str | PathLike[str]) -> A
     same = found & ((chain == target[columns]) | _UNKNOWN[chain] | _UNKNOWN[target[columns]])
     coverage, identity = float(np.mean(found)), float(same.sum() / max(found.sum(), 1))
     if coverage < MIN_COVERAGE or identity < MIN_IDENTITY:
-        problem = (
+        raise InputError.at(
+            path,
             f"it was made for another sequence: {coverage:.0%} of the chain's residues are aligned to its first row, "
             f"{identity:.0%} of these equal, and {MIN_COVERAGE:.0%} and {MIN_IDENTITY:.0%} are needed; search with the "
-            f"sequence of the structure file"
+            f"sequence of the structure file",
         )
-        raise InputError.at(path, problem)
     parts = [
-        _on_columns(alignment.letters[start:end], alignment.deletion_matrix[start:end], columns)
-        for start, end in _batches(len(alignment.letters))
+        _on_columns(
+            alignment.letters[start : start + _ROWS_AT_ONCE],
+            alignment.deletion_matrix[start : start + _ROWS_AT_ONCE],
+            columns,
+        )
+        for start in range(0, len(alignment.letters), _ROWS_AT_ONCE)
     ]
-    letters = np.concatenate([part[0] for part in parts])
-    deletions = np.concatenate([part[1] for part in parts])
+    letters, deletions = map(np.concatenate, zip(*parts, strict=True))
     letters[0], deletions[0] = chain, 0
     kept = (letters != _GAP).any(axis=1)
     names = tuple(name for name, keep in zip(alignment.names, kept, strict=True) if keep)
@@ -94,7 +97,3 @@ def _on_columns(
     deletions = np.zeros(new_letters.shape, np.int32)
     deletions[:, found] = up_to[:, taken + 1] - residues[:, taken] - up_to[:, before]
     return new_letters, deletions
-
-
-def _batches(rows: int) -> list[tuple[int, int]]:
-    return [(start, min(start + _ROWS_AT_ONCE, rows)) for start in range(0, rows, _ROWS_AT_ONCE)]

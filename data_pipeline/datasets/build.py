@@ -16,8 +16,8 @@ from data_pipeline.datasets.recipe import Recipe
 from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
 from data_pipeline.datasets.workbench import Workbench, locked
 from data_pipeline.datasets.workers import FileOutcome, process_files
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
+from data_pipeline.errors import InputError, check_at_least, printable
+from data_pipeline.files import os_errors_named, replacing
 
 FAILURES_FILE, REFUSED_FILE = "failures.json", "refused.tsv"
 
@@ -34,8 +34,7 @@ class BuildOptions:
     workers: int = 1
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"workers must be at least 1, got {self.workers}")
+        check_at_least(self, workers=1)
         if self.shard is not None and not 0 <= self.shard < self.shards <= 9999:
             given = f"{self.shard}/{self.shards}"
             raise ValueError(f"a shard is i/n with i from 0 to n - 1 and n at most 9999, got {given}")
@@ -76,12 +75,9 @@ def build_store(options: BuildOptions, recipe: Recipe) -> BuildReport:
     with locked(directory):
         workbench = Workbench(directory)
         workbench.sweep()
-        outcomes = []
-        with tqdm(total=len(paths), desc="structures", unit="file", disable=None) as bar:
-            for outcome in process_files(recipe, directory, paths, options.workers):
-                outcomes.append(outcome)
-                bar.update()
-        outcomes.sort(key=lambda outcome: outcome.path)
+        running = process_files(recipe, directory, paths, options.workers)
+        shown = tqdm(running, total=len(paths), desc="structures", unit="file", disable=None)
+        outcomes = sorted(shown, key=lambda outcome: outcome.path)
         found = _gather(outcomes, options.structures, is_distillation=recipe.is_distillation)
         return _finish(options, recipe, workbench, found, clusters)
 
@@ -153,12 +149,10 @@ def _finish(
         notes.append(f"{count} have no alignment, only their own sequence (--require-alignments leaves such out)")
     keys = found.surveys | grouped.pieces | {entry.key for entry in found.entries.values()}
     entries = [replace(entry, cluster=grouped.clusters[name]) for name, entry in sorted(found.entries.items())]
-    try:
+    with os_errors_named(options.directory, "cannot be written"):
         workbench.pack(sorted(keys))
         _write_reasons(options.directory, found.refused, found.failed)
         write_index(options.directory / INDEX_FILE, entries)
-    except OSError as error:
-        raise InputError.at(options.directory, f"cannot be written: {error.strerror or error}") from error
     workbench.clear()
     return BuildReport(
         directory=options.directory,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from data_pipeline.datasets.clusters import given_clusters, identical_clusters, read_clusters, write_clusters
 from data_pipeline.datasets.store import SHARD_CLUSTERS_FILE, FeatureStore, has_shards
@@ -15,6 +14,7 @@ from data_pipeline.search.process import find_program
 MIN_IDENTITY = 0.4  # AlphaFold 2, Suppl. Sec. 1.2.5
 
 _PROGRAM = "mmseqs"
+_ADVICE = "install mmseqs2 or give --clusters FILE for clusters of similar ones"
 _VERSION = 1  # raise it when the same sequences would be clustered otherwise
 
 
@@ -30,9 +30,7 @@ class Clustering:
 def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None, workbench: Workbench) -> Clustering:
     """The clusters of a whole set; those that MMseqs2 makes are kept on the workbench, for the next run."""
     if given is not None or find_program(_PROGRAM) is None:
-        return _without_program(
-            sequences, given, "install mmseqs2 or give --clusters FILE for clusters of similar ones"
-        )
+        return _without_program(sequences, given, _ADVICE)
     key = content_key("clusters", _VERSION, MIN_IDENTITY, sorted(sequences.items()))
     clusters = _kept(workbench, key)
     if clusters is None:
@@ -54,9 +52,7 @@ def join_shards(output: Path, clusters_file: Path | None = None) -> tuple[Featur
     store = FeatureStore.open(output)
     sequences = {entry.name: store.sequence(entry.name) for entry in store.entries}
     if given is not None or find_program(_PROGRAM) is None:
-        found = _without_program(
-            sequences, given, "install mmseqs2 or give --clusters FILE for clusters of similar ones"
-        )
+        found = _without_program(sequences, given, _ADVICE)
     else:
         found = Clustering(clusters=_similar(sequences))
     write_clusters(output / SHARD_CLUSTERS_FILE, found.clusters)
@@ -84,7 +80,6 @@ def _kept(workbench: Workbench, key: str) -> dict[str, str] | None:
     """The clusters that an earlier run kept; None if it did not, or if they are damaged."""
     content = workbench.get(key)
     try:
-        found: Any = None if content is None else unpacked_json(content)
+        return None if content is None else dict(unpacked_json(content))
     except ValueError:
         return None
-    return None if found is None else dict(found)

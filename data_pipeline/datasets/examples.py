@@ -1,12 +1,13 @@
 """The training set as the trainer sees it: the examples of any step, whatever was drawn before and wherever."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Protocol
 
 from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.datasets.sampling import ChainSampler, ChainSelection, Use, num_passes, stream
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, check_at_least, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.transforms.training import ExampleConfig, TrainingExample, training_example
@@ -52,8 +53,7 @@ class TrainingDataset:
     _sampler: ChainSampler = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        check_at_least(self, batch_size=1)
         if self.batch_size > 1 and not self.config.fixed_shapes:
             raise ValueError(f"{self.batch_size} examples stack only if config.fixed_shapes is set")
         object.__setattr__(self, "_sampler", ChainSampler(self.store.entries, self.selection))
@@ -74,7 +74,7 @@ class TrainingDataset:
         for attempt in range(_MAX_DRAWS):
             name = self.store.entries[self._sampler.draw(choice)].name
             transform = stream(self.seed, Use.TRANSFORM, step, place, attempt)
-            with _Naming(f"chain '{printable(name)}', step {step}, place {place} in the batch"):
+            with _naming(f"chain '{printable(name)}', step {step}, place {place} in the batch"):
                 try:
                     return training_example(*self.store.load(name), self.config, transform, self.num_passes(step))
                 except InputError as error:
@@ -85,16 +85,11 @@ class TrainingDataset:
         )
 
 
-@dataclass(frozen=True)
-class _Naming:
-    """Adds to any error on its way out where it happened; a worker's traceback alone would not tell."""
-
-    place: str
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            error.add_note(f"while an example was made of {self.place}")
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Add to any error on its way out where it happened; a worker's traceback alone would not tell."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"while an example was made of {place}")
+        raise

@@ -23,6 +23,7 @@ MAX_INDEX_BYTES = 2**30
 
 _COLUMNS = ("name", "cluster", "length", "msa_rows", "release_date", "resolution", "is_distillation", "key")
 _KEY = re.compile(r"[0-9a-f]{32}")
+_COUNT = re.compile(r"0*[1-9][0-9]*")
 _YES_NO = {"yes": True, "no": False}
 
 
@@ -88,16 +89,20 @@ def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
     for number, line in enumerate(lines, start=2):
         cells = line.rstrip("\n").split("\t")
         if len(cells) != len(_COLUMNS):
-            problem = f"{len(cells)} columns, and there must be {len(_COLUMNS)}, parted by tabs"
-            raise InputError.at(path, problem, line=number)
+            raise InputError.at(
+                path, f"{len(cells)} columns, and there must be {len(_COLUMNS)}, parted by tabs", line=number
+            )
         values: dict[str, Any] = {}
         for column, cell in zip(_COLUMNS, cells, strict=True):
-            read, allowed = _CELLS[column]
+            is_right, read, allowed = _CELLS[column]
             try:
+                if not is_right(cell):
+                    raise ValueError(cell)
                 values[column] = read(cell)
-            except (ValueError, KeyError) as error:
-                problem = f"{column} is '{printable(cell)}', and must be {allowed}"
-                raise InputError.at(path, problem, line=number) from error
+            except ValueError as error:
+                raise InputError.at(
+                    path, f"{column} is '{printable(cell)}', and must be {allowed}", line=number
+                ) from error
         entry = IndexEntry(**values)
         if entry.name in lines_of:
             raise InputError.at(path, f"'{entry.name}' is also in line {lines_of[entry.name]}", line=number)
@@ -106,16 +111,12 @@ def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
     return tuple(entries)
 
 
-def _name(cell: str) -> str:
-    if name_problem(cell) is not None:
-        raise ValueError(cell)
-    return cell
+def _is_name(cell: str) -> bool:
+    return name_problem(cell) is None
 
 
-def _count(cell: str) -> int:
-    if not cell.isascii() or not cell.isdigit() or int(cell) < 1:
-        raise ValueError(cell)
-    return int(cell)
+def _is_resolution(cell: str) -> bool:
+    return not cell or 0 < float(cell) < math.inf
 
 
 def _date(cell: str) -> date | None:
@@ -123,27 +124,17 @@ def _date(cell: str) -> date | None:
 
 
 def _resolution(cell: str) -> float | None:
-    if not cell:
-        return None
-    value = float(cell)
-    if not 0 < value < math.inf:
-        raise ValueError(cell)
-    return value
+    return float(cell) if cell else None
 
 
-def _content_key(cell: str) -> str:
-    if not _KEY.fullmatch(cell):
-        raise ValueError(cell)
-    return cell
-
-
-_CELLS: dict[str, tuple[Callable[[str], object], str]] = {
-    "name": (_name, "a name without blanks at its ends"),
-    "cluster": (_name, "a name without blanks at its ends"),
-    "length": (_count, "a whole number from 1"),
-    "msa_rows": (_count, "a whole number from 1"),
-    "release_date": (_date, "a date such as 2018-04-30, or empty"),
-    "resolution": (_resolution, "a number above 0 (Angstrom), or empty"),
-    "is_distillation": (_YES_NO.__getitem__, "yes or no"),
-    "key": (_content_key, "32 hexadecimal digits"),
+# Of each column: whether a cell can be right, what it says, and what is right in words.
+_CELLS: dict[str, tuple[Callable[[str], object], Callable[[str], object], str]] = {
+    "name": (_is_name, str, "a name without blanks at its ends"),
+    "cluster": (_is_name, str, "a name without blanks at its ends"),
+    "length": (_COUNT.fullmatch, int, "a whole number from 1"),
+    "msa_rows": (_COUNT.fullmatch, int, "a whole number from 1"),
+    "release_date": (lambda _: True, _date, "a date such as 2018-04-30, or empty"),
+    "resolution": (_is_resolution, _resolution, "a number above 0 (Angstrom), or empty"),
+    "is_distillation": (_YES_NO.__contains__, _YES_NO.__getitem__, "yes or no"),
+    "key": (_KEY.fullmatch, str, "32 hexadecimal digits"),
 }

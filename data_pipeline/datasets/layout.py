@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import os_errors_named
 from data_pipeline.parse.text import read_text_bytes
 
 MAX_DUPLICATES_BYTES = 2**28
@@ -67,11 +68,8 @@ class AlignmentDirectory:
     def __init__(self, directory: str | PathLike[str], duplicates: Mapping[str, tuple[str, ...]] | None = None) -> None:
         self._directory = Path(directory)
         self._duplicates = duplicates or {}
-        try:
-            with os.scandir(directory) as entries:
-                self._names = {entry.name for entry in entries if entry.is_dir()}
-        except OSError as error:
-            raise InputError.at(directory, f"cannot be listed: {error.strerror or error}") from error
+        with os_errors_named(directory, "cannot be listed"), os.scandir(directory) as entries:
+            self._names = {entry.name for entry in entries if entry.is_dir()}
         if not self._names:
             raise InputError.at(directory, "there are no directories; each chain has one, such as 1abc_A")
 
@@ -85,10 +83,8 @@ class AlignmentDirectory:
 
 def search_results(folder: Path) -> SearchResults:
     """The search results in one chain's directory, and in those within it."""
-    try:
+    with os_errors_named(folder, "cannot be listed"):
         files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
-    except OSError as error:
-        raise InputError.at(folder, f"cannot be listed: {error.strerror or error}") from error
     alignments: list[tuple[int, str, AlignmentFile]] = []
     hits: list[tuple[int, str, Path]] = []
     for path in files:

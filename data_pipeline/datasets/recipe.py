@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -66,7 +65,7 @@ class Survey:
     @classmethod
     def unpack(cls, content: bytes) -> "Survey":
         """What `pack` packed; damage is a `ValueError`."""
-        values: Any = unpacked_json(content)
+        values = unpacked_json(content)
         released = values["release_date"]
         return cls(
             release_date=None if released is None else date.fromisoformat(released),
@@ -101,8 +100,6 @@ class TemplateLibrary:
     ) -> TemplateFeatures:
         """AlphaFold 2, Suppl. Sec. 1.2.3."""
         others = [hit for hit in hits if not hit.name.lower().startswith(f"{own_entry.lower()}_")]
-        if not others:
-            return no_templates(len(target))
         return find_templates(target, others, self.source, replace(self.options, latest_release=released)).features
 
 
@@ -167,8 +164,7 @@ class Recipe:
         searched = found[0][1].query if found else sequence
         templates = self._templates(results, searched, sequence, structure)
         features = monomer_features(facts.name, sequence, alignments, templates)
-        labels = chain_labels(structure, chain, is_distillation=self.is_distillation)
-        return encode_record(key, features, labels)
+        return encode_record(key, features, chain_labels(structure, chain, is_distillation=self.is_distillation))
 
     def _templates(
         self, results: SearchResults, searched: str, sequence: str, structure: Structure

@@ -151,8 +151,9 @@ class Record:
         return Packed(codec=codec, dtype=dtype, stored=stored, content=content)
 
     def _damaged(self, error: Exception) -> InputError:
-        problem = f"not a complete record of a chain ({printable(str(error))}); build the feature store again"
-        return InputError.at(self._place, problem)
+        return InputError.at(
+            self._place, f"not a complete record of a chain ({printable(str(error))}); build the feature store again"
+        )
 
 
 def _pack(name: str, arrays: Mapping[str, np.ndarray]) -> Packed:

@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int
 
 from data_pipeline.config import Config, ConfigError
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, check_fractions
 
 _SEED = 2**128
 _COUNTER = 2**32
@@ -63,10 +63,9 @@ class ChainSelection(Config):
     aligned_rows: int = 16
 
     def __post_init__(self) -> None:
-        if not 0 <= self.distillation_probability <= 1:
-            raise ConfigError(f"distillation_probability must be within 0..1, got {self.distillation_probability}")
-        if self.aligned_probability is not None and not 0 <= self.aligned_probability <= 1:
-            raise ConfigError(f"aligned_probability must be within 0..1, got {self.aligned_probability}")
+        check_fractions(self, "distillation_probability", error=ConfigError)
+        if self.aligned_probability is not None:
+            check_fractions(self, "aligned_probability", error=ConfigError)
         if self.aligned_rows < 2:
             raise ConfigError(f"aligned_rows must be at least 2: every alignment has 1, got {self.aligned_rows}")
         if self.max_resolution is not None and not self.max_resolution > 0:
@@ -84,8 +83,7 @@ class ChainSelection(Config):
 
 def acceptance(length: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
     """Probability with which a chain of this length is accepted (AlphaFold 2, Suppl. Sec. 1.2.5)."""
-    accepted: np.ndarray = np.clip(length, 256, 512) / 512
-    return accepted
+    return np.clip(length, 256, 512) / 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +101,7 @@ class _Lottery:
         return cls(chains=np.array(chains, np.int64), cumulative=np.cumsum(acceptance(length) / size))
 
     def probabilities(self) -> Float64[np.ndarray, "n"]:
-        weights: np.ndarray = np.diff(self.cumulative, prepend=0) / self.cumulative[-1]
-        return weights
+        return np.diff(self.cumulative, prepend=0) / self.cumulative[-1]
 
     def draw(self, rng: np.random.Generator) -> int:
         # A draw below 1 times the sum may round up to the sum itself.

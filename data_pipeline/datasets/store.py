@@ -22,7 +22,7 @@ from data_pipeline.datasets.records import Record
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
-from data_pipeline.files import replacing
+from data_pipeline.files import os_errors_named, replacing
 
 INDEX_FILE, DATABASE_FILE = "index.tsv", "features.lmdb"
 SHARD_CLUSTERS_FILE = "clusters.tsv"  # of a directory of shards: clusters over all of them
@@ -55,10 +55,10 @@ class FeatureStore:
             for entry in read_index(directory / INDEX_FILE):
                 first = shards.setdefault(entry.name, number)
                 if first != number:
-                    problem = (
-                        f"'{entry.name}' is also in {directories[first].name}; build the shards from one directory"
+                    raise InputError.at(
+                        directory / INDEX_FILE,
+                        f"'{entry.name}' is also in {directories[first].name}; build the shards from one directory",
                     )
-                    raise InputError.at(directory / INDEX_FILE, problem)
                 entries.append(entry)
         joined = Path(path) / SHARD_CLUSTERS_FILE
         if joined.is_file():
@@ -92,8 +92,10 @@ class FeatureStore:
             database = self._open[number] = open_database(self._databases[number])
         with database.record(self._keys[name]) as content:
             if content is None:
-                problem = f"'{name}' of the index is not in it; run `helixfold features` again to finish the store"
-                raise InputError.at(self._databases[number], problem)
+                raise InputError.at(
+                    self._databases[number],
+                    f"'{name}' of the index is not in it; run `helixfold features` again to finish the store",
+                )
             record = Record(content, f"{self._databases[number]}, chain '{name}'")
             if record.head.name != name:
                 raise InputError.at(
@@ -109,10 +111,8 @@ def store_directories(path: Path) -> tuple[Path, ...]:
     """The directories that a store consists of: itself, or all of its shards."""
     if (path / INDEX_FILE).is_file():
         return (path,)
-    try:
+    with os_errors_named(path, "cannot be read as a feature store"):
         names = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read as a feature store: {error.strerror}") from error
     found = [match for match in map(_SHARD.fullmatch, names) if match is not None]
     counts = {int(match[2]) for match in found}
     if not found:
@@ -129,12 +129,8 @@ def store_directories(path: Path) -> tuple[Path, ...]:
 
 def has_shards(path: Path) -> bool:
     """Whether a directory holds shards."""
-    try:
-        return any(_SHARD.fullmatch(name) for name in os.listdir(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+    with os_errors_named(path, "cannot be read"):
+        return path.is_dir() and any(_SHARD.fullmatch(name) for name in os.listdir(path))
 
 
 def shard_name(number: int, count: int) -> str:

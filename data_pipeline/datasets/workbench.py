@@ -14,9 +14,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.datasets.store import DATABASE_FILE, open_database, write_database
 from data_pipeline.errors import InputError
+from data_pipeline.files import os_errors_named
 
 WORK_DIRECTORY, LOCK_FILE = "work", ".lock"
 
@@ -25,17 +27,13 @@ _KEY_BYTES = 16
 
 def content_key(*parts: object) -> str:
     """The hash of a list of words and numbers (and lists of them), as 32 hexadecimal digits."""
-    text = json.dumps(parts, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=_KEY_BYTES).hexdigest()
+    return hashlib.blake2b(json.dumps(parts, separators=(",", ":")).encode(), digest_size=_KEY_BYTES).hexdigest()
 
 
 def file_digest(path: Path) -> str:
     """The hash of a file's content as it lies there; packed and unpacked files of equal text differ."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_KEY_BYTES)).hexdigest()
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read: {error.strerror or error}") from error
+    with os_errors_named(path, "cannot be read"), path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_KEY_BYTES)).hexdigest()
 
 
 class Workbench:
@@ -76,11 +74,9 @@ class Workbench:
             return len(self._packed(key) or b"")
 
     def pack(self, keys: list[str]) -> None:
-        """Make the database of these pieces and of no others; they must be finished."""
-        keys = sorted(keys)
-        if self._database is not None and not self._new(keys) and self._database.keys() == keys:
-            return
-        write_database(self._path, ((key, self.get(key) or b"") for key in keys), map(self.size, keys))
+        """Make the database of these pieces, in ascending order, and of no others; they must be finished."""
+        if self._database is None or self._database.keys() != keys or any(self._file(key).is_file() for key in keys):
+            write_database(self._path, ((key, self.get(key) or b"") for key in keys), map(self.size, keys))
 
     def clear(self) -> None:
         """Remove the work directory, when all is packed."""
@@ -90,9 +86,6 @@ class Workbench:
         """Remove what killed runs left half written."""
         for partial in (*self._work.glob("*/.*.partial"), *self._path.parent.glob(".*.partial")):
             partial.unlink(missing_ok=True)
-
-    def _new(self, keys: list[str]) -> bool:
-        return any(self._file(key).is_file() for key in keys)
 
     def _packed(self, key: str) -> bytes | None:
         if self._database is None:
@@ -109,7 +102,7 @@ def packed_json(values: object) -> bytes:
     return zlib.compress(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
 
 
-def unpacked_json(content: bytes) -> object:
+def unpacked_json(content: bytes) -> Any:
     """What `packed_json` packed; zlib's checksum finds damage, which is a `ValueError`."""
     try:
         return json.loads(zlib.decompress(content))
@@ -120,18 +113,18 @@ def unpacked_json(content: bytes) -> object:
 @contextmanager
 def locked(store: Path) -> Iterator[None]:
     """Keep other runs off a store; the system drops the lock when this process ends, however it ends."""
-    try:
+    with os_errors_named(store, "cannot be used as a feature store"):
         store.mkdir(parents=True, exist_ok=True)
         file = (store / LOCK_FILE).open("w")
-    except OSError as error:
-        raise InputError.at(store, f"cannot be used as a feature store: {error.strerror or error}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            problem = "another run is building this feature store; wait for it, or choose another --output"
-            raise InputError.at(store, problem) from error
+            raise InputError.at(
+                store, "another run is building this feature store; wait for it, or choose another --output"
+            ) from error
         except OSError as error:
-            problem = f"the directory cannot be locked: {os.strerror(error.errno or 0)}; build on another file system"
-            raise InputError.at(store, problem) from error
+            raise InputError.at(
+                store, f"the directory cannot be locked: {os.strerror(error.errno or 0)}; build on another file system"
+            ) from error
         yield

@@ -95,5 +95,4 @@ def ground_truth(aatype: Int[np.ndarray, "r"], labels: ChainLabels) -> GroundTru
 
 
 def _take_atoms(values: Num[np.ndarray, "r a *rest"], atoms: Int[np.ndarray, "r b"]) -> Num[np.ndarray, "r b *rest"]:
-    taken: np.ndarray = values[np.arange(len(values))[:, None], atoms]
-    return taken
+    return values[np.arange(len(values))[:, None], atoms]

@@ -46,10 +46,10 @@ class Features:
     def load(cls, path: str | PathLike[str]) -> "Features":
         """Read what `save` wrote; `InputError` says what is wrong with any other file."""
         names = [field.name for field in fields(cls)]
-        arrays = read_npz(path, problem=lambda outlines: _shape_problem(names, outlines))
-        problem = _problem(arrays)
+        arrays = read_npz(path, problem=lambda outlines: _advised(_shape_problem(names, outlines)))
+        problem = _advised(_problem(arrays))
         if problem is not None:
-            raise InputError.at(path, f"{problem}; make the features again")
+            raise InputError.at(path, problem)
         return cls(
             domain_name=str(arrays["domain_name"]),
             sequence=str(arrays["sequence"]),
@@ -58,19 +58,18 @@ class Features:
         )
 
 
+def _advised(problem: str | None) -> str | None:
+    return problem and f"{problem}; make the features again"
+
+
 def _shape_problem(names: Sequence[str], arrays: dict[str, np.ndarray]) -> str | None:
     """What makes arrays no features whatever they hold, or None."""
     missing = [name for name in names if name not in arrays]
     if missing:
-        return f"{', '.join(missing)} missing; make the features again"
+        return f"{', '.join(missing)} missing"
     unknown = [name for name in arrays if name not in names]
     if unknown:
-        return f"'{printable(unknown[0])}' is no feature; make the features again"
-    problem = _misshapen(arrays)
-    return problem and f"{problem}; make the features again"
-
-
-def _misshapen(arrays: dict[str, np.ndarray]) -> str | None:
+        return f"'{printable(unknown[0])}' is no feature"
     strings, numbers = ("domain_name", "sequence", "template_domain_names"), ("aatype", "msa")
     for name, ndim in zip((*strings, *numbers), (0, 0, 1, 1, 2), strict=True):
         array = arrays[name]

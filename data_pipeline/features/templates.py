@@ -53,23 +53,17 @@ def place_template(
 
 def stack_templates(templates: Sequence[PlacedTemplate], length: int) -> TemplateFeatures:
     """The features of a target of `length` residues with these templates, in this order."""
-    if not templates:
-        return no_templates(length)
     return TemplateFeatures(
-        template_domain_names=tuple(template.name for template in templates),
-        template_aatype=np.stack([template.aatype for template in templates]),
-        template_all_atom_positions=np.stack([template.positions for template in templates]),
-        template_all_atom_masks=np.stack([template.masks for template in templates]),
-        template_sum_probs=np.array([[template.sum_probs] for template in templates], np.float32),
+        template_domain_names=tuple(each.name for each in templates),
+        template_aatype=np.array([each.aatype for each in templates], np.int32).reshape(-1, length),
+        template_all_atom_positions=np.array([each.positions for each in templates], np.float32).reshape(
+            -1, length, 37, 3
+        ),
+        template_all_atom_masks=np.array([each.masks for each in templates], np.float32).reshape(-1, length, 37),
+        template_sum_probs=np.array([each.sum_probs for each in templates], np.float32).reshape(-1, 1),
     )
 
 
 def no_templates(length: int) -> TemplateFeatures:
     """The template features of a target of `length` residues for which there are no templates."""
-    return TemplateFeatures(
-        template_domain_names=(),
-        template_aatype=np.zeros((0, length), np.int32),
-        template_all_atom_positions=np.zeros((0, length, 37, 3), np.float32),
-        template_all_atom_masks=np.zeros((0, length, 37), np.float32),
-        template_sum_probs=np.zeros((0, 1), np.float32),
-    )
+    return stack_templates([], length)

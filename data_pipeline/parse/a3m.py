@@ -7,15 +7,15 @@ from os import PathLike
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError
 from data_pipeline.parse.rows import (
     COLUMN_LETTERS,
     MAX_ALIGNMENT_BYTES,
     Rows,
-    first_wrong_letter,
     row_limit,
     row_name,
     target_problem,
+    wrong_letter,
 )
 from data_pipeline.parse.text import MAX_LINE_BYTES, content_lines, read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
@@ -103,7 +103,10 @@ def checked_rows(
         text = record.text.translate(None, PADDING)
         row = text.translate(None, INSERT_LETTERS)
         if row.translate(None, COLUMN_LETTERS):
-            raise _illegal_letter(path, record)
+            allowed = COLUMN_LETTERS + INSERT_LETTERS + PADDING
+            raise wrong_letter(
+                path, record.body, allowed, record.name, "residue letter, gap ('-') or insertion (lower case)"
+            )
         if not length:
             problem = target_problem(row, query, inserted=len(text) != len(row))
             if problem is not None:
@@ -143,12 +146,3 @@ def records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[Recor
             raise InputError.at(path, problem, line=header[0], record=row_name(header[1]))
     if header is not None:
         yield Record(line=header[0], header=header[1], body=body)
-
-
-def _illegal_letter(path: str | PathLike[str], record: Record) -> InputError:
-    """The error for a row that is not made of residues, gaps and insertions."""
-    found = first_wrong_letter(record.body, COLUMN_LETTERS + INSERT_LETTERS + PADDING)
-    assert found is not None
-    line, column, letter = found
-    problem = f"'{printable(letter)}' is no residue letter, gap ('-') or insertion (lower case)"
-    return InputError.at(path, problem, line=line, column=column, record=record.name)

@@ -77,8 +77,9 @@ class Blocks:
             raise self._error(line, name, "the first block has no such sequence; was the file cut or edited?")
         elif name != self._names[self._position]:
             expected = printable(self._names[self._position].decode("utf-8", "replace"))
-            problem = f"'{expected}' should come here: each block has the sequences of the first, in their order"
-            raise self._error(line, name, problem)
+            raise self._error(
+                line, name, f"'{expected}' should come here: each block has the sequences of the first, in their order"
+            )
         if len(segment) != self._width:
             problem = f"the row has {len(segment)} columns in this block, the first row {self._width}"
             raise self._error(line, name, f"{problem}; was the file cut or edited?")
@@ -91,11 +92,9 @@ class Blocks:
 
     def alignment(self) -> Alignment:
         self._end_block()
-        if len(self._blocks) == 1:
-            letters, deletions = self._blocks[0]
-        else:
-            letters = np.concatenate([letters for letters, _ in self._blocks], axis=1)
-            deletions = np.concatenate([deletions for _, deletions in self._blocks], axis=1)
+        letters, deletions = (
+            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for parts in zip(*self._blocks, strict=True)
+        )
         names = tuple(name.decode("utf-8", "replace") for name in self._names)
         return Alignment(names=names, letters=letters, deletion_matrix=deletions)
 
@@ -115,7 +114,7 @@ class Blocks:
         """Turn the pending segments into letters and counts."""
         text = b"".join([segment for _, segment in self._pending]).translate(ALIGNED_TO_COLUMNS)
         if text.translate(None, COLUMN_LETTERS):
-            raise self._illegal_letter()
+            self._refuse_letters()
         assert self._columns is not None
         letters, inserted = self._columns.split(np.frombuffer(text, np.uint8).reshape(-1, self._width))
         if self._blocks:
@@ -147,15 +146,13 @@ class Blocks:
         if len(self._names) % 1024 == 0:
             check_memory(self._path, 2 * self._block_bytes + self._name_bytes, len(self._names))
 
-    def _illegal_letter(self) -> InputError:
-        for index, (line, segment) in enumerate(self._pending):
+    def _refuse_letters(self) -> None:
+        """Raise the error for the first of the pending segments that is not made of residues and gaps."""
+        names = self._names[self._position - len(self._pending) : self._position]
+        for name, (line, segment) in zip(names, self._pending, strict=True):
             wrong = segment.translate(ALIGNED_TO_COLUMNS).translate(None, COLUMN_LETTERS)
             if wrong:
-                name = self._names[self._position - len(self._pending) + index]
-                return self._error(
-                    line, name, f"'{printable(wrong[:1].decode('latin-1'))}' is no residue letter or gap"
-                )
-        raise AssertionError("no illegal letter")
+                raise self._error(line, name, f"'{printable(wrong[:1].decode('latin-1'))}' is no residue letter or gap")
 
     def _error(self, line: int, name: bytes, problem: str) -> InputError:
         return InputError.at(self._path, problem, line=line, record=name.decode("utf-8", "replace"))

@@ -71,10 +71,10 @@ class Category:
         """Values as they stand in the file, quotes included."""
         found = self._block.find_values(self._name + column)
         if len(found) not in {0, self._length}:
-            problem = (
-                f"{self._name}{column} has {len(found)} values, other columns {self._length}; was the file edited?"
+            raise InputError.at(
+                self._path,
+                f"{self._name}{column} has {len(found)} values, other columns {self._length}; was the file edited?",
             )
-            raise InputError.at(self._path, problem)
         values = list(islice(found, self._end)) or ["?"] * self._end
         return values if self._chosen is None else [values[row] for row in self._chosen]
 

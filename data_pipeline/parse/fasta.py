@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.rows import row_name
 from data_pipeline.parse.text import content_lines, read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
@@ -122,8 +123,9 @@ def file_key(name: str) -> str:
 def check_count(records: int, path: str | PathLike[str], line: int) -> None:
     """One more record must not be too many."""
     if records >= MAX_RECORDS:
-        problem = f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file"
-        raise InputError.at(path, problem, line=line)
+        raise InputError.at(
+            path, f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file", line=line
+        )
 
 
 def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:
@@ -143,16 +145,12 @@ def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[
             size += len(line)
             if size > MAX_RECORD_BYTES:
                 problem = f"the record goes on for more than {MAX_RECORD_BYTES:,} bytes; {_TOO_LONG}"
-                raise InputError.at(path, problem, line=header[0], record=_shown(header[1]))
+                raise InputError.at(path, problem, line=header[0], record=row_name(header[1]))
         elif line.strip():
             kind = "binary data" if b"\0" in line else "a sequence"
             raise InputError.at(path, f"{kind} before any '>name' header; is this a FASTA file?", line=number)
     if header is not None:
         yield *header, body
-
-
-def _shown(header: bytes) -> str:
-    return header.decode("utf-8", "replace").split(maxsplit=1)[0] if header.strip() else ""
 
 
 def _header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:

@@ -1,13 +1,13 @@
 """Reading the hits that hmmsearch writes (`-A`, Stockholm, or the same as a3m): which known chains match the target."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from os import PathLike
 
 import numpy as np
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.a3m import INSERT_LETTERS, Record, records
+from data_pipeline.parse.a3m import INSERT_LETTERS, records
 from data_pipeline.parse.hits import TemplateHit
 from data_pipeline.parse.rows import COLUMN_LETTERS
 from data_pipeline.parse.stockholm import stockholm_descriptions, stockholm_rows
@@ -33,14 +33,12 @@ def parse_hmmsearch(content: bytes, query: str, *, path: str | PathLike[str] = "
     return _hits(((name, descriptions.get(name, b""), row) for name, row in rows.items()), query, path)
 
 
-def _a3m_rows(content: bytes, path: str | PathLike[str]) -> Iterable[tuple[bytes, bytes, bytes]]:
-    def parts(record: Record) -> tuple[bytes, bytes, bytes]:
+def _a3m_rows(content: bytes, path: str | PathLike[str]) -> Iterator[tuple[bytes, bytes, bytes]]:
+    for index, record in enumerate(records(content_lines(content, path), path)):
         name, _, description = record.header.partition(b" ")
-        return name, description, record.text
-
-    found = map(parts, records(content_lines(content, path), path))
-    # Some writers put the target first; its header has no range of residues.
-    return (row for index, row in enumerate(found) if index or b"protein length:" in row[1])
+        # Some writers put the target first; its header has no range of residues.
+        if index or b"protein length:" in description:
+            yield name, description, record.text
 
 
 def _hits(rows: Iterable[tuple[bytes, bytes, bytes]], query: str, path: str | PathLike[str]) -> tuple[TemplateHit, ...]:

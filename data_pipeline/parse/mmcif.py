@@ -21,7 +21,6 @@ from data_pipeline.parse.atoms import (
 )
 from data_pipeline.parse.cif import Category, read_blocks
 from data_pipeline.parse.models import SAME_NAME, chains_of_model, entry_name
-from data_pipeline.parse.text import read_text_bytes
 from data_pipeline.structure import Chain, Structure
 
 MAX_MMCIF_BYTES = 2**27
@@ -51,11 +50,6 @@ class _Polymer:
     is_protein: bool
 
 
-def read_mmcif(path: str | PathLike[str]) -> Structure:
-    """The structure in a plain or gzip mmCIF file of at most `MAX_MMCIF_BYTES` (unpacked); see `parse_mmcif`."""
-    return parse_mmcif(read_text_bytes(path, MAX_MMCIF_BYTES), path=path)
-
-
 def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Structure:
     """The first model in the text of an mmCIF file; `path` names it in errors (all of them `InputError`).
 
@@ -68,17 +62,13 @@ def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Struc
         raise InputError.at(path, "there are no atoms (_atom_site.Cartn_x, _y, _z); give a file with coordinates")
     polymers = _polymers(block, path)
     stated = all(_has(block, f"label_{item}_id") for item in ("asym", "seq", "comp", "atom"))
-    if polymers and stated:
-        chains, skipped = _chains(block, polymers, path)
-    else:
-        chains, skipped = _chains_of_observed(block, path)
+    chains, skipped = _chains(block, polymers, path) if polymers and stated else _chains_of_observed(block, path)
     entry_ids = Category(block, "_entry.", "id", path).text("id")
-    methods = Category(block, "_exptl.", "method", path).text("method")
     return Structure(
         name=entry_name(entry_ids[0] if entry_ids else "", path),
         release_date=_release_date(block, path),
         resolution=_resolution(block, path),
-        method=",".join(method.lower() for method in methods),
+        method=",".join(method.lower() for method in Category(block, "_exptl.", "method", path).text("method")),
         chains=tuple(chains),
         skipped=skipped,
     )

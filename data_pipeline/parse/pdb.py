@@ -47,9 +47,8 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
         message = " ".join(str(error).split())
         raise InputError.at(path, f"not readable as PDB ({printable(message)}); was it edited?") from error
     chains, skipped = chains_of_model(model, path)
-    info = dict(model.info)
     return Structure(
-        name=entry_name(info.get("_entry.id", ""), path),
+        name=entry_name(dict(model.info).get("_entry.id", ""), path),
         release_date=_release_date(header),
         resolution=_resolution(header),
         method=_method(header),
@@ -79,8 +78,7 @@ def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
         record = content[start : start + 80].split(b"\n")[0]
         problem = _problem(record)
         if problem is not None:
-            line = content.count(b"\n", 0, start) + 1
-            raise InputError.at(path, f"{problem}; was the file edited?", line=line)
+            raise InputError.at(path, f"{problem}; was the file edited?", line=content.count(b"\n", 0, start) + 1)
     return int(starts[0])
 
 

@@ -1,13 +1,13 @@
 """What the readers of all alignment formats share: the target's own row, and rows that grow within bounds."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from os import PathLike
 
 import numpy as np
 from jaxtyping import Integer, UInt8
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 # Text is read line by line, so this only ends a gzip bomb's reading; memory has its own bound.
@@ -157,10 +157,11 @@ def row_name(header: bytes) -> str:
     return words[0].decode("utf-8", "replace") if words else ""
 
 
-def first_wrong_letter(lines: Sequence[tuple[int, bytes]], allowed: bytes) -> tuple[int, int, str] | None:
-    """Line number, column (from 1) and letter of the first that is not allowed, in numbered lines as they stand."""
-    for number, line in lines:
-        wrong = line.strip(b" \t\0").translate(None, allowed)
-        if wrong:
-            return number, line.index(wrong[:1]) + 1, wrong[:1].decode("latin-1")
-    return None
+def wrong_letter(
+    path: str | PathLike[str], lines: Iterable[tuple[int, bytes]], allowed: bytes, name: str, meaning: str
+) -> InputError:
+    """The error for a row that has a letter that is not allowed, in one of its numbered lines as they stand."""
+    number, line = next((number, line) for number, line in lines if line.strip(b" \t\0").translate(None, allowed))
+    wrong = line.strip(b" \t\0").translate(None, allowed)[:1]
+    problem = f"'{printable(wrong.decode('latin-1'))}' is no {meaning}"
+    return InputError.at(path, problem, line=number, column=line.index(wrong) + 1, record=name)

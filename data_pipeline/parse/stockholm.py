@@ -10,8 +10,8 @@ import numpy as np
 from data_pipeline.errors import InputError
 from data_pipeline.parse.a3m import Alignment, checked_rows
 from data_pipeline.parse.blocks import Blocks, sequence_lines
-from data_pipeline.parse.rows import GAP, MAX_ALIGNMENT_BYTES, row_limit, target_problem
-from data_pipeline.parse.text import content_lines, read_lines
+from data_pipeline.parse.rows import GAP, row_limit, target_problem
+from data_pipeline.parse.text import content_lines
 
 # What is changed as text is held whole: AlphaFold does this with at most 10,000 rows. Beyond it, room for Python's
 # own part of each line is counted.
@@ -21,11 +21,6 @@ MAX_EDITED_ROWS = 500_000
 MAX_EDITED_COLUMNS = 2_000_000
 
 _DOTS_TO_GAPS = bytes.maketrans(b".", b"-")
-
-
-def read_stockholm(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
-    """The alignment in a plain or gzip Stockholm file, read as a stream; see `parse_stockholm`."""
-    return stockholm_from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path=path, max_rows=max_rows)
 
 
 def parse_stockholm(
@@ -163,15 +158,13 @@ def stockholm_rows(
         parts[name].append(segment)
         size += len(segment) + _LINE_COST
         if size > MAX_EDITED_BYTES:
-            problem = f"its rows take more than {MAX_EDITED_BYTES >> 20} MiB; read fewer"
-            raise InputError.at(path, problem, line=line)
+            raise InputError.at(path, f"its rows take more than {MAX_EDITED_BYTES >> 20} MiB; read fewer", line=line)
     rows = {name: b"".join(parts.pop(name)) for name in list(parts)}
     if not rows:
         raise InputError.at(path, "there is no alignment row; a Stockholm file has lines of a name and a sequence")
     width = len(next(iter(rows.values())))
     if width > MAX_EDITED_COLUMNS:
-        problem = f"the rows have {width:,} columns, and at most {MAX_EDITED_COLUMNS:,} are allowed"
-        raise InputError.at(path, problem)
+        raise InputError.at(path, f"the rows have {width:,} columns, and at most {MAX_EDITED_COLUMNS:,} are allowed")
     for name, row in rows.items():
         if len(row) != width:
             problem = f"the row has {len(row)} columns, the first row {width}; was the file cut or edited?"

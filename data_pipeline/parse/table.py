@@ -44,8 +44,9 @@ def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRec
             if not any(cell.strip() for cell in row):
                 continue
             if len(row) != len(header):
-                problem = f"{len(row)} cells where the first line names {len(header)} columns"
-                raise InputError.at(path, problem, line=rows.line_num)
+                raise InputError.at(
+                    path, f"{len(row)} cells where the first line names {len(header)} columns", line=rows.line_num
+                )
             cells = dict(zip(header, row, strict=True))
             check_count(len(records), path, rows.line_num)
             record = _record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper())

@@ -3,11 +3,14 @@
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.errors import InputError
-from data_pipeline.files import unreadable_kind
+from data_pipeline.files import os_errors_named, require_file
 
 MAX_LINE_BYTES = 2**21
 
@@ -61,8 +64,9 @@ def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[
         begun.append(first)
         size += len(first)
         if size > MAX_LINE_BYTES:
-            problem = f"the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text file?"
-            raise InputError.at(path, problem, line=number)
+            raise InputError.at(
+                path, f"the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text file?", line=number
+            )
         if others:
             yield b"".join(begun)
             yield from others[:-1]
@@ -73,29 +77,28 @@ def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[
 
 def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
     """The file's content as it is, unpacked if it is gzip, piece by piece and at most `max_bytes` of it."""
+    require_file(path)
     size = 0
-    try:
-        if (problem := unreadable_kind(path)) is not None:
-            raise InputError.at(path, f"cannot be read: {problem}")
-        with Path(path).open("rb") as file:
-            packed = file.peek(2)[:2] == _GZIP_MAGIC
-            stream = gzip.GzipFile(fileobj=file) if packed else file
-            while chunk := stream.read(_CHUNK):
-                size += len(chunk)
-                if size > max_bytes:
-                    raise InputError.at(path, f"it holds more than {max_bytes:,} bytes of text, the most that is read")
-                if packed and size > _SURELY_FINE and size > _MAX_RATIO * file.tell():
-                    problem = f"it unpacks to more than {_MAX_RATIO} times its size, as no sequences or structures do"
-                    raise InputError.at(path, f"{problem}; is it a gzip bomb?")
-                yield chunk
-    except InputError:
-        raise
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError.at(path, "the gzip file is truncated or damaged; copy or fetch it again") from error
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # a NUL in the path itself
-        raise InputError.at(path, f"cannot be read: {error}") from error
+    with unpacked(path) as stream:
+        packed: Any = stream.fileobj if isinstance(stream, gzip.GzipFile) else None
+        while chunk := stream.read(_CHUNK):
+            size += len(chunk)
+            if size > max_bytes:
+                raise InputError.at(path, f"it holds more than {max_bytes:,} bytes of text, the most that is read")
+            if packed is not None and size > _SURELY_FINE and size > _MAX_RATIO * packed.tell():
+                problem = f"it unpacks to more than {_MAX_RATIO} times its size, as no sequences or structures do"
+                raise InputError.at(path, f"{problem}; is it a gzip bomb?")
+            yield chunk
+
+
+@contextmanager
+def unpacked(path: str | PathLike[str], what: str = "") -> Iterator[BufferedReader | gzip.GzipFile]:
+    """The file's content, unpacked if it is gzip; whatever goes wrong while it is open is an `InputError`."""
+    with os_errors_named(path, f"{what}cannot be read"), Path(path).open("rb") as file:
+        try:
+            yield gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP_MAGIC else file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError.at(path, "the gzip file is truncated or damaged; copy or fetch it again") from error
 
 
 def _utf16(path: str | PathLike[str]) -> InputError:

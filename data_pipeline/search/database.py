@@ -60,7 +60,8 @@ class DatabaseProfile:
 
 def database_files(database: AlignmentDatabase | TemplateDatabase) -> list[Path]:
     """The files a database consists of, as far as they exist."""
-    found = []
-    for path in database.paths:
-        found += [path] if path.is_file() else sorted(path.parent.glob(f"{path.name}*"))
-    return found
+    return [
+        file
+        for path in database.paths
+        for file in ([path] if path.is_file() else sorted(path.parent.glob(f"{path.name}*")))
+    ]

@@ -5,11 +5,10 @@ AlphaFold 2, Suppl. Sec. 1.2.2: HHblits 3 over BFD and Uniclust30 together.
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
-from data_pipeline.search.hhsuite import check_databases, database_arguments, database_identity, length_arguments
-from data_pipeline.search.process import program_version, run_program, working_directory, written_by
+from data_pipeline.errors import check_at_least
+from data_pipeline.search.hhsuite import HhsuiteSearch
 from data_pipeline.search.tool import FileFormat
 
 
@@ -30,9 +29,7 @@ class HhblitsOptions:
             raise ValueError(f"iterations must be between 1 and 8, got {self.iterations}")
         if not (math.isfinite(self.e_value) and 0 < self.e_value <= 1):
             raise ValueError(f"e_value must be above 0 and at most 1, got {self.e_value}")
-        for name in ("max_rows", "max_realigned", "max_prefiltered", "min_prefiltered"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_at_least(self, max_rows=1, max_realigned=1, max_prefiltered=1, min_prefiltered=1)
 
     def arguments(self) -> list[str]:
         """The command line of HHblits 3."""
@@ -43,33 +40,19 @@ class HhblitsOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hhblits:
+class Hhblits(HhsuiteSearch):
     """Searches hh-suite databases, all at once, for a sequence's relatives; the result is an a3m."""
 
     file_format: ClassVar[FileFormat] = "a3m"
 
-    program: Path
-    databases: tuple[Path, ...]  # prefixes
     options: HhblitsOptions = field(default_factory=HhblitsOptions)
-    cpus: int = 4
-    timeout: float | None = None  # seconds
-
-    def __post_init__(self) -> None:
-        if self.cpus < 1:
-            raise ValueError(f"cpus must be at least 1, got {self.cpus}")
-        check_databases(self.databases)
 
     def identity(self) -> str:
         """Tool, version, options and databases; equal lines give equal results."""
-        version = program_version(self.program)
-        return f"hhblits {version} {' '.join(self.options.arguments())} in {database_identity(self.databases)}"
+        return self.described("hhblits", self.options.arguments())
 
     def search(self, sequence: str) -> bytes:
         """The a3m of all relatives, the target first under the name "query"."""
-        with working_directory() as directory:
-            directory.joinpath("query.fasta").write_text(f">query\n{sequence}\n")
-            command = [self.program, *self.options.arguments(), *database_arguments(self.databases)]
-            command += ["-i", "query.fasta", "-oa3m", "hits.a3m", "-o", "hits.hhr"]
-            command += ["-v", "1", "-cpu", str(self.cpus), *length_arguments(len(sequence))]
-            run_program(command, timeout=self.timeout, directory=directory)
-            return written_by(self.program, directory / "hits.a3m")
+        query = f">query\n{sequence}\n".encode()
+        outputs = ("-oa3m", "hits.a3m", "-o", "hits.hhr")
+        return self.run("query.fasta", query, len(sequence), self.options.arguments(), outputs)

@@ -1,10 +1,15 @@
-"""Databases of hh-suite: six files with a common prefix, such as `bfd_..._opt` for `bfd_..._opt_a3m.ffdata`."""
+"""What HHblits and HHsearch have in common: how they are run, and the databases that they search.
 
+A database is six files with a common prefix, such as `bfd_..._opt` for `bfd_..._opt_a3m.ffdata`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, check_at_least
+from data_pipeline.search.process import program_version, run_program, working_directory, written_by
 
-PACKAGE = "hhsuite (HH-suite 3)"
 # hhsearch and hhblits crash or fail without the first two; profiles that are not in `_hhm` they compute.
 _PARTS = ("_a3m", "_cs219", "_hhm")
 _NEEDED_PARTS = _PARTS[:2]
@@ -24,20 +29,40 @@ def check_databases(prefixes: tuple[Path, ...]) -> None:
                     raise InputError.at(path, f"there is no such file of the hh-suite database; {advice}")
 
 
-def database_arguments(prefixes: tuple[Path, ...]) -> list[str | Path]:
-    """The databases as hhblits and hhsearch take them."""
-    return [word for prefix in prefixes for word in ("-d", prefix.absolute())]
+@dataclass(frozen=True, kw_only=True)
+class HhsuiteSearch:
+    """A program of hh-suite with the databases that it searches, all at once."""
 
+    program: Path
+    databases: tuple[Path, ...]  # prefixes
+    cpus: int = 4
+    timeout: float | None = None  # seconds
 
-def length_arguments(residues: int) -> list[str | Path]:
-    """What a target of this length needs, so that it is not cut."""
-    columns = residues + 3  # two are used at the ends, and the last one is lost
-    return ["-maxres", str(columns)] if columns > _MAX_COLUMNS else []
+    def __post_init__(self) -> None:
+        check_at_least(self, cpus=1)
+        check_databases(self.databases)
 
+    def described(self, tool: str, arguments: Sequence[str]) -> str:
+        """Tool, version, options and databases by name and size, not by folder, which another machine has elsewhere."""
+        databases = " ".join(f"{prefix.name}:{_size(prefix)}" for prefix in self.databases)
+        return f"{tool} {program_version(self.program)} {' '.join(arguments)} in {databases}"
 
-def database_identity(prefixes: tuple[Path, ...]) -> str:
-    """Names and sizes, not folders: the same database may lie elsewhere on another machine."""
-    return " ".join(f"{prefix.name}:{_size(prefix)}" for prefix in prefixes)
+    def run(
+        self, query_file: str, query: bytes, columns: int, arguments: Sequence[str], outputs: Sequence[str]
+    ) -> bytes:
+        """The first of the output files after a search with a query of so many columns, of which none is cut.
+
+        `outputs` are options that name output files, and these names.
+        """
+        columns += 3  # two are used at the ends, and the last one is lost
+        length = ["-maxres", str(columns)] if columns > _MAX_COLUMNS else []
+        databases: list[str | Path] = [word for prefix in self.databases for word in ("-d", prefix.absolute())]
+        with working_directory() as directory:
+            directory.joinpath(query_file).write_bytes(query)
+            command = [self.program, *arguments, *databases, "-i", query_file, *outputs]
+            command += ["-v", "1", "-cpu", str(self.cpus), *length]
+            run_program(command, timeout=self.timeout, directory=directory)
+            return written_by(self.program, directory / outputs[1])
 
 
 def _size(prefix: Path) -> int:

@@ -1,7 +1,7 @@
 """Finding chains of known structure with hmmbuild and hmmsearch: in this process, or with HMMER's programs."""
 
 import io
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,10 +15,12 @@ from data_pipeline.search.process import program_version, run_program, working_d
 from data_pipeline.search.profile_search import (
     AMINO,
     PYHMMER_VERSION,
+    HmmerSearch,
     ProteinProfile,
     Thresholds,
     available_cpus,
-    check_cpus,
+    check_positive,
+    program_options,
     search_profiles,
     stockholm,
 )
@@ -27,7 +29,6 @@ from data_pipeline.search.sequences import (
     has_nucleic_acids,
     is_gzip,
     read_pieces,
-    require_database,
     without_nucleic_acids,
 )
 from data_pipeline.search.tool import FileFormat
@@ -49,47 +50,35 @@ class HmmsearchOptions:
     filter_f3: float = 0.1  # and the Forward filter
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a positive number, got {value}")
+        check_positive(vars(self))
+
+    def thresholds(self) -> Thresholds:
+        """The same by HMMER's own names."""
+        return {
+            "F1": self.filter_f1,
+            "F2": self.filter_f2,
+            "F3": self.filter_f3,
+            "E": self.e_value,
+            "domE": self.domain_e_value,
+            "incE": self.inclusion_e_value,
+            "incdomE": self.domain_inclusion_e_value,
+        }
 
     def arguments(self) -> list[str]:
         """The same as options of the program."""
-        return [
-            *("--F1", repr(self.filter_f1), "--F2", repr(self.filter_f2), "--F3", repr(self.filter_f3)),
-            *("-E", repr(self.e_value), "--domE", repr(self.domain_e_value)),
-            *("--incE", repr(self.inclusion_e_value), "--incdomE", repr(self.domain_inclusion_e_value)),
-        ]
-
-    def thresholds(self) -> Thresholds:
-        """The same for the search in this process."""
-        return Thresholds(
-            e_value=self.e_value,
-            domain_e_value=self.domain_e_value,
-            inclusion_e_value=self.inclusion_e_value,
-            domain_inclusion_e_value=self.domain_inclusion_e_value,
-            filters=(self.filter_f1, self.filter_f2, self.filter_f3),
-        )
+        return program_options(self.thresholds())
 
 
 @dataclass(frozen=True)
-class InProcessHmmsearch:
+class InProcessHmmsearch(HmmerSearch):
     """hmmbuild and hmmsearch without the programs; the database is streamed, and the hits are those of the programs.
 
     Chains of nucleic acids (`mol:na` in pdb_seqres) are left out, as in the file that AlphaFold's scripts make.
     """
 
     input_format: ClassVar[FileFormat] = "sto"
-    file_format: ClassVar[FileFormat] = "sto"
 
-    database: Path  # FASTA, plain or gzip
     options: HmmsearchOptions
-    _: KW_ONLY
-    cpus: int | None = None  # threads; None: as many as there are processors
-
-    def __post_init__(self) -> None:
-        check_cpus(self.cpus)
-        require_database(self.database)
 
     def identity(self) -> str:
         """One line for what determines the result: version, options and database."""
@@ -116,23 +105,15 @@ class InProcessHmmsearch:
 
 
 @dataclass(frozen=True)
-class HmmsearchProgram:
+class HmmsearchProgram(HmmerSearch):
     """HMMER's hmmbuild and hmmsearch, for where they are installed."""
 
     input_format: ClassVar[FileFormat] = "sto"
-    file_format: ClassVar[FileFormat] = "sto"
 
-    database: Path  # FASTA, plain or gzip
     options: HmmsearchOptions
     program: Path
     hmmbuild: Path
-    _: KW_ONLY
-    cpus: int | None = None  # threads; None: as many as there are processors
-    timeout: float | None = None  # seconds for each of the two programs
-
-    def __post_init__(self) -> None:
-        check_cpus(self.cpus)
-        require_database(self.database)
+    timeout: float | None = field(default=None, kw_only=True)  # seconds for each of the two programs
 
     def identity(self) -> str:
         """One line for what determines the result: versions, options and database."""

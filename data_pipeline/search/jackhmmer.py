@@ -1,31 +1,31 @@
 """Finding a target's relatives in a FASTA database with jackhmmer: in this process, or with HMMER's program."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from pyhmmer.easel import AA, DigitalMSA, KeyHash, TextSequence
 from pyhmmer.plan7 import Background, Builder, Trace
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, check_at_least
 from data_pipeline.parse.fasta import check_letters
 from data_pipeline.search.process import program_version, run_program, working_directory, written_by
 from data_pipeline.search.profile_search import (
     AMINO,
     PYHMMER_VERSION,
     Hits,
+    HmmerSearch,
     ProteinProfile,
     Thresholds,
     available_cpus,
-    check_cpus,
+    check_positive,
+    program_options,
     search_profiles,
     stockholm,
 )
-from data_pipeline.search.sequences import database_identity, is_gzip, require_database
-from data_pipeline.search.tool import FileFormat
+from data_pipeline.search.sequences import database_identity, is_gzip
 
-_DOMAIN_E_VALUE, _DOMAIN_INCLUSION_E_VALUE = 10.0, 1e-3  # jackhmmer's own, which AlphaFold leaves
+_DOMAIN_E_VALUES = {"domE": 10.0, "incdomE": 1e-3}  # jackhmmer's own, which AlphaFold leaves
 _NAME = "query"  # of the target's row, as in AlphaFold's files
 
 
@@ -42,31 +42,23 @@ class JackhmmerOptions:
     z_value: float | None = None  # sequences that E-values are computed for; None: those in the database
 
     def __post_init__(self) -> None:
-        if self.iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {self.iterations}")
-        for name in ("e_value", "inclusion_e_value", "filter_f1", "filter_f2", "filter_f3", "z_value"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a positive number, got {value}")
+        check_at_least(self, iterations=1)
+        check_positive(vars(self))
+
+    def thresholds(self) -> Thresholds:
+        """The same by HMMER's own names."""
+        return {
+            "E": self.e_value,
+            "incE": self.inclusion_e_value,
+            "F1": self.filter_f1,
+            "F2": self.filter_f2,
+            "F3": self.filter_f3,
+            **({} if self.z_value is None else {"Z": self.z_value}),
+        }
 
     def arguments(self) -> list[str]:
         """The same as options of the program."""
-        limit = [] if self.z_value is None else ["-Z", repr(self.z_value)]
-        return [
-            *("-N", str(self.iterations), "-E", repr(self.e_value), "--incE", repr(self.inclusion_e_value)),
-            *("--F1", repr(self.filter_f1), "--F2", repr(self.filter_f2), "--F3", repr(self.filter_f3), *limit),
-        ]
-
-    def thresholds(self) -> Thresholds:
-        """The same for the search in this process."""
-        return Thresholds(
-            e_value=self.e_value,
-            domain_e_value=_DOMAIN_E_VALUE,
-            inclusion_e_value=self.inclusion_e_value,
-            domain_inclusion_e_value=_DOMAIN_INCLUSION_E_VALUE,
-            filters=(self.filter_f1, self.filter_f2, self.filter_f3),
-            z_value=self.z_value,
-        )
+        return ["-N", str(self.iterations), *program_options(self.thresholds())]
 
 
 class _Search:
@@ -81,10 +73,9 @@ class _Search:
         self.converged = False
 
     def profile(self) -> ProteinProfile:
-        background = Background(AMINO)
         if self.alignment is None:
-            return self._builder.build(self._target, background)[0]
-        return self._builder.build_msa(self.alignment, background)[0]
+            return self._builder.build(self._target, Background(AMINO))[0]
+        return self._builder.build_msa(self.alignment, Background(AMINO))[0]
 
     def take(self, hits: Hits, iteration: int) -> None:
         new = hits.compare_ranking(self._ranking)
@@ -103,19 +94,10 @@ class _Search:
 
 
 @dataclass(frozen=True)
-class InProcessJackhmmer:
+class InProcessJackhmmer(HmmerSearch):
     """jackhmmer without its program; the database is streamed, and the rows found are those of the program."""
 
-    file_format: ClassVar[FileFormat] = "sto"
-
-    database: Path  # FASTA, plain or gzip
     options: JackhmmerOptions
-    _: KW_ONLY
-    cpus: int | None = None  # threads; None: as many as there are processors
-
-    def __post_init__(self) -> None:
-        check_cpus(self.cpus)
-        require_database(self.database)
 
     def identity(self) -> str:
         """One line for what determines the result: version, options and database."""
@@ -131,12 +113,13 @@ class InProcessJackhmmer:
         for sequence in sequences:
             _check_target(sequence)
         searches = [_Search(sequence) for sequence in sequences]
+        thresholds = {**_DOMAIN_E_VALUES, **self.options.thresholds()}
         for iteration in range(1, self.options.iterations + 1):
             active = [search for search in searches if not search.converged]
             if not active:
                 break
             profiles = [search.profile() for search in active]
-            results = search_profiles(profiles, self.database, self.options.thresholds(), cpus=self.cpus)
+            results = search_profiles(profiles, self.database, thresholds, cpus=self.cpus)
             for search, hits in zip(active, results, strict=True):
                 search.take(hits, iteration)
         author = f"jackhmmer (pyhmmer {PYHMMER_VERSION})"
@@ -144,24 +127,19 @@ class InProcessJackhmmer:
 
 
 @dataclass(frozen=True)
-class JackhmmerProgram:
-    """HMMER's jackhmmer, for where it is installed."""
+class JackhmmerProgram(HmmerSearch):
+    """HMMER's jackhmmer, for where it is installed; it reads no gzip files."""
 
-    file_format: ClassVar[FileFormat] = "sto"
-
-    database: Path  # FASTA, plain
     options: JackhmmerOptions
     program: Path
-    _: KW_ONLY
-    cpus: int | None = None  # threads; None: as many as there are processors
-    timeout: float | None = None  # seconds for one target
+    timeout: float | None = field(default=None, kw_only=True)  # seconds for one target
 
     def __post_init__(self) -> None:
-        check_cpus(self.cpus)
-        require_database(self.database)
+        super().__post_init__()
         if is_gzip(self.database):
-            problem = "the jackhmmer program reads no gzip files; unpack it, or search in process"
-            raise InputError.at(self.database, problem)
+            raise InputError.at(
+                self.database, "the jackhmmer program reads no gzip files; unpack it, or search in process"
+            )
 
     def identity(self) -> str:
         """One line for what determines the result: version, options and database."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.errors import InputError, SearchError, check_at_least
 from data_pipeline.search.process import program_version, require_program, run_program, working_directory, written_by
 from data_pipeline.search.tool import FileFormat
 
@@ -45,8 +45,7 @@ class MmseqsOptions:
             raise ValueError(f"iterations must be between 1 and 10, got {self.iterations}")
         if not (math.isfinite(self.e_value) and self.e_value > 0):
             raise ValueError(f"e_value must be above 0, got {self.e_value}")
-        if self.max_hits < 1:
-            raise ValueError(f"max_hits must be at least 1, got {self.max_hits}")
+        check_at_least(self, max_hits=1)
 
     def arguments(self) -> list[str]:
         """The command line of `mmseqs search`."""
@@ -68,8 +67,7 @@ class Mmseqs:
     timeout: float | None = None  # seconds, for each step
 
     def __post_init__(self) -> None:
-        if self.cpus < 1:
-            raise ValueError(f"cpus must be at least 1, got {self.cpus}")
+        check_at_least(self, cpus=1)
         if not self.database.is_file():
             raise InputError.at(self.database, "there is no such database; name a FASTA file or what createdb made")
         if _is_made(self.database) and _kind(self.database) != _SEQUENCES:
@@ -128,8 +126,7 @@ def _is_made(database: Path) -> bool:
 
 
 def _kind(database: Path) -> int:
-    content = database.with_name(f"{database.name}.dbtype").read_bytes()
-    return int.from_bytes(content[:4], "little") & _TYPE_BITS
+    return int.from_bytes(database.with_name(f"{database.name}.dbtype").read_bytes()[:4], "little") & _TYPE_BITS
 
 
 def _with_own_query(content: bytes, sequence: str) -> bytes:

@@ -96,8 +96,12 @@ def plan_searches(
 def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> SequenceSearch:
     where = f"database '{database.name}'"
     if database.tool == "hhblits":
-        options = _options(HhblitsOptions, database.options, where)
-        return Hhblits(program=_program("hhblits"), databases=database.paths, options=options, cpus=cpus)
+        return Hhblits(
+            program=_program("hhblits"),
+            databases=database.paths,
+            options=_options(HhblitsOptions, database.options, where),
+            cpus=cpus,
+        )
     (path,) = database.paths
     if database.tool == "mmseqs":
         return Mmseqs(
@@ -114,12 +118,14 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> Sequ
 
 
 def _template_step(database: TemplateDatabase, cpus: int, latest: date | None) -> TemplateStep:
-    obsolete = None if database.obsolete is None else read_obsolete(database.obsolete)
-    dates = None if database.release_dates is None else read_release_dates(database.release_dates)
     return TemplateStep(
         result_file=database.result_file,
         tool=_template_tool(database, cpus),
-        source=StructureSource(database.structures, obsolete=obsolete, release_dates=dates),
+        source=StructureSource(
+            database.structures,
+            obsolete=None if database.obsolete is None else read_obsolete(database.obsolete),
+            release_dates=None if database.release_dates is None else read_release_dates(database.release_dates),
+        ),
         options=TemplateOptions(latest_release=latest or database.latest_release),
     )
 
@@ -127,8 +133,12 @@ def _template_step(database: TemplateDatabase, cpus: int, latest: date | None) -
 def _template_tool(database: TemplateDatabase, cpus: int) -> TemplateSearch:
     where = "[templates]"
     if database.tool == "hhsearch":
-        options = _options(HhsearchOptions, database.options, where)
-        return Hhsearch(program=_program("hhsearch"), databases=database.paths, options=options, cpus=cpus)
+        return Hhsearch(
+            program=_program("hhsearch"),
+            databases=database.paths,
+            options=_options(HhsearchOptions, database.options, where),
+            cpus=cpus,
+        )
     (path,) = database.paths
     hmmsearch = _options(HmmsearchOptions, database.options, where)
     if database.engine == "program":

@@ -6,12 +6,12 @@ the time limit, an error here, Ctrl-C), every process of that group is killed an
 
 import os
 import re
-import selectors
 import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,12 +20,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
-from data_pipeline.errors import InputError, SearchError, printable
+from data_pipeline.errors import InputError, SearchError, error_reason, printable
 
 _KEPT_BYTES = 2**16  # of each stream: its end
 _CHUNK_BYTES = 2**16
 _SHOWN_CHARACTERS = 400  # of a stream or a command, in an error
-_POLL_SECONDS = 0.05  # how soon the end of a program is seen whose children hold its streams open
+_LAST_OUTPUT_SECONDS = 0.5  # for the end of its streams, which a child outside its group may hold open
 _VERSION_SECONDS = 60.0
 _REMOVAL_ATTEMPTS, _REMOVAL_PAUSE = 40, 0.05
 # What programs need to start, to find their libraries and hh-suite's data; the rest of the environment is not theirs.
@@ -38,22 +38,6 @@ class Finished:
 
     stdout: bytes  # at most the last 64 KiB
     stderr: bytes  # at most the last 64 KiB
-    seconds: float
-
-
-class _Tail:
-    """The last bytes of a stream, however long it is."""
-
-    def __init__(self) -> None:
-        self._kept = bytearray()
-
-    def add(self, chunk: bytes) -> None:
-        self._kept += chunk
-        if len(self._kept) > 2 * _KEPT_BYTES:
-            del self._kept[:-_KEPT_BYTES]
-
-    def content(self) -> bytes:
-        return bytes(self._kept[-_KEPT_BYTES:])
 
 
 def run_program(command: Sequence[str | Path], *, timeout: float | None, directory: Path) -> Finished:
@@ -65,12 +49,10 @@ def run_program(command: Sequence[str | Path], *, timeout: float | None, directo
     words = [str(word) for word in command]
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     environment |= {"LC_ALL": "C", "TMPDIR": str(directory)}
-    stdout, stderr = _Tail(), _Tail()
-    ended = False
-    start = time.monotonic()
     try:
         process = subprocess.Popen(
             words,
+            bufsize=0,
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -79,24 +61,27 @@ def run_program(command: Sequence[str | Path], *, timeout: float | None, directo
             start_new_session=True,
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = error_reason(error)
         raise SearchError(f"{_name(words)} cannot be started: {reason}; command: {_shown_command(words)}") from error
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        deadline = None if timeout is None else start + timeout
-        ended = _follow(process, {process.stdout: stdout, process.stderr: stderr}, deadline)
-    finally:
-        _end(process)
+    tails = (bytearray(), bytearray())
+    streams = zip((process.stdout, process.stderr), tails, strict=True)
+    readers = [threading.Thread(target=_keep_end, args=stream, daemon=True) for stream in streams]
     problem = None
-    if not ended:
-        problem = f"did not finish within {timeout:g} s and was stopped"
-    elif process.returncode != 0:
-        problem = _ending(process.returncode)
+    with process:
+        try:
+            for reader in readers:
+                reader.start()
+            if process.wait(timeout) != 0:
+                problem = _ending(process.returncode)
+        except subprocess.TimeoutExpired:
+            problem = f"did not finish within {timeout:g} s and was stopped"
+        finally:
+            _kill(process, readers)
+    stdout, stderr = map(bytes, tails)
     if problem is not None:
-        printed = _shown_end(stderr.content()) or _shown_end(stdout.content()) or "(nothing)"
+        printed = _shown_end(stderr) or _shown_end(stdout) or "(nothing)"
         raise SearchError(f"{_name(words)} {problem}; it printed: {printed}; command: {_shown_command(words)}")
-    return Finished(stdout=stdout.content(), stderr=stderr.content(), seconds=time.monotonic() - start)
+    return Finished(stdout=stdout, stderr=stderr)
 
 
 def written_by(program: Path, path: Path) -> bytes:
@@ -110,58 +95,22 @@ def written_by(program: Path, path: Path) -> bytes:
     return content
 
 
-def _follow(process: subprocess.Popen[bytes], tails: dict[IO[bytes], _Tail], deadline: float | None) -> bool:
-    """Read what the program prints until it ends (True) or its time is over (False)."""
-    with selectors.DefaultSelector() as selector:
-        for stream, tail in tails.items():
-            os.set_blocking(stream.fileno(), False)
-            selector.register(stream, selectors.EVENT_READ, tail)
-        while process.poll() is None:
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                _drain(tails)
-                return False
-            if not selector.get_map():  # it closed its streams: nothing is left but to wait
-                try:
-                    process.wait(remaining)
-                except subprocess.TimeoutExpired:
-                    return False
-                return True
-            pause = _POLL_SECONDS if remaining is None else min(_POLL_SECONDS, remaining)
-            for key, _ in selector.select(pause):
-                if not _read(key.fd, key.data):
-                    selector.unregister(key.fileobj)
-    _drain(tails)
-    return True
+def _keep_end(stream: IO[bytes], tail: bytearray) -> None:
+    """Read what a program prints, however much it is; only the last bytes stay in `tail`."""
+    with suppress(OSError, ValueError):  # it was closed, because a child outside the group still holds it open
+        while chunk := stream.read(_CHUNK_BYTES):
+            tail += chunk
+            del tail[:-_KEPT_BYTES]
 
 
-def _read(stream: int, tail: _Tail) -> int:
-    """Move what is there now, at most one chunk, to the tail; 0 at the stream's end or when there is nothing."""
-    try:
-        chunk = os.read(stream, _CHUNK_BYTES)
-    except BlockingIOError:
-        return 0
-    tail.add(chunk)
-    return len(chunk)
-
-
-def _drain(tails: dict[IO[bytes], _Tail]) -> None:
-    """Read what is still in the pipes, but not what a surviving child goes on to write for ever."""
-    for stream, tail in tails.items():
-        size = 0
-        while size < 2 * _KEPT_BYTES and (got := _read(stream.fileno(), tail)):
-            size += got
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill every process of the program's group and reap the program."""
+def _kill(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
+    """Kill every process of the program's group, reap the program and wait for the last that was printed."""
     # A group keeps its number from being used again while it has members. macOS forbids to signal one of zombies only.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
+    for reader in readers:
+        reader.join(_LAST_OUTPUT_SECONDS)
 
 
 def _ending(returncode: int) -> str:

@@ -3,19 +3,20 @@
 import io
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from pyhmmer.easel import AA, MSA, Alphabet, SequenceFile
 from pyhmmer.plan7 import HMM, OptimizedProfile, Pipeline, Profile, TopHits
 
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.search.process import working_directory
-from data_pipeline.search.sequences import MAX_TARGET_RESIDUES, Piece, longest_record, read_pieces
+from data_pipeline.search.sequences import MAX_TARGET_RESIDUES, Piece, longest_record, read_pieces, require_database
+from data_pipeline.search.tool import FileFormat
 
 AMINO = Alphabet.amino()
 PYHMMER_VERSION = version("pyhmmer")
@@ -25,16 +26,36 @@ ProteinProfile: TypeAlias = "HMM[AA]"
 Hits: TypeAlias = "TopHits[HMM[AA] | Profile[AA] | OptimizedProfile[AA]]"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Thresholds:
-    """What HMMER's pipeline lets pass, and what of it enters the alignment ("included")."""
+# What HMMER's pipeline lets pass, and what of it enters the alignment ("included"), by the names that HMMER's programs
+# and pyhmmer have for it: E, domE, incE, incdomE; F1, F2, F3; Z.
+Thresholds: TypeAlias = Mapping[str, Any]
 
-    e_value: float
-    domain_e_value: float
-    inclusion_e_value: float
-    domain_inclusion_e_value: float
-    filters: tuple[float, float, float]  # P-values of the MSV, Viterbi and Forward filters: F1, F2, F3
-    z_value: float | None = None  # sequences that E-values are computed for; None: those in the database
+
+@dataclass(frozen=True)
+class HmmerSearch:
+    """A database that is searched with HMMER, in this process or by a program; the result is a Stockholm alignment."""
+
+    file_format: ClassVar[FileFormat] = "sto"
+
+    database: Path  # FASTA, plain or gzip
+    cpus: int | None = field(default=None, kw_only=True)  # threads; None: as many as there are processors
+
+    def __post_init__(self) -> None:
+        if self.cpus is not None and self.cpus < 1:
+            raise ValueError(f"cpus must be at least 1, or None for all processors, got {self.cpus}")
+        require_database(self.database)
+
+
+def check_positive(options: Mapping[str, float | None]) -> None:
+    """Raise `ValueError` for the first of the options that is given and not a positive number."""
+    for name, value in options.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"{name} must be a positive number, got {value}")
+
+
+def program_options(thresholds: Thresholds) -> list[str]:
+    """Thresholds as options of HMMER's programs."""
+    return [word for name, value in thresholds.items() for word in ("-" * min(2, len(name)) + name, repr(value))]
 
 
 class _MergedHits:
@@ -111,12 +132,6 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def check_cpus(cpus: int | None) -> None:
-    """A `ValueError` for a number of threads that makes no sense."""
-    if cpus is not None and cpus < 1:
-        raise ValueError(f"cpus must be at least 1, or None for all processors, got {cpus}")
-
-
 def stockholm(alignment: MSA, author: str) -> bytes:
     """The alignment as HMMER's programs write it."""
     alignment.author = author
@@ -135,24 +150,15 @@ def _search_piece(
         path.write_bytes(piece.content)
         for profile in profiles:
             # A pipeline of its own: it counts the sequences, and holds the profile that it adapts to their lengths.
-            pipeline = Pipeline(
-                AMINO,
-                E=thresholds.e_value,
-                domE=thresholds.domain_e_value,
-                incE=thresholds.inclusion_e_value,
-                incdomE=thresholds.domain_inclusion_e_value,
-                F1=thresholds.filters[0],
-                F2=thresholds.filters[1],
-                F3=thresholds.filters[2],
-                Z=thresholds.z_value,
-            )
+            pipeline = Pipeline(AMINO, **thresholds)
             with SequenceFile(str(path), format="fasta", digital=True, alphabet=AMINO) as targets:
                 hits.append(pipeline.search_hmm(profile, targets))
     except ValueError as error:
         raise _refused(database, piece, error) from error
     except OSError as error:
-        problem = f"a temporary file cannot be written and read: {error}; set TMPDIR to a folder with space"
-        raise SearchError(problem) from error
+        raise SearchError(
+            f"a temporary file cannot be written and read: {error}; set TMPDIR to a folder with space"
+        ) from error
     finally:
         path.unlink(missing_ok=True)
     return hits

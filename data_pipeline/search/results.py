@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,14 @@ class ResultFiles:
             return None
         content = read_text_bytes(path, MAX_RESULT_BYTES)
         return content if known == _entry(identity, query, content) else None
+
+    def find_or_make(self, file: str, identity: str, query: bytes, search: Callable[[], bytes]) -> bytes:
+        """The content of `file`, which is kept if it had to be searched for."""
+        content = self.find(file, identity, query)
+        if content is None:
+            content = search()
+            self.keep(file, identity, query, content)
+        return content
 
     def keep(self, file: str, identity: str, query: bytes, content: bytes) -> None:
         """Write a search's result as `file`, and what search it was into the record."""

@@ -2,20 +2,21 @@
 
 import gzip
 import re
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import BufferedIOBase
+from operator import itemgetter
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import os_errors_named
+from data_pipeline.parse.rows import row_name
+from data_pipeline.parse.text import unpacked
 
 PIECE_BYTES = 2**20
 MAX_RECORD_BYTES = 2**24
 MAX_TARGET_RESIDUES = 100_000  # HMMER's own limit for one database sequence
 
-_GZIP_MAGIC = b"\x1f\x8b"
+_DATABASE = "the database "  # in errors
 _HEADER = re.compile(rb">[^\n]*")
 _NAMELESS = re.compile(rb">[ \t\r]*(?:\n|\Z)")
 _LETTERS = b"ACDEFGHIKLMNPQRSTVWYBJOUXZ*"
@@ -34,16 +35,14 @@ class Piece:
 
 def database_identity(path: Path) -> str:
     """A database in one line; it changes with the file, and costs nothing however large that is."""
-    try:
+    with os_errors_named(path, f"{_DATABASE}cannot be read"):
         status = path.stat()
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
     return f"{printable(path.name)} {status.st_size} bytes of {status.st_mtime_ns}"
 
 
 def require_database(path: Path) -> None:
     """An `InputError` unless there is such a file and it begins as FASTA does."""
-    with _opened(path) as stream:
+    with unpacked(path, _DATABASE) as stream:
         start = stream.read(PIECE_BYTES).lstrip()
     if not start:
         raise InputError.at(path, "the database holds no sequence; was it unpacked or downloaded to the end?")
@@ -53,7 +52,7 @@ def require_database(path: Path) -> None:
 
 def is_gzip(path: Path) -> bool:
     """Whether the file is packed, which not every program can read."""
-    with _opened(path) as stream:
+    with unpacked(path, _DATABASE) as stream:
         return isinstance(stream, gzip.GzipFile)
 
 
@@ -64,7 +63,7 @@ def read_pieces(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
     `InputError` with line and record.
     """
     line, rest = 1, b""
-    with _opened(path) as stream:
+    with unpacked(path, _DATABASE) as stream:
         while chunk := stream.read(piece_bytes):
             content = rest + chunk
             end = content.rfind(b"\n>") + 1
@@ -74,15 +73,11 @@ def read_pieces(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
                     raise InputError.at(path, problem, line=line)
                 rest = content
                 continue
-            piece = Piece(content=content[:end], line=line)
-            _check(path, piece)
-            yield piece
-            line += piece.content.count(b"\n")
+            yield _checked(path, Piece(content=content[:end], line=line))
+            line += content.count(b"\n", 0, end)
             rest = content[end:]
     if rest.strip():
-        piece = Piece(content=rest, line=line)
-        _check(path, piece)
-        yield piece
+        yield _checked(path, Piece(content=rest, line=line))
 
 
 def has_nucleic_acids(path: Path) -> bool:
@@ -101,44 +96,17 @@ def without_nucleic_acids(piece: Piece) -> Piece:
 
 def longest_record(piece: Piece) -> tuple[str, int]:
     """Name and residues of the piece's longest record."""
-    lengths: list[tuple[int, str]] = []
-    for record in piece.content.split(b">")[1:]:
-        header, _, sequence = record.partition(b"\n")
-        name = header.split(maxsplit=1)[0].decode("utf-8", "replace") if header.strip() else ""
-        lengths.append((len(sequence.translate(None, b" \t\r\n")), name))
-    length, name = max(lengths, default=(0, ""))
-    return name, length
+    records = (record.partition(b"\n") for record in piece.content.split(b">")[1:])
+    lengths = [(row_name(header), len(sequence.translate(None, b" \t\r\n"))) for header, _, sequence in records]
+    return max(lengths, key=itemgetter(1), default=("", 0))
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[BufferedIOBase]:
-    """The unpacked content; whatever goes wrong with the file while it is open is an `InputError`."""
-    try:
-        with path.open("rb") as file:
-            if file.peek(2)[:2] == _GZIP_MAGIC:
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    yield unpacked
-            else:
-                yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError.at(path, "the gzip file is truncated or damaged; copy or fetch it again") from error
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path itself
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError | ValueError) -> InputError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return InputError.at(path, f"the database cannot be read: {reason}")
-
-
-def _check(path: Path, piece: Piece) -> None:
+def _checked(path: Path, piece: Piece) -> Piece:
     # HMMER itself stops the program (not the search) at gap letters in a database sequence that it aligns.
     letters = _HEADER.sub(b"", piece.content)
     in_order = piece.content[:1] == b">" and _NAMELESS.search(piece.content) is None
     if in_order and not letters.translate(None, _IN_SEQUENCE):
-        return
+        return piece
     record: str | None = None
     for number, line in enumerate(piece.content.split(b"\n"), start=piece.line):
         sequence, mark, header = line.partition(b">")  # HMMER begins a record wherever '>' stands
@@ -149,7 +117,7 @@ def _check(path: Path, piece: Piece) -> None:
             problem = f"'{printable(chr(wrong[0]))}' is not an amino acid letter; correct or remove the record"
             raise InputError.at(path, problem, line=number, column=sequence.index(wrong[:1]) + 1, record=record)
         if mark:
-            words = header.split(maxsplit=1)
-            if not words:
+            record = row_name(header)
+            if not record:
                 raise InputError.at(path, "the record has no name; write one after '>'", line=number)
-            record = words[0].decode("utf-8", "replace")
+    return piece

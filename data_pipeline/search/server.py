@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import ClassVar, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
@@ -72,52 +72,40 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class ServerSearch:
-    """A server as a tool; several sequences share a ticket."""
+    """A server as a tool; several sequences share a ticket.
+
+    What fails for a moment is tried again after pauses that grow at random, within `max_wait`; what cannot succeed,
+    and an answer that is damaged, hostile or for another sequence, raises `SearchError`.
+    """
 
     file_format: ClassVar[FileFormat] = "a3m"
 
     options: ServerOptions
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def identity(self) -> str:
         """Address and mode; a server does not say which databases it has at the time."""
         return f"mmseqs2 server {self.options.url.rstrip('/')} mode {self.options.mode}"
 
     def search(self, sequence: str) -> bytes:
-        """The a3m of all relatives, the target first under the name "query"."""
+        """The a3m of all relatives, the target first under the name "query"; UniRef rows come before the others."""
         return self.search_many([sequence])[0]
 
     def search_many(self, sequences: Sequence[str]) -> list[bytes]:
-        """What `search` gives for each."""
-        results = search_server(sequences, self.options)
+        """What `search` gives for each (upper-case letters); equal ones are asked for once."""
+        unique = list(dict.fromkeys(sequences))
+        for sequence in unique:
+            if not (sequence.isascii() and sequence.isalpha() and sequence.isupper()):
+                raise ValueError(f"a sequence must be upper-case letters of residues, got {sequence[:20]!r}")
+        results: dict[str, bytes] = {}
+        for start in range(0, len(unique), self.options.batch):
+            batch = dict(enumerate(unique[start : start + self.options.batch], start=_FIRST_NUMBER))
+            with requests.Session() as session:
+                alignments = _Ticket(session, self).search(batch)
+            results |= {sequence: alignments[number] for number, sequence in batch.items()}
         return [results[sequence] for sequence in sequences]
-
-
-def search_server(
-    sequences: Sequence[str],
-    options: ServerOptions,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-    rng: np.random.Generator | None = None,
-) -> dict[str, bytes]:
-    """The a3m of each sequence (upper-case letters), equal ones asked once; the UniRef rows come before the others.
-
-    What fails for a moment is tried again after pauses that grow at random, within `max_wait`; what cannot succeed,
-    and an answer that is damaged, hostile or for another sequence, raises `SearchError`.
-    """
-    unique = list(dict.fromkeys(sequences))
-    for sequence in unique:
-        if not (sequence.isascii() and sequence.isalpha() and sequence.isupper()):
-            raise ValueError(f"a sequence must be upper-case letters of residues, got {sequence[:20]!r}")
-    rng = rng or np.random.default_rng()
-    results: dict[str, bytes] = {}
-    for start in range(0, len(unique), options.batch):
-        batch = dict(enumerate(unique[start : start + options.batch], start=_FIRST_NUMBER))
-        with requests.Session() as session:
-            ticket = _Ticket(session, options, clock, sleep, rng)
-            alignments = ticket.search(batch)
-        results |= {sequence: alignments[number] for number, sequence in batch.items()}
-    return results
 
 
 class _TemporaryError(Exception):
@@ -132,18 +120,10 @@ class _TemporaryError(Exception):
 class _Ticket:
     """One search on the server, with its own time limit."""
 
-    def __init__(
-        self,
-        session: requests.Session,
-        options: ServerOptions,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        rng: np.random.Generator,
-    ) -> None:
-        self._session, self._options = session, options
-        self._clock, self._sleep, self._rng = clock, sleep, rng
-        self._url = options.url.rstrip("/")
-        self._deadline = clock() + options.max_wait
+    def __init__(self, session: requests.Session, server: ServerSearch) -> None:
+        self._session, self._server, self._options = session, server, server.options
+        self._url = server.options.url.rstrip("/")
+        self._deadline = server.clock() + server.options.max_wait
 
     def search(self, batch: dict[int, str]) -> dict[int, bytes]:
         query = "".join(f">{number}\n{sequence}\n" for number, sequence in batch.items())
@@ -154,7 +134,6 @@ class _Ticket:
 
     def _submit(self, query: str) -> str:
         answer = self._ask("POST", "ticket/msa", data={"q": query, "mode": self._options.mode})
-        self._check(answer)
         ticket = answer.get("id")
         if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
             raise _TemporaryError("it gave no ticket")
@@ -162,7 +141,6 @@ class _Ticket:
 
     def _look_after(self, ticket: str) -> None:
         answer = self._ask("GET", f"ticket/{ticket}")
-        self._check(answer)
         if answer["status"] in _WAITING:
             raise _TemporaryError(f"the search is still {answer['status']}", counts=False)
 
@@ -193,6 +171,7 @@ class _Ticket:
             raise _TemporaryError(f"it answered with no JSON: {_shown(content)}") from error
         if not isinstance(answer, dict):
             raise _TemporaryError(f"it answered with something else than a state: {_shown(content)}")
+        self._check(answer)
         return answer
 
     def _request(self, method: str, path: str, max_bytes: int, data: dict[str, str] | None = None) -> bytes:
@@ -227,7 +206,7 @@ class _Ticket:
             content += chunk
             if len(content) > max_bytes:
                 raise self._error(f"the answer is larger than {max_bytes:,} bytes, the most that is read")
-            if self._clock() > self._deadline:
+            if self._server.clock() > self._deadline:
                 raise self._error(f"no whole answer within {self._options.max_wait:g} s")
         return bytes(content)
 
@@ -243,11 +222,11 @@ class _Ticket:
                     raise self._error(f"{failures} attempts failed: {error}") from error
                 # Full jitter: clients that were turned away together do not come back together.
                 longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(rounds, 10))
-                pause = max(_SHORTEST_PAUSE, error.retry_after, float(self._rng.uniform(0, longest)))
-                if self._clock() + pause > self._deadline:
+                pause = max(_SHORTEST_PAUSE, error.retry_after, float(self._server.rng.uniform(0, longest)))
+                if self._server.clock() + pause > self._deadline:
                     raise self._error(f"no answer within {self._options.max_wait:g} s: {error}") from error
                 rounds += 1
-                self._sleep(pause)
+                self._server.sleep(pause)
 
     def _error(self, problem: str) -> SearchError:
         return SearchError(f"MMseqs2 server {printable(self._url)}: {problem}")

@@ -16,11 +16,9 @@ class SequenceSearch(Protocol):
     @property
     def file_format(self) -> FileFormat:
         """Of the result."""
-        ...
 
     def identity(self) -> str:
         """One line that names tool, version, every option and the database; equal lines give equal results."""
-        ...
 
     def search(self, sequence: str) -> bytes:
         """The alignment of everything found, the target ("query") first. A failing tool raises `SearchError`."""
@@ -33,12 +31,10 @@ class TemplateSearch(Protocol):
     @property
     def input_format(self) -> FileFormat:
         """Of the alignment. Stockholm has insertions aligned and reference columns marked, a3m match columns only."""
-        ...
 
     @property
     def file_format(self) -> FileFormat:
         """Of the result."""
-        ...
 
     def identity(self) -> str:
         """As for `SequenceSearch`."""

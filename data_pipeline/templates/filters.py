@@ -6,7 +6,7 @@ from datetime import date
 
 import numpy as np
 
-from data_pipeline.errors import printable
+from data_pipeline.errors import check_fractions, printable
 from data_pipeline.features.templates import PlacedTemplate
 from data_pipeline.parse.hits import TemplateHit
 from data_pipeline.residues import ATOM_ORDER
@@ -31,9 +31,7 @@ class TemplateOptions:
         if self.max_templates < 0 or self.min_residues < 1:
             given = f"{self.max_templates} and {self.min_residues}"
             raise ValueError(f"max_templates must be at least 0 and min_residues at least 1, got {given}")
-        for name in ("min_align_ratio", "max_subsequence_ratio"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)}")
+        check_fractions(self, "min_align_ratio", "max_subsequence_ratio")
 
 
 def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptions) -> None:
@@ -59,8 +57,10 @@ def check_structure_date(structure: Structure, entry: str, known: date | None, l
     if latest is None:
         return
     if structure.release_date is None and known is None:
-        problem = f"neither its file nor a table says when {entry} was released, and it must not be after {latest}"
-        raise UnusableHitError(Reason.DATE_UNKNOWN, problem)
+        raise UnusableHitError(
+            Reason.DATE_UNKNOWN,
+            f"neither its file nor a table says when {entry} was released, and it must not be after {latest}",
+        )
     if structure.release_date is not None and structure.release_date > latest:
         raise _released_later(entry, structure.release_date, latest)
 
@@ -72,17 +72,20 @@ def check_distances(chain: Chain) -> None:
     steps = np.linalg.norm(np.diff(chain.atom_positions[:, alpha], axis=0), axis=-1)
     far = np.flatnonzero((steps > _MAX_CA_CA) & known[1:] & known[:-1])
     if len(far):
-        place = f"residues {far[0] + 1} and {far[0] + 2} of chain {printable(chain.name)}"
-        problem = f"{place} are {steps[far[0]]:.0f} A apart, and {_MAX_CA_CA:.0f} A is the most"
-        raise UnusableHitError(Reason.BROKEN_CHAIN, problem)
+        raise UnusableHitError(
+            Reason.BROKEN_CHAIN,
+            f"residues {far[0] + 1} and {far[0] + 2} of chain {printable(chain.name)}"
+            f" are {steps[far[0]]:.0f} A apart, and {_MAX_CA_CA:.0f} A is the most",
+        )
 
 
 def check_atoms(template: PlacedTemplate) -> None:
     """Raise `UnusableHitError` for a template with fewer atoms on the target than one residue has."""
     atoms = int(template.masks.sum())
     if atoms < _MIN_ATOMS:
-        problem = f"{template.name} has {atoms} atoms where it is aligned, and {_MIN_ATOMS} are needed"
-        raise UnusableHitError(Reason.NO_ATOMS, problem)
+        raise UnusableHitError(
+            Reason.NO_ATOMS, f"{template.name} has {atoms} atoms where it is aligned, and {_MIN_ATOMS} are needed"
+        )
 
 
 def _released_later(entry: str, released: date, latest: date) -> UnusableHitError:

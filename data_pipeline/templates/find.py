@@ -37,8 +37,7 @@ def find_templates(
     A hit that cannot be used is in the result with its reason. Hits of which every one is aligned to another target
     raise `InputError`.
     """
-    known_probs = [hit.sum_probs for hit in hits if hit.sum_probs is not None]
-    from_hhsearch = len(known_probs) == len(hits)
+    from_hhsearch = all(hit.sum_probs is not None for hit in hits)
     ordered = sorted(hits, key=lambda hit: -(hit.sum_probs or 0.0)) if from_hhsearch else hits
     templates: list[PlacedTemplate] = []
     used: list[UsedTemplate] = []
@@ -53,9 +52,7 @@ def find_templates(
             if not from_hhsearch and look in seen:
                 raise UnusableHitError(Reason.REPEATED, "its aligned sequence is that of a template before it")
         except UnusableHitError as problem:
-            sentence = f"{_short_name(hit)}: {problem.sentence}"
-            rejection = RejectedHit(name=_short_name(hit), rank=hit.index, reason=problem.reason, sentence=sentence)
-            rejected.append(rejection)
+            rejected.append(RejectedHit.of(_short_name(hit), problem.reason, problem.sentence, hit.index))
         else:
             seen.add(look)
             templates.append(template)
@@ -65,8 +62,7 @@ def find_templates(
             f"the template hits are those of another target: hit {rejected[0].rank}, "
             f"{rejected[0].sentence}; search templates with this target's alignment"
         )
-    features = stack_templates(templates, len(query))
-    return TemplateResult(features=features, used=tuple(used), rejected=tuple(rejected))
+    return TemplateResult(features=stack_templates(templates, len(query)), used=tuple(used), rejected=tuple(rejected))
 
 
 def template_from_hit(
@@ -90,12 +86,11 @@ def template_from_hit(
     residues[columns.targets] = located.residues[columns.hit_residues]
     letters[columns.targets] = np.array(list(located.letters))[columns.hit_residues]
     name = f"{entry}_{located.chain.name}"
-    sum_probs = 0.0 if hit.sum_probs is None else hit.sum_probs
-    template = place_template(located.chain, residues, "".join(letters), name=name, sum_probs=sum_probs)
+    template = place_template(located.chain, residues, "".join(letters), name=name, sum_probs=hit.sum_probs or 0.0)
     check_atoms(template)
     notes = [] if entry == match[1].lower() else [f"successor of {match[1].lower()}"]
     notes += [located.note] if located.note else []
-    description = UsedTemplate(
+    return template, UsedTemplate(
         name=name,
         rank=hit.index,
         release_date=structure.release_date or source.release_dates.get(entry),
@@ -103,7 +98,6 @@ def template_from_hit(
         identity=identity(query, letters),
         note=", ".join(notes),
     )
-    return template, description
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +126,10 @@ def _columns_on_target(query: str, hit: TemplateHit) -> _Columns:
         counted = np.where(residue, max(0, _first_index(numbers, residue)) + np.cumsum(residue) - 1, -1)
         if not np.array_equal(numbers, counted):
             column = int(np.flatnonzero(numbers != counted)[0])
-            problem = (
-                f"{name} residue number in column {column + 1} is {numbers[column] + 1}, not {counted[column] + 1}"
+            raise UnusableHitError(
+                Reason.INCONSISTENT,
+                f"{name} residue number in column {column + 1} is {numbers[column] + 1}, not {counted[column] + 1}",
             )
-            raise UnusableHitError(Reason.INCONSISTENT, problem)
     piece, stated = hit.query.replace("-", "").upper(), _first_index(hit.indices_query, in_query)
     start = find_exact(query, piece, stated)
     start = find_with_unknown(query, piece, stated) if start < 0 else start

@@ -84,8 +84,9 @@ def _realigned(structure: Structure, chain_name: str, letters: str, min_residues
         raise UnusableHitError(Reason.OTHER_SEQUENCE, f"{problem}, and {_MIN_IDENTITY:.0%} are needed")
     aligned = alignment.partner >= 0
     if aligned.sum() < min_residues:
-        problem = f"only {aligned.sum()} of its residues are in the file, and {min_residues} are needed"
-        raise UnusableHitError(Reason.SHORT, problem)
+        raise UnusableHitError(
+            Reason.SHORT, f"only {aligned.sum()} of its residues are in the file, and {min_residues} are needed"
+        )
     return LocatedHit(
         chain=chain,
         residues=alignment.partner,

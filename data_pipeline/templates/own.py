@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, check_at_least, check_fractions, printable
 from data_pipeline.features.templates import PlacedTemplate, place_template, stack_templates
+from data_pipeline.files import os_errors_named
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain, Structure
 from data_pipeline.templates.align import align_local, identity
@@ -33,11 +34,8 @@ class OwnTemplateOptions:
     min_coverage: float = 0.1  # aligned residues per target residue must be more; as AlphaFold's of hits
 
     def __post_init__(self) -> None:
-        for name, least in (("max_templates", 0), ("min_residues", 1), ("max_e_value", 0)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if not 0 <= self.min_coverage <= 1:
-            raise ValueError(f"min_coverage must be within 0..1, got {self.min_coverage}")
+        check_at_least(self, max_templates=0, min_residues=1, max_e_value=0)
+        check_fractions(self, "min_coverage")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +66,8 @@ def templates_from_directory(
         candidates += _candidates(query, _stem(path), structure, options, rejected)
         candidates.sort(key=lambda candidate: -candidate.score)  # stable
         for worse in candidates[options.max_templates :]:
-            sentence = (
-                f"{worse.template.name}: {options.max_templates} chains are aligned to the target at least as well"
-            )
-            rejected.append(RejectedHit(name=worse.template.name, rank=0, reason=Reason.ENOUGH, sentence=sentence))
+            why = f"{options.max_templates} chains are aligned to the target at least as well"
+            rejected.append(RejectedHit.of(worse.template.name, Reason.ENOUGH, why))
         del candidates[options.max_templates :]
     if not files:
         names = printable(", ".join(str(path) for path in given) or "(nothing)")
@@ -89,21 +85,15 @@ def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit])
     """The structure files among and in what was given, each once, those of a directory by name."""
     seen: set[str] = set()
     for path in map(Path, given):
-        try:
+        with os_errors_named(path, "cannot be listed"):
             inside = sorted(path.iterdir()) if path.is_dir() else [path]
-        except OSError as error:
-            raise InputError.at(path, f"cannot be listed: {error.strerror or error}") from error
         for file in inside:
             # A file that was named is read whatever it is called.
             if file != path and (os.path.isdir(file) or not is_structure_name(file.name)):
                 kind = (
                     "a directory, and only files are read" if os.path.isdir(file) else "not named as a structure file"
                 )
-                name = printable(file.name)
-                rejection = RejectedHit(
-                    name=name, rank=0, reason=Reason.NOT_A_STRUCTURE, sentence=f"{name}: it is {kind}"
-                )
-                rejected.append(rejection)
+                rejected.append(RejectedHit.of(printable(file.name), Reason.NOT_A_STRUCTURE, f"it is {kind}"))
             elif os.path.abspath(file) not in seen:
                 seen.add(os.path.abspath(file))
                 yield file
@@ -114,9 +104,8 @@ def _candidates(
 ) -> Iterator[_Candidate]:
     """What each chain of a structure offers; chains that offer nothing go to `rejected`."""
     best: dict[str, Chain] = {}
-    for chain in structure.chains:
-        if chain.sequence not in best or chain.atom_mask.sum() > best[chain.sequence].atom_mask.sum():
-            best[chain.sequence] = chain
+    for chain in sorted(structure.chains, key=lambda chain: -chain.atom_mask.sum()):  # stable
+        best.setdefault(chain.sequence, chain)
     for chain in structure.chains:
         name = f"{stem}_{printable(chain.name)}"
         try:
@@ -127,11 +116,9 @@ def _candidates(
                 )
             yield _candidate(query, name, structure, chain, options)
         except UnusableHitError as problem:
-            sentence = f"{name}: {problem.sentence}"
-            rejected.append(RejectedHit(name=name, rank=0, reason=problem.reason, sentence=sentence))
+            rejected.append(RejectedHit.of(name, problem.reason, problem.sentence))
     for chain_name, why in structure.skipped.items():
-        name = f"{stem}_{printable(chain_name)}"
-        rejected.append(RejectedHit(name=name, rank=0, reason=Reason.NO_CHAIN, sentence=f"{name}: {printable(why)}"))
+        rejected.append(RejectedHit.of(f"{stem}_{printable(chain_name)}", Reason.NO_CHAIN, printable(why)))
 
 
 def _candidate(query: str, name: str, structure: Structure, chain: Chain, options: OwnTemplateOptions) -> _Candidate:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
+from typing import Self
 
 from data_pipeline.features.templates import TemplateFeatures
 
@@ -54,6 +55,11 @@ class RejectedHit:
     rank: int  # the hit's rank in its file; 0 for chains and files of the user's own
     reason: Reason
     sentence: str
+
+    @classmethod
+    def of(cls, name: str, reason: Reason, why: str, rank: int = 0) -> Self:
+        """The rejection of `name`, with a sentence of the name and why."""
+        return cls(name=name, rank=rank, reason=reason, sentence=f"{name}: {why}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,11 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from datetime import date
+from itertools import chain
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import os_errors_named
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.parse.text import read_text_bytes
 from data_pipeline.structure import Structure
@@ -85,11 +87,9 @@ class StructureSource:
 
     def _candidates(self, entry: str) -> Iterator[Path]:
         for name in dict.fromkeys((entry.lower(), entry.upper())):
+            files = [*(f"{name}{suffix}" for suffix in STRUCTURE_SUFFIXES), f"pdb{name}.ent.gz", f"pdb{name}.ent"]
             for folder in (self.directory, self.directory / name[-3:-1]):
-                for suffix in STRUCTURE_SUFFIXES:
-                    yield folder / f"{name}{suffix}"
-                yield folder / f"pdb{name}.ent.gz"
-                yield folder / f"pdb{name}.ent"
+                yield from (folder / file for file in files)
 
 
 def is_structure_name(name: str) -> bool:
@@ -123,8 +123,9 @@ def read_release_dates(path: str | os.PathLike[str]) -> dict[str, date]:
         try:
             dates[entry.strip().lower()] = date.fromisoformat(text.strip()[:10])
         except ValueError as error:
-            problem = "the line does not read 'entry: year-month-day', such as '1abc: 2001-02-03'"
-            raise InputError.at(path, problem, line=number) from error
+            raise InputError.at(
+                path, "the line does not read 'entry: year-month-day', such as '1abc: 2001-02-03'", line=number
+            ) from error
     return dates
 
 
@@ -134,21 +135,15 @@ def _table_lines(path: str | os.PathLike[str]) -> list[str]:
 
 def _holds_structures(directory: Path) -> bool:
     """Whether there is any structure file in a directory or one below; stops at the first."""
-    below: list[Path] = []
-    try:
-        with os.scandir(directory) as items:
-            for item in items:
-                if is_structure_name(item.name):
-                    return True
-                if item.is_dir():
-                    below.append(Path(item.path))
-        for folder in below:
-            with os.scandir(folder) as items:
-                if any(is_structure_name(item.name) for item in items):
-                    return True
-    except OSError as error:
-        raise InputError.at(directory, f"cannot be listed: {error.strerror or error}") from error
-    return False
+    here = (item.name for item in _entries(directory))
+    below = (item.name for folder in _entries(directory) if folder.is_dir() for item in _entries(folder))
+    with os_errors_named(directory, "cannot be listed"):
+        return any(map(is_structure_name, chain(here, below)))
+
+
+def _entries(directory: os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(directory) as items:
+        yield from items
 
 
 def _size(structure: Structure) -> int:

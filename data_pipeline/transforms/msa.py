@@ -32,8 +32,7 @@ def replace_with_unknown(
 def msa_profile(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "r 22"]:
     """How often each residue type, unknown and gap occurs in each column of the whole MSA."""
     counts = _counts(msa, np.zeros(len(msa), np.int32), 1)[0, :, :_PROFILE_CLASSES]
-    profile: np.ndarray = counts / np.float32(len(msa))
-    return profile.astype(np.float32)
+    return (counts / np.float32(len(msa))).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from data_pipeline.config import Config, ConfigError
+from data_pipeline.errors import check_at_least, check_fractions
 from data_pipeline.features.schema import Features, Sample
 from data_pipeline.transforms import msa, templates
 
@@ -33,12 +34,9 @@ class SamplingConfig(Config):
     target_as_extra: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("max_msa_clusters", 1), ("max_extra_msa", 1), ("max_templates", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("masked_msa_fraction", "uniform_prob", "profile_prob", "same_prob", "unknown_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be within 0..1, got {getattr(self, name)}")
+        check_at_least(self, ConfigError, max_msa_clusters=1, max_extra_msa=1, max_templates=0)
+        shares = ("masked_msa_fraction", "uniform_prob", "profile_prob", "same_prob", "unknown_fraction")
+        check_fractions(self, *shares, error=ConfigError)
         if self.uniform_prob + self.profile_prob + self.same_prob > 1 + 1e-9:
             raise ConfigError("uniform_prob, profile_prob and same_prob must not exceed 1 together")
 

@@ -1,15 +1,9 @@
 """Template features as the model reads them."""
 
 import numpy as np
-from jaxtyping import Float, Float32, Int, Int32
+from jaxtyping import Float, Float32, Int
 
-from data_pipeline.residues import ATOM_ORDER, HHBLITS_TO_OUR_AATYPE, RESTYPES
-
-
-def aatype_from_hhblits_one_hot(one_hot: Float[np.ndarray, "t r 22"]) -> Int32[np.ndarray, "t r"]:
-    """Residue types in our order from the one-hot vectors in HHblits' order that AlphaFold stores for templates."""
-    aatype: np.ndarray = HHBLITS_TO_OUR_AATYPE[one_hot.argmax(axis=-1)].astype(np.int32)
-    return aatype
+from data_pipeline.residues import ATOM_ORDER, RESTYPES
 
 
 def choose_templates(

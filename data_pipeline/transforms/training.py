@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from data_pipeline.config import Config, ConfigError
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, check_at_least, check_fractions, printable
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features, Sample
@@ -37,17 +37,9 @@ class ExampleConfig(Config):
     fixed_shapes: bool = True  # batches are padded to the sizes above: examples stack, compiled code sees one shape
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("crop_size", 1),
-            ("max_template_hits", 0),
-            ("distillation_msa_rows", 1),
-            ("max_passes", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("unclamped_fraction", "spatial_crop_probability", "min_confidence"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be within 0..1, got {getattr(self, name)}")
+        check_at_least(self, ConfigError, crop_size=1, max_template_hits=0, distillation_msa_rows=1, max_passes=1)
+        shares = ("unclamped_fraction", "spatial_crop_probability", "min_confidence")
+        check_fractions(self, *shares, error=ConfigError)
 
     def sizes(self) -> dict[str, int]:
         """The most that an example has along each axis of `SAMPLE_AXES`; batches of fixed shapes have just that."""
@@ -96,12 +88,12 @@ def training_example(
     # Masked residues are replaced with the profile of the whole MSA, taken before any row is left out.
     profile = msa.msa_profile(features.msa)
     features = _choose_rows_and_templates(features, config, distilled=labels.is_distillation, rng=rng)
-    samples = tuple(draw_sample(features, config.sampling, rng, crop=crop, profile=profile) for _ in range(num_passes))
-    truth = ground_truth(features.aatype[crop], crop_labels(labels, crop))
     return TrainingExample(
         name=features.domain_name,
-        samples=samples,
-        truth=truth,
+        samples=tuple(
+            draw_sample(features, config.sampling, rng, crop=crop, profile=profile) for _ in range(num_passes)
+        ),
+        truth=ground_truth(features.aatype[crop], crop_labels(labels, crop)),
         use_clamped_fape=clamped,
         resolution=labels.resolution,
         is_distillation=labels.is_distillation,

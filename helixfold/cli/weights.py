@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_pipeline.archive import require_file
+from data_pipeline.files import require_file
 from data_pipeline.errors import InputError
 from helixfold import presets
 from helixfold.inference import DTYPES

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from data_pipeline.archive import require_file
+from data_pipeline.files import require_file
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_pipeline.archive import damage_named, require_file
+from data_pipeline.archive import damage_named
+from data_pipeline.files import require_file
 from data_pipeline.errors import InputError, printable
 from helixfold.config import ConfigError, ModelConfig
 from helixfold.weights import alphafold, openfold

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from data_pipeline.errors import InputError
 from data_pipeline.parse import mmcif
 from data_pipeline.parse.atoms import residue_letter
-from data_pipeline.parse.mmcif import parse_mmcif, read_mmcif
+from data_pipeline.parse.mmcif import parse_mmcif
+from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
 from tests.data_pipeline.parse.structure_files import Residue, expected_atoms, mmcif_text, residues
@@ -62,7 +63,7 @@ def test_what_gemmi_writes_is_read_back(contents: list[list[Residue]]) -> None:
 @pytest.mark.parametrize("name", ["1psm", "2q2k", "3u8v", "3zee", "4i6p", "4zey"])
 def test_entries_are_read_as_by_alphafold(name: str, reference: Path, real_data: Path) -> None:
     theirs = np.load(reference / "pipeline" / f"dm200_mmcif_{name}.npz")
-    structure = read_mmcif(real_data / "mmcif" / f"{name}.cif.gz")
+    structure = read_structure(real_data / "mmcif" / f"{name}.cif.gz")
     assert str(structure.release_date) == theirs["header/release_date"]
     assert (structure.resolution or 0) == theirs["header/resolution"]
     assert structure.method == theirs["header/structure_method"]

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
 from data_pipeline.parse.a3m import parse_a3m
+from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.stockholm import (
     a3m_to_stockholm,
     deduplicated,
     parse_stockholm,
-    read_stockholm,
     stockholm_to_a3m,
     truncated,
     without_empty_columns,
@@ -110,10 +110,10 @@ def test_another_targets_alignment_is_told_with_the_difference() -> None:
 def test_gzip_is_read_and_a_cut_one_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.sto.gz"
     path.write_bytes(gzip.compress(STOCKHOLM))
-    assert read_stockholm(path, "ACDEFGHIKL", max_rows=2).letters.shape == (2, 10)
+    assert read_alignment(path, "ACDEFGHIKL", max_rows=2).letters.shape == (2, 10)
     path.write_bytes(gzip.compress(STOCKHOLM)[:-9])
     with pytest.raises(InputError, match=r"a\.sto\.gz: the gzip file is truncated or damaged"):
-        read_stockholm(path)
+        read_alignment(path)
 
 
 def test_many_rows_are_read_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_a3m_to_stockholm_and_back_is_the_same(data: st.DataObject, length: int,
 @pytest.mark.parity
 @pytest.mark.parametrize("database", ["uniref90", "mgnify"])
 def test_real_alignment_equals_alphafolds_parser(database: str, real_data: Path, reference: Path) -> None:
-    alignment = read_stockholm(real_data / "msa" / f"T1084_D1__{database}_hits.sto.gz")
+    alignment = read_alignment(real_data / "msa" / f"T1084_D1__{database}_hits.sto.gz")
     with np.load(reference / "pipeline" / f"dm200_msa_{database}.npz") as alphafold:
         assert [row.tobytes().decode() for row in alignment.letters] == alphafold["sequences"].tolist()
         np.testing.assert_array_equal(alignment.deletion_matrix, alphafold["deletion_matrix"])
@@ -216,7 +216,7 @@ def test_real_alignment_equals_alphafolds_parser(database: str, real_data: Path,
 
 @pytest.mark.parity
 def test_real_names_equal_alphafolds_parser(real_data: Path, reference: Path) -> None:
-    alignment = read_stockholm(real_data / "msa" / "T1084_D1__uniref90_hits.sto.gz")
+    alignment = read_alignment(real_data / "msa" / "T1084_D1__uniref90_hits.sto.gz")
     with np.load(reference / "pipeline" / "v23_parse_uniref90.npz") as alphafold:
         assert list(alignment.names) == alphafold["descriptions"].tolist()
 

@@ -71,7 +71,6 @@ def test_what_a_program_prints_comes_back(tmp_path: Path) -> None:
     code = "import sys; print('out', end=''); print('error', end='', file=sys.stderr)"
     done = run_program(python(code), timeout=60, directory=tmp_path)
     assert (done.stdout, done.stderr) == (b"out", b"error")
-    assert done.seconds > 0
 
 
 def test_a_program_runs_in_its_directory_without_input_shell_or_strange_environment(
@@ -119,9 +118,10 @@ def test_the_time_limit_ends_grandchildren_too(tmp_path: Path, closed: str) -> N
 
 
 def test_a_grandchild_that_outlives_its_parent_is_ended_and_not_waited_for(tmp_path: Path) -> None:
+    start = time.monotonic()
     done = run_program(python(FAMILY + "    print('done', end='')"), timeout=60, directory=tmp_path)
     assert done.stdout == b"done"
-    assert done.seconds < 30  # the grandchild holds the streams open for 600
+    assert time.monotonic() - start < 30  # the grandchild holds the streams open for 600
     assert_ended(family(tmp_path))
 
 

@@ -9,17 +9,11 @@ from pyhmmer.plan7 import Background, Builder, Pipeline
 
 from data_pipeline.errors import InputError
 from data_pipeline.search import profile_search
-from data_pipeline.search.profile_search import AMINO, Hits, Thresholds, available_cpus, search_profiles
+from data_pipeline.search.profile_search import AMINO, Hits, available_cpus, search_profiles
 from data_pipeline.search.sequences import Piece, read_pieces
 from tests.data_pipeline.search.families import random_protein, relative
 
-THRESHOLDS = Thresholds(
-    e_value=1e-4,
-    domain_e_value=10.0,
-    inclusion_e_value=1e-12,
-    domain_inclusion_e_value=0.01,
-    filters=(0.02, 1e-3, 1e-5),
-)
+THRESHOLDS = {"E": 1e-4, "domE": 10.0, "incE": 1e-12, "incdomE": 0.01, "F1": 0.02, "F2": 1e-3, "F3": 1e-5}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.search.server import PUBLIC_SERVER, ServerOptions, ServerSearch, search_server
+from data_pipeline.search.server import PUBLIC_SERVER, ServerOptions, ServerSearch
 from data_pipeline.search.server_results import UNIREF_FILE
 from data_pipeline.search.tool import SequenceSearch
 from tests.data_pipeline.search.mock_server import Answer, Handler, MockServer, archive, failing, mock_server, state
@@ -46,7 +46,8 @@ def ask(
     time = time or Time()
     url = server if isinstance(server, str) else server.url
     own = ServerOptions(url=url, **options)  # type: ignore[arg-type]
-    return search_server(sequences, own, clock=time.clock, sleep=time.sleep, rng=np.random.default_rng(0))
+    search = ServerSearch(own, clock=time.clock, sleep=time.sleep, rng=np.random.default_rng(0))
+    return dict(zip(sequences, search.search_many(sequences), strict=True))
 
 
 def expected(number: int, sequence: str) -> bytes:

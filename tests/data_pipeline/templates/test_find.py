@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from data_pipeline.errors import InputError
 from data_pipeline.parse.hhr import read_hhr
 from data_pipeline.parse.hits import TemplateHit
-from data_pipeline.residues import GAP, RESTYPES
+from data_pipeline.residues import GAP, HHBLITS_TO_OUR_AATYPE, RESTYPES
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.find import find_templates
 from data_pipeline.templates.result import Reason
 from data_pipeline.templates.source import StructureSource
-from data_pipeline.transforms.templates import aatype_from_hhblits_one_hot
 from tests.data_pipeline.templates.structures import (
     ANY_DATE,
     BACKBONE,
@@ -229,6 +228,6 @@ def test_real_hits_give_alphafolds_features(reference: Path, real_data: Path) ->
         own = [alphafold["template_domain_names"].tolist().index(name) for name in features["template_domain_names"]]
         for name in ("template_all_atom_positions", "template_all_atom_masks", "template_sum_probs"):
             np.testing.assert_array_equal(features[name], alphafold[name][own])  # type: ignore[literal-required]
-        aatype = aatype_from_hhblits_one_hot(alphafold["template_aatype"][own])
+        aatype = HHBLITS_TO_OUR_AATYPE[alphafold["template_aatype"][own].argmax(axis=-1)]
         np.testing.assert_array_equal(features["template_aatype"], aatype)
         assert [str(used.release_date) for used in result.used] == alphafold["template_release_date"][own].tolist()

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.residues import ATOM_ORDER, RESTYPES
-from data_pipeline.transforms.templates import aatype_from_hhblits_one_hot, choose_templates, pseudo_beta
+from data_pipeline.residues import ATOM_ORDER, HHBLITS_TO_OUR_AATYPE, RESTYPES
+from data_pipeline.transforms.templates import choose_templates, pseudo_beta
 
 STORED = Path(__file__).parents[2] / "parity" / "data" / "pipeline_transforms.npz"
 
@@ -14,7 +14,7 @@ STORED = Path(__file__).parents[2] / "parity" / "data" / "pipeline_transforms.np
 @pytest.mark.parity
 def test_template_features_equal_alphafolds() -> None:
     with np.load(STORED) as alphafold:
-        aatype = aatype_from_hhblits_one_hot(alphafold["raw_template_aatype"].astype(np.float32))
+        aatype = HHBLITS_TO_OUR_AATYPE[alphafold["raw_template_aatype"].argmax(axis=-1)]
         np.testing.assert_array_equal(aatype, alphafold["template_aatype"])
         position, mask = pseudo_beta(
             aatype[:4], alphafold["raw_template_all_atom_positions"], alphafold["raw_template_all_atom_masks"]
