@@ -179,8 +179,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--all-ranks", action="store_true", help="not the best prediction of each target alone, but all"
     )
-    parser.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace) -> int:
-    return evaluate(options.predictions, options.references, output=options.output, all_ranks=options.all_ranks)
+    parser.set_defaults(
+        run=lambda options: evaluate(
+            options.predictions, options.references, output=options.output, all_ranks=options.all_ranks
+        )
+    )

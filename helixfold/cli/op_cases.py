@@ -136,8 +136,8 @@ def _real(value: Any, device: torch.device | str, made: dict[object, Tensor]) ->
             if value.requires_grad:
                 made[key].normal_(std=value.shape[1] ** -0.5 if value.ndim == 2 else 1.0).requires_grad_()
         return made[key]
-    if is_dataclass(value):
-        return type(value)(**{each.name: _real(getattr(value, each.name), device, made) for each in fields(value)})
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: _real(getattr(value, each.name), device, made) for each in fields(value)})
     if isinstance(value, tuple):
         parts = [_real(each, device, made) for each in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -167,7 +167,6 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
     pairs = [stream(r, r, model.c_z) for _ in range(2)]
     heads = [stream(r, model.evoformer.pair_heads, r, model.c_z // model.evoformer.pair_heads) for _ in range(3)]
     mask, bias = torch.empty(1, r, r, device=META), stream(model.evoformer.pair_heads, r, r)
-    norm = network.evoformer.blocks[0].pair_transition.norm.affine
     kept = torch.empty(1, 1, r, model.c_z, dtype=shape.dtype, device=META)
     rows = {
         "MSA row attention": rows_of("row_attention", "self_attention"),
@@ -183,7 +182,7 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
         "outer product mean": rows_of("outer_product_mean", "outer_product_mean"),
         "norm and map of the outer product": rows_of("outer_product_mean", "norm_linear"),
         "norm and map of a pair bias": rows_of("triangle_starting", "norm_linear"),
-        "layer norm of the pair": ((layer_norm, (pairs[0], norm)),),
+        "layer norm of the pair": ((layer_norm, (pairs[0], network.recycling_embedder.norm_pair.affine)),),
         "pair and its change": ((add_change, tuple(pairs)),),
         "pair and its change, dropout": ((add_change, (*pairs, kept)),),
         # The structure module computes in float32 whatever the trunk does.
