@@ -137,13 +137,9 @@ def _measure(parameters: list[nn.Parameter], step: Callable[[], None], repeats: 
 
 
 def network(name: str, device: torch.device) -> AlphaFold:
-    """A preset's network with small random parameters."""
-    with torch.device("meta"):
-        model = AlphaFold(preset(name).model)
-    model.to_empty(device=device)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.02)
-    return model
+    """A preset's network with the parameters that training begins with."""
+    with device:
+        return AlphaFold(preset(name).model)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,10 +32,7 @@ _BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 def inspect(path: Path) -> None:
     """Print what a parameter file holds and which presets it fits; blocks of a stack share a line."""
     form, shapes = read_shapes(path)
-    lines: dict[tuple[str, tuple[int, ...]], int] = {}
-    for name, shape in shapes.items():
-        line = _BLOCK.sub("*", name), shape
-        lines[line] = lines.get(line, 0) + 1
+    lines = Counter((_BLOCK.sub("*", name), shape) for name, shape in shapes.items())
     for (name, shape), count in sorted(lines.items()):
         print(f"{name} {list(shape)}{f' x {count}' if count > 1 else ''}")
     fitting = fitting_presets(shapes, form)
