@@ -77,15 +77,16 @@ def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings
     work = Work(flops=_flops(chosen, batch), bytes=0)
     for dtype in options.dtypes:
         kind = getattr(torch, dtype)
-        costs, notes = {}, []
+        notes: list[str] = []
         shapes: dict[str, tuple[int, ...]] = {}
-        for name in options.ways:
-            costs[name if name == PLAIN else f"ours ({name})"] = _measure(
+        costs = {
+            name if name == PLAIN else f"ours ({name})": _measure(
                 name, model, batch, kind, repeats=options.repeats, shapes=shapes
             )
+            for name in options.ways
+        }
         if "jax" in options.peer:
-            costs[PEER], note = measure_deepmind(model, chosen, batch, dtype=kind, options=options, expected=shapes)
-            notes.append(note)
+            costs[PEER], *notes = measure_deepmind(model, chosen, batch, dtype=kind, options=options, expected=shapes)
         sizes = f"{options.residues} residues, {rows} + {templates} rows, {extra_rows} extra rows"
         yield Readings(
             part="model",
