@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -112,7 +112,7 @@ def _fold_all(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOpt
     crew = method.crew
     # As the first process finds them, for others may begin to write before the last one has looked.
     outlooks = crew.world.together(lambda: _outlooks(jobs, output, method, batch) if crew.mesh.is_first else [])
-    found = [Outlook(**told) for told in crew.world.exchange([each.told() for each in outlooks])[0]]
+    found = [Outlook(**told) for told in crew.world.exchange([asdict(each) for each in outlooks])[0]]
     left = [(job, each) for job, each in zip(jobs, found, strict=True) if not each.finished]
 
     def search() -> None:

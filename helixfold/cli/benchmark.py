@@ -75,7 +75,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there, too")
 
 
-def _measure(options: argparse.Namespace) -> int:
+def _measure(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     device = pick_device(options.device)
     with freed_memory_kept():
@@ -94,7 +94,6 @@ def _measure(options: argparse.Namespace) -> int:
                 write_json(options.json, machine, found)
     if hasattr(os, "getloadavg"):
         print(f"load average when it ended: {os.getloadavg()[0]:.2f}")
-    return 0
 
 
 def _readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:

@@ -29,11 +29,7 @@ class StoreRates:
     structure_bytes: int  # of the files as they lie, gzip or not
     alignment_bytes: int
     store_bytes: int
-    build: float
-    build_again: float  # nothing is left to do
-    read_files: float  # structures and alignments, as a loader without a store would at every use
-    load: float  # features and labels of every chain
-    load_labels: float
+    seconds: dict[str, float]  # of each reading, by what was done
 
 
 def store_rates(structures: Path, alignments: Path | None = None, *, workers: int = 1) -> StoreRates:
@@ -62,11 +58,14 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
             structure_bytes=_size(paths),
             alignment_bytes=_size(file.path for file in files),
             store_bytes=os.path.getsize(Path(temporary, DATABASE_FILE)),
-            build=build,
-            build_again=build_again,
-            read_files=_seconds(read_files),
-            load=_seconds(lambda: _each(names, store.load)),
-            load_labels=_seconds(lambda: _each(names, store.labels)),
+            seconds={
+                "build": build,
+                "build again, all is there": build_again,
+                # Structures and alignments, as a loader without a store would at every use.
+                "read the files": _seconds(read_files),
+                "load from the store": _seconds(lambda: _each(names, store.load)),
+                "load labels only": _seconds(lambda: _each(names, store.labels)),
+            },
         )
 
 
@@ -74,12 +73,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--structures", type=Path, required=True, metavar="DIR", help="as for helixfold features")
     parser.add_argument("--alignments", type=Path, metavar="DIR", help="as for helixfold features")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="that build")
-    parser.set_defaults(run=_print)
-
-
-def _print(options: argparse.Namespace) -> int:
-    print_store_rates(store_rates(options.structures, options.alignments, workers=options.workers))
-    return 0
+    parser.set_defaults(
+        run=lambda options: print_store_rates(
+            store_rates(options.structures, options.alignments, workers=options.workers)
+        )
+    )
 
 
 def print_store_rates(rates: StoreRates) -> None:
@@ -94,13 +92,7 @@ def print_store_rates(rates: StoreRates) -> None:
     )
     print(f"({share:.0%}, {each:.1f} kB per chain)")
     print(f"{'':28} {'seconds':>8} {'chains/s':>9}")
-    for what, seconds in (
-        ("build", rates.build),
-        ("build again, all is there", rates.build_again),
-        ("read the files", rates.read_files),
-        ("load from the store", rates.load),
-        ("load labels only", rates.load_labels),
-    ):
+    for what, seconds in rates.seconds.items():
         print(f"{what:28} {seconds:8.2f} {rates.chains / seconds:9.0f}")
 
 

@@ -2,14 +2,13 @@
 
 import argparse
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
+from helixfold.cli.layouts import measured, with_parallel_blocks
 from helixfold.cli.sizes import positive
-from helixfold.config import ModelConfig
 from helixfold.execution.allocator import freed_memory_kept
-from helixfold.execution.available import available_memory
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.inference import DTYPES
@@ -20,38 +19,17 @@ from helixfold.model.outputs import Recycled
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.gradients import GradientRule
-from helixfold.parallel.layout import Layout, layouts
+from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, divided
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.spawned import on_ranks
 from helixfold.planning.layouts import Workload, predict
 from helixfold.planning.recompute_choice import KEEPS, TrainingNeeds
 from helixfold.planning.size import PassSize
-from helixfold.planning.steps import Machine, measured_machine
+from helixfold.planning.steps import Machine
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.presets import PRESETS, preset
 from helixfold.training.memory import parameter_count
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A network and what a rank's part of a step is."""
-
-    model: ModelConfig
-    size: PassSize
-    keep: RecomputeConfig
-    passes: int  # before the one that learns
-    repeats: int
-
-    def workload(self, layout: Layout) -> Workload:
-        """Return a step of one sample for each group of ranks that share one."""
-        return Workload(
-            needs=TrainingNeeds(model=self.model, size=self.size),
-            recompute=self.keep,
-            parts=layout.dp,
-            passes=self.passes,
-            parameters=parameter_count(self.model),
-        )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -69,31 +47,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_print)
 
 
-def _print(options: argparse.Namespace) -> int:
+def _print(options: argparse.Namespace) -> None:
     whole = preset(options.preset).model
     templates = options.templates if whole.template is not None else 0
-    case = Case(
-        model=replace(
+    model = with_parallel_blocks(
+        replace(
             whole,
-            evoformer=replace(whole.evoformer, blocks=options.blocks, outer_product="end"),
-            extra_msa=replace(whole.extra_msa, blocks=1, outer_product="end"),
+            evoformer=replace(whole.evoformer, blocks=options.blocks),
+            extra_msa=replace(whole.extra_msa, blocks=1),
             template=whole.template if templates else None,
-        ),
-        size=PassSize(
-            residues=options.residues,
-            msa_rows=options.rows,
-            extra_rows=options.extra_rows,
-            templates=templates,
-            dtype=DTYPES[options.dtype],
-        ),
-        keep=RecomputeConfig.everywhere(options.keep),
-        passes=options.passes,
-        repeats=options.repeats,
+        )
     )
-    size = case.size
+    size = PassSize(
+        residues=options.residues,
+        msa_rows=options.rows,
+        extra_rows=options.extra_rows,
+        templates=templates,
+        dtype=DTYPES[options.dtype],
+    )
+    # A step of one sample for each group of ranks that share one.
+    work = Workload(
+        needs=TrainingNeeds(model=model, size=size),
+        recompute=RecomputeConfig.everywhere(options.keep),
+        parts=1,
+        passes=options.passes,
+        parameters=parameter_count(model),
+    )
     print(
         f"{options.preset} with {options.blocks} + 1 blocks in HelixFold's order, {size.residues} residues, "
-        f"{size.msa_rows} + {size.templates} + {size.extra_rows} rows, {options.dtype}, {case.passes} passes before "
+        f"{size.msa_rows} + {size.templates} + {size.extra_rows} rows, {options.dtype}, {options.passes} passes before "
         "the one that learns; one thread a rank, one sample for each group of ranks that share one"
     )
     print(
@@ -101,51 +83,42 @@ def _print(options: argparse.Namespace) -> int:
         f"{'gradients':>11}{'optimizer':>11}"
     )
     for ranks in options.ranks:
-        machine: Machine = on_ranks(ranks, _machine, case, ranks)
-        for layout in layouts(ranks, branches=True):
-            seconds: float = on_ranks(ranks, _step_seconds, case, layout)
-            found = predict(case.workload(layout), layout, machine).seconds
+        machine: Machine = on_ranks(ranks, measured, work, work.sharings([ranks]))
+        for layout in work.layouts(ranks):
+            seconds: float = on_ranks(ranks, _step_seconds, work, layout, options.repeats)
+            found = predict(replace(work, parts=layout.dp), layout, machine).seconds
             print(
                 f"{layout!s:18}{seconds:12.3f}{found.total:14.3f}{found.total / seconds:7.2f}   {found.passes:9.3f}"
                 f"{found.messages:10.3f}{found.gradients:11.3f}{found.optimizer:11.3f}",
                 flush=True,
             )
-    return 0
 
 
-def _machine(mesh: Mesh, case: Case, ranks: int) -> Machine:
-    work = case.workload(Layout())
-    with freed_memory_kept(KEPT_BLOCKS):
-        return measured_machine(work.needs, work.keeps, work.sharings([ranks]), mesh, available_memory(mesh.device))
-
-
-def _step_seconds(mesh: Mesh, case: Case, layout: Layout) -> float:
+def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> float:
     """Return the shortest of some steps, after one that is not counted."""
     torch.manual_seed(0)
     if mesh.size > 1:
         mesh = divided(layout, mesh.device)
     with freed_memory_kept(KEPT_BLOCKS):
-        model = AlphaFold(case.model).train()
-        run = parallelize(model, mesh, case.keep).run
-        optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"), working_dtype=case.size.dtype)
+        model, size = AlphaFold(work.needs.model).train(), work.needs.size
+        run = parallelize(model, mesh, work.recompute).run
+        losses, dtype = initial_training(), size.dtype
+        optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"), working_dtype=dtype)
         gradients = GradientRule(optimizer, mesh)
-        losses, dtype = initial_training(), case.size.dtype
-        batch = random_batch(
-            case.size.residues, case.size.msa_rows, case.size.extra_rows, case.size.templates, mesh.device
-        )
+        batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, mesh.device)
         labels = random_labels(batch)
 
         def step() -> None:
             previous: Recycled | None = None
             with torch.no_grad():
-                for _ in range(case.passes):
+                for _ in range(int(work.passes)):
                     previous = model.fold(run, [batch], previous, dtype).recycled()
             found = total_loss(model(run, [batch], previous, dtype), batch, labels, losses)
             gradients.backward(found.total.mean(), last=True)
             optimizer.step(1e-3, parts=mesh.size)
 
         readings = []
-        for _ in range(case.repeats + 1):
+        for _ in range(repeats + 1):
             mesh.barrier()
             start = time.perf_counter()
             step()

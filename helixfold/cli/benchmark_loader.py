@@ -3,8 +3,7 @@
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from data_pipeline.datasets.adapt import adapted
@@ -22,17 +21,6 @@ from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.transforms.training import initial_training
 from helixfold.training.loader import TrainingLoader
-
-
-@dataclass(frozen=True, kw_only=True)
-class Throughput:
-    """Examples per second in each of several stretches of a run."""
-
-    rates: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.rates)
 
 
 class SourceFiles:
@@ -65,8 +53,8 @@ class SourceFiles:
         raise InputError(f"there is no structure file of chain '{printable(name)}'; its name begins with the chain's")
 
 
-def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeats: int) -> Throughput:
-    """Rates of `repeats` stretches of `steps` steps, after as many steps as it takes until all workers run."""
+def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeats: int) -> tuple[float, ...]:
+    """Examples per second in each of `repeats` stretches of `steps` steps, once all workers run."""
     warm_up = 4 * max(1, workers)
     batches = iter(TrainingLoader(dataset, first_step=0, last_step=warm_up + steps * repeats, workers=workers))
     for _ in range(warm_up):
@@ -77,7 +65,7 @@ def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeat
         for _ in range(steps):
             next(batches)
         rates.append(steps * dataset.batch_size / (time.perf_counter() - start))
-    return Throughput(rates=tuple(rates))
+    return tuple(rates)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -93,32 +81,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _print_loader(options: argparse.Namespace) -> int:
     store = FeatureStore.open(options.store)
-    sources: list[tuple[str, ChainStore]] = [("store", store)]
+    sources: dict[str, ChainStore] = {"store": store}
     if options.structures is not None:
-        sources.append(("files", SourceFiles(store.entries, options.structures, options.alignments)))
+        sources["files"] = SourceFiles(store.entries, options.structures, options.alignments)
     # Padding to fixed shapes is the device's work, not the loader's.
     config = replace(initial_training(), crop_size=options.crop, fixed_shapes=False)
     print(f"{len(store.entries)} chains, crop {options.crop}, {options.workers} workers, unpadded; examples/s")
-    _print_rates(
-        [
-            (
-                name,
-                measure_loader(
-                    TrainingDataset(store=source, config=config),
-                    workers=options.workers,
-                    steps=options.steps,
-                    repeats=options.repeats,
-                ),
-            )
-            for name, source in sources
-        ]
-    )
-    return 0
-
-
-def _print_rates(found: Sequence[tuple[str, Throughput]]) -> None:
+    found = {
+        name: measure_loader(
+            TrainingDataset(store=source, config=config),
+            workers=options.workers,
+            steps=options.steps,
+            repeats=options.repeats,
+        )
+        for name, source in sources.items()
+    }
     print(f"{'from':6} {'median':>8} {'least':>8} {'most':>8} {'of files':>9}")
-    files = next((rates.median for name, rates in found if name == "files"), None)
-    for name, rates in found:
-        ratio = "" if files is None else f"{rates.median / files:8.1f}x"
-        print(f"{name:6} {rates.median:8.1f} {min(rates.rates):8.1f} {max(rates.rates):8.1f} {ratio:>9}")
+    for name, rates in found.items():
+        median = statistics.median(rates)
+        ratio = f"{median / statistics.median(found['files']):8.1f}x" if "files" in found else ""
+        print(f"{name:6} {median:8.1f} {min(rates):8.1f} {max(rates):8.1f} {ratio:>9}")
+    return 0

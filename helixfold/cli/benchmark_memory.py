@@ -5,9 +5,8 @@ import itertools
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,36 +32,19 @@ _HEADER = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """A point with what was found there; bytes."""
+# A point with what was found there.
+Reading = tuple[Point, Found]
 
-    point: Point
-    floor: int
-    predicted: int | None
-    found: Found
 
-    def line(self) -> str:
-        point, found = self.point, self.found
-        start = f"{point.residues:8,} {point.dtype:8} {point.executor:8} {point.ranks:5} {self.floor / _MIB:9,.1f}"
-        if found.failure is not None:
-            return f"{start} {found.failure}"
-        guess, ratio = "-", "-"
-        if self.predicted is not None:
-            guess, ratio = f"{self.predicted / _MIB:,.1f}", f"{self.predicted / found.peak:.2f}"
-        peak = f"{found.peak / _MIB:9,.1f} {found.peak / self.floor:7.2f}"
-        return f"{start} {peak} {guess:>9} {ratio:>6} {found.resident / _MIB:9,.1f} {found.seconds:8.1f}"
-
-    def row(self) -> dict[str, Any]:
-        """For JSON; `from_row` makes a reading of it again."""
-        return asdict(self.point) | {"floor": self.floor, "predicted": self.predicted} | asdict(self.found)
-
-    @classmethod
-    def from_row(cls, row: dict[str, Any]) -> "Reading":
-        point, found = (
-            {field.name: row[field.name] for field in fields(kind) if field.name in row} for kind in (Point, Found)
-        )
-        return cls(point=Point(**point), floor=row["floor"], predicted=row["predicted"], found=Found(**found))
+def _line(point: Point, found: Found) -> str:
+    start = f"{point.residues:8,} {point.dtype:8} {point.executor:8} {point.ranks:5} {point.floor() / _MIB:9,.1f}"
+    if found.failure is not None:
+        return f"{start} {found.failure}"
+    guess, ratio, predicted = "-", "-", point.predicted()
+    if predicted is not None:
+        guess, ratio = f"{predicted / _MIB:,.1f}", f"{predicted / found.peak:.2f}"
+    peak = f"{found.peak / _MIB:9,.1f} {found.peak / point.floor():7.2f}"
+    return f"{start} {peak} {guess:>9} {ratio:>6} {found.resident / _MIB:9,.1f} {found.seconds:8.1f}"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--residues", type=positive, nargs="+", default=[512, 1024, 2048], metavar="N")
     parser.add_argument("--rows", type=positive, default=128, metavar="N", help="of the MSA without templates")
     parser.add_argument("--extra-rows", type=positive, default=1024, metavar="N", help="of the extra MSA")
-    parser.add_argument("--templates", type=_count, default=1, metavar="N")
+    parser.add_argument("--templates", type=lambda word: 0 if word == "0" else positive(word), default=1, metavar="N")
     parser.add_argument("--ensemble", type=positive, default=1, metavar="N", help="draws for each pass")
     parser.add_argument("--passes", type=positive, default=2, metavar="N", help="with what the one before leaves")
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
@@ -103,10 +85,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run)
 
 
-def _count(word: str) -> int:
-    return 0 if word == "0" else positive(word)
-
-
 def _run(options: argparse.Namespace) -> int:
     for path in (options.json, options.plot):
         if path is not None and not path.parent.is_dir():
@@ -123,15 +101,18 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{point.residues:8,} {point.dtype:8} {point.executor:8} {point.ranks:5} {line}", flush=True)
             continue
         found = measure(point, options.spill, limit)
-        readings.append(Reading(point=point, floor=point.floor(), predicted=point.predicted(), found=found))
-        print(readings[-1].line(), flush=True)
+        readings.append((point, found))
+        print(_line(point, found), flush=True)
         if options.json is not None:
             facts = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-            rows = [reading.row() for reading in readings]
+            rows = [
+                asdict(point) | {"floor": point.floor(), "predicted": point.predicted()} | asdict(found)
+                for point, found in readings
+            ]
             options.json.write_text(json.dumps({**facts, "readings": rows}, indent=1) + "\n")
     if options.plot is not None:
         options.plot.write_bytes(_drawn(points[0], [*earlier, *readings]))
-    return _FAILED if any(reading.found.failure is not None for reading in readings) else 0
+    return _FAILED if any(found.failure is not None for _, found in readings) else 0
 
 
 def _points(options: argparse.Namespace) -> list[Point]:
@@ -163,23 +144,23 @@ def _common(point: Point) -> Point:
 
 def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
     """The plot of all readings on one rank that differ from a point only in residues, dtype and executor."""
-    shown = [reading for reading in readings if _common(reading.point) == _common(replace(like, ranks=1))]
-    shown = [reading for reading in shown if reading.found.failure is None]
+    common = _common(replace(like, ranks=1))
+    shown = {point: found.peak for point, found in readings if _common(point) == common and found.failure is None}
     if not shown:
         raise InputError("there is nothing to draw: no point was measured")
-    lengths = [reading.point.residues for reading in shown]
+    lengths = [point.residues for point in shown]
     between = sorted({*lengths, *np.geomspace(min(lengths), max(lengths), _PREDICTIONS).astype(int).tolist()})
     curves, floors = [], {}
-    for dtype, executor in dict.fromkeys((reading.point.dtype, reading.point.executor) for reading in shown):
-        own = [reading for reading in shown if (reading.point.dtype, reading.point.executor) == (dtype, executor)]
-        every = [replace(own[0].point, residues=residues) for residues in between]
+    for dtype, executor in dict.fromkeys((point.dtype, point.executor) for point in shown):
+        own = {point: peak for point, peak in shown.items() if (point.dtype, point.executor) == (dtype, executor)}
+        every = [replace(next(iter(own)), residues=residues) for residues in between]
         known = [point for point in every if point.predicted() is not None]
         floors[dtype] = {point.residues: point.floor() for point in every}
         curves.append(
             MemoryCurve(
                 executor=executor,
                 dtype=dtype,
-                measured={reading.point.residues: reading.found.peak for reading in own},
+                measured={point.residues: peak for point, peak in own.items()},
                 predicted={point.residues: point.predicted() or 0 for point in known},
             )
         )
@@ -189,7 +170,11 @@ def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
 def _read(path: Path) -> Iterator[Reading]:
     """The readings of an earlier run."""
     try:
-        yield from [Reading.from_row(row) for row in json.loads(path.read_text())["readings"]]
+        for row in json.loads(path.read_text())["readings"]:
+            point, found = (
+                {each.name: row[each.name] for each in fields(kind) if each.name in row} for kind in (Point, Found)
+            )
+            yield Point(**point), Found(**found)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} is no JSON of `helixfold benchmark memory`: {type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.errors import SearchError
+from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14
 from data_pipeline.search.process import run_program
 from helixfold.batch import Batch
 from helixfold.cli import benchmark_deepmind
-from helixfold.cli.benchmark_inputs import deepmind_features
 from helixfold.cli.benchmark_machine import Machine
 from helixfold.cli.benchmark_table import PLAIN, Readings
-from helixfold.cli.benchmark_timing import Cost, measure_once, settle
+from helixfold.cli.benchmark_timing import WHOLE, Cost, measure_parts, settle
 from helixfold.cli.op_cases import Work
 from helixfold.cli.sizes import positive
 from helixfold.execution.random_inputs import random_batch
@@ -77,15 +77,16 @@ def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings
     work = Work(flops=_flops(chosen, batch), bytes=0)
     for dtype in options.dtypes:
         kind = getattr(torch, dtype)
-        costs, notes = {}, []
+        notes: list[str] = []
         shapes: dict[str, tuple[int, ...]] = {}
-        for name in options.ways:
-            costs[name if name == PLAIN else f"ours ({name})"] = _measure(
+        costs = {
+            name if name == PLAIN else f"ours ({name})": _measure(
                 name, model, batch, kind, repeats=options.repeats, shapes=shapes
             )
+            for name in options.ways
+        }
         if "jax" in options.peer:
-            costs[PEER], note = measure_deepmind(model, chosen, batch, dtype=kind, options=options, expected=shapes)
-            notes.append(note)
+            costs[PEER], *notes = measure_deepmind(model, chosen, batch, dtype=kind, options=options, expected=shapes)
         sizes = f"{options.residues} residues, {rows} + {templates} rows, {extra_rows} extra rows"
         yield Readings(
             part="model",
@@ -112,7 +113,7 @@ def _measure(
     device, templates = batch.aatype.device, batch.template_mask.shape[1]
     # Threads, libraries and, on a GPU, kernels for this size are ready before the clock starts.
     action(batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device))
-    return measure_once(lambda: shapes.update(_shapes(action(batch))), device, repeats)
+    return measure_parts({WHOLE: lambda: shapes.update(_shapes(action(batch)))}, device, repeats)[WHOLE]
 
 
 def _pass(model: AlphaFold, run: Executor, dtype: torch.dtype, name: str) -> Callable[[Batch], Outputs]:
@@ -206,6 +207,28 @@ def measure_deepmind(
     note = f"jax {found['version']} on {found['device']}, {rows} rows at a time"
     note += f", compiled in {found['compile_seconds']:.1f} s"
     return Cost(seconds=statistics.median(found["seconds"]), memory=found["memory"]), note
+
+
+def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
+    """The batch as DeepMind's program reads it: its leading dimension is the number of samples there."""
+    aatype = batch.aatype.cpu().numpy()
+    arrays = {field.name: getattr(batch, field.name).cpu().numpy() for field in fields(batch)}
+    rows, extra_rows = arrays["msa_mask"], arrays["extra_msa_mask"]
+    arrays |= {
+        "seq_length": np.array([aatype.shape[1]]),
+        "is_distillation": np.zeros(1, np.float32),
+        "atom14_atom_exists": ATOM14_MASK[aatype].astype(np.float32),
+        "atom37_atom_exists": ATOM37_MASK[aatype].astype(np.float32),
+        "residx_atom14_to_atom37": ATOM14_TO_ATOM37[aatype],
+        "residx_atom37_to_atom14": ATOM37_TO_ATOM14[aatype],
+        "true_msa": np.zeros(rows.shape, np.int32),
+        "bert_mask": np.zeros(rows.shape, np.float32),
+        "msa_row_mask": rows[..., 0],
+        "extra_msa_row_mask": extra_rows[..., 0],
+        "template_sum_probs": np.ones((*arrays["template_mask"].shape, 1), np.float32),
+    }
+    whole = {name: np.int32 if array.dtype.kind == "i" else np.float32 for name, array in arrays.items()}
+    return {name: array.astype(whole[name]) for name, array in arrays.items()}
 
 
 def _reason(message: str) -> str:

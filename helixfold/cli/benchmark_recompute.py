@@ -1,8 +1,7 @@
 """`helixfold benchmark recompute`: the memory of training by what it keeps for gradients, measured and predicted."""
 
 import argparse
-import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.transforms import training as examples
-from helixfold.cli.benchmark_timing import held_memory, settle, wait
+from helixfold.cli.benchmark_timing import peak_beyond, settle
 from helixfold.cli.sizes import positive
 from helixfold.config import ModelConfig
 from helixfold.device import pick_device
@@ -26,11 +25,12 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import EvoformerStack
 from helixfold.ops.card import Card, card_of, described
 from helixfold.ops.dispatch import forced
+from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.spawned import on_ranks
 from helixfold.planning.prediction import META
-from helixfold.planning.size import Forecast, PassSize
+from helixfold.planning.size import PassSize
 from helixfold.planning.training import KEPT_BLOCKS, beside_tensors, forecast_training
 from helixfold.presets import PRESETS, preset
-from helixfold.stages import peak_memory, reset_peak_memory
 
 EVOFORMER, EXTRA_MSA, WHOLE = PARTS = ("evoformer", "extra_msa", "whole")
 STAGES = {"initial_training": examples.initial_training, "finetuning": examples.finetuning}
@@ -76,22 +76,16 @@ class Point:
 
 def measure(point: Point) -> int:
     """Bytes at the peak beyond parameters and their gradients, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measure, (point, torch.get_num_threads()))
+    found: int = on_ranks(1, _measure, point, device=point.device, threads=torch.get_num_threads())
+    return found
 
 
-def _measure(point: Point, threads: int) -> int:
-    torch.set_num_threads(threads)
+def _measure(mesh: Mesh, point: Point) -> int:
     torch.manual_seed(0)
-    device = pick_device(point.device)
     with freed_memory_kept(KEPT_BLOCKS), forced("reference") if point.plain else nullcontext():
-        run = prepared(point, device)
+        run = prepared(point, mesh.device)
         settle()
-        reset_peak_memory(device)
-        start = held_memory(device)
-        run(point)
-        wait(device)
-        return max(0, peak_memory(device) - start)
+        return peak_beyond(lambda: run(point), mesh.device)
 
 
 def prepared(point: Point, device: torch.device) -> Callable[[Point], None]:
@@ -161,7 +155,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_print)
 
 
-def _print(options: argparse.Namespace) -> int:
+def _print(options: argparse.Namespace) -> None:
     print(f"forward and backward with dropout, one sample, {torch.get_num_threads()} threads; MiB beyond parameters")
     for stage in options.stages:
         example = STAGES[stage]()
@@ -185,17 +179,14 @@ def _print(options: argparse.Namespace) -> int:
         print(f"{'':10} {'dtype':9} {'recompute':12} {columns}   {columns}")
         for part in options.parts:
             for dtype in options.dtypes:
-                for plain, keep in _WAYS:
-                    if plain and options.no_plain:
-                        continue
-                    found = replace(point, part=part, dtype=dtype, plain=plain, keep=keep)
-                    if part == WHOLE:
-                        found = replace(found, rows=max(1, found.rows - found.templates))
-                    else:
-                        found = replace(found, preset=options.preset)
-                    print(_row(found), flush=True)
+                measured = (
+                    replace(point, rows=max(1, point.rows - point.templates))
+                    if part == WHOLE
+                    else replace(point, preset=options.preset)
+                )
+                for plain, keep in _WAYS[options.no_plain :]:
+                    print(_row(replace(measured, part=part, dtype=dtype, plain=plain, keep=keep)), flush=True)
         _print_whole(replace(point, preset=options.preset), options.dtypes)
-    return 0
 
 
 def _row(point: Point) -> str:
@@ -226,13 +217,9 @@ def _print_whole(point: Point, dtypes: list[str]) -> None:
         estimates = {
             keep: forecast_training(point.config, size, RecomputeConfig.everywhere(keep), point.card) for keep in _KEEPS
         }
-        for line in _stages(f"all of {point.preset}, {dtype}: GiB predicted", estimates):
-            print(line)
-
-
-def _stages(title: str, estimates: dict[Keep, Forecast]) -> Iterator[str]:
-    stages = list(next(iter(estimates.values())).stages)
-    yield f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}"
-    for keep, estimate in estimates.items():
-        cells = "".join(f"{estimate.stages[stage] / 2**30:12.2f}" for stage in stages)
-        yield f"{keep:44}{cells}{estimate.peak / 2**30:8.2f}"
+        stages = next(iter(estimates.values())).stages
+        title = f"all of {point.preset}, {dtype}: GiB predicted"
+        print(f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}")
+        for keep, estimate in estimates.items():
+            cells = "".join(f"{estimate.stages[stage] / 2**30:12.2f}" for stage in stages)
+            print(f"{keep:44}{cells}{estimate.peak / 2**30:8.2f}")

@@ -3,17 +3,16 @@
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 
 from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.transforms.training import ExampleConfig
 from helixfold.cli.benchmark_machine import Machine
 from helixfold.cli.benchmark_table import PLAIN, Readings
 from helixfold.cli.benchmark_timing import WHOLE, Cost, measure_parts
 from helixfold.cli.sizes import positive
-from helixfold.config import ModelConfig
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
@@ -25,33 +24,20 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.presets import preset
 
-SIZES = ("tiny", "initial_training", "finetuning")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepSize:
-    """The network, the size of an example, and what is recomputed, of a training preset."""
-
-    model: ModelConfig
-    crop: int
-    sampling: SamplingConfig
-    recompute: RecomputeConfig
-
-
-def step_size(name: str) -> StepSize:
-    """AlphaFold's two stages, or the tiny network on short crops."""
-    if name == "tiny":
-        small = SamplingConfig(max_msa_clusters=8, max_extra_msa=16, max_templates=4)
-        return StepSize(
-            model=preset("tiny").model, crop=64, sampling=small, recompute=RecomputeConfig.everywhere("none")
-        )
-    example = examples.initial_training() if name == "initial_training" else examples.finetuning()
-    model = preset("model_1" if name == "initial_training" else "model_1_ptm").model
-    return StepSize(model=model, crop=example.crop_size, sampling=example.sampling, recompute=RecomputeConfig())
+# The network, its examples and what is recomputed: AlphaFold's two stages, or the tiny network on short crops.
+SIZES = {
+    "tiny": (
+        "tiny",
+        ExampleConfig(crop_size=64, sampling=SamplingConfig(max_msa_clusters=8, max_extra_msa=16, max_templates=4)),
+        RecomputeConfig.everywhere("none"),
+    ),
+    "initial_training": ("model_1", examples.initial_training(), RecomputeConfig()),
+    "finetuning": ("model_1_ptm", examples.finetuning(), RecomputeConfig()),
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", choices=SIZES, help="default: initial_training on a GPU, else tiny")
+    parser.add_argument("--size", choices=list(SIZES), help="default: initial_training on a GPU, else tiny")
     parser.add_argument("--residues", type=positive, help="of the crop; default: the stage's")
     parser.add_argument("--rows", type=positive, help="of the MSA; default: the stage's")
     parser.add_argument("--keep", choices=("none", "inputs", "block"), help="what is recomputed; default: the stage's")
@@ -61,12 +47,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
     """The parts of a step and all of it, plain and ours, in every dtype."""
     name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
-    size = step_size(name)
-    crop, rows = options.residues or size.crop, options.rows or size.sampling.max_msa_clusters
+    network, example, usual = SIZES[name]
+    keep = usual if options.keep is None else RecomputeConfig.everywhere(options.keep)
+    crop, rows = options.residues or example.crop_size, options.rows or example.sampling.max_msa_clusters
+    sizes = crop, rows, example.sampling.max_extra_msa, example.sampling.max_templates
     for dtype in options.dtypes:
         kind = getattr(torch, dtype)
         found = {
-            way: _measure(size, crop, rows, kind, machine=machine, options=options, plain=way == PLAIN)
+            way: _measure(
+                network, keep, sizes, kind, device=machine.device, repeats=options.repeats, plain=way == PLAIN
+            )
             for way in (PLAIN, "ours")
         }
         for part in next(iter(found.values())):
@@ -82,23 +72,20 @@ def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings
 
 
 def _measure(
-    size: StepSize,
-    crop: int,
-    rows: int,
+    network: str,
+    keep: RecomputeConfig,
+    sizes: tuple[int, int, int, int],
     dtype: torch.dtype,
     *,
-    machine: Machine,
-    options: argparse.Namespace,
+    device: torch.device,
+    repeats: int,
     plain: bool,
 ) -> dict[str, Cost]:
     torch.manual_seed(0)
-    device = machine.device
-    model = AlphaFold(size.model).to(device).train()
-    config = size.recompute if options.keep is None else RecomputeConfig.everywhere(options.keep)
-    recompute(model, config)
+    model = AlphaFold(preset(network).model).to(device).train()
+    recompute(model, keep)
     optimizer = FlatOptimizer(model, OptimizerConfig(), working_dtype=dtype, keep_float32=("structure_module", "heads"))
-    sampling = size.sampling
-    batch = random_batch(crop, rows, sampling.max_extra_msa, sampling.max_templates, device)
+    batch = random_batch(*sizes, device)
     labels, losses = random_labels(batch), initial_training()
     total: list[torch.Tensor] = []
 
@@ -116,4 +103,4 @@ def _measure(
     with forced("reference") if plain else nullcontext():
         for part in parts.values():
             part()
-        return measure_parts(parts, machine.device, options.repeats)
+        return measure_parts(parts, device, repeats)

@@ -57,11 +57,6 @@ def median_seconds(action: Action, device: torch.device, repeats: int) -> float:
     return statistics.median([_seconds(action, device) for _ in range(repeats + 1)][1:])
 
 
-def measure_once(action: Action, device: torch.device, repeats: int) -> Cost:
-    """The cost of something long, as it is run."""
-    return measure_parts({WHOLE: action}, device, repeats)[WHOLE]
-
-
 def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: int) -> dict[str, Cost]:
     """The cost of parts that follow on each other, and of all of them as "whole".
 
@@ -103,12 +98,17 @@ def peak_of(action: Action, device: torch.device) -> int:
     """Bytes that it takes beyond what is held before; on a CPU, with freed memory given back at once."""
     gc.collect()
     with freed_memory_returned():
-        wait(device)
-        reset_peak_memory(device)
-        start = held_memory(device)
-        action()
-        wait(device)
-        return max(0, peak_memory(device) - start)
+        return peak_beyond(action, device)
+
+
+def peak_beyond(action: Action, device: torch.device) -> int:
+    """The same with whatever holds for freed memory."""
+    wait(device)
+    reset_peak_memory(device)
+    start = held_memory(device)
+    action()
+    wait(device)
+    return max(0, peak_memory(device) - start)
 
 
 def held_memory(device: torch.device) -> int:

@@ -3,8 +3,8 @@
 import argparse
 import os
 import platform
-import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -41,8 +41,11 @@ def report(profile: DatabaseProfile, targets: Sequence[Target], server: str | No
     yield _row("pyhmmer", f"{PYHMMER_VERSION}, jackhmmer and hmmsearch in this process")
     for name, package in PACKAGES.items():
         path = find_program(name)
-        found = f"not installed (package {package})" if path is None else f"{_version(path)}  {path}"
-        yield _row(name, found)
+        if path is None:
+            yield _row(name, f"not installed (package {package})")
+        else:
+            version = program_version(path, "version") if name == "mmseqs" else program_version(path)
+            yield _row(name, f"{version}  {path}")
     yield ""
     yield from _databases(profile, server)
     if targets:
@@ -123,10 +126,6 @@ def _targets(profile: DatabaseProfile, targets: Sequence[Target], server: str | 
         yield _row("", f"templates from {templates}")
 
 
-def _version(program: Path) -> str:
-    return program_version(program, "version") if program.name == "mmseqs" else program_version(program)
-
-
 def _tool(database: AlignmentDatabase | TemplateDatabase) -> str:
     in_process = database.tool in HMMER and database.engine == "pyhmmer"
     return f"{database.tool} in this process" if in_process else database.tool
@@ -169,13 +168,9 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     operators.add_options(parser)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> None:
     targets = read_targets(options.inputs, options.msa, options.templates)
-    for line in report(searching.profile_of(options), targets, options.msa_server):
-        print(line)
-    for lines in (_memory(options), operators.report(options)):
-        print()
-        for line in lines:
-            print(line)
-    sys.stdout.flush()
-    return 0
+    profile = searching.profile_of(options)
+    parts = report(profile, targets, options.msa_server), [""], _memory(options), [""], operators.report(options)
+    for line in chain.from_iterable(parts):
+        print(line, flush=True)

@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 
 from tqdm import tqdm
@@ -62,7 +63,7 @@ class _Work:
     results: list[Evaluated] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
-    _structures: dict[Path, Structure | InputError] = field(default_factory=dict)
+    read: Callable[[Path], Structure] = field(default_factory=lambda: cache(read_structure))
 
     def add(self, file: StructureFile) -> None:
         """Compare one prediction with all references that it has."""
@@ -70,7 +71,7 @@ class _Work:
             predicted = read_structure(file.path)
             matches = by_name(file.name, self.references)
             if not matches:
-                matches = by_sequence(predicted, list(self._readable()))
+                matches = by_sequence(predicted, self._readable)
         except (InputError, ComparisonError) as error:
             rank = f", rank {file.rank}" if file.rank else ""
             self.failures[printable(f"{file.name}{rank}")] = str(error)
@@ -83,7 +84,7 @@ class _Work:
                 self.failures[printable(f"{file.path} and {match.reference.path}", 500)] = str(error)
 
     def _compared(self, file: StructureFile, predicted: Structure, match: Match) -> Evaluated:
-        reference = self._structure(match.reference.path)
+        reference = self.read(match.reference.path)
         scores, residues = compared(best_pairing(predicted.chains, reference.chains, match.chain))
         return Evaluated(
             target=file.name,
@@ -94,23 +95,15 @@ class _Work:
             residues=residues,
         )
 
-    def _structure(self, path: Path) -> Structure:
-        if path not in self._structures:
-            try:
-                self._structures[path] = read_structure(path)
-            except InputError as error:
-                self._structures[path] = error
-        found = self._structures[path]
-        if isinstance(found, InputError):
-            raise found
-        return found
-
-    def _readable(self) -> Iterator[tuple[StructureFile, Structure]]:
+    @cached_property
+    def _readable(self) -> list[tuple[StructureFile, Structure]]:
+        found = []
         for file in self.references:
             try:
-                yield file, self._structure(file.path)
+                found.append((file, self.read(file.path)))
             except InputError as error:
                 self.failures[printable(file.path.name)] = str(error)
+        return found
 
 
 def _print_table(results: Sequence[Evaluated]) -> None:
@@ -179,8 +172,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--all-ranks", action="store_true", help="not the best prediction of each target alone, but all"
     )
-    parser.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace) -> int:
-    return evaluate(options.predictions, options.references, output=options.output, all_ranks=options.all_ranks)
+    parser.set_defaults(
+        run=lambda options: evaluate(
+            options.predictions, options.references, output=options.output, all_ranks=options.all_ranks
+        )
+    )

@@ -74,14 +74,18 @@ def run(options: argparse.Namespace) -> int:
         return _join(options)
     if options.structures is None:
         raise InputError("give --structures DIR, the structures to train on")
-    if options.duplicates is not None and options.alignments is None:
-        raise InputError("--duplicates needs --alignments DIR, the alignments that are shared")
-    if options.require_alignments and options.alignments is None:
-        raise InputError("--require-alignments needs --alignments DIR")
-    if options.templates_from is not None and options.alignments is None:
-        raise InputError("--templates-from needs --alignments DIR, where the template hits (hhr) lie")
-    if options.obsolete is not None and options.templates_from is None:
-        raise InputError("--obsolete needs --templates-from DIR")
+    for given, needed, problem in (
+        (options.duplicates, options.alignments, "--duplicates needs --alignments DIR, the alignments that are shared"),
+        (options.require_alignments, options.alignments, "--require-alignments needs --alignments DIR"),
+        (
+            options.templates_from,
+            options.alignments,
+            "--templates-from needs --alignments DIR, where the template hits (hhr) lie",
+        ),
+        (options.obsolete, options.templates_from, "--obsolete needs --templates-from DIR"),
+    ):
+        if given and needed is None:
+            raise InputError(problem)
     try:
         shard, shards = options.shard or (None, 1)
         build = BuildOptions(
@@ -99,26 +103,22 @@ def run(options: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise InputError(str(error)) from error
+    duplicates = None if options.duplicates is None else read_duplicates(options.duplicates)
+    obsolete = None if options.obsolete is None else read_obsolete(options.obsolete)
     recipe = Recipe(
         filter=chain_filter,
-        alignments=None if options.alignments is None else _alignments(options),
+        alignments=None if options.alignments is None else AlignmentDirectory(options.alignments, duplicates),
         require_alignments=options.require_alignments,
-        templates=None if options.templates_from is None else _templates(options),
+        templates=None
+        if options.templates_from is None
+        else TemplateLibrary(
+            source=StructureSource(options.templates_from, obsolete=obsolete), options=TemplateOptions()
+        ),
         is_distillation=options.distillation,
     )
     report = build_store(build, recipe)
     _say(report)
     return SOME_FAILED if report.failed else 0
-
-
-def _alignments(options: argparse.Namespace) -> AlignmentDirectory:
-    duplicates = None if options.duplicates is None else read_duplicates(options.duplicates)
-    return AlignmentDirectory(options.alignments, duplicates)
-
-
-def _templates(options: argparse.Namespace) -> TemplateLibrary:
-    obsolete = None if options.obsolete is None else read_obsolete(options.obsolete)
-    return TemplateLibrary(source=StructureSource(options.templates_from, obsolete=obsolete), options=TemplateOptions())
 
 
 def _join(options: argparse.Namespace) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.features.schema import Features
 from helixfold.cli import relaxing
 from helixfold.cli.jobs import Method
 from helixfold.stages import Stages
@@ -31,55 +30,32 @@ class Target:
 
     directory: Path
     names: tuple[str, ...]  # of its predictions, which are those of their files
-    features: Features
     method: Method
     facts: Mapping[str, object]  # for timings.json
     stages: Stages
     say: Callable[[str], None]
 
 
-Step = Callable[[Target, list[Finished]], None]
-
-
-def _relax(target: Target, order: list[Finished]) -> None:
-    relaxing.relax_predictions(target.directory, order, target.method.to_relax, target.method.device, target.say)
-
-
-def _rank(target: Target, order: list[Finished]) -> None:
-    write_ranked(target.directory, order)
-
-
-def _draw(target: Target, order: list[Finished]) -> None:
-    write_plots(target.directory, order)
-
-
-def _tabulate(target: Target, order: list[Finished]) -> None:
-    write_tables(target.directory, order)
-
-
-def _time(target: Target, order: list[Finished]) -> None:
-    table = {**target.facts, "stages": target.stages.table()}
-    write_timings(target.directory, table, notes=all_notes(order))
-
-
-def _report(target: Target, order: list[Finished]) -> None:
-    write_report(target.directory, [each.name for each in order])
-
-
-def _mark(target: Target, order: list[Finished]) -> None:
-    mark_finished(target.directory, order)
-
-
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
 # that is written. What changes structures goes before "ranking", and the mark is last.
-STEPS: tuple[tuple[str, Step], ...] = (
-    ("relaxation", _relax),
-    ("ranking", _rank),
-    ("plots", _draw),
-    ("tables", _tabulate),
-    ("timings", _time),
-    ("report", _report),
-    ("mark", _mark),
+STEPS: tuple[tuple[str, Callable[[Target, list[Finished]], None]], ...] = (
+    (
+        "relaxation",
+        lambda target, order: relaxing.relax_predictions(
+            target.directory, order, target.method.to_relax, target.method.device, target.say
+        ),
+    ),
+    ("ranking", lambda target, order: write_ranked(target.directory, order)),
+    ("plots", lambda target, order: write_plots(target.directory, order)),
+    ("tables", lambda target, order: write_tables(target.directory, order)),
+    (
+        "timings",
+        lambda target, order: write_timings(
+            target.directory, {**target.facts, "stages": target.stages.table()}, notes=all_notes(order)
+        ),
+    ),
+    ("report", lambda target, order: write_report(target.directory, [each.name for each in order])),
+    ("mark", lambda target, order: mark_finished(target.directory, order)),
 )
 
 

@@ -68,7 +68,6 @@ def fold_target(
     target = Target(
         directory=directory,
         names=tuple(begun.record.finished(directory, len(job.sequence))),
-        features=features,
         method=method,
         facts=facts,
         stages=stages,

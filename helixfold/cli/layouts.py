@@ -116,11 +116,12 @@ def _here(work: Workload, ranks: list[int]) -> Machine:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print("measuring this machine ...", flush=True)
     threads = max(1, torch.get_num_threads() // _PROBED)
-    found: Machine = on_ranks(_PROBED, _measured, work, work.sharings(ranks), device=device, threads=threads)
+    found: Machine = on_ranks(_PROBED, measured, work, work.sharings(ranks), device=device, threads=threads)
     return found
 
 
-def _measured(mesh: Mesh, work: Workload, sharings: list[Layout]) -> Machine:
+def measured(mesh: Mesh, work: Workload, sharings: list[Layout]) -> Machine:
+    """Return the machine that these ranks run on, by short readings; all of them call this."""
     memory = available_memory(mesh.device) // (1 if mesh.device.type == "cuda" else mesh.size)
     with freed_memory_kept(KEPT_BLOCKS):
         return measured_machine(work.needs, work.keeps, sharings, mesh, memory)

@@ -22,11 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def carry_out(options: argparse.Namespace) -> int:
-    """Run the command that was read; the same exit codes."""
+    """Run the command that was read, whose result is its exit code or, where it can only succeed, None; the same
+    exit codes.
+    """
     # Asked to end (kill, a scheduler's time limit), leave as after any error: search programs and their files go too.
     earlier = signal.signal(signal.SIGTERM, _end)
     try:
-        return int(options.run(options))
+        return int(options.run(options) or 0)
     except InputError as error:
         _say(str(error))
         return WRONG_INPUT

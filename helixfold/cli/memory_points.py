@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from helixfold.cli.benchmark_block import evoformer
 from helixfold.cli.benchmark_timing import held_memory, settle, wait
 from helixfold.config import ModelConfig
 from helixfold.execution import allocator
-from helixfold.execution.available import available_memory, held_to
+from helixfold.execution.available import available_memory, held_to, is_out_of_memory
 from helixfold.execution.random_inputs import random_batch
 from helixfold.inference import DTYPES, recycle
 from helixfold.model.outputs import Folded, Recycled
@@ -28,7 +28,7 @@ from helixfold.parallel.parallelize import on_mesh
 from helixfold.parallel.spawned import on_ranks
 from helixfold.planning import executors as policy
 from helixfold.planning.prediction import forecast_prediction
-from helixfold.planning.size import PassSize, floor, gib
+from helixfold.planning.size import PassSize, floor, gib, of_blocks
 from helixfold.presets import preset
 from helixfold.stages import peak_memory, reset_peak_memory
 from helixfold.weights.untrained import untrained_model
@@ -65,13 +65,7 @@ class Point:
     def config(self) -> ModelConfig:
         """The network, cut."""
         model = preset(self.preset).model
-        most = self.blocks or model.evoformer.blocks
-        return replace(
-            model,
-            evoformer=replace(model.evoformer, blocks=min(most, model.evoformer.blocks)),
-            extra_msa=replace(model.extra_msa, blocks=min(most, model.extra_msa.blocks)),
-            template=model.template and replace(model.template, blocks=min(most, model.template.blocks)),
-        )
+        return of_blocks(model, self.blocks or model.evoformer.blocks)
 
     @property
     def size(self) -> PassSize:
@@ -144,49 +138,39 @@ def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> F
 
 
 def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
-    device = mesh.device
+    device, kind = mesh.device, "whole" if point.executor == PLAIN else point.executor
+
+    def executor() -> Executor:
+        return on_mesh(mesh, policy.executor(kind, spill, device))
+
     with (
-        policy.memory_kept(_kind(point), mesh.size),
+        policy.memory_kept(kind, mesh.size),
         torch.no_grad(),
         forced("reference") if point.executor == PLAIN else nullcontext(),
     ):
         run = _evoformer(point, device) if point.part == EVOFORMER else _prediction(point, device)
         # What libraries allocate once, such as the threads' buffers, is not part of the cost.
-        run(replace(point, residues=8), _executor(mesh, point, spill))
+        run(replace(point, residues=8), executor())
         settle()
         mesh.barrier()
         loaded = peak_memory(device)
         reset_peak_memory(device)
         start, began = held_memory(device), time.perf_counter()
         try:
-            with _limited(device, start, limit):
-                run(point, _executor(mesh, point, spill))
+            # On a CPU, allocations fail that would go beyond; a GPU's fail by themselves.
+            left = available_memory(device) if limit is None else min(available_memory(device), max(0, limit - start))
+            with held_to(left) if device.type == "cpu" else nullcontext():
+                run(point, executor())
             wait(device)
         except (RuntimeError, MemoryError, OSError) as error:
             if mesh.size > 1:
                 raise  # the others wait for this rank: all end with it
             message = f"{type(error).__name__}: {str(error).strip()[:_LINE_LENGTH]}"
-            return Found(failure="out of memory" if policy.is_out_of_memory(error) else message)
+            return Found(failure="out of memory" if is_out_of_memory(error) else message)
         seconds, peak = time.perf_counter() - began, peak_memory(device)
         resident = max(loaded, peak)
         failure = f"took {gib(resident)} in all" if limit is not None and resident > limit else None
         return Found(peak=peak - start, resident=resident, seconds=seconds, failure=failure)
-
-
-def _kind(point: Point) -> str:
-    return "whole" if point.executor == PLAIN else point.executor
-
-
-def _executor(mesh: Mesh, point: Point, spill: Path) -> Executor:
-    within = policy.executor(_kind(point), spill, mesh.device)
-    return on_mesh(mesh, within)
-
-
-def _limited(device: torch.device, held: int, limit: int | None) -> AbstractContextManager[None]:
-    """On a CPU, let allocations fail that would go beyond; a GPU's fail by themselves."""
-    free = available_memory(device)
-    left = free if limit is None else min(free, max(0, limit - held))
-    return held_to(left) if device.type == "cpu" else nullcontext()
 
 
 def _prediction(point: Point, device: torch.device) -> Run:

@@ -1,7 +1,7 @@
 """Every operator with arguments as a block of the network gives them to it, for benchmarks and `helixfold doctor`."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -10,32 +10,20 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.config import ModelConfig
+from helixfold.execution.random_inputs import random_batch
+from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.attention import attention
 from helixfold.ops.constants import LINE
-from helixfold.ops.dispatch import Op, forced
+from helixfold.ops.dispatch import Op, forced, recorded
 from helixfold.ops.fused_adam import fused_adam
-from helixfold.ops.global_attention import global_attention
-from helixfold.ops.invariant_point import invariant_point_attention
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
 from helixfold.ops.multiply import multiply
-from helixfold.ops.norm_linear import norm_linear
-from helixfold.ops.outer_product import outer_product_mean
 from helixfold.ops.residual import add_change
-from helixfold.ops.self_attention import self_attention
-from helixfold.ops.transition import transition
-from helixfold.ops.triangle import triangle_multiplication, triangle_operand
-from helixfold.ops.weights import (
-    Affine,
-    GlobalAttentionWeights,
-    PointAttentionWeights,
-    SelfAttentionWeights,
-    TransitionWeights,
-    TriangleOperandWeights,
-    TriangleWeights,
-)
+from helixfold.planning.prediction import META
+from helixfold.planning.size import of_blocks
 from helixfold.presets import preset
 
 Call: TypeAlias = tuple[Op[..., Any], tuple[Any, ...]]
@@ -123,159 +111,103 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def op_cases(shape: Shape, device: torch.device | str) -> Iterator[OpCase]:
-    """Cases one after the other, each made when it is asked for: together they may not fit into memory."""
-    make = _Arguments(dtype=shape.dtype, device=torch.device(device))
-    for cases in (_attention_cases, _triangle_cases, _msa_and_pair_cases, _other_cases):
-        yield from cases(shape, make)
+    """Cases one after the other, each made when it is asked for: together they may not fit into memory.
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Arguments:
-    """Random arguments. Activations and parameters require gradients, masks of ones do not."""
-
-    dtype: torch.dtype
-    device: torch.device
-
-    def stream(self, *shape: int, turned: bool = False) -> Tensor:
-        values = torch.randn(1, *shape, dtype=self.dtype, device=self.device)
-        return (values.transpose(1, 2) if turned else values).requires_grad_()
-
-    def ones(self, *shape: int, turned: bool = False) -> Tensor:
-        values = torch.ones(1, *shape, device=self.device)
-        return values.transpose(1, 2) if turned else values
-
-    def affine(self, c_out: int, c_in: int, *, bias: bool = True) -> Affine:
-        weight = torch.randn(c_out, c_in, device=self.device).mul_(c_in**-0.5).requires_grad_()
-        return Affine(weight, torch.randn(c_out, device=self.device).requires_grad_() if bias else None)
-
-    def norm(self, c: int) -> Affine:
-        return Affine(*(torch.randn(c, device=self.device).requires_grad_() for _ in range(2)))
-
-    def self_attention(self, c: int) -> SelfAttentionWeights:
-        qkv = self.affine(3 * c, c, bias=False)
-        return SelfAttentionWeights(self.norm(c), qkv, self.affine(c, c), self.affine(c, c))
-
-
-def _attention_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
-    model, r, s = shape.model, shape.residues, shape.rows
-    stack = model.evoformer
-    c_m, c_z, h_m, h_z = stack.c_m, model.c_z, stack.msa_heads, stack.pair_heads
-
-    def case(name: str, c: int, heads: int, rows: int, length: int, *, bias: bool, turned: bool) -> OpCase:
-        sizes = (length, rows) if turned else (rows, length)
-        x, mask = make.stream(*sizes, c, turned=turned), make.ones(*sizes, turned=turned)
-        term = make.stream(heads, length, length) if bias else None
-        return OpCase(name=name, calls=((self_attention, (x, mask, term, make.self_attention(c), heads)),))
-
-    yield case("MSA row attention", c_m, h_m, s, r, bias=True, turned=False)
-    yield case("MSA column attention", c_m, h_m, r, s, bias=False, turned=True)
-    yield case("triangle attention, starting node", c_z, h_z, r, r, bias=True, turned=False)
-    yield case("triangle attention, ending node", c_z, h_z, r, r, bias=True, turned=True)
-    heads = [make.stream(r, h_z, r, c_z // h_z) for _ in range(3)]
-    arguments = (*heads, make.ones(r, r), make.stream(h_z, r, r))
-    yield OpCase(name=TRIANGLE_CORE, calls=((attention, arguments),))
-
-    extra = model.extra_msa
-    c, width = extra.c_m, extra.c_m // extra.msa_heads
-    x = make.stream(shape.extra_rows, r, c, turned=True)
-    maps = [make.affine(size, c, bias=False) for size in (c, width, width)] + [make.affine(c, c) for _ in range(2)]
-    mask = make.ones(shape.extra_rows, r, turned=True)
-    yield OpCase(
-        name="extra MSA global column attention",
-        calls=((global_attention, (x, mask, GlobalAttentionWeights(make.norm(c), *maps), extra.msa_heads)),),
-    )
-
-
-def _triangle_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
-    r, c_z, c = shape.residues, shape.model.c_z, shape.model.evoformer.c_triangle
-    for name, turned in ((OUTGOING, False), (INCOMING, True)):
-        pair, mask = make.stream(r, r, c_z, turned=turned), make.ones(r, r, turned=turned)
-        norm, right = make.norm(c_z), [make.affine(c, c_z) for _ in "pg"]
-        operand = make.stream(c, r, r)
-        front = norm, make.affine(c, c_z), make.affine(c, c_z)
-        weights = TriangleWeights(*front, make.norm(c), make.affine(c_z, c), make.affine(c_z, c_z))
+    An operator that has no row of its own gets one where the network calls it first.
+    """
+    for name, calls in _described(shape).items():
+        made: dict[object, Tensor] = {}
         yield OpCase(
             name=name,
-            calls=(
-                (triangle_operand, (pair, mask, TriangleOperandWeights(norm, *right))),
-                (triangle_multiplication, (pair, mask, operand, weights)),
-            ),
+            calls=tuple((op, _real(arguments, device, made)) for op, arguments in calls),
+            in_place=calls[0][0] is fused_adam,
         )
 
 
-def _msa_and_pair_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
-    model, r, s = shape.model, shape.residues, shape.rows
-    c_m, c_z, factor, c = model.evoformer.c_m, model.c_z, model.evoformer.transition_factor, model.evoformer.c_outer
-    streams: dict[str, Callable[[], Tensor]] = {
-        "MSA": lambda: make.stream(s, r, c_m),
-        "pair": lambda: make.stream(r, r, c_z),
-    }
-    for name, stream in streams.items():
-        x = stream()
-        width = x.shape[-1]
-        maps = make.affine(factor * width, width), make.affine(width, factor * width)
-        yield OpCase(name=f"{name} transition", calls=((transition, (x, TransitionWeights(make.norm(width), *maps))),))
+def _real(value: Any, device: torch.device | str, made: dict[object, Tensor]) -> Any:
+    """The same with tensors on a device: random numbers where gradients are asked for, masks and buffers of ones.
 
-    halves = make.stream(r, s, c), make.stream(s, r, c)
-    masks = make.ones(r, s), make.ones(s, r)
-    yield OpCase(name="outer product mean", calls=((outer_product_mean, (*halves, *masks, make.affine(c_z, c * c))),))
-
-    columns = make.stream(s, r, c_m, turned=True)
-    yield OpCase(
-        name="norm and map of the outer product",
-        calls=((norm_linear, (columns, make.norm(c_m), make.affine(c, c_m))),),
-    )
-    bias = make.norm(c_z), make.affine(model.evoformer.pair_heads, c_z, bias=False)
-    yield OpCase(name="norm and map of a pair bias", calls=((norm_linear, (make.stream(r, r, c_z), *bias)),))
-    yield OpCase(name="layer norm of the pair", calls=((layer_norm, (make.stream(r, r, c_z), make.norm(c_z))),))
-    pair, change = make.stream(r, r, c_z), make.stream(r, r, c_z)
-    yield OpCase(name="pair and its change", calls=((add_change, (pair, change)),))
-    kept = make.ones(1, r, c_z).to(shape.dtype)
-    yield OpCase(name="pair and its change, dropout", calls=((add_change, (pair, change, kept)),))
-
-
-def _other_cases(shape: Shape, make: _Arguments) -> Iterator[OpCase]:
-    model, r, structure = shape.model, shape.residues, shape.model.structure
-    if shape.dtype == torch.float32:
-        # The structure module computes in float32 whatever the trunk does.
-        h, d, q, p = structure.heads, structure.c_scalar, structure.query_points, structure.value_points
-        arguments = (
-            *(make.stream(h, r, d) for _ in range(3)),
-            *(make.stream(h, r, count, 3) for count in (q, q, p)),
-            make.stream(r, r, model.c_z),
-            make.ones(r),
-            make.ones(r),
-            PointAttentionWeights(
-                torch.rand(h, device=make.device).requires_grad_(), make.norm(model.c_z), make.affine(h, model.c_z)
-            ),
-        )
-        yield OpCase(name="invariant point attention", calls=((invariant_point_attention, arguments),))
-
-    # As ranks that share a triangle multiplication multiply some channels of both operands.
-    operands = make.stream(_CHANNELS_AT_ONCE, r, r), make.stream(_CHANNELS_AT_ONCE, r, r).mT
-    yield OpCase(name="product of some channels of a triangle", calls=((multiply, operands),))
-
-    bins = model.heads.distogram_bins
-    yield OpCase(
-        name="map to the distogram", calls=((linear, (make.stream(r, r, model.c_z), make.affine(bins, model.c_z))),)
-    )
-
-    parameters = _parameters(model)
-    flat = [torch.rand(parameters, device=make.device) for _ in range(5)]
-    working = flat[0].to(torch.bfloat16) if shape.dtype == torch.bfloat16 else None
-    buffers = AdamBuffers(
-        master=flat[0], first_moment=flat[1], second_moment=flat[2], average=flat[3], working=working
-    )  # fmt: skip
-    scale = torch.ones(parameters // LINE, device=make.device)
-    yield OpCase(
-        name="Adam, moving average, all parameters",
-        calls=((fused_adam, (buffers, flat[4], scale, _STEP)),),
-        in_place=True,
-    )
+    Views of one tensor that are alike are one tensor again.
+    """
+    if isinstance(value, Tensor):
+        key = value.untyped_storage()._cdata, value.shape, value.stride()
+        if key not in made:
+            made[key] = torch.ones_like(value, device=device)
+            if value.requires_grad:
+                made[key].normal_(std=value.shape[1] ** -0.5 if value.ndim == 2 else 1.0).requires_grad_()
+        return made[key]
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: _real(getattr(value, each.name), device, made) for each in fields(value)})
+    if isinstance(value, tuple):
+        parts = [_real(each, device, made) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
 
 
 @cache
-def _parameters(model: ModelConfig) -> int:
-    """Elements of the optimizer's buffers."""
-    with torch.device("meta"):
-        return sum(-(-parameter.numel() // LINE) for parameter in AlphaFold(model).parameters()) * LINE
+def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
+    """The calls of each row on meta tensors: those of a training pass with one block in each stack, and a few more."""
+    model, r = replace(of_blocks(shape.model, 1), template=None), shape.residues
+    with META, recorded() as calls:
+        network = AlphaFold(model).train()
+        batch = random_batch(r, shape.rows, shape.extra_rows, 0, META)
+        network.fold(Whole(), [batch], None, shape.dtype)
+    names = {id(parameter): name.rsplit(".", 2)[0] for name, parameter in network.named_parameters()}
+    found: dict[str, dict[str, Call]] = {}
+    for op, arguments in calls:
+        owner = next((names[id(each)] for each in tensors(arguments) if id(each) in names), "")
+        found.setdefault(owner, {}).setdefault(op.name, (op, arguments))
+
+    def stream(*sizes: int) -> Tensor:
+        return torch.empty(1, *sizes, dtype=shape.dtype, device=META, requires_grad=True)
+
+    def rows_of(update: str, *ops: str) -> tuple[Call, ...]:
+        return tuple(found[f"evoformer.blocks.0.{update}"][op] for op in ops)
+
+    pairs = [stream(r, r, model.c_z) for _ in range(2)]
+    heads = [stream(r, model.evoformer.pair_heads, r, model.c_z // model.evoformer.pair_heads) for _ in range(3)]
+    mask, bias = torch.empty(1, r, r, device=META), stream(model.evoformer.pair_heads, r, r)
+    kept = torch.empty(1, 1, r, model.c_z, dtype=shape.dtype, device=META)
+    rows = {
+        "MSA row attention": rows_of("row_attention", "self_attention"),
+        "MSA column attention": rows_of("column_attention", "self_attention"),
+        "triangle attention, starting node": rows_of("triangle_starting", "self_attention"),
+        "triangle attention, ending node": rows_of("triangle_ending", "self_attention"),
+        TRIANGLE_CORE: ((attention, (*heads, mask, bias)),),
+        "extra MSA global column attention": (found["extra_msa_stack.blocks.0.column_attention"]["global_attention"],),
+        OUTGOING: rows_of("triangle_outgoing", "triangle_operand", "triangle_multiplication"),
+        INCOMING: rows_of("triangle_incoming", "triangle_operand", "triangle_multiplication"),
+        "MSA transition": rows_of("msa_transition", "transition"),
+        "pair transition": rows_of("pair_transition", "transition"),
+        "outer product mean": rows_of("outer_product_mean", "outer_product_mean"),
+        "norm and map of the outer product": rows_of("outer_product_mean", "norm_linear"),
+        "norm and map of a pair bias": rows_of("triangle_starting", "norm_linear"),
+        "layer norm of the pair": ((layer_norm, (pairs[0], network.recycling_embedder.norm_pair.affine)),),
+        "pair and its change": ((add_change, tuple(pairs)),),
+        "pair and its change, dropout": ((add_change, (*pairs, kept)),),
+        # The structure module computes in float32 whatever the trunk does.
+        "invariant point attention": (found["structure_module"]["invariant_point_attention"],),
+        # As ranks that share a triangle multiplication multiply some channels of both operands.
+        "product of some channels of a triangle": (
+            (multiply, (stream(_CHANNELS_AT_ONCE, r, r), stream(_CHANNELS_AT_ONCE, r, r).mT)),
+        ),
+        "map to the distogram": ((linear, (pairs[0], network.heads.distogram.linear.affine)),),
+        "Adam, moving average, all parameters": (_update(shape),),
+    }
+    known = {op.name for calls in rows.values() for op, _ in calls}
+    rows |= {name: (call,) for each in found.values() for name, call in each.items() if name not in known}
+    if shape.dtype != torch.float32:
+        del rows["invariant point attention"]
+    return rows
+
+
+def _update(shape: Shape) -> Call:
+    """The optimizer's call."""
+    with META:
+        elements = sum(-(-each.numel() // LINE) for each in AlphaFold(shape.model).parameters()) * LINE
+        flat = [torch.empty(elements) for _ in range(5)]
+        working = torch.empty(elements, dtype=torch.bfloat16) if shape.dtype == torch.bfloat16 else None
+        buffers = AdamBuffers(
+            master=flat[0], first_moment=flat[1], second_moment=flat[2], average=flat[3], working=working
+        )  # fmt: skip
+        return fused_adam, (buffers, flat[4], torch.empty(elements // LINE), _STEP)

@@ -1,13 +1,12 @@
 """What a target's files were made from, in `settings.json` beside them: no run takes old results for new ones."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.search.plan import SearchPlan
@@ -15,10 +14,10 @@ from helixfold import __version__
 from helixfold.cli.jobs import Job, Method, Wanted
 from helixfold.weights.find import Standing
 from helixfold.write.ranking import Finished, read_finished
+from helixfold.write.records import read_json
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json, write_file
 
 SETTINGS_FILE = "settings.json"
-_MOST_BYTES = 2**24
 _ORDER: tuple[Standing, ...] = get_args(Standing)
 _STANDINGS: dict[Standing, str] = {
     "untrained": "untrained parameters",
@@ -97,8 +96,8 @@ class Record:
 
     def name_of(self, wanted: Wanted) -> str:
         """What a prediction is called here."""
-        names = (name for name, made in self.predictions.items() if _is(made, wanted))
-        return next(names, wanted.name)
+        asked = wanted.model.preset.name, wanted.seed
+        return next((name for name, made in self.predictions.items() if (made.model, made.seed) == asked), wanted.name)
 
     def finished(self, directory: Path, residues: int) -> dict[str, Finished]:
         """The predictions whose files are there, whole."""
@@ -117,20 +116,10 @@ class Record:
         write_file(directory / SETTINGS_FILE, to_json(content, indent=2))
 
 
-def _standing(value: Any) -> Standing:
-    if value not in _ORDER:
-        raise ValueError(value)
-    return cast(Standing, value)
-
-
-def _is(made: Made, wanted: Wanted) -> bool:
-    return (made.model, made.seed) == (wanted.model.preset.name, wanted.seed)
-
-
 def record_of(job: Job, method: Method) -> Record:
     """What a run is about to make a target from."""
     options = method.options
-    inputs: dict[str, Any] = {"sequence": _sha256(job.sequence.encode())}
+    inputs: dict[str, Any] = {"sequence": hashlib.sha256(job.sequence.encode()).hexdigest()}
     if job.target is None:
         inputs["features"] = job.features_digest
     else:
@@ -164,22 +153,19 @@ def record_of(job: Job, method: Method) -> Record:
 
 def read_record(directory: Path) -> Record | None:
     """What a target was made from; None if that is not there, or damaged."""
-    path = directory / SETTINGS_FILE
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return None
-        content = json.loads(path.read_bytes())
+        content: Any = read_json(directory / SETTINGS_FILE)
         predictions = {
             str(name): Made(
                 model=str(made["model"]),
                 seed=int(made["seed"]),
                 weights=str(made["weights"]),
-                standing=_standing(made["standing"]),
+                standing=_ORDER[_ORDER.index(made["standing"])],
             )
             for name, made in content["predictions"].items()
         }
         record = Record(inputs=dict(content["inputs"]), options=dict(content["options"]), predictions=predictions)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
     # Names become names of files.
     safe = all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) for name in predictions)
@@ -233,7 +219,3 @@ def _digest(path: Path, size: int, modified: int) -> str:
     """Read once in a run; many targets share their templates."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

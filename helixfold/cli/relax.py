@@ -141,14 +141,12 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help="for one structure (%(default)g)",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
-    parser.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace) -> int:
-    return relax_files(
-        options.structures,
-        output=options.output,
-        options=RelaxOptions(max_rounds=options.max_rounds, max_seconds=options.max_seconds),
-        device=pick_device(options.device),
-        overwrite=options.overwrite,
+    parser.set_defaults(
+        run=lambda options: relax_files(
+            options.structures,
+            output=options.output,
+            options=RelaxOptions(max_rounds=options.max_rounds, max_seconds=options.max_seconds),
+            device=pick_device(options.device),
+            overwrite=options.overwrite,
+        )
     )

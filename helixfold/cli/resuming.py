@@ -1,8 +1,6 @@
 """What of a target is there already, and what of it a run is to make: nothing twice, and nothing old taken for new."""
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,8 @@ from helixfold.cli.jobs import Job, Method, Wanted
 from helixfold.cli.record import SETTINGS_FILE, Record, clear, read_record, record_of
 from helixfold.stages import Stage
 from helixfold.write.ranking import Finished
+from helixfold.write.records import read_json
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
-
-_MOST_BYTES = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +21,6 @@ class Outlook:
     finished: bool
     missing: int  # predictions
     remark: str | None = None
-
-    def told(self) -> dict[str, Any]:
-        """As plain data, for other processes."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,34 +86,28 @@ def begin(job: Job, directory: Path, method: Method, *, overwrite: bool) -> Begu
     )
 
 
-def good_enough(predictions: Iterable[Finished], method: Method) -> bool:
-    """Whether one has the score at which no more are made."""
-    score = method.options.stop_at_score
-    return score is not None and any(each.ranking_confidence >= score for each in predictions)
-
-
 def _missing(record: Record, done: dict[str, Finished], directory: Path, method: Method) -> list[Wanted]:
-    missing = []
-    for wanted in method.wanted:
-        name = record.name_of(wanted)
-        there = name in done and (not method.options.logits or (directory / f"logits_{name}.npz").is_file())
-        if not there:
-            missing.append(replace(wanted, name=name))
-    return [] if good_enough(done.values(), method) else missing
+    """The predictions that are still to be made: none once one has the score at which no more are."""
+    score = method.options.stop_at_score
+    if score is not None and any(each.ranking_confidence >= score for each in done.values()):
+        return []
+    named = [replace(wanted, name=record.name_of(wanted)) for wanted in method.wanted]
+    return [
+        each
+        for each in named
+        if each.name not in done or (method.options.logits and not (directory / f"logits_{each.name}.npz").is_file())
+    ]
 
 
 def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:
     """What is to be added to; what cannot be read does not count."""
-    path = directory / TIMINGS_FILE
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return {}, []
-        content = json.loads(path.read_bytes())
+        content: Any = read_json(directory / TIMINGS_FILE)
         stages = [
             Stage(name=str(name), seconds=float(row["seconds"]), peak_memory=int(row["peak_memory_gib"] * 2**30))
             for name, row in content["stages"].items()
         ]
         to_json({"models": content["models"], "seconds": [stage.seconds for stage in stages]})  # as it will be written
         return dict(content["models"]), stages
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return {}, []

@@ -120,7 +120,8 @@ def profile_of(options: argparse.Namespace) -> DatabaseProfile:
     if reduced and (options.databases is None or not options.databases.is_dir()):
         raise InputError("--db-preset is for databases as AlphaFold lays them out; give their --databases DIR")
     if options.databases is not None:
-        return read_profile(options.databases, installed_programs(), reduced=reduced)
+        programs = {name for name in PACKAGES if find_program(name) is not None}
+        return read_profile(options.databases, programs, reduced=reduced)
     return sequence_databases(options.database)
 
 
@@ -173,10 +174,6 @@ def as_asked(targets: Sequence[Target], options: argparse.Namespace, *, tells: b
     if left_out and tells:
         print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
     return [replace(target, alignments=()) for target in targets]
-
-
-def installed_programs() -> set[str]:
-    return {name for name in PACKAGES if find_program(name) is not None}
 
 
 def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) -> None:

@@ -76,17 +76,18 @@ def check_names(named: Iterable[tuple[str, Path]]) -> None:
 
 def _files(inputs: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
-    kinds = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES)
     for path in inputs:
         if not os.path.isdir(path):  # pathlib's own raises where a name is too long
             files.append(path)
             continue
         try:
-            inside = sorted(each for each in path.iterdir() if each.name.lower().endswith(kinds) and each.is_file())
+            inside = sorted(
+                each for each in path.iterdir() if each.name.lower().endswith(INPUT_SUFFIXES) and each.is_file()
+            )
         except OSError as error:
             raise InputError.at(path, f"cannot be listed: {error.strerror or error}") from error
         if not inside:
-            raise InputError.at(path, f"no file in this directory ends in {', '.join(kinds)}")
+            raise InputError.at(path, f"no file in this directory ends in {', '.join(INPUT_SUFFIXES)}")
         files += inside
     return files
 

@@ -145,20 +145,9 @@ def gpu_relax(_: argparse.Namespace, value: str) -> None:
         raise CannotError("structures are relaxed on the GPU where there is one; hide it with CUDA_VISIBLE_DEVICES=")
 
 
-def use_gpu(options: argparse.Namespace, value: str) -> None:
-    put(options, "device", "cuda" if is_yes(value) else "cpu")
-
-
-def run_relax(options: argparse.Namespace, value: str) -> None:
-    put(options, "models_to_relax", "all" if is_yes(value) else "none")
-
-
-def switch(ours: str, value_if_yes: Any = True) -> Apply:
-    def apply(options: argparse.Namespace, value: str) -> None:
-        if is_yes(value):
-            put(options, ours, value_if_yes)
-
-    return apply
+def overwrite(options: argparse.Namespace, value: str) -> None:
+    if is_yes(value):
+        put(options, "overwrite", True)
 
 
 def kept(name: str) -> Apply:

@@ -3,8 +3,8 @@
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tqdm import tqdm
@@ -40,9 +40,10 @@ class Turns:
     def take(self, index: Index, earlier: Sequence[Stage]) -> None:
         """Fold what this group of processes gets; `earlier` are the stages that all targets share."""
         crew, count, failed = self._crew, len(self._left), dict[str, str]()
-        with ExitStack() as stack:
-            bar = stack.enter_context(tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._method.no_bars))
-            stack.enter_context(_HowFar(crew.queue, count))
+        with (
+            tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._method.no_bars) as bar,
+            _how_far(crew.queue, count),
+        ):
             for number in crew.taken(count):
                 job = self._left[number][0]
                 words = [f"about {rest} left"] if (rest := self._time_left(number)) else []
@@ -90,19 +91,14 @@ class Turns:
         return in_words(seconds) if seconds else None
 
 
-class _HowFar:
-    """Says how far a batch has come when the keyboard ends it; what was being written is gone by then."""
-
-    def __init__(self, queue: Queue, count: int) -> None:
-        self._queue, self._count = queue, count
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is KeyboardInterrupt:
-            done = self._queue.number_finished()
-            tqdm.write(f"helixfold: {done} of {self._count} targets are done", file=sys.stderr)
+@contextmanager
+def _how_far(queue: Queue, count: int) -> Iterator[None]:
+    """Say how far a batch has come when the keyboard ends it; what was being written is gone by then."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tqdm.write(f"helixfold: {queue.number_finished()} of {count} targets are done", file=sys.stderr)
+        raise
 
 
 def _reason(error: Exception) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,10 +32,7 @@ _BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 def inspect(path: Path) -> None:
     """Print what a parameter file holds and which presets it fits; blocks of a stack share a line."""
     form, shapes = read_shapes(path)
-    lines: dict[tuple[str, tuple[int, ...]], int] = {}
-    for name, shape in shapes.items():
-        line = _BLOCK.sub("*", name), shape
-        lines[line] = lines.get(line, 0) + 1
+    lines = Counter((_BLOCK.sub("*", name), shape) for name, shape in shapes.items())
     for (name, shape), count in sorted(lines.items()):
         print(f"{name} {list(shape)}{f' x {count}' if count > 1 else ''}")
     fitting = fitting_presets(shapes, form)
@@ -115,11 +113,11 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--directory", type=Path, default=parameters_directory(), metavar="DIR", help="where to put them"
     )
     fetch.add_argument("--url", default=ARCHIVE_URL, help="a copy of DeepMind's archive elsewhere")
-    fetch.set_defaults(run=_download)
+    fetch.set_defaults(run=lambda options: download(options.models, directory=options.directory, url=options.url))
 
     look = actions.add_parser("inspect", help="what a parameter file holds, and which presets it fits")
     look.add_argument("path", type=Path, metavar="FILE")
-    look.set_defaults(run=_inspect)
+    look.set_defaults(run=lambda options: inspect(options.path))
 
     change = actions.add_parser("convert", help="rewrite a parameter file for another program")
     change.add_argument("source", type=Path, metavar="SOURCE", help="the parameter file to read")
@@ -129,19 +127,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--dtype", choices=DTYPES, default="float32", help="numbers of a .safetensors file (float32; bfloat16 is half)"
     )
     change.add_argument("--overwrite", action="store_true", help="replace TARGET if it exists")
-    change.set_defaults(run=_convert)
-
-
-def _download(options: argparse.Namespace) -> int:
-    download(options.models, directory=options.directory, url=options.url)
-    return 0
-
-
-def _inspect(options: argparse.Namespace) -> int:
-    inspect(options.path)
-    return 0
-
-
-def _convert(options: argparse.Namespace) -> int:
-    convert(options.source, options.target, options.preset, overwrite=options.overwrite, dtype=options.dtype)
-    return 0
+    change.set_defaults(
+        run=lambda options: convert(
+            options.source, options.target, options.preset, overwrite=options.overwrite, dtype=options.dtype
+        )
+    )

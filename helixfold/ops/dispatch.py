@@ -1,5 +1,6 @@
 """Operators: a plain reference that defines each of them, and ordered backends that carry it out where they can."""
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,6 +58,8 @@ class Op(Generic[P, R]):
         self.backends = (*backends, Backend(name="reference", run=reference))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if _calls is not None:
+            _calls.append((self, inspect.signature(self.reference).bind(*args, **kwargs).args))
         found: R = self.choice(*args, **kwargs).function(*args, **kwargs)
         return found
 
@@ -108,6 +111,7 @@ class Forced:
 
 # Seen by all threads: gradients may be computed, and blocks recomputed, in another one.
 _forced: Forced | None = None
+_calls: list[tuple[Op[..., Any], tuple[Any, ...]]] | None = None
 
 
 @contextmanager
@@ -121,6 +125,17 @@ def forced(name: str) -> Iterator[Counter[str]]:
         yield _forced.used
     finally:
         _forced = earlier
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[Op[..., Any], tuple[Any, ...]]]]:
+    """Give the list of all calls of operators inside, each with its arguments by position."""
+    global _calls  # noqa: PLW0603 (one list for the process)
+    _calls = []
+    try:
+        yield _calls
+    finally:
+        _calls = None
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:

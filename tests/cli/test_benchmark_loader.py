@@ -66,4 +66,4 @@ def test_every_stretch_is_timed_and_all_its_examples_counted(monkeypatch: pytest
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     dataset = TrainingDataset(store=small_store(), config=replace(CONFIG, max_passes=1), batch_size=2)
     found = measure_loader(dataset, workers=0, steps=3, repeats=2)
-    assert found.rates == (6.0, 6.0)
+    assert found == (6.0, 6.0)

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from helixfold.cli import benchmark_model
-from helixfold.cli.benchmark_inputs import deepmind_features
 from helixfold.cli.benchmark_machine import Machine
-from helixfold.cli.benchmark_model import PEER, _counted, _flops, readings
+from helixfold.cli.benchmark_model import PEER, _counted, _flops, deepmind_features, readings
 from helixfold.cli.benchmark_table import Readings
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.presets import preset

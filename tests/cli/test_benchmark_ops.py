@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import helixfold.ops
+from helixfold.batch import Batch
 from helixfold.cli.benchmark_block import block_flops
 from helixfold.cli.benchmark_machine import Machine
 from helixfold.cli.benchmark_ops import _ways
@@ -18,6 +19,9 @@ from helixfold.cli.benchmark_peers import absent, peers_of
 from helixfold.cli.benchmark_table import Readings
 from helixfold.cli.benchmark_timing import measure, peak_of
 from helixfold.cli.op_cases import OpCase, Shape, Work, op_cases
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Representations
+from helixfold.model.update import Executor
 from helixfold.ops.dispatch import Backend, Op, operator
 
 CPU = torch.device("cpu")
@@ -46,6 +50,23 @@ def test_every_operator_has_a_case() -> None:
     ]
     operators = {value.name for module in modules for value in vars(module).values() if isinstance(value, Op)}
     assert {op.name for case in op_cases(SMALL, "meta") for op, _ in case.calls} == operators
+
+
+def test_an_operator_that_the_network_calls_has_a_row_without_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    @operator()
+    def double(x: Tensor) -> Tensor:
+        return 2 * x
+
+    trunk = AlphaFold.trunk
+
+    def changed(self: AlphaFold, run: Executor, batch: Batch, *others: Any) -> Representations:
+        double(batch.msa_feat)
+        return trunk(self, run, batch, *others)
+
+    monkeypatch.setattr(AlphaFold, "trunk", changed)
+    # A size that no other test has: what was recorded is remembered.
+    cases = {case.name: case for case in op_cases(replace(SMALL, residues=9), CPU)}
+    assert [each.shape for each in cases["double"]()] == [(1, 4, 9, 49)]
 
 
 def test_the_cases_of_a_block_do_the_blocks_work() -> None:

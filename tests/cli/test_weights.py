@@ -7,6 +7,7 @@ import torch
 
 from data_pipeline.errors import InputError
 from helixfold.cli import weights
+from helixfold.cli.main import main
 from helixfold.cli.weights import convert, download, inspect
 from helixfold.presets import preset
 from helixfold.weights.checkpoint import save_checkpoint
@@ -103,14 +104,12 @@ def test_download_says_where_and_under_which_licence(tmp_path: Path, capsys: pyt
 
 
 def test_the_command_line_reaches_the_functions(checkpoint: Path) -> None:
+    target = checkpoint.with_name("x.npz")
+    assert main(["weights", "convert", str(checkpoint), str(target), "--preset", "tiny"]) == 0
+    assert target.exists()
+    assert main(["weights", "inspect", str(target)]) == 0
     parser = argparse.ArgumentParser()
     weights.add_command(parser.add_subparsers())
-    target = checkpoint.with_name("x.npz")
-    options = parser.parse_args(["weights", "convert", str(checkpoint), str(target), "--preset", "tiny"])
-    assert options.run(options) == 0
-    assert target.exists()
-    options = parser.parse_args(["weights", "inspect", str(target)])
-    assert options.run(options) == 0
     options = parser.parse_args(["weights", "download"])
     assert options.models == ["model_1_ptm"]
     with pytest.raises(SystemExit):
