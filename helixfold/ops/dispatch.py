@@ -41,8 +41,7 @@ class Backend:
         if not isinstance(self.run, str):
             return self.run
         module, _, name = self.run.partition(":")
-        function: Callable[..., Any] = getattr(import_module(module), name)
-        return function
+        return getattr(import_module(module), name)
 
 
 class Op(Generic[P, R]):
@@ -57,8 +56,7 @@ class Op(Generic[P, R]):
         self.backends = (*backends, Backend(name="reference", run=reference))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        found: R = self.choice(*args, **kwargs).function(*args, **kwargs)
-        return found
+        return self.choice(*args, **kwargs).function(*args, **kwargs)
 
     def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend:
         """Return the backend to use: the first that can, or the forced one; the reference where that cannot."""

@@ -28,10 +28,9 @@ def global_attention_rows(x: Tensor, mask: Tensor, weights: GlobalAttentionWeigh
     weight, offset = folded(norm, Affine(scale * query.weight.float()))
     of_mean = torch.cat([weight, offset[:, None]], 1)
     out_offset = offset.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
-    change: Tensor = _GlobalAttention.apply(
+    return _GlobalAttention.apply(
         x, mask, mask_bias(mask), of_mean, *folded(norm, key, value, gate), out.weight.float(), out_offset
     )
-    return change
 
 
 class _GlobalAttention(torch.autograd.Function):

@@ -12,8 +12,7 @@ from helixfold.ops.weights import Affine
 
 def linear_in_float32(x: Tensor, parameters: Affine) -> Tensor:
     """`linear` on such a CPU; a training pass keeps its arguments only."""
-    found: Tensor = _Linear.apply(x, *parameters)
-    return found
+    return _Linear.apply(x, *parameters)
 
 
 class _Linear(torch.autograd.Function):

@@ -13,8 +13,7 @@ from helixfold.ops.weights import Affine
 
 def norm_linear_rows(x: Tensor, norm: Affine, project: Affine) -> Tensor:
     """`norm_linear` on a CPU."""
-    found: Tensor = _NormLinear.apply(x, *folded(norm, project))
-    return found
+    return _NormLinear.apply(x, *folded(norm, project))
 
 
 class _NormLinear(torch.autograd.Function):

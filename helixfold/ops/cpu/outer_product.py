@@ -29,10 +29,9 @@ def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, righ
         count.baddbmm_(ours.float(), theirs.float())
     # Sequences last, so that a tile's operands are dense: no copy of the right half if it is so in memory.
     left, right = rearrange(left, "b i s c -> b (i c) s"), rearrange(right, "b s j d -> b (j d) s")
-    mean: Tensor = _OuterProductMean.apply(
+    return _OuterProductMean.apply(
         left.contiguous(), right.contiguous(), count.reciprocal_(), *out.to(product_dtype(left.dtype))
     )
-    return mean
 
 
 class _OuterProductMean(torch.autograd.Function):

@@ -36,8 +36,7 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _LEAST:
         # Anything but dense matrices it multiplies one number at a time.
         dense = weight if weight.is_contiguous() or weight.mT.is_contiguous() else weight.contiguous()
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), dense, bias, "none", [], "")
-        return found
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), dense, bias, "none", [], "")
     return torch.nn.functional.linear(x, weight, bias)
 
 

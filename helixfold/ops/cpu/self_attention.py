@@ -29,10 +29,9 @@ def self_attention_rows(
     factors[:width] = (width // heads) ** -0.5
     scaled = Affine(factors[:, None] * qkv.weight, None if qkv.bias is None else factors * qkv.bias)
     offset = factors.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
-    change: Tensor = _SelfAttention.apply(
+    return _SelfAttention.apply(
         x, mask_bias(mask), bias, *folded(norm, scaled, gate), out.weight.float(), offset, heads
     )
-    return change
 
 
 class _SelfAttention(torch.autograd.Function):

@@ -19,8 +19,7 @@ def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
     """`transition` on a CPU; a training pass keeps nothing but `x`."""
     norm, expand, contract = weights
     dtype = product_dtype(x.dtype)
-    change: Tensor = _Transition.apply(x, *norm.to(torch.float32), *expand.to(dtype), *contract.to(dtype))
-    return change
+    return _Transition.apply(x, *norm.to(torch.float32), *expand.to(dtype), *contract.to(dtype))
 
 
 class _Transition(torch.autograd.Function):

@@ -28,8 +28,7 @@ _PRODUCT_BYTES = 2**20
 
 def triangle_operand_rows(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
     """`triangle_operand` on a CPU."""
-    operand: Tensor = _Operand.apply(pair, mask.to(pair.dtype), *folded(*weights))
-    return operand
+    return _Operand.apply(pair, mask.to(pair.dtype), *folded(*weights))
 
 
 def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
@@ -37,7 +36,7 @@ def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weig
     norm_in, left, left_gate, norm_out, out, gate = weights
     # Cast once: the gradients of both uses are added before they are rounded.
     norm_in = norm_in.to(torch.float32)
-    change: Tensor = _Multiplication.apply(
+    return _Multiplication.apply(
         pair,
         mask.to(pair.dtype),
         right,
@@ -45,7 +44,6 @@ def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weig
         *folded(norm_in, gate),
         *folded(norm_out, out),
     )
-    return change
 
 
 class _Operand(torch.autograd.Function):
@@ -190,8 +188,7 @@ def _gate(both: Tensor, mask: Tensor, out: Tensor) -> None:
 def _gate_gradient(gradient: Tensor, mask: Tensor, both: Tensor) -> Tensor:
     """The gradient of projections, from that of what they were gated to."""
     masked = (gradient * mask).reshape(len(gradient), -1)
-    found: Tensor = torch.ops.aten.glu_backward(masked, both, 0)
-    return found
+    return torch.ops.aten.glu_backward(masked, both, 0)
 
 
 def _normalised_channels(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -199,5 +199,4 @@ class _LayerNorm(torch.autograd.Function):
 
 def layer_norm_triton(x: Tensor, norm: Affine) -> Tensor:
     """`layer_norm` on a CUDA device."""
-    normed: Tensor = _LayerNorm.apply(x, *norm.to(torch.float32))
-    return normed
+    return _LayerNorm.apply(x, *norm.to(torch.float32))

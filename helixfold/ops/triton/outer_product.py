@@ -379,7 +379,7 @@ def outer_product_mean_triton(
     left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> Tensor:
     """`outer_product_mean` on a CUDA device."""
-    mean: Tensor = _OuterProductMean.apply(
+    return _OuterProductMean.apply(
         left,
         right,
         left_mask,
@@ -387,4 +387,3 @@ def outer_product_mean_triton(
         out.weight.to(left.dtype).contiguous(),
         out.to(torch.float32).bias,
     )
-    return mean

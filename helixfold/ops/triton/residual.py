@@ -113,5 +113,4 @@ class _AddChange(torch.autograd.Function):
 
 def add_change_triton(stream: Tensor, change: Tensor, kept: Tensor | None = None) -> Tensor:
     """`add_change` on a CUDA device."""
-    total: Tensor = _AddChange.apply(stream, change, kept)
-    return total
+    return _AddChange.apply(stream, change, kept)

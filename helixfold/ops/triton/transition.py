@@ -281,7 +281,7 @@ class _Transition(torch.autograd.Function):
 def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
     """`transition` on a CUDA device."""
     norm, expand, contract = weights
-    change: Tensor = _Transition.apply(
+    return _Transition.apply(
         x,
         *norm.to(torch.float32),
         expand.weight.to(x.dtype).contiguous(),
@@ -289,4 +289,3 @@ def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
         contract.weight.to(x.dtype).contiguous(),
         contract.to(torch.float32).bias,
     )
-    return change

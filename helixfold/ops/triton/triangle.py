@@ -17,16 +17,14 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
     """`triangle_operand` on a CUDA device."""
     parameters = _parameters(pair, weights[:1], weights[1:])
-    operand: Tensor = _Operand.apply(pair, mask, *parameters)
-    return operand
+    return _Operand.apply(pair, mask, *parameters)
 
 
 def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
     """`triangle_multiplication` on a CUDA device."""
     norm_in, left, left_gate, norm_out, out, gate = weights
     parameters = _parameters(pair, [norm_in, norm_out], [left, left_gate, out, gate])
-    change: Tensor = _Multiplication.apply(pair, mask, right, *parameters)
-    return change
+    return _Multiplication.apply(pair, mask, right, *parameters)
 
 
 def _parameters(pair: Tensor, norms: Sequence[Affine], maps: Sequence[Affine]) -> list[Tensor]:
