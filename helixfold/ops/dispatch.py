@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -15,10 +15,6 @@ from helixfold.ops.card import Card, card_of, is_described
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def _never(*_: object, **__: object) -> None:
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +29,12 @@ class Backend:
     name: str
     run: Callable[..., Any] | str
     kinds: tuple[str, ...] = ()
-    refusal: Callable[..., str | None] = _never
+    refusal: Callable[..., str | None] = lambda *_, **__: None
 
     @cached_property
     def function(self) -> Callable[..., Any]:
         """The function that carries the operator out."""
-        if not isinstance(self.run, str):
-            return self.run
-        module, _, name = self.run.partition(":")
-        return getattr(import_module(module), name)
+        return resolve_name(self.run) if isinstance(self.run, str) else self.run
 
 
 class Op(Generic[P, R]):
@@ -126,6 +119,11 @@ def wants_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
 
 
+def first_reason(*checks: tuple[bool, str]) -> str | None:
+    """Return the reason of the first check that holds, None where none does."""
+    return next((reason for holds, reason in checks if holds), None)
+
+
 def refusal_of_float64(card: Card, x: Tensor, *_: object, **__: object) -> str | None:
     """Return why a backend without double precision is not for these arguments."""
     return "float64 is left to the reference" if x.dtype == torch.float64 else None
@@ -133,10 +131,8 @@ def refusal_of_float64(card: Card, x: Tensor, *_: object, **__: object) -> str |
 
 def refusal_of_float64_or_nothing(card: Card, x: Tensor, *others: object, **named: object) -> str | None:
     """The same for a backend that takes no tensors without elements."""
-    if reason := refusal_of_float64(card, x):
-        return reason
     empty = any(isinstance(each, Tensor) and each.numel() == 0 for each in (x, *others))
-    return "there is nothing to compute" if empty else None
+    return refusal_of_float64(card, x) or ("there is nothing to compute" if empty else None)
 
 
 def refusal_of_wide_products(card: Card, x: Tensor) -> str | None:
