@@ -18,13 +18,9 @@ def _refusal_of_onednn(card: Card, x: Tensor, parameters: Affine) -> str | None:
     return "there is nothing to compute" if x.numel() == 0 else None
 
 
-def _refusal_of_float32(card: Card, x: Tensor, parameters: Affine) -> str | None:
-    return refusal_of_float32(card, x)
-
-
 @operator(
     Backend(
-        name="float32", kinds=("cpu",), run="helixfold.ops.cpu.linear:linear_in_float32", refusal=_refusal_of_float32
+        name="float32", kinds=("cpu",), run="helixfold.ops.cpu.linear:linear_in_float32", refusal=refusal_of_float32
     ),
     Backend(name="onednn", kinds=("cpu",), run="helixfold.ops.cpu.products:linear_onednn", refusal=_refusal_of_onednn),
 )

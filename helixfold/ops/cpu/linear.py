@@ -1,29 +1,37 @@
-"""A linear map of a narrow dtype on a processor that has no products of it: blocks of it are mapped in float32."""
+"""Linear maps of blocks of positions on a CPU: of a dtype that the processor has no products of, or of a norm."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.folded_norm import MapGradient, blocks
+from helixfold.ops.cpu.folded_norm import MapGradient, blocks, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.weights import Affine
 
 
 def linear_in_float32(x: Tensor, parameters: Affine) -> Tensor:
-    """`linear` on such a CPU; a training pass keeps its arguments only."""
-    return _Linear.apply(x, *parameters)
+    """`linear` on a CPU that has no products of the dtype of `x`: blocks of it are mapped in float32."""
+    return BlockwiseMap.apply(x, *parameters, torch.float32, False)
 
 
-class _Linear(torch.autograd.Function):
+class BlockwiseMap(torch.autograd.Function):
+    """The map of a stream, or of its channels without mean and deviation if `after_norm`, with products in `dtype`.
+
+    A training pass keeps the arguments only.
+    """
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, after_norm: bool
+    ) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
-        weight, bias = Affine(weight, bias).to(torch.float32)
+        ctx.dtype, ctx.after_norm = dtype, after_norm
+        weight, bias = Affine(weight, bias).to(dtype)
         found = x.new_empty(*x.shape[:-1], len(weight))
         for block in blocks(x.shape[:-1]):
-            rows = x[block].reshape(-1, x.shape[-1]).float()
-            found[block] = mapped(rows, weight, bias).view(found[block].shape)
+            values = normalised(x[block])[0] if after_norm else x[block].reshape(-1, x.shape[-1])
+            found[block] = mapped(values.to(dtype), weight, bias).view(found[block].shape)
         return found
 
     @staticmethod
@@ -31,11 +39,15 @@ class _Linear(torch.autograd.Function):
         x, weight, bias = ctx.saved_tensors
         of_map = MapGradient(weight)
         of_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        wide = weight.float()
+        factors = weight.to(ctx.dtype)
         for block in blocks(x.shape[:-1]):
-            of_mapped = gradient[block].reshape(-1, len(weight)).float()
-            if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-                of_map.add(of_mapped.mT, x[block].reshape(-1, x.shape[-1]).float())
-            if of_x is not None:
-                of_x[block] = product(of_mapped, wide).view(of_x[block].shape)
-        return of_x, of_map.weight.to(weight.dtype), None if bias is None else of_map.bias.to(bias.dtype)
+            values, scale = normalised(x[block]) if ctx.after_norm else (x[block].reshape(-1, x.shape[-1]), None)
+            of_mapped = gradient[block].reshape(-1, len(weight)).to(ctx.dtype)
+            if any(ctx.needs_input_grad[1:3]):
+                of_map.add(of_mapped.mT, values.to(ctx.dtype))
+            if of_x is not None and scale is not None:
+                norm_gradient(product(of_mapped, factors).float(), values, scale, of_x[block])
+            elif of_x is not None:
+                of_x[block] = product(of_mapped, factors).view(of_x[block].shape)
+        of_bias = None if bias is None else of_map.bias.to(bias.dtype)
+        return of_x, of_map.weight.to(weight.dtype), of_bias, None, None
