@@ -31,6 +31,10 @@ class Backend:
     kinds: tuple[str, ...] = ()
     refusal: Callable[..., str | None] = lambda *_, **__: None
 
+    def is_for(self, card: Card) -> bool:
+        """Return whether the card is of a kind that the backend is for."""
+        return not self.kinds or card.kind in self.kinds
+
     @cached_property
     def function(self) -> Callable[..., Any]:
         """The function that carries the operator out."""
@@ -60,16 +64,13 @@ class Op(Generic[P, R]):
                 f"{self.name} was given a tensor on {device} where {card.name} is described and nothing is computed; "
                 "give it tensors on meta"
             )
-        if _forced is not None:
-            for backend in self.backends:
-                if backend.name == _forced.name and backend.refusal(card, *args, **kwargs) is None:
-                    _forced.used[self.name] += 1
-                    return backend
-            return self.backends[-1]
         for backend in self.backends:
-            if (not backend.kinds or card.kind in backend.kinds) and backend.refusal(card, *args, **kwargs) is None:
+            wanted = backend.is_for(card) if _forced is None else backend.name == _forced.name
+            if wanted and backend.refusal(card, *args, **kwargs) is None:
+                if _forced is not None:
+                    _forced.used[self.name] += 1
                 return backend
-        raise AssertionError(f"{self.name}: the reference refused")
+        return self.backends[-1]
 
     def refusals(self, card: Card, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
         """Return why each backend, in the order of preference, is not for such arguments on a card; None if it is.
@@ -77,9 +78,9 @@ class Op(Generic[P, R]):
         The tensors may be on the meta device.
         """
         return {
-            backend.name: f"for {' and '.join(backend.kinds)}, not {card.kind}"
-            if backend.kinds and card.kind not in backend.kinds
-            else backend.refusal(card, *args, **kwargs)
+            backend.name: backend.refusal(card, *args, **kwargs)
+            if backend.is_for(card)
+            else f"for {' and '.join(backend.kinds)}, not {card.kind}"
             for backend in self.backends
         }
 

@@ -42,8 +42,7 @@ class _OuterProductMean(torch.autograd.Function):
         for sample_left, sample_right, factors, edges in steps(zip(left, right, scale, mean, strict=True)):
             products = _OuterProducts(sample_left, sample_right, *factors.shape, dtype=weight.dtype)
             for tile in chain(*products.rows_of_tiles()):
-                outer = products.of(tile)
-                edges_of_tile = mapped(outer, weight, offset)
+                edges_of_tile = mapped(products.of(tile), weight, offset)
                 place = edges[tile.rows, tile.columns]
                 place.copy_(edges_of_tile.view(place.shape).float().mul_(factors[tile.rows, tile.columns, None]))
         return mean
@@ -74,8 +73,8 @@ class _OuterProductMean(torch.autograd.Function):
                         add_product(sum_left, of_outer, products.right_half(tile))
                         add_product(of_right[index, tile.right], of_outer.T, products.left_half(tile))
                 of_left[index, tiles[0].left] = sum_left
-        of_map = of_weight.to(weight.dtype), of_offset.to(weight.dtype) if needs_offset else None
-        return of_left, of_right.to(right.dtype), None, *of_map
+        offset_gradient = of_offset.to(weight.dtype) if needs_offset else None
+        return of_left, of_right.to(right.dtype), None, of_weight.to(weight.dtype), offset_gradient
 
 
 class _Tile(NamedTuple):
@@ -121,17 +120,14 @@ class _OuterProducts:
     def of(self, tile: _Tile) -> Tensor:
         """The products with their channels side by side, [(i j) (c d)]."""
         found = mapped(self.left_half(tile), self.right_half(tile))
-        edges = self._room(found.numel()).view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
+        edges = self.room[: found.numel()].view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         edges.copy_(rearrange(found, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
         return edges.view(-1, self.c * self.d)
 
     def gradient(self, of_mapped: Tensor, weight: Tensor, tile: _Tile) -> Tensor:
         """The gradient of the products, as the matrix product gives them, [(i c) (j d)]."""
         found = product(of_mapped, weight)
-        matrix = self._room(found.numel()).view(tile.left.stop - tile.left.start, -1)
+        matrix = self.room[: found.numel()].view(tile.left.stop - tile.left.start, -1)
         edges = found.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         rearrange(matrix, "(i c) (j d) -> i j c d", c=self.c, d=self.d).copy_(edges)
         return matrix
-
-    def _room(self, size: int) -> Tensor:
-        return self.room[:size]

@@ -175,21 +175,16 @@ def _forward_tiles(x: Tensor) -> dict[str, Any]:
     are 192 of the 255 that a thread has. Weights are read once per 128 rows: 128 operations for a byte from the L2.
     """
     if x.dtype == torch.float32:
-        return _float32_tiles(x)
+        num_warps = 4 if x.shape[-1] < 128 else 8
+        return {"block_rows": 32, "block_hidden": 32, "precision": "ieee", "num_warps": num_warps, "num_stages": 1}
     return {"block_rows": 128, "block_hidden": 64, "precision": None, "num_warps": 8, "num_stages": 2}
 
 
 def _backward_tiles(x: Tensor) -> dict[str, Any]:
     """As forward; besides, the rows of the gradient that comes in stay in shared memory: 64 KiB of 200 in use."""
     if x.dtype == torch.float32:
-        return {**_float32_tiles(x), "block_part": 16}
-    tiles = {"block_rows": 128, "block_hidden": 64 if x.shape[-1] < 256 else 32, "block_part": 32}
-    return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
-
-
-def _float32_tiles(x: Tensor) -> dict[str, Any]:
-    tiles = {"block_rows": 32, "block_hidden": 32, "num_warps": 4 if x.shape[-1] < 128 else 8}
-    return {**tiles, "precision": "ieee", "num_stages": 1}
+        return {**_forward_tiles(x), "block_part": 16}
+    return {**_forward_tiles(x), "block_hidden": 64 if x.shape[-1] < 256 else 32, "block_part": 32}
 
 
 class _Transition(torch.autograd.Function):
