@@ -123,9 +123,8 @@ class AlphaFold(nn.Module):
         """Return the sampled sequences and, below them, the templates' torsions, with the mask of both."""
         target, mask = batch.target_feat.to(dtype), batch.msa_mask
         count = mask.shape[1]
-        recycled_row = target.new_zeros(*target.shape[:2], self.config.evoformer.c_m)
-        if previous is not None:
-            recycled_row = previous.msa_first_row
+        nothing = target.new_zeros(*target.shape[:2], self.config.evoformer.c_m)
+        recycled_row = nothing if previous is None else previous.msa_first_row
         further = mask.new_empty(0)
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
             further, further_mask = self.template_embedder.msa_rows(batch, dtype)

@@ -37,8 +37,7 @@ class MSARowAttention(Update):
         mask: Float[Tensor, "b s r"],
         context: tuple[Float[Tensor, "b h r r"]],
     ) -> Float[Tensor, "b s r c_m"]:
-        (bias,) = context
-        return self.attention(msa, mask, self.norm.affine, bias)
+        return self.attention(msa, mask, self.norm.affine, *context)
 
 
 class MSAColumnAttention(Update):

@@ -111,13 +111,13 @@ class TemplatePointwiseAttention(nn.Module):
                 total = logits
             else:
                 gathered = run.replace_rows(partial(self._mixed, norm=norm), gathered, template, total, logits)
-                total = run.replace_rows(_log_of_sum, total, logits)
+                total = run.replace_rows(lambda _, *rows: torch.logaddexp(*rows), total, logits)
             # Not beside the next one.
             del template
         if gathered is None:
             return pair
-        anything = (mask.sum(-1) > 0).to(pair.dtype)
-        return run.replace_rows(partial(self._added, anything=anything), pair, gathered)
+        anything = rearrange((mask.sum(-1) > 0).to(pair.dtype), "b -> b 1 1 1")
+        return run.replace_rows(lambda _, rows, found: rows + self.out(found) * anything, pair, gathered)
 
     def _logits(
         self, _: slice, pair: Tensor, template: Tensor, norm: Affine, present: Tensor
@@ -139,13 +139,6 @@ class TemplatePointwiseAttention(nn.Module):
             wide(each).unflatten(-1, (self.heads, -1)) for each in (gathered, self._values(rows, template, norm))
         )
         return torch.lerp(before, value, share).flatten(-2).to(gathered.dtype)
-
-    def _added(self, _: slice, pair: Tensor, gathered: Tensor, anything: Tensor) -> Float[Tensor, "b i j c_z"]:
-        return pair + self.out(gathered) * rearrange(anything, "b -> b 1 1 1")
-
-
-def _log_of_sum(_: slice, total: Tensor, logits: Tensor) -> Tensor:
-    return torch.logaddexp(total, logits)
 
 
 class TemplateAngleEmbedder(nn.Module):

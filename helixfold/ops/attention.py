@@ -75,18 +75,16 @@ def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bia
     n, h, q, d = query.shape
     term = None if bias is None else bias.to(query.dtype).expand(n, h, q, key.shape[-2])
     scale = d**-0.5
-    if every_key_counts(mask):
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, term, scale=scale)
-    # The kernel adds one term to the logits. A mask that differs from row to row would make that term as large as the
-    # logits, so it goes in as one more channel: 1 in the queries, the mask's bias in the keys.
-    channel = rearrange(MASKED / scale * (mask.float() - 1), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
-    query = torch.nn.functional.pad(query, (0, 1), value=1.0)
-    key, value = torch.cat([key, channel], -1), torch.nn.functional.pad(value, (0, 1))
+    if not every_key_counts(mask):
+        # The kernel adds one term to the logits. A mask that differs from row to row would make that term as large as
+        # the logits, so it goes in as one more channel: 1 in the queries, the mask's bias in the keys.
+        channel = rearrange(MASKED / scale * (mask.float() - 1), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
+        query = torch.nn.functional.pad(query, (0, 1), value=1.0)
+        key, value = torch.cat([key, channel], -1), torch.nn.functional.pad(value, (0, 1))
     if query.is_meta and card_of(query.device).kind == "cuda":
         # On meta tensors PyTorch would choose the way that keeps the logits.
         efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-        gathered: Tensor = efficient(query, key, value, term, compute_log_sumexp=False, scale=scale)[0]
-        return gathered[..., :d]
+        return efficient(query, key, value, term, compute_log_sumexp=False, scale=scale)[0][..., :d]
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, term, scale=scale)[..., :d]
 
 

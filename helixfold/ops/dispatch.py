@@ -141,6 +141,7 @@ def refusal_of_wide_products(card: Card, x: Tensor) -> str | None:
 
     Exact products in float32 use none of a GPU's matrix units; without those, cuBLAS is hard to reach.
     """
-    if x.dtype == torch.float32 and card.kind != "cpu":
-        return "products in float32 are left to cuBLAS"
-    return f"{x.dtype} is left to the reference" if x.dtype == torch.float64 else None
+    return first_reason(
+        (x.dtype == torch.float32 and card.kind != "cpu", "products in float32 are left to cuBLAS"),
+        (x.dtype == torch.float64, f"{x.dtype} is left to the reference"),
+    )

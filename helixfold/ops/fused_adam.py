@@ -7,7 +7,6 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from helixfold.ops.adam import AdamBuffers, AdamStep
-from helixfold.ops.card import Card
 from helixfold.ops.constants import LINE
 from helixfold.ops.dispatch import Backend, operator
 from helixfold.ops.triton.refusal import refusal_of_kernels
@@ -54,16 +53,12 @@ def _refusal_of_chunks(*_: object) -> str | None:
     return None if hasattr(torch, "_fused_adamw_") else f"torch {torch.__version__} has no _fused_adamw_"
 
 
-def _refusal_of_triton(card: Card, buffers: AdamBuffers, *_: object) -> str | None:
-    return refusal_of_kernels(card)
-
-
 @operator(
     Backend(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.fused_adam:fused_adam_triton",
-        refusal=_refusal_of_triton,
+        refusal=lambda card, *_: refusal_of_kernels(card),
     ),
     Backend(name="chunks", kinds=("cpu", "cuda"), run=_in_chunks, refusal=_refusal_of_chunks),
 )

@@ -16,9 +16,7 @@ from helixfold.ops.weights import GlobalAttentionWeights
 def _refusal_of_rows(
     card: Card, x: Tensor, mask: Tensor, weights: GlobalAttentionWeights, *_: object, **__: object
 ) -> str | None:
-    if weights.query.bias is not None:
-        return "queries have an offset"
-    return refusal_of_float64_or_nothing(card, x)
+    return "queries have an offset" if weights.query.bias is not None else refusal_of_float64_or_nothing(card, x)
 
 
 @operator(

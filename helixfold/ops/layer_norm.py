@@ -12,9 +12,10 @@ from helixfold.ops.weights import Affine
 
 
 def _refusal_of_rows(card: Card, x: Tensor, norm: Affine) -> str | None:
-    if x.dtype not in (torch.bfloat16, torch.float16):
-        return f"{x.dtype} needs no wider sums"
-    return None if wants_gradient(x, *norm) else "no gradients are asked for"
+    return first_reason(
+        (x.dtype not in (torch.bfloat16, torch.float16), f"{x.dtype} needs no wider sums"),
+        (not wants_gradient(x, *norm), "no gradients are asked for"),
+    )
 
 
 def _refusal_of_triton(card: Card, x: Tensor, norm: Affine) -> str | None:

@@ -35,9 +35,7 @@ def _refusal_of_triton(card: Card, x: Tensor, norm: Affine, project: Affine) -> 
         run="helixfold.ops.triton.norm_linear:norm_linear_triton",
         refusal=_refusal_of_triton,
     ),
-    Backend(
-        name="rows", kinds=("cpu",), run="helixfold.ops.cpu.norm_linear:norm_linear_rows", refusal=refusal_of_float64
-    ),
+    Backend(name="rows", kinds=("cpu",), run="helixfold.ops.cpu.linear:norm_linear_rows", refusal=refusal_of_float64),
 )
 def norm_linear(x: Float[Tensor, "*batch c_in"], norm: Affine, project: Affine) -> Float[Tensor, "*batch c_out"]:
     """Normalise the channels and map them to a few (AlphaFold 2, Suppl. Alg. 7 line 3, Alg. 10 lines 1 and 2)."""

@@ -48,8 +48,9 @@ def invariant_point_attention_rows(
     )
     far_key = torch.cat([to_points, ones, to_points.square().sum(-1, keepdim=True), padding], -1)
     values = torch.cat([value, value_points.flatten(-2)], -1)
-    shift = MASKED_POINT * (1 - mask)
-    gathered, normed = _Gather.apply(query, key, far_query, far_key, values, pair, bias_weight, shift)
+    gathered, normed = _Gather.apply(
+        query, key, far_query, far_key, values, pair, bias_weight, MASKED_POINT * (1 - mask)
+    )
     # Weights sum to one, so the norm's scale and offset can wait until the channels have been gathered.
     pairs = normed * norm.weight if norm.bias is None else torch.addcmul(norm.bias, normed, norm.weight)
     scalars, points = gathered.split([value.shape[-1], gathered.shape[-1] - value.shape[-1]], -1)

@@ -5,17 +5,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu.folded_norm import MapGradient, blocks, norm_gradient, normalised
+from helixfold.ops.cpu.folded_norm import MapGradient, blocks, folded, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
+from helixfold.ops.precision import product_dtype
 from helixfold.ops.weights import Affine
 
 
 def linear_in_float32(x: Tensor, parameters: Affine) -> Tensor:
     """`linear` on a CPU that has no products of the dtype of `x`: blocks of it are mapped in float32."""
-    return BlockwiseMap.apply(x, *parameters, torch.float32, False)
+    return _BlockwiseMap.apply(x, *parameters, torch.float32, False)
 
 
-class BlockwiseMap(torch.autograd.Function):
+def norm_linear_rows(x: Tensor, norm: Affine, project: Affine) -> Tensor:
+    """`norm_linear` on a CPU: positions stay in the cache between the norm and the map."""
+    return _BlockwiseMap.apply(x, *folded(norm, project), product_dtype(x.dtype), True)
+
+
+class _BlockwiseMap(torch.autograd.Function):
     """The map of a stream, or of its channels without mean and deviation if `after_norm`, with products in `dtype`.
 
     A training pass keeps the arguments only.
