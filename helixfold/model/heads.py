@@ -73,11 +73,10 @@ class Heads(nn.Module):
             return run.gather(run.map_rows(lambda _, rows: head(rows), stream))
 
         distances = run.map_rows(lambda _, *edges: self.distogram(*edges), pair, transposed(pair, "columns"))
-        errors = self.aligned_error
         return Logits(
             distogram=run.gather(distances),
             masked_msa=of_rows(self.masked_msa, msa),
             lddt=self.lddt(folded.structure.single),
             experimentally_resolved=self.experimentally_resolved(folded.representations.single),
-            aligned_error=None if errors is None else of_rows(errors, pair),
+            aligned_error=None if self.aligned_error is None else of_rows(self.aligned_error, pair),
         )

@@ -46,11 +46,15 @@ class TemplatePairBlock(nn.Module):
     def forward(
         self, run: Executor, pair: Float[Stream, "b r r c_t"], mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_t"]:
-        pair = run(self.triangle_starting, pair, mask)
-        pair = run(self.triangle_ending, pair, mask)
-        pair = run(self.triangle_outgoing, pair, mask)
-        pair = run(self.triangle_incoming, pair, mask)
-        return run(self.pair_transition, pair, mask)
+        for update in (
+            self.triangle_starting,
+            self.triangle_ending,
+            self.triangle_outgoing,
+            self.triangle_incoming,
+            self.pair_transition,
+        ):
+            pair = run(update, pair, mask)
+        return pair
 
 
 class TemplatePairEmbedder(nn.Module):
@@ -66,11 +70,9 @@ class TemplatePairEmbedder(nn.Module):
         self, run: Executor, batch: Batch, index: int, pair_mask: Float[Tensor, "b r r"], dtype: torch.dtype
     ) -> Float[Stream, "b r r c_t"]:
         """The template's stream; its norm is left to whoever reads it."""
-
-        def embedded(rows: slice, _: Tensor) -> Tensor:
-            return self.linear(template_pair_features(batch, index, rows).to(dtype))
-
-        pair = run.map_rows(embedded, pair_mask)
+        pair = run.map_rows(
+            lambda rows, _: self.linear(template_pair_features(batch, index, rows).to(dtype)), pair_mask
+        )
         for block in self.blocks:
             pair = block(run, pair, pair_mask)
         return pair

@@ -64,7 +64,7 @@ class _GlobalAttention(torch.autograd.Function):
             of_query = torch.empty_like(block.gathered)
             of_heads = of_query, of_key[:, None], of_value[:, None]
             block.attention.gather_again(of_found, block.gathered, of_heads, of_bias=None)
-            found = block.for_elements(block.gathered)
+            found = block.gathered.flatten(2)
             of_out.add(of_change.mT, (block.gates * found).flatten(0, 1))
             of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(found), block.gates))
             of_projected = of_projected.flatten(0, 1)
@@ -75,8 +75,7 @@ class _GlobalAttention(torch.autograd.Function):
             of_mean = (of_query @ query_weight)[:, :-1].float()
             of_normed.view(*block.shares.shape, -1).addcmul_(block.shares[..., None], of_mean[:, None])
             norm_gradient(of_normed, normed, scale, of_x[index])
-        of_parameters = (of_query_map.weight, of_maps.weight, of_maps.bias, of_out.weight, of_out.bias)
-        return of_x, None, None, *of_parameters
+        return of_x, None, None, of_query_map.weight, of_maps.weight, of_maps.bias, of_out.weight, of_out.bias
 
 
 class _Block(NamedTuple):
@@ -92,10 +91,6 @@ class _Block(NamedTuple):
     def widths(self) -> tuple[int, int, int]:
         """Of key, value and gate side by side."""
         return self.attention.key.shape[-1], self.attention.value.shape[-1], self.gates.shape[-1]
-
-    @staticmethod
-    def for_elements(of_rows: Tensor) -> Tensor:
-        return rearrange(of_rows, "n 1 h d -> n 1 (h d)")
 
 
 def _block(
@@ -146,4 +141,4 @@ def _gated(
     normed, _ = normalised(x[index])
     block = _block(normed, normed.to(weight.dtype), index, mask, penalty, query_weight, weight, offset, scratch)
     block.attention.gather(block.gathered)
-    return block.gates.mul_(block.for_elements(block.gathered))
+    return block.gates.mul_(block.gathered.flatten(2))

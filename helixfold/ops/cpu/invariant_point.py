@@ -36,7 +36,6 @@ def invariant_point_attention_rows(
     weight = rearrange(point_weight.double(), "h -> h 1 1")
     from_points, to_points = query_points.double().flatten(-2), key_points.double().flatten(-2)
     ones = to_points.new_ones(*key.shape[:-1], 1)
-    padding = rearrange(MASKED_POINT * (1 - key_mask), "b j -> b 1 j 1").expand_as(ones)
     far_query = torch.cat(
         [
             weight * from_points,
@@ -46,7 +45,15 @@ def invariant_point_attention_rows(
         ],
         -1,
     )
-    far_key = torch.cat([to_points, ones, to_points.square().sum(-1, keepdim=True), padding], -1)
+    far_key = torch.cat(
+        [
+            to_points,
+            ones,
+            to_points.square().sum(-1, keepdim=True),
+            rearrange(MASKED_POINT * (1 - key_mask), "b j -> b 1 j 1").expand_as(ones),
+        ],
+        -1,
+    )
     values = torch.cat([value, value_points.flatten(-2)], -1)
     gathered, normed = _Gather.apply(
         query, key, far_query, far_key, values, pair, bias_weight, MASKED_POINT * (1 - mask)

@@ -42,8 +42,7 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """`left @ right` of [m k] and [k n], in whichever order of rows and columns saves copying."""
-    contiguous = left.stride(1) == 1
-    if not contiguous and (right.stride(0) == 1 or right.numel() < left.numel()):
+    if left.stride(1) != 1 and (right.stride(0) == 1 or right.numel() < left.numel()):
         return mapped(right.mT, left).mT
     return mapped(left, right.mT)
 

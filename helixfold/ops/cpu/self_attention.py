@@ -74,8 +74,8 @@ class _SelfAttention(torch.autograd.Function):
             of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(block.gathered), block.gates))
             of_maps.add(of_projected.mT, inputs)
             norm_gradient(product(of_projected, weight).float(), normed, scale, of_x[index])
-        of_parameters = (of_maps.weight, of_maps.bias, of_out.weight, of_out.bias)
-        return of_x, None, None if of_bias is None else of_bias.to(bias.dtype), *of_parameters, None
+        of_bias = None if of_bias is None else of_bias.to(bias.dtype)
+        return of_x, None, of_bias, of_maps.weight, of_maps.bias, of_out.weight, of_out.bias, None
 
 
 class _Block(NamedTuple):

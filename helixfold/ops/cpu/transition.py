@@ -41,8 +41,7 @@ class _Transition(torch.autograd.Function):
         of_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         sums = [torch.zeros(each.shape, device=x.device) for each in parameters]
         of_scale, of_offset, of_w1, of_b1, of_w2, of_b2 = sums
-        blocks = zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(of_x, w1), strict=True)
-        for rows, given, out in steps(blocks):
+        for rows, given, out in steps(zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(of_x, w1), strict=True)):
             wide, gradients = rows.float(), given.to(w1.dtype)
             normed, mean, rstd = torch.native_layer_norm(wide, scale.shape, scale, offset, EPS)
             normed = normed.to(w1.dtype)

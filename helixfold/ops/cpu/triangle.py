@@ -76,9 +76,9 @@ class _Operand(torch.autograd.Function):
                 of_both = weight.new_empty(2, *of_operand.shape)
                 torch.mul(of_operand, mask[sample, rows], out=of_both[0])
                 torch.mul(of_operand, operand[sample, :, rows], out=of_both[1])
-                of_both = of_both.view(2, c, -1)
-                of_both[0].mul_(gate)
-                of_both[1].addcmul_(of_both[1], gate, value=-1)
+                of_value, of_gate = of_both.view(2, c, -1)
+                of_value.mul_(gate)
+                of_gate.addcmul_(of_gate, gate, value=-1)
                 of_both = of_both.view(2 * c, -1)
                 of_map.add(of_both, rounded)
                 if of_pair is not None:

@@ -129,8 +129,7 @@ def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
     """`norm_linear` on a CUDA device; in the memory of the result few channels lead, as heads of attention do."""
     rows = x[(None,) * (4 - x.ndim)]
     weight, bias = project.to(x.dtype)
-    out: Tensor = _NormLinear.apply(rows, *norm.to(torch.float32), weight.contiguous(), bias)
-    return out.view(*x.shape[:-1], -1)
+    return _NormLinear.apply(rows, *norm.to(torch.float32), weight.contiguous(), bias).view(*x.shape[:-1], -1)
 
 
 def _constants(x: Tensor, outputs: int, elements: int) -> dict[str, int]:

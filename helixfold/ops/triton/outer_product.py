@@ -267,7 +267,10 @@ def _weight_tiles(left: Tensor) -> dict[str, Any]:
 def _of_half(
     of_y: Tensor, weight: Tensor, own_rows: Tensor, other_rows: Tensor, sequences: int, *, turned: bool
 ) -> Tensor:
-    """The gradient [b i s c] of the half whose rows `own_rows` are; `turned` if these are the columns of `of_y`."""
+    """The gradient of the half whose rows `own_rows` are: [b i s c] of the left one, [b s j d] of the right one.
+
+    `turned` for the right one, whose rows are the columns of `of_y`.
+    """
     (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
     of_own = of_y.new_empty(b, size_own, sequences, c)
     tiles = _half_tiles(own_rows)
@@ -288,7 +291,7 @@ def _of_half(
         c_z=len(weight),
         **tiles,
     )
-    return of_own
+    return of_own.transpose(1, 2) if turned else of_own
 
 
 class _OuterProductMean(torch.autograd.Function):
@@ -344,11 +347,9 @@ class _OuterProductMean(torch.autograd.Function):
         # Divided by the count in float32 and rounded once, as the sums of the three kernels take it.
         mean = left_rows.new_empty(b, size_i, size_j, c_z)
         torch.mul(of_y, inverse[..., None], out=mean)
-        of_left = of_right = of_weight = None
-        if for_left:
-            of_left = _of_half(mean, weight, left_rows, right_rows, ctx.sequences, turned=False)
-        if for_right:
-            of_right = _of_half(mean, weight, right_rows, left_rows, ctx.sequences, turned=True).transpose(1, 2)
+        of_left = _of_half(mean, weight, left_rows, right_rows, ctx.sequences, turned=False) if for_left else None
+        of_right = _of_half(mean, weight, right_rows, left_rows, ctx.sequences, turned=True) if for_right else None
+        of_weight = None
         if for_weight:
             tiles = _weight_tiles(left_rows)
             chunks = c // tiles["block_c"]

@@ -16,8 +16,7 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
     """`triangle_operand` on a CUDA device."""
-    parameters = _parameters(pair, weights[:1], weights[1:])
-    return _Operand.apply(pair, mask, *parameters)
+    return _Operand.apply(pair, mask, *_parameters(pair, weights[:1], weights[1:]))
 
 
 def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
@@ -76,9 +75,7 @@ class _Multiplication(torch.autograd.Function):
         of_maps = any(ctx.needs_input_grad[7:])
         of_tail = to_maps(pair, product, None, tail, gradient) if of_maps else [None] * 4
         of_products = of_product.flatten(0, 1)
-        of_right = None
-        if ctx.needs_input_grad[2]:
-            of_right = torch.bmm(of_products.mT, left.flatten(0, 1)).view_as(right)
+        of_right = torch.bmm(of_products.mT, left.flatten(0, 1)).view_as(right) if ctx.needs_input_grad[2] else None
         of_left = torch.bmm(of_products, right.flatten(0, 1)).view_as(left)
         # Added in place to what the gate's map gives.
         _, _, of_norm_left, _ = to_streams(pair, None, mask, front, of_left, of_pair)
