@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from einops import rearrange
@@ -11,6 +10,7 @@ from torch import Tensor
 from helixfold.ops.cpu.blocks import Scratch, every_part, of_all_cores, parts, steps
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
+from helixfold.ops.recomputed import recomputed
 
 # Of the logits of a row that are there at a time, for each core: enough to keep it busy, little enough for its cache.
 _LOGITS_BYTES = 2**20
@@ -32,36 +32,38 @@ def attention_rows(
     # Heads with the same keys are as many more queries.
     query = rearrange(query * query.shape[-1] ** -0.5, "b n (g h) q d -> b n g (h q) d", g=key_heads)
     bias = None if bias is None else rearrange(bias, "b (g h) q k -> b g (h q) k", g=key_heads)
-    gathered = _Attention.apply(query, key, value, mask_bias(mask), bias)
+    gathered = recomputed(_attention, _attention_gradients, query, key, value, mask_bias(mask), bias)
     gathered = rearrange(gathered, "b n g (h q) c -> b n (g h) q c", q=queries)
     return gathered if gate is None else gathered * gate.sigmoid()
 
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None
-    ) -> Tensor:
-        ctx.save_for_backward(query, key, value, penalty, bias)
-        b, n, h, q, _ = query.shape
-        gathered = value.new_empty(b, n, q, h, value.shape[-1]).transpose(2, 3)
-        for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
-            rows.gather(gathered[index])
-        return gathered
+def _attention(query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None) -> Tensor:
+    b, n, h, q, _ = query.shape
+    gathered = value.new_empty(b, n, q, h, value.shape[-1]).transpose(2, 3)
+    for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
+        rows.gather(gathered[index])
+    return gathered
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, penalty, bias = ctx.saved_tensors
-        of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
-        of_bias = torch.zeros(bias.shape, device=bias.device) if ctx.needs_input_grad[4] else None
-        for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
-            rows.gather_again(
-                gradient[index],
-                None,
-                (of_query[index], of_key[index], of_value[index]),
-                None if of_bias is None else of_bias[index],
-            )
-        return of_query, of_key, of_value, None, None if of_bias is None else of_bias.to(bias.dtype)
+
+def _attention_gradients(
+    needed: tuple[bool, ...],
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    penalty: Tensor | None,
+    bias: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
+    of_bias = None if bias is None or not needed[4] else torch.zeros(bias.shape, device=bias.device)
+    for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
+        rows.gather_again(
+            gradient[index],
+            None,
+            (of_query[index], of_key[index], of_value[index]),
+            None if of_bias is None else of_bias[index],
+        )
+    return of_query, of_key, of_value, None, None if bias is None or of_bias is None else of_bias.to(bias.dtype)
 
 
 def bias_of_rows(bias: Tensor | None) -> Tensor | None:
