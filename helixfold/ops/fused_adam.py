@@ -21,10 +21,15 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
     on_cpu = gradient.device.type == "cpu"
     chunk = _CHUNK_OF_A_THREAD * torch.get_num_threads() if on_cpu else _CHUNK_ON_A_DEVICE
     number = torch.tensor(float(step.number), device=gradient.device)
-    state = (buffers.master, buffers.first_moment, buffers.second_moment, buffers.average)
     working = iter(()) if buffers.working is None else iter(buffers.working.split(chunk))
     for part, factor, master, first, second, average in zip(
-        gradient.split(chunk), scale.split(chunk // LINE), *(flat.split(chunk) for flat in state), strict=True
+        gradient.split(chunk),
+        scale.split(chunk // LINE),
+        buffers.master.split(chunk),
+        buffers.first_moment.split(chunk),
+        buffers.second_moment.split(chunk),
+        buffers.average.split(chunk),
+        strict=True,
     ):
         part.view(-1, LINE).mul_(factor[:, None])
         torch._fused_adamw_(

@@ -67,7 +67,8 @@ def _global_attention_gradients(
         of_gated = product(of_change, out_weight).view(block.gates.shape)
         of_found = rearrange((of_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.gathered.shape[2])
         of_projected = scratch("of projected", *block.gates.shape[:2], len(weight), dtype=weight.dtype)
-        of_key, of_value, of_gates = of_projected.split(block.widths, -1)
+        widths = [each.shape[-1] for each in (block.attention.key, block.attention.value, block.gates)]
+        of_key, of_value, of_gates = of_projected.split(widths, -1)
         of_query = torch.empty_like(block.gathered)
         of_heads = of_query, of_key[:, None], of_value[:, None]
         block.attention.gather_again(of_found, block.gathered, of_heads, of_bias=None)
@@ -93,11 +94,6 @@ class _Block(NamedTuple):
     attention: Rows
     gates: Tensor  # [n k h*d]
     gathered: Tensor  # [n 1 h d], room for what the attention finds
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        """Of key, value and gate side by side."""
-        return self.attention.key.shape[-1], self.attention.value.shape[-1], self.gates.shape[-1]
 
 
 def _block(

@@ -64,18 +64,26 @@ def invariant_point_attention_rows(
     return scalars, points.unflatten(-1, (-1, 3)), pairs
 
 
-def _gather(*given: Tensor) -> tuple[Tensor, Tensor]:
+def _gather(
+    query: Tensor,
+    key: Tensor,
+    far_query: Tensor,
+    far_key: Tensor,
+    values: Tensor,
+    pair: Tensor,
+    weight: Tensor,
+    shift: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Values [b h j d] and the pair's normalised channels, with weights softmax(near + far + bias - shift).
 
     `near` are the products of queries and keys in float32 and `far` those in float64. The bias is what `weight` [h c_z]
     makes of the normalised channels, the shift is [b i].
     """
-    query, *_, values, pair, weight, shift = given
     gathered = values.new_empty(*query.shape[:3], values.shape[-1])
     # In memory as they are read afterwards, all heads of a residue together.
     normed = values.new_empty(*pair.shape[:2], *weight.shape)
     for index in steps(range(len(pair))):
-        for rows, weights in _logits(*(each[index] for each in given[:4])):
+        for rows, weights in _logits(query[index], key[index], far_query[index], far_key[index]):
             for part, inside in _parts(rows, pair.shape[2]):
                 channels, scale = _centred(pair[index, part])
                 bias = torch.bmm(weight.expand(len(channels), -1, -1), channels.mT).mul_(scale)

@@ -71,8 +71,9 @@ def _outer_product_mean_gradients(
         for tiles in products.rows_of_tiles():
             sum_left = torch.zeros(products.left[tiles[0].left].shape, device=left.device)
             for tile in tiles:
-                given = gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]
-                given = given.view(-1, weight.shape[0])
+                given = (gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]).flatten(
+                    0, 1
+                )
                 if needs_offset:
                     of_offset += given.sum(0)
                 given = given.to(weight.dtype)

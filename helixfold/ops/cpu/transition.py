@@ -23,8 +23,7 @@ def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
     )
 
 
-def _transition(x: Tensor, *parameters: Tensor) -> Tensor:
-    scale, offset, w1, b1, w2, b2 = parameters
+def _transition(x: Tensor, scale: Tensor, offset: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     change = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     for rows, out in steps(zip(_blocks(x, w1), _blocks(change, w1), strict=True)):
         normed = torch.nn.functional.layer_norm(rows.float(), scale.shape, scale, offset, EPS).to(w1.dtype)

@@ -140,7 +140,6 @@ def _backward(
 
 
 def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-    """Keeps its input only; statistics are taken again."""
     y = torch.empty_like(x)
     x_rows, y_rows = as_rows(x, y)
     rows, c = x_rows[..., 0].numel(), x.shape[-1]

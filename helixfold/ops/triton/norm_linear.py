@@ -152,10 +152,11 @@ def _constants(x: Tensor, outputs: int, elements: int) -> dict[str, int]:
 def _norm_linear(x: Tensor, norm: Tensor, norm_offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     samples, rows, columns, _ = x.shape
     outputs, constants = len(weight), _constants(x, len(weight), _FORWARD_TILE)
-    if constants["leads"]:
-        out = x.new_empty(samples, outputs, rows, columns).permute(0, 2, 3, 1)
-    else:
-        out = x.new_empty(samples, rows, columns, outputs)
+    out = (
+        x.new_empty(samples, outputs, rows, columns).permute(0, 2, 3, 1)
+        if constants["leads"]
+        else x.new_empty(samples, rows, columns, outputs)
+    )
     tiles = cdiv(rows * columns, constants["block"])
     _forward[(samples * tiles,)](
         x,

@@ -188,9 +188,15 @@ def _backward_tiles(x: Tensor) -> dict[str, Any]:
     return {**_forward_tiles(x), "block_hidden": 64 if x.shape[-1] < 256 else 32, "block_part": 32}
 
 
-def _transition(x: Tensor, *parameters: Tensor) -> Tensor:
-    """Keeps its input only."""
-    scale, offset, expand, expand_offset, contract, contract_offset = parameters
+def _transition(
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    expand: Tensor,
+    expand_offset: Tensor,
+    contract: Tensor,
+    contract_offset: Tensor,
+) -> Tensor:
     y = torch.empty_like(x)
     x_rows, y_rows = as_rows(x, y)
     rows = x_rows[..., 0].numel()
