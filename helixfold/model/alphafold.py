@@ -95,8 +95,12 @@ class AlphaFold(nn.Module):
         msa, pair = self.evoformer(run, msa, pair, msa_mask, pair_mask)
         # A copy: a view would keep the whole MSA for as long as the row is needed.
         first_row = run.gather(run.first_rows(msa, 1))[:, 0].clone()
-        rows = run.first_rows(msa, batch.msa_mask.shape[1])
-        return Representations(msa=rows, msa_first_row=first_row, pair=pair, single=self.single(first_row))
+        return Representations(
+            msa=run.first_rows(msa, batch.msa_mask.shape[1]),
+            msa_first_row=first_row,
+            pair=pair,
+            single=self.single(first_row),
+        )
 
     def _first_pair(
         self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype

@@ -18,8 +18,7 @@ _CHUNK_ON_A_DEVICE = 2**24
 
 def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
     """PyTorch's own fused AdamW, and what it has no part in while its operands are in the cache."""
-    on_cpu = gradient.device.type == "cpu"
-    chunk = _CHUNK_OF_A_THREAD * torch.get_num_threads() if on_cpu else _CHUNK_ON_A_DEVICE
+    chunk = _CHUNK_OF_A_THREAD * torch.get_num_threads() if gradient.device.type == "cpu" else _CHUNK_ON_A_DEVICE
     number = torch.tensor(float(step.number), device=gradient.device)
     working = iter(()) if buffers.working is None else iter(buffers.working.split(chunk))
     for part, factor, master, first, second, average in zip(

@@ -22,7 +22,6 @@ from helixfold.ops.weights import TransitionWeights
 
 def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str | None:
     hidden, c = weights.expand.weight.shape
-    gradients = wants_gradient(x, *chain(*weights))
     return (
         refusal_of_wide_products(card, x)
         or first_reason(
@@ -36,7 +35,7 @@ def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str
                 "it takes rows, in up to 3 dims, whose channels follow each other",
             ),
         )
-        or refusal_of_kernels(card, f"transition-{c}", gradients=gradients)
+        or refusal_of_kernels(card, f"transition-{c}", gradients=wants_gradient(x, *chain(*weights)))
     )
 
 

@@ -28,7 +28,6 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *given: Any) -> str | None:
     *others, weights = given
     channels = pair.shape[-1], *(len(affine.weight) for affine in weights)
-    gradients = wants_gradient(pair, *others, *chain(*weights))
     return (
         refusal_of_wide_products(card, pair)
         or first_reason(
@@ -39,7 +38,9 @@ def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *given: Any) -> s
                 "the pair is empty or its channels do not follow each other",
             ),
         )
-        or refusal_of_kernels(card, f"triangle-{max(channels)}", gradients=gradients)
+        or refusal_of_kernels(
+            card, f"triangle-{max(channels)}", gradients=wants_gradient(pair, *others, *chain(*weights))
+        )
     )
 
 

@@ -188,8 +188,7 @@ def _gate(both: Tensor, mask: Tensor, out: Tensor) -> None:
 
 def _gate_gradient(gradient: Tensor, mask: Tensor, both: Tensor) -> Tensor:
     """The gradient of projections, from that of what they were gated to."""
-    masked = (gradient * mask).reshape(len(gradient), -1)
-    return torch.ops.aten.glu_backward(masked, both, 0)
+    return torch.ops.aten.glu_backward((gradient * mask).reshape(len(gradient), -1), both, 0)
 
 
 def _normalised_channels(x: Tensor) -> tuple[Tensor, Tensor]:

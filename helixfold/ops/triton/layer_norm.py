@@ -20,8 +20,7 @@ _PROGRAMS = 1056
 def as_rows(x: Tensor, *others: Tensor) -> list[Tensor]:
     """Views [b i j c] of tensors of one shape in which the rows of the first follow each other as in memory."""
     views = [each[(None,) * (4 - each.ndim)] for each in (x, *others)]
-    turn = views[0].stride(1) < views[0].stride(2)
-    return [each.transpose(1, 2) for each in views] if turn else views
+    return [each.transpose(1, 2) for each in views] if views[0].stride(1) < views[0].stride(2) else views
 
 
 def with_channels_together(x: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperand
 def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
     """`triangle_multiplication` on a CUDA device."""
     norm_in, left, left_gate, norm_out, out, gate = weights
-    parameters = _parameters(pair, [norm_in, norm_out], [left, left_gate, out, gate])
-    return _Multiplication.apply(pair, mask, right, *parameters)
+    return _Multiplication.apply(
+        pair, mask, right, *_parameters(pair, [norm_in, norm_out], [left, left_gate, out, gate])
+    )
 
 
 def _parameters(pair: Tensor, norms: Sequence[Affine], maps: Sequence[Affine]) -> list[Tensor]:
