@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_pipeline.files import require_file
 from data_pipeline.errors import InputError
+from data_pipeline.files import require_file
 from helixfold import presets
 from helixfold.inference import DTYPES
 from helixfold.presets import PRESETS

@@ -95,27 +95,29 @@ class AlphaFold(nn.Module):
         msa, pair = self.evoformer(run, msa, pair, msa_mask, pair_mask)
         # A copy: a view would keep the whole MSA for as long as the row is needed.
         first_row = run.gather(run.first_rows(msa, 1))[:, 0].clone()
-        rows = run.first_rows(msa, batch.msa_mask.shape[1])
-        return Representations(msa=rows, msa_first_row=first_row, pair=pair, single=self.single(first_row))
+        return Representations(
+            msa=run.first_rows(msa, batch.msa_mask.shape[1]),
+            msa_first_row=first_row,
+            pair=pair,
+            single=self.single(first_row),
+        )
 
     def _first_pair(
         self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
     ) -> Float[Stream, "b r r c_z"]:
         target, index = batch.target_feat.to(dtype), batch.residue_index
         # The first pass starts as if the last one had found nothing, and all atoms in one place.
-        nothing = target.new_zeros(1).expand(*index.shape, index.shape[1], self.config.c_z)
+        last: Stream = target.new_zeros(1).expand(*index.shape, index.shape[1], self.config.c_z)
         beta = batch.seq_mask.new_zeros(*index.shape, 3)
         if previous is not None:
-            beta = pseudo_beta(batch.aatype, previous.positions)
+            last, beta = previous.pair, pseudo_beta(batch.aatype, previous.positions)
 
         def embedded(rows: slice, recycled: Tensor) -> Tensor:
             pair = self.input_embedder.pair_rows(target[:, rows], index[:, rows], target, index)
             return self.recycling_embedder.pair_rows(pair, recycled, beta[:, rows], beta)
 
-        if previous is None:
-            return run.map_rows(embedded, nothing)
-        make = run.replace_rows if previous.pair.dtype == dtype else run.map_rows
-        return make(embedded, previous.pair)
+        make = run.map_rows if previous is None or last.dtype != dtype else run.replace_rows
+        return make(embedded, last)
 
     def _first_msa(
         self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
@@ -123,9 +125,8 @@ class AlphaFold(nn.Module):
         """Return the sampled sequences and, below them, the templates' torsions, with the mask of both."""
         target, mask = batch.target_feat.to(dtype), batch.msa_mask
         count = mask.shape[1]
-        recycled_row = target.new_zeros(*target.shape[:2], self.config.evoformer.c_m)
-        if previous is not None:
-            recycled_row = previous.msa_first_row
+        nothing = target.new_zeros(*target.shape[:2], self.config.evoformer.c_m)
+        recycled_row = nothing if previous is None else previous.msa_first_row
         further = mask.new_empty(0)
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
             further, further_mask = self.template_embedder.msa_rows(batch, dtype)
@@ -148,12 +149,12 @@ class AlphaFold(nn.Module):
         self, run: Executor, batch: Batch, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_z"]:
         """Return the pair stream after the extra-MSA stack, whose own MSA stream is dropped."""
-
-        def embedded(_: slice, letters: Tensor, has_deletion: Tensor, deletion_value: Tensor) -> Tensor:
-            return self.extra_msa_embedder(letters, has_deletion, deletion_value, pair.dtype)
-
-        features = batch.extra_msa, batch.extra_has_deletion, batch.extra_deletion_value
-        extra = run.map_rows(embedded, *features)
+        extra = run.map_rows(
+            lambda _, *features: self.extra_msa_embedder(*features, pair.dtype),
+            batch.extra_msa,
+            batch.extra_has_deletion,
+            batch.extra_deletion_value,
+        )
         return self.extra_msa_stack(run, extra, pair, batch.extra_msa_mask, pair_mask)[1]
 
 
@@ -161,13 +162,9 @@ def _added(run: Executor, total: Representations, draw: Representations, weight:
     """A sum over an ensemble, times `weight`; the MSA, whose rows differ between draws, is the first draw's (DeepMind's
     program).
     """
-
-    def pair_rows(_: slice, one: Tensor, other: Tensor) -> Tensor:
-        return (one + other) * weight
-
     return Representations(
         msa=total.msa,
         msa_first_row=(total.msa_first_row + draw.msa_first_row) * weight,
-        pair=run.replace_rows(pair_rows, total.pair, draw.pair),
+        pair=run.replace_rows(lambda _, one, other: (one + other) * weight, total.pair, draw.pair),
         single=(total.single + draw.single) * weight,
     )

@@ -37,13 +37,15 @@ class InputEmbedder(nn.Module):
         residue_index: Int[Tensor, "b j"],
     ) -> Float[Tensor, "b i j c_z"]:
         """Edges from some residues to all."""
-        left, right = self.left(target_rows), self.right(target)
         separation = rearrange(index_rows, "b i -> b i 1") - rearrange(residue_index, "b j -> b 1 j")
         # A one-hot times a matrix is a row of it: no (i, j, 65) tensor.
         rows = self.relative_position.weight.T + self.relative_position.bias
-        clipped = separation.clamp(-MAX_SEPARATION, MAX_SEPARATION)
-        position = look_up(rows.to(target.dtype), clipped + MAX_SEPARATION)
-        return position + rearrange(left, "b i c -> b i 1 c") + rearrange(right, "b j c -> b 1 j c")
+        position = look_up(rows.to(target.dtype), separation.clamp(-MAX_SEPARATION, MAX_SEPARATION) + MAX_SEPARATION)
+        return (
+            position
+            + rearrange(self.left(target_rows), "b i c -> b i 1 c")
+            + rearrange(self.right(target), "b j c -> b 1 j c")
+        )
 
     def msa_rows(self, msa: Float[Tensor, "b s r 49"], target: Float[Tensor, "b r 22"]) -> Float[Tensor, "b s r c_m"]:
         """Some sequences."""

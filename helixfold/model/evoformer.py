@@ -64,11 +64,15 @@ class EvoformerBlock(nn.Module):
     def pair_half(
         self, run: Executor, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_z"]:
-        pair = run(self.triangle_outgoing, pair, pair_mask)
-        pair = run(self.triangle_incoming, pair, pair_mask)
-        pair = run(self.triangle_starting, pair, pair_mask)
-        pair = run(self.triangle_ending, pair, pair_mask)
-        return run(self.pair_transition, pair, pair_mask)
+        for update in (
+            self.triangle_outgoing,
+            self.triangle_incoming,
+            self.triangle_starting,
+            self.triangle_ending,
+            self.pair_transition,
+        ):
+            pair = run(update, pair, pair_mask)
+        return pair
 
 
 class EvoformerStack(nn.Module):

@@ -69,17 +69,14 @@ class Heads(nn.Module):
         """All of them for all positions: of the size of the streams themselves. Prediction reads them by rows."""
         pair, msa = folded.representations.pair, folded.representations.msa
 
-        def distances(_: slice, rows: Tensor, columns: Tensor) -> Tensor:
-            return self.distogram(rows, columns)
-
         def of_rows(head: LinearHead, stream: Stream) -> Tensor:
             return run.gather(run.map_rows(lambda _, rows: head(rows), stream))
 
-        errors = self.aligned_error
+        distances = run.map_rows(lambda _, *edges: self.distogram(*edges), pair, transposed(pair, "columns"))
         return Logits(
-            distogram=run.gather(run.map_rows(distances, pair, transposed(pair, "columns"))),
+            distogram=run.gather(distances),
             masked_msa=of_rows(self.masked_msa, msa),
             lddt=self.lddt(folded.structure.single),
             experimentally_resolved=self.experimentally_resolved(folded.representations.single),
-            aligned_error=None if errors is None else of_rows(errors, pair),
+            aligned_error=None if self.aligned_error is None else of_rows(self.aligned_error, pair),
         )

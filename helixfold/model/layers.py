@@ -23,16 +23,17 @@ class Linear(nn.Linear):
         super().__init__(c_in, c_out, bias=bias)
 
     def reset_parameters(self) -> None:
-        if self.init in ("zeros", "gate"):
-            nn.init.zeros_(self.weight)
-        elif self.init == "glorot":
-            nn.init.xavier_uniform_(self.weight)
-        elif self.init == "normal":
-            nn.init.normal_(self.weight, std=self.in_features**-0.5)
-        else:
-            # 0.8796... is the standard deviation of a normal distribution cut at two of its own.
-            std = ((2.0 if self.init == "relu" else 1.0) / self.in_features) ** 0.5 / 0.87962566103423978
-            nn.init.trunc_normal_(self.weight, std=std, a=-2 * std, b=2 * std)
+        match self.init:
+            case "zeros" | "gate":
+                nn.init.zeros_(self.weight)
+            case "glorot":
+                nn.init.xavier_uniform_(self.weight)
+            case "normal":
+                nn.init.normal_(self.weight, std=self.in_features**-0.5)
+            case "linear" | "relu":
+                # 0.8796... is the standard deviation of a normal distribution cut at two of its own.
+                std = ((2.0 if self.init == "relu" else 1.0) / self.in_features) ** 0.5 / 0.87962566103423978
+                nn.init.trunc_normal_(self.weight, std=std, a=-2 * std, b=2 * std)
         if self.bias is not None:
             nn.init.constant_(self.bias, 1.0 if self.init == "gate" else 0.0)
 

@@ -37,15 +37,13 @@ class MSARowAttention(Update):
         mask: Float[Tensor, "b s r"],
         context: tuple[Float[Tensor, "b h r r"]],
     ) -> Float[Tensor, "b s r c_m"]:
-        (bias,) = context
-        return self.attention(msa, mask, self.norm.affine, bias)
+        return self.attention(msa, mask, self.norm.affine, *context)
 
 
 class MSAColumnAttention(Update):
     """Every residue's column attends over the sequences (AlphaFold 2, Suppl. Alg. 8)."""
 
     axis = "columns"
-    dropout_axis = "columns"
 
     def __init__(self, c_m: int, heads: int) -> None:
         super().__init__()
@@ -62,7 +60,6 @@ class MSAGlobalColumnAttention(Update):
     """Column attention for deep MSAs: one averaged query per column, one key and value head (Suppl. Alg. 19)."""
 
     axis = "columns"
-    dropout_axis = "columns"
 
     def __init__(self, c_m: int, heads: int) -> None:
         super().__init__()

@@ -22,25 +22,20 @@ class Stream(Protocol):
     @property
     def shape(self) -> torch.Size:
         """The whole stream's shape."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the stream's numbers."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """The device on which its rows are computed with."""
-        ...
 
     def detach(self) -> "Stream":
         """Return the same stream without its gradient."""
-        ...
 
     def transpose(self, dim0: int, dim1: int, /) -> "Stream":
         """Return the same stream with rows and columns exchanged."""
-        ...
 
 
 AnyStream = TypeVar("AnyStream", bound=Stream)

@@ -56,8 +56,7 @@ class InvariantPointAttention(nn.Module):
         mask: Float[Tensor, "b r"],
         frames: Rigid,
     ) -> Float[Tensor, "b r c"]:
-        heads = {"h": self.heads}
-        key, value = rearrange(self.key_value(single), "b r (h two d) -> two b h r d", two=2, **heads)
+        key, value = rearrange(self.key_value(single), "b r (h two d) -> two b h r d", two=2, h=self.heads)
         key_points, value_points = self._global_points(self.key_value_points(single), frames).split(
             [self.query_point_count, self.value_point_count], -2
         )
@@ -76,7 +75,7 @@ class InvariantPointAttention(nn.Module):
         ) -> Float[Tensor, "b i c"]:
             place = Rigid(rotation=rotation, translation=translation)
             scalars, points, pairs = invariant_point_attention(
-                scalar_weight * rearrange(self.query(single), "b i (h d) -> b h i d", **heads),
+                scalar_weight * rearrange(self.query(single), "b i (h d) -> b h i d", h=self.heads),
                 key,
                 value,
                 rearrange(self._global_points(self.query_points(single), place), "b i h p x -> b h i p x"),
@@ -96,8 +95,7 @@ class InvariantPointAttention(nn.Module):
             ]
             return self.out(torch.cat(gathered, -1))
 
-        streams = edges.pair, single, frames.rotation, frames.translation, mask
-        return run.gather(run.map_rows(attended, *streams))
+        return run.gather(run.map_rows(attended, edges.pair, single, frames.rotation, frames.translation, mask))
 
     def _global_points(self, flat: Float[Tensor, "b r _"], frames: Rigid) -> Float[Tensor, "b r h p 3"]:
         """Points predicted in each residue's frame, in global coordinates; x, y and z come in three blocks."""
@@ -186,13 +184,12 @@ class StructureModule(nn.Module):
             frames = frames.without_rotation_gradient()
 
         # No iteration reads the torsions and atoms of the one before: all are placed at once.
-        layers = {"l": self.layers}
         placed = BackboneFrames(
             quaternion=torch.cat([each.quaternion for each in steps]),
             translation=torch.cat([each.translation for each in steps]),
         ).scaled(UNIT)
-        types = repeat(aatype, "b r -> (l b) r", **layers)
-        torsions, raw = self.angles(torch.cat(states), repeat(initial, "b r c -> (l b) r c", **layers))
+        types = repeat(aatype, "b r -> (l b) r", l=self.layers)
+        torsions, raw = self.angles(torch.cat(states), repeat(initial, "b r c -> (l b) r c", l=self.layers))
         groups = atoms.rigid_groups_from_torsions(types, placed.rigid(), torsions)
         matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
         flat = (placed.to_tensor(), matrices, atoms.atom14_from_rigid_groups(types, groups), torsions, raw)

@@ -46,11 +46,15 @@ class TemplatePairBlock(nn.Module):
     def forward(
         self, run: Executor, pair: Float[Stream, "b r r c_t"], mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_t"]:
-        pair = run(self.triangle_starting, pair, mask)
-        pair = run(self.triangle_ending, pair, mask)
-        pair = run(self.triangle_outgoing, pair, mask)
-        pair = run(self.triangle_incoming, pair, mask)
-        return run(self.pair_transition, pair, mask)
+        for update in (
+            self.triangle_starting,
+            self.triangle_ending,
+            self.triangle_outgoing,
+            self.triangle_incoming,
+            self.pair_transition,
+        ):
+            pair = run(update, pair, mask)
+        return pair
 
 
 class TemplatePairEmbedder(nn.Module):
@@ -66,11 +70,9 @@ class TemplatePairEmbedder(nn.Module):
         self, run: Executor, batch: Batch, index: int, pair_mask: Float[Tensor, "b r r"], dtype: torch.dtype
     ) -> Float[Stream, "b r r c_t"]:
         """The template's stream; its norm is left to whoever reads it."""
-
-        def embedded(rows: slice, _: Tensor) -> Tensor:
-            return self.linear(template_pair_features(batch, index, rows).to(dtype))
-
-        pair = run.map_rows(embedded, pair_mask)
+        pair = run.map_rows(
+            lambda rows, _: self.linear(template_pair_features(batch, index, rows).to(dtype)), pair_mask
+        )
         for block in self.blocks:
             pair = block(run, pair, pair_mask)
         return pair
@@ -111,13 +113,13 @@ class TemplatePointwiseAttention(nn.Module):
                 total = logits
             else:
                 gathered = run.replace_rows(partial(self._mixed, norm=norm), gathered, template, total, logits)
-                total = run.replace_rows(_log_of_sum, total, logits)
+                total = run.replace_rows(lambda _, *rows: torch.logaddexp(*rows), total, logits)
             # Not beside the next one.
             del template
         if gathered is None:
             return pair
-        anything = (mask.sum(-1) > 0).to(pair.dtype)
-        return run.replace_rows(partial(self._added, anything=anything), pair, gathered)
+        anything = rearrange((mask.sum(-1) > 0).to(pair.dtype), "b -> b 1 1 1")
+        return run.replace_rows(lambda _, rows, found: rows + self.out(found) * anything, pair, gathered)
 
     def _logits(
         self, _: slice, pair: Tensor, template: Tensor, norm: Affine, present: Tensor
@@ -139,13 +141,6 @@ class TemplatePointwiseAttention(nn.Module):
             wide(each).unflatten(-1, (self.heads, -1)) for each in (gathered, self._values(rows, template, norm))
         )
         return torch.lerp(before, value, share).flatten(-2).to(gathered.dtype)
-
-    def _added(self, _: slice, pair: Tensor, gathered: Tensor, anything: Tensor) -> Float[Tensor, "b i j c_z"]:
-        return pair + self.out(gathered) * rearrange(anything, "b -> b 1 1 1")
-
-
-def _log_of_sum(_: slice, total: Tensor, logits: Tensor) -> Tensor:
-    return torch.logaddexp(total, logits)
 
 
 class TemplateAngleEmbedder(nn.Module):

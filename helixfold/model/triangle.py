@@ -49,11 +49,10 @@ class TriangleMultiplication(Update):
         mask: Float[Tensor, "b i k"],
         context: tuple[Float[Tensor, "b c j k"]],
     ) -> Float[Tensor, "b i j c_z"]:
-        (right,) = context
         return triangle_multiplication(
             pair,
             mask,
-            right,
+            *context,
             TriangleWeights(
                 self.norm_in.affine,
                 self.left.affine,
@@ -118,5 +117,4 @@ class TriangleAttention(Update):
         mask: Float[Tensor, "b i k"],
         context: tuple[Float[Tensor, "b h j k"]],
     ) -> Float[Tensor, "b i k c_z"]:
-        (bias,) = context
-        return self.attention(pair, mask, self.norm.affine, bias)
+        return self.attention(pair, mask, self.norm.affine, *context)

@@ -29,19 +29,16 @@ class Factored(Protocol):
     @property
     def channels(self) -> int:
         """The number of channels of each operand and of the products."""
-        ...
 
     def operand(
         self, slab: Float[Tensor, "b i k c_z"], mask: Float[Tensor, "b i k"], side: Side, channels: slice
     ) -> Float[Tensor, "b c i k"]:
         """Return some channels of the operand of the slab's own rows (left), or of those that they meet (right)."""
-        ...
 
     def joined(
         self, slab: Float[Tensor, "b i j c_z"], products: Float[Tensor, "b i j c"]
     ) -> Float[Tensor, "b i j c_z"]:
         """Return the change of a slab from all channels of its products."""
-        ...
 
 
 class Update(nn.Module):
@@ -96,7 +93,6 @@ class Executor(Protocol):
 
         The stream is given away: use only what is returned.
         """
-        ...
 
     def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Stream:
         """Return a new stream of the rows that `make(rows, *slabs)` returns at dim 1.
@@ -104,7 +100,6 @@ class Executor(Protocol):
         `rows` is a slice of row numbers, and the slabs are these rows of all the streams; plain tensors, such as
         features and masks, are streams too. Whoever needs more of the whole than its own rows slices that by `rows`.
         """
-        ...
 
     def replace_rows(self, make: Callable[..., Tensor], stream: Stream, *streams: Stream) -> Stream:
         """Return the first stream with its rows replaced by those that `make(rows, *slabs)` returns, of equal shape.

@@ -7,16 +7,17 @@ from torch import Tensor
 
 from helixfold.ops.card import Card, card_of
 from helixfold.ops.constants import MASKED
-from helixfold.ops.dispatch import Backend, operator, refusal_of_float64_or_nothing, wants_gradient
+from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
 from helixfold.ops.mask_bias import every_key_counts
 from helixfold.ops.precision import wide
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 
-def _refusal_of_shapes(query: Tensor, key: Tensor, value: Tensor) -> str | None:
-    if query.shape[-1] != value.shape[-1]:
-        return "values are not as wide as keys"
-    return "the heads share their keys" if query.shape[2] != key.shape[2] else None
+def _shape_checks(query: Tensor, key: Tensor, value: Tensor) -> list[tuple[bool, str]]:
+    return [
+        (query.shape[-1] != value.shape[-1], "values are not as wide as keys"),
+        (query.shape[2] != key.shape[2], "the heads share their keys"),
+    ]
 
 
 def _refusal_of_triton(
@@ -28,17 +29,13 @@ def _refusal_of_triton(
     bias: Tensor | None = None,
     gate: Tensor | None = None,
 ) -> str | None:
-    if query.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"{query.dtype} is left to the reference"
-    if not query.dtype == key.dtype == value.dtype:
-        return "query, key and value differ in dtype"
-    if query.shape[-1] not in (8, 16, 32, 64):
-        return f"head dim {query.shape[-1]} is not 8, 16, 32 or 64"
-    if reason := _refusal_of_shapes(query, key, value):
-        return reason
-    if query.numel() == 0 or key.numel() == 0:
-        return "there is nothing to compute"
-    return refusal_of_kernels(
+    return first_reason(
+        (query.dtype not in (torch.float32, torch.bfloat16, torch.float16), f"{query.dtype} is left to the reference"),
+        (not query.dtype == key.dtype == value.dtype, "query, key and value differ in dtype"),
+        (query.shape[-1] not in (8, 16, 32, 64), f"head dim {query.shape[-1]} is not 8, 16, 32 or 64"),
+        *_shape_checks(query, key, value),
+        (query.numel() == 0 or key.numel() == 0, "there is nothing to compute"),
+    ) or refusal_of_kernels(
         card,
         f"attention-{query.element_size()}-{query.shape[-1]}",
         gradients=wants_gradient(query, key, value, bias, gate),
@@ -54,11 +51,11 @@ def _refusal_of_sdpa(
     bias: Tensor | None = None,
     gate: Tensor | None = None,
 ) -> str | None:
-    if wants_gradient(query, key, value, bias, gate):
-        return "gradients are asked for"
-    if reason := _refusal_of_shapes(query, key, value):
-        return reason
-    return "there is nothing to compute" if query.numel() == 0 else None
+    return first_reason(
+        (wants_gradient(query, key, value, bias, gate), "gradients are asked for"),
+        *_shape_checks(query, key, value),
+        (query.numel() == 0, "there is nothing to compute"),
+    )
 
 
 def _by_sdpa(
@@ -78,18 +75,16 @@ def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bia
     n, h, q, d = query.shape
     term = None if bias is None else bias.to(query.dtype).expand(n, h, q, key.shape[-2])
     scale = d**-0.5
-    if every_key_counts(mask):
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, term, scale=scale)
-    # The kernel adds one term to the logits. A mask that differs from row to row would make that term as large as the
-    # logits, so it goes in as one more channel: 1 in the queries, the mask's bias in the keys.
-    channel = rearrange(MASKED / scale * (mask.float() - 1), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
-    query = torch.nn.functional.pad(query, (0, 1), value=1.0)
-    key, value = torch.cat([key, channel], -1), torch.nn.functional.pad(value, (0, 1))
+    if not every_key_counts(mask):
+        # The kernel adds one term to the logits. A mask that differs from row to row would make that term as large as
+        # the logits, so it goes in as one more channel: 1 in the queries, the mask's bias in the keys.
+        channel = rearrange(MASKED / scale * (mask.float() - 1), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
+        query = torch.nn.functional.pad(query, (0, 1), value=1.0)
+        key, value = torch.cat([key, channel], -1), torch.nn.functional.pad(value, (0, 1))
     if query.is_meta and card_of(query.device).kind == "cuda":
         # On meta tensors PyTorch would choose the way that keeps the logits.
         efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-        gathered: Tensor = efficient(query, key, value, term, compute_log_sumexp=False, scale=scale)[0]
-        return gathered[..., :d]
+        return efficient(query, key, value, term, compute_log_sumexp=False, scale=scale)[0][..., :d]
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, term, scale=scale)[..., :d]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -16,10 +16,6 @@ from helixfold.ops.card import Card, card_of, is_described
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def _never(*_: object, **__: object) -> None:
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +30,16 @@ class Backend:
     name: str
     run: Callable[..., Any] | str
     kinds: tuple[str, ...] = ()
-    refusal: Callable[..., str | None] = _never
+    refusal: Callable[..., str | None] = lambda *_, **__: None
+
+    def is_for(self, card: Card) -> bool:
+        """Return whether the card is of a kind that the backend is for."""
+        return not self.kinds or card.kind in self.kinds
 
     @cached_property
     def function(self) -> Callable[..., Any]:
         """The function that carries the operator out."""
-        if not isinstance(self.run, str):
-            return self.run
-        module, _, name = self.run.partition(":")
-        function: Callable[..., Any] = getattr(import_module(module), name)
-        return function
+        return resolve_name(self.run) if isinstance(self.run, str) else self.run
 
 
 class Op(Generic[P, R]):
@@ -60,8 +56,7 @@ class Op(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if _calls is not None:
             _calls.append((self, inspect.signature(self.reference).bind(*args, **kwargs).args))
-        found: R = self.choice(*args, **kwargs).function(*args, **kwargs)
-        return found
+        return self.choice(*args, **kwargs).function(*args, **kwargs)
 
     def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend:
         """Return the backend to use: the first that can, or the forced one; the reference where that cannot."""
@@ -72,16 +67,13 @@ class Op(Generic[P, R]):
                 f"{self.name} was given a tensor on {device} where {card.name} is described and nothing is computed; "
                 "give it tensors on meta"
             )
-        if _forced is not None:
-            for backend in self.backends:
-                if backend.name == _forced.name and backend.refusal(card, *args, **kwargs) is None:
-                    _forced.used[self.name] += 1
-                    return backend
-            return self.backends[-1]
         for backend in self.backends:
-            if (not backend.kinds or card.kind in backend.kinds) and backend.refusal(card, *args, **kwargs) is None:
+            wanted = backend.is_for(card) if _forced is None else backend.name == _forced.name
+            if wanted and backend.refusal(card, *args, **kwargs) is None:
+                if _forced is not None:
+                    _forced.used[self.name] += 1
                 return backend
-        raise AssertionError(f"{self.name}: the reference refused")
+        return self.backends[-1]
 
     def refusals(self, card: Card, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
         """Return why each backend, in the order of preference, is not for such arguments on a card; None if it is.
@@ -89,9 +81,9 @@ class Op(Generic[P, R]):
         The tensors may be on the meta device.
         """
         return {
-            backend.name: f"for {' and '.join(backend.kinds)}, not {card.kind}"
-            if backend.kinds and card.kind not in backend.kinds
-            else backend.refusal(card, *args, **kwargs)
+            backend.name: backend.refusal(card, *args, **kwargs)
+            if backend.is_for(card)
+            else f"for {' and '.join(backend.kinds)}, not {card.kind}"
             for backend in self.backends
         }
 
@@ -143,6 +135,11 @@ def wants_gradient(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
 
 
+def first_reason(*checks: tuple[bool, str]) -> str | None:
+    """Return the reason of the first check that holds, None where none does."""
+    return next((reason for holds, reason in checks if holds), None)
+
+
 def refusal_of_float64(card: Card, x: Tensor, *_: object, **__: object) -> str | None:
     """Return why a backend without double precision is not for these arguments."""
     return "float64 is left to the reference" if x.dtype == torch.float64 else None
@@ -150,10 +147,8 @@ def refusal_of_float64(card: Card, x: Tensor, *_: object, **__: object) -> str |
 
 def refusal_of_float64_or_nothing(card: Card, x: Tensor, *others: object, **named: object) -> str | None:
     """The same for a backend that takes no tensors without elements."""
-    if reason := refusal_of_float64(card, x):
-        return reason
     empty = any(isinstance(each, Tensor) and each.numel() == 0 for each in (x, *others))
-    return "there is nothing to compute" if empty else None
+    return refusal_of_float64(card, x) or ("there is nothing to compute" if empty else None)
 
 
 def refusal_of_wide_products(card: Card, x: Tensor) -> str | None:
@@ -161,6 +156,7 @@ def refusal_of_wide_products(card: Card, x: Tensor) -> str | None:
 
     Exact products in float32 use none of a GPU's matrix units; without those, cuBLAS is hard to reach.
     """
-    if x.dtype == torch.float32 and card.kind != "cpu":
-        return "products in float32 are left to cuBLAS"
-    return f"{x.dtype} is left to the reference" if x.dtype == torch.float64 else None
+    return first_reason(
+        (x.dtype == torch.float32 and card.kind != "cpu", "products in float32 are left to cuBLAS"),
+        (x.dtype == torch.float64, f"{x.dtype} is left to the reference"),
+    )

@@ -7,7 +7,6 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from helixfold.ops.adam import AdamBuffers, AdamStep
-from helixfold.ops.card import Card
 from helixfold.ops.constants import LINE
 from helixfold.ops.dispatch import Backend, operator
 from helixfold.ops.triton.refusal import refusal_of_kernels
@@ -19,13 +18,17 @@ _CHUNK_ON_A_DEVICE = 2**24
 
 def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
     """PyTorch's own fused AdamW, and what it has no part in while its operands are in the cache."""
-    on_cpu = gradient.device.type == "cpu"
-    chunk = _CHUNK_OF_A_THREAD * torch.get_num_threads() if on_cpu else _CHUNK_ON_A_DEVICE
+    chunk = _CHUNK_OF_A_THREAD * torch.get_num_threads() if gradient.device.type == "cpu" else _CHUNK_ON_A_DEVICE
     number = torch.tensor(float(step.number), device=gradient.device)
-    state = (buffers.master, buffers.first_moment, buffers.second_moment, buffers.average)
     working = iter(()) if buffers.working is None else iter(buffers.working.split(chunk))
     for part, factor, master, first, second, average in zip(
-        gradient.split(chunk), scale.split(chunk // LINE), *(flat.split(chunk) for flat in state), strict=True
+        gradient.split(chunk),
+        scale.split(chunk // LINE),
+        buffers.master.split(chunk),
+        buffers.first_moment.split(chunk),
+        buffers.second_moment.split(chunk),
+        buffers.average.split(chunk),
+        strict=True,
     ):
         part.view(-1, LINE).mul_(factor[:, None])
         torch._fused_adamw_(
@@ -54,16 +57,12 @@ def _refusal_of_chunks(*_: object) -> str | None:
     return None if hasattr(torch, "_fused_adamw_") else f"torch {torch.__version__} has no _fused_adamw_"
 
 
-def _refusal_of_triton(card: Card, buffers: AdamBuffers, *_: object) -> str | None:
-    return refusal_of_kernels(card)
-
-
 @operator(
     Backend(
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.fused_adam:fused_adam_triton",
-        refusal=_refusal_of_triton,
+        refusal=lambda card, *_: refusal_of_kernels(card),
     ),
     Backend(name="chunks", kinds=("cpu", "cuda"), run=_in_chunks, refusal=_refusal_of_chunks),
 )

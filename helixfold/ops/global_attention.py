@@ -16,9 +16,7 @@ from helixfold.ops.weights import GlobalAttentionWeights
 def _refusal_of_rows(
     card: Card, x: Tensor, mask: Tensor, weights: GlobalAttentionWeights, *_: object, **__: object
 ) -> str | None:
-    if weights.query.bias is not None:
-        return "queries have an offset"
-    return refusal_of_float64_or_nothing(card, x)
+    return "queries have an offset" if weights.query.bias is not None else refusal_of_float64_or_nothing(card, x)
 
 
 @operator(
@@ -36,9 +34,8 @@ def global_attention(
     x = layer_norm(x, weights.norm)
     # The mean over the row is taken in float32; 1e-10 keeps a row without elements finite.
     present = mask.to(wide(x).dtype)
-    total = einsum(wide(x), present, "b n k c, b n k -> b n c")
-    mean = (total / (present.sum(-1, keepdim=True) + 1e-10)).to(x.dtype)
-    queries = rearrange(linear(mean, weights.query), "b n (h d) -> b n 1 h d", h=heads)
+    mean = einsum(wide(x), present, "b n k c, b n k -> b n c") / (present.sum(-1, keepdim=True) + 1e-10)
+    queries = rearrange(linear(mean.to(x.dtype), weights.query), "b n (h d) -> b n 1 h d", h=heads)
     keys, values = (rearrange(linear(x, each), "b n k d -> b n 1 k d") for each in (weights.key, weights.value))
     gathered = rearrange(attention(queries, keys, values, mask), "b n 1 h d -> b n 1 (h d)")
     return linear(gathered * linear(x, weights.gate).sigmoid(), weights.out)

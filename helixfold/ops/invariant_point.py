@@ -7,16 +7,17 @@ from torch import Tensor
 
 from helixfold.ops.card import Card
 from helixfold.ops.constants import MASKED_POINT
-from helixfold.ops.dispatch import Backend, operator
+from helixfold.ops.dispatch import Backend, first_reason, operator
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
 from helixfold.ops.weights import PointAttentionWeights
 
 
 def _refusal_of_rows(card: Card, query: Tensor, key: Tensor, *_: object, **__: object) -> str | None:
-    if query.dtype != torch.float32:
-        return f"{query.dtype} is left to the reference"
-    return "there is nothing to compute" if query.numel() == 0 or key.numel() == 0 else None
+    return first_reason(
+        (query.dtype != torch.float32, f"{query.dtype} is left to the reference"),
+        (query.numel() == 0 or key.numel() == 0, "there is nothing to compute"),
+    )
 
 
 @operator(

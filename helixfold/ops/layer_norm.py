@@ -6,25 +6,27 @@ from torch import Tensor
 
 from helixfold.ops.card import Card
 from helixfold.ops.constants import EPS
-from helixfold.ops.dispatch import Backend, operator, wants_gradient
+from helixfold.ops.dispatch import Backend, first_reason, operator, wants_gradient
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine
 
 
 def _refusal_of_rows(card: Card, x: Tensor, norm: Affine) -> str | None:
-    if x.dtype not in (torch.bfloat16, torch.float16):
-        return f"{x.dtype} needs no wider sums"
-    return None if wants_gradient(x, *norm) else "no gradients are asked for"
+    return first_reason(
+        (x.dtype not in (torch.bfloat16, torch.float16), f"{x.dtype} needs no wider sums"),
+        (not wants_gradient(x, *norm), "no gradients are asked for"),
+    )
 
 
 def _refusal_of_triton(card: Card, x: Tensor, norm: Affine) -> str | None:
-    if x.dtype == torch.float64:
-        return "float64 is left to the reference"
-    if norm.bias is None or x.ndim > 4 or x.shape[-1] > 512:
-        return "it takes up to 4 dims, 512 channels, scale and offset"
-    if x.numel() == 0 or x.stride(-1) != 1:
-        return "it takes rows whose channels follow each other"
-    return refusal_of_kernels(card)
+    return first_reason(
+        (x.dtype == torch.float64, "float64 is left to the reference"),
+        (
+            norm.bias is None or x.ndim > 4 or x.shape[-1] > 512,
+            "it takes up to 4 dims, 512 channels, scale and offset",
+        ),
+        (x.numel() == 0 or x.stride(-1) != 1, "it takes rows whose channels follow each other"),
+    ) or refusal_of_kernels(card)
 
 
 @operator(

@@ -5,26 +5,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.card import Card
-from helixfold.ops.dispatch import Backend, operator, wants_gradient
+from helixfold.ops.dispatch import Backend, first_reason, operator, wants_gradient
 from helixfold.ops.multiply import refusal_of_float32
 from helixfold.ops.weights import Affine
 
 
 def _refusal_of_onednn(card: Card, x: Tensor, parameters: Affine) -> str | None:
-    if x.dtype != torch.float32:
-        return f"PyTorch's own map is as fast for {x.dtype}"
-    if wants_gradient(x, *parameters):
-        return "gradients are asked for"
-    return "there is nothing to compute" if x.numel() == 0 else None
-
-
-def _refusal_of_float32(card: Card, x: Tensor, parameters: Affine) -> str | None:
-    return refusal_of_float32(card, x)
+    return first_reason(
+        (x.dtype != torch.float32, f"PyTorch's own map is as fast for {x.dtype}"),
+        (wants_gradient(x, *parameters), "gradients are asked for"),
+        (x.numel() == 0, "there is nothing to compute"),
+    )
 
 
 @operator(
     Backend(
-        name="float32", kinds=("cpu",), run="helixfold.ops.cpu.linear:linear_in_float32", refusal=_refusal_of_float32
+        name="float32", kinds=("cpu",), run="helixfold.ops.cpu.linear:linear_in_float32", refusal=refusal_of_float32
     ),
     Backend(name="onednn", kinds=("cpu",), run="helixfold.ops.cpu.products:linear_onednn", refusal=_refusal_of_onednn),
 )

@@ -11,8 +11,7 @@ from helixfold.ops.multiply import multiply
 
 def look_up(table: Float[Tensor, "v c"], index: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch c"]:
     """The table's rows of these numbers: a one-hot times a matrix, without the one-hot."""
-    found: Tensor = _LookUp.apply(table, index)
-    return found
+    return _LookUp.apply(table, index)
 
 
 class _LookUp(torch.autograd.Function):

@@ -8,7 +8,7 @@ from helixfold.ops.dispatch import Backend, operator, wants_gradient
 from helixfold.ops.precision import product_dtype
 
 
-def refusal_of_float32(card: Card, x: Tensor) -> str | None:
+def refusal_of_float32(card: Card, x: Tensor, *_: object) -> str | None:
     """Return why an input need not be converted to be multiplied on a CPU."""
     return f"the processor multiplies {x.dtype} as it is" if product_dtype(x.dtype) == x.dtype else None
 

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.card import Card
-from helixfold.ops.dispatch import Backend, operator, refusal_of_float64, wants_gradient
+from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64, wants_gradient
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
 from helixfold.ops.triton.refusal import refusal_of_kernels
@@ -13,17 +13,17 @@ from helixfold.ops.weights import Affine
 
 
 def _refusal_of_triton(card: Card, x: Tensor, norm: Affine, project: Affine) -> str | None:
-    if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return f"{x.dtype} is left to the reference"
-    if x.shape[-1] not in (64, 128, 256):
-        return f"{x.shape[-1]} channels are not 64, 128 or 256"
     # The outputs of a tile.
     most = next((size for size in (16, 32, 64) if len(project.weight) <= size), None)
-    if most is None:
-        return f"{len(project.weight)} outputs are more than 64"
-    if x.ndim > 4 or x.stride(-1) != 1 or 0 in x.shape:
-        return "the stream is empty, has more than four dimensions or its channels do not follow each other"
-    return refusal_of_kernels(
+    return first_reason(
+        (x.dtype not in (torch.float32, torch.bfloat16, torch.float16), f"{x.dtype} is left to the reference"),
+        (x.shape[-1] not in (64, 128, 256), f"{x.shape[-1]} channels are not 64, 128 or 256"),
+        (most is None, f"{len(project.weight)} outputs are more than 64"),
+        (
+            x.ndim > 4 or x.stride(-1) != 1 or 0 in x.shape,
+            "the stream is empty, has more than four dimensions or its channels do not follow each other",
+        ),
+    ) or refusal_of_kernels(
         card, f"norm_linear-{x.element_size()}-{x.shape[-1]}-{most}", gradients=wants_gradient(x, *norm, *project)
     )
 
@@ -35,9 +35,7 @@ def _refusal_of_triton(card: Card, x: Tensor, norm: Affine, project: Affine) -> 
         run="helixfold.ops.triton.norm_linear:norm_linear_triton",
         refusal=_refusal_of_triton,
     ),
-    Backend(
-        name="rows", kinds=("cpu",), run="helixfold.ops.cpu.norm_linear:norm_linear_rows", refusal=refusal_of_float64
-    ),
+    Backend(name="rows", kinds=("cpu",), run="helixfold.ops.cpu.linear:norm_linear_rows", refusal=refusal_of_float64),
 )
 def norm_linear(x: Float[Tensor, "*batch c_in"], norm: Affine, project: Affine) -> Float[Tensor, "*batch c_out"]:
     """Normalise the channels and map them to a few (AlphaFold 2, Suppl. Alg. 7 line 3, Alg. 10 lines 1 and 2)."""

@@ -8,6 +8,7 @@ from helixfold.ops.card import Card
 from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.dispatch import (
     Backend,
+    first_reason,
     operator,
     refusal_of_float64_or_nothing,
     refusal_of_wide_products,
@@ -22,15 +23,18 @@ def _refusal_of_triton(
     card: Card, left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> str | None:
     c, d, c_z = left.shape[-1], right.shape[-1], out.weight.shape[0]
-    if reason := refusal_of_wide_products(card, left):
-        return reason
-    if not {c, d} <= {8, 16, 32}:
-        return f"{c} x {d} channels are not 8, 16 or 32 of each"
-    if c_z not in (32, 64, 128) or out.bias is None:
-        return f"{c_z} channels of an edge are not 32, 64 or 128 with an offset"
-    if left.numel() == 0 or right.numel() == 0:
-        return "there is nothing to compute"
-    return refusal_of_kernels(card, f"outer_product-{max(c, d)}-{c_z}", gradients=wants_gradient(left, right, *out))
+    return (
+        refusal_of_wide_products(card, left)
+        or first_reason(
+            (not {c, d} <= {8, 16, 32}, f"{c} x {d} channels are not 8, 16 or 32 of each"),
+            (
+                c_z not in (32, 64, 128) or out.bias is None,
+                f"{c_z} channels of an edge are not 32, 64 or 128 with an offset",
+            ),
+            (left.numel() == 0 or right.numel() == 0, "there is nothing to compute"),
+        )
+        or refusal_of_kernels(card, f"outer_product-{max(c, d)}-{c_z}", gradients=wants_gradient(left, right, *out))
+    )
 
 
 @operator(

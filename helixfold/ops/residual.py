@@ -5,20 +5,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.card import Card
-from helixfold.ops.dispatch import Backend, operator, wants_gradient
+from helixfold.ops.dispatch import Backend, first_reason, operator, wants_gradient
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 
 def _refusal_of_triton(card: Card, stream: Tensor, change: Tensor, kept: Tensor | None = None) -> str | None:
-    if torch.float64 in (stream.dtype, change.dtype) or stream.dtype != change.dtype:
-        return "float64 and mixed dtypes are left to the reference"
-    if kept is None and stream.stride() == change.stride():
-        return "one addition does it where nothing is dropped and nothing is turned"
-    if stream.numel() == 0 or stream.stride(-1) != 1:
-        return "it takes rows whose channels follow each other"
-    if wants_gradient(kept):
-        return "the mask wants a gradient"
-    return refusal_of_kernels(card)
+    return first_reason(
+        (
+            torch.float64 in (stream.dtype, change.dtype) or stream.dtype != change.dtype,
+            "float64 and mixed dtypes are left to the reference",
+        ),
+        (
+            kept is None and stream.stride() == change.stride(),
+            "one addition does it where nothing is dropped and nothing is turned",
+        ),
+        (stream.numel() == 0 or stream.stride(-1) != 1, "it takes rows whose channels follow each other"),
+        (wants_gradient(kept), "the mask wants a gradient"),
+    ) or refusal_of_kernels(card)
 
 
 @operator(

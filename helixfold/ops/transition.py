@@ -1,10 +1,19 @@
 """Layer norm, two linear maps and the ReLU between them, on every element alone."""
 
+from itertools import chain
+
 from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.card import Card
-from helixfold.ops.dispatch import Backend, operator, refusal_of_float64, refusal_of_wide_products, wants_gradient
+from helixfold.ops.dispatch import (
+    Backend,
+    first_reason,
+    operator,
+    refusal_of_float64,
+    refusal_of_wide_products,
+    wants_gradient,
+)
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
 from helixfold.ops.triton.refusal import refusal_of_kernels
@@ -13,16 +22,21 @@ from helixfold.ops.weights import TransitionWeights
 
 def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str | None:
     hidden, c = weights.expand.weight.shape
-    if reason := refusal_of_wide_products(card, x):
-        return reason
-    if c not in (32, 64, 128, 256) or hidden % 64 != 0:
-        return f"{c} channels are not 32, 64, 128 or 256, or {hidden} hidden ones not a multiple of 64"
-    if any(each.bias is None for each in weights):
-        return "it adds an offset after every map"
-    if x.ndim > 4 or x.numel() == 0 or x.stride(-1) != 1:
-        return "it takes rows, in up to 3 dims, whose channels follow each other"
-    gradients = wants_gradient(x, *(each for affine in weights for each in affine))
-    return refusal_of_kernels(card, f"transition-{c}", gradients=gradients)
+    return (
+        refusal_of_wide_products(card, x)
+        or first_reason(
+            (
+                c not in (32, 64, 128, 256) or hidden % 64 != 0,
+                f"{c} channels are not 32, 64, 128 or 256, or {hidden} hidden ones not a multiple of 64",
+            ),
+            (any(each.bias is None for each in weights), "it adds an offset after every map"),
+            (
+                x.ndim > 4 or x.numel() == 0 or x.stride(-1) != 1,
+                "it takes rows, in up to 3 dims, whose channels follow each other",
+            ),
+        )
+        or refusal_of_kernels(card, f"transition-{c}", gradients=wants_gradient(x, *chain(*weights)))
+    )
 
 
 @operator(

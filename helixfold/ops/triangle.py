@@ -3,6 +3,7 @@
 Channels lead in operands, so that the sum over the third residue is one matrix product for each channel.
 """
 
+from itertools import chain
 from typing import Any
 
 from einops import rearrange
@@ -10,7 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.card import Card
-from helixfold.ops.dispatch import Backend, operator, refusal_of_float64, refusal_of_wide_products, wants_gradient
+from helixfold.ops.dispatch import (
+    Backend,
+    first_reason,
+    operator,
+    refusal_of_float64,
+    refusal_of_wide_products,
+    wants_gradient,
+)
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
 from helixfold.ops.triton.refusal import refusal_of_kernels
@@ -18,18 +26,22 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 
 def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *given: Any) -> str | None:
-    if reason := refusal_of_wide_products(card, pair):
-        return reason
     *others, weights = given
     channels = pair.shape[-1], *(len(affine.weight) for affine in weights)
-    if odd := [each for each in channels if each not in (16, 32, 64, 128)]:
-        return f"{odd[0]} channels are not 16, 32, 64 or 128"
-    if any(affine.bias is None for affine in weights):
-        return "maps without offset are left to the reference"
-    if pair.stride(-1) != 1 or 0 in pair.shape:
-        return "the pair is empty or its channels do not follow each other"
-    gradients = wants_gradient(pair, *others, *(each for affine in weights for each in affine))
-    return refusal_of_kernels(card, f"triangle-{max(channels)}", gradients=gradients)
+    return (
+        refusal_of_wide_products(card, pair)
+        or first_reason(
+            *((c not in (16, 32, 64, 128), f"{c} channels are not 16, 32, 64 or 128") for c in channels),
+            (any(affine.bias is None for affine in weights), "maps without offset are left to the reference"),
+            (
+                pair.stride(-1) != 1 or 0 in pair.shape,
+                "the pair is empty or its channels do not follow each other",
+            ),
+        )
+        or refusal_of_kernels(
+            card, f"triangle-{max(channels)}", gradients=wants_gradient(pair, *others, *chain(*weights))
+        )
+    )
 
 
 @operator(

@@ -13,9 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from data_pipeline.files import require_file
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
+from data_pipeline.files import replacing, require_file
 
 FORMAT_VERSION = "1"
 # Its library takes many times as much to read it, and ends the process where that is not there.

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from data_pipeline.archive import damage_named
-from data_pipeline.files import require_file
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import require_file
 from helixfold.config import ConfigError, ModelConfig
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import load_checkpoint, read_header

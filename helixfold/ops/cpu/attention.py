@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from einops import rearrange
@@ -11,6 +10,7 @@ from torch import Tensor
 from helixfold.ops.cpu.blocks import Scratch, every_part, of_all_cores, parts, steps
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
+from helixfold.ops.recomputed import recomputed
 
 # Of the logits of a row that are there at a time, for each core: enough to keep it busy, little enough for its cache.
 _LOGITS_BYTES = 2**20
@@ -28,44 +28,42 @@ def attention_rows(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
 ) -> Tensor:
     """`attention` on a CPU; keeps nothing of rows by queries by keys."""
-    heads, queries = query.shape[2:4]
-    query = query * query.shape[-1] ** -0.5
-    shared = key.shape[2] == 1
-    if shared:
-        # Heads with the same keys are as many more queries.
-        query = rearrange(query, "b n h q d -> b n 1 (h q) d")
-        bias = None if bias is None else rearrange(bias, "b h q k -> b 1 (h q) k")
-    gathered: Tensor = _Attention.apply(query, key, value, mask_bias(mask), bias)
-    if shared:
-        gathered = rearrange(gathered, "b n 1 (h q) c -> b n h q c", h=heads, q=queries)
+    queries, key_heads = query.shape[3], key.shape[2]
+    # Heads with the same keys are as many more queries.
+    query = rearrange(query * query.shape[-1] ** -0.5, "b n (g h) q d -> b n g (h q) d", g=key_heads)
+    bias = None if bias is None else rearrange(bias, "b (g h) q k -> b g (h q) k", g=key_heads)
+    gathered = recomputed(_attention, _attention_gradients, query, key, value, mask_bias(mask), bias)
+    gathered = rearrange(gathered, "b n g (h q) c -> b n (g h) q c", q=queries)
     return gathered if gate is None else gathered * gate.sigmoid()
 
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None
-    ) -> Tensor:
-        ctx.save_for_backward(query, key, value, penalty, bias)
-        b, n, h, q, _ = query.shape
-        gathered = value.new_empty(b, n, q, h, value.shape[-1]).transpose(2, 3)
-        for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
-            rows.gather(gathered[index])
-        return gathered
+def _attention(query: Tensor, key: Tensor, value: Tensor, penalty: Tensor | None, bias: Tensor | None) -> Tensor:
+    b, n, h, q, _ = query.shape
+    gathered = value.new_empty(b, n, q, h, value.shape[-1]).transpose(2, 3)
+    for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
+        rows.gather(gathered[index])
+    return gathered
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, penalty, bias = ctx.saved_tensors
-        of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
-        of_bias = torch.zeros(bias.shape, device=bias.device) if ctx.needs_input_grad[4] else None
-        for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
-            rows.gather_again(
-                gradient[index],
-                None,
-                (of_query[index], of_key[index], of_value[index]),
-                None if of_bias is None else of_bias[index],
-            )
-        return of_query, of_key, of_value, None, None if of_bias is None else of_bias.to(bias.dtype)
+
+def _attention_gradients(
+    needed: tuple[bool, ...],
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    penalty: Tensor | None,
+    bias: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    of_query, of_key, of_value = (torch.empty_like(each) for each in (query, key, value))
+    of_bias = None if bias is None or not needed[4] else torch.zeros(bias.shape, device=bias.device)
+    for index, rows in enumerate(_samples(query, key, value, penalty, bias)):
+        rows.gather_again(
+            gradient[index],
+            None,
+            (of_query[index], of_key[index], of_value[index]),
+            None if of_bias is None else of_bias[index],
+        )
+    return of_query, of_key, of_value, None, None if bias is None or of_bias is None else of_bias.to(bias.dtype)
 
 
 def bias_of_rows(bias: Tensor | None) -> Tensor | None:
@@ -108,9 +106,8 @@ class Rows:
         for rows in self._rows():
             key, value = self._flat(self.key[rows]), self._flat(self.value[rows])
             for part in parts(*self._queries):
-                weights = self._rounded(
-                    "rounded", self._weights(self._flat(self.query[rows, :, part]), key, rows, part)
-                )
+                weights = self._weights(self._flat(self.query[rows, :, part]), key, rows, part)
+                weights = self._cast("rounded", weights, self._dtype)
                 _put(_product(weights, value), gathered[rows, :, part])
 
     def gather_again(
@@ -131,15 +128,16 @@ class Rows:
             for part in every_part(*self._queries):
                 query, of_found = self._flat(self.query[rows, :, part]), self._flat(gradient[rows, :, part])
                 weights = self._weights(query, key, rows, part)
-                rounded = self._rounded("rounded", weights)
+                rounded = self._cast("rounded", weights, self._dtype)
                 if gathered is not None:
                     _put(_product(rounded, value), gathered[rows, :, part])
                 to_value.append(_product(rounded.mT, of_found))
                 of_logits = self._wide_product("gradients", of_found, value)
                 torch.ops.aten._softmax_backward_data.out(of_logits, weights, -1, torch.float32, grad_input=of_logits)
                 if of_bias is not None:
-                    _add(of_logits.view(-1, *of_bias[:, part].shape), of_bias[:, part])
-                rounded = self._rounded("rounded gradients", of_logits)
+                    terms = of_logits.view(-1, *of_bias[:, part].shape)
+                    of_bias[:, part].add_(terms[0] if len(terms) == 1 else terms.sum(0))
+                rounded = self._cast("rounded gradients", of_logits, self._dtype)
                 _put(_product(rounded, key), of_query[rows, :, part])
                 to_key.append(_product(rounded.mT, query))
             _put(_total(to_key), of_key[rows])
@@ -162,7 +160,7 @@ class Rows:
         logits = self.scratch("weights", *shape)
         by_row = logits.view(-1, self.query.shape[1], *shape[1:])
         penalty = None if self.penalty is None else self.penalty[rows, None, None]
-        bias = None if self.bias is None else self._wide("bias", self.bias[:, part])
+        bias = None if self.bias is None else self._cast("bias", self.bias[:, part], torch.float32)
         terms = [each for each in (bias, penalty) if each is not None]
         if query.dtype == logits.dtype and terms:
             # A product that is added to what is there saves a pass.
@@ -185,23 +183,15 @@ class Rows:
         narrow = self.scratch("narrow", *room.shape, dtype=left.dtype)
         return room.copy_(torch.bmm(left, right.mT, out=narrow))
 
-    def _wide(self, name: str, narrow: Tensor) -> Tensor:
-        """In float32, in the memory of that name."""
-        if narrow.dtype == torch.float32:
-            return narrow
-        return self.scratch(name, *narrow.shape).copy_(narrow)
+    def _cast(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """The same in that dtype, in the memory of that name if it has another one."""
+        return x if x.dtype == dtype else self.scratch(name, *x.shape, dtype=dtype).copy_(x)
 
     @property
     def _dtype(self) -> torch.dtype:
         """Of the operands of products."""
         is_tall = min(self.query.shape[2], self.key.shape[2]) < _NARROW
         return torch.float32 if is_tall else product_dtype(self.value.dtype)
-
-    def _rounded(self, name: str, weights: Tensor) -> Tensor:
-        """As operands of products."""
-        if weights.dtype == self._dtype:
-            return weights
-        return self.scratch(name, *weights.shape, dtype=self._dtype).copy_(weights)
 
     def _flat(self, heads: Tensor) -> Tensor:
         """[n h ...] as [(n h) ...], operands of products; oneDNN, for narrow dtypes, is faster if contiguous."""
@@ -224,10 +214,3 @@ def _put(flat: Tensor, into: Tensor) -> None:
 def _total(terms: list[Tensor]) -> Tensor:
     """In float32 if there are several."""
     return terms[0] if len(terms) == 1 else torch.stack(terms).sum(0, dtype=torch.float32)
-
-
-def _add(terms: Tensor, total: Tensor) -> None:
-    if len(terms) == 1:
-        total += terms[0]
-    else:
-        total += terms.sum(0)

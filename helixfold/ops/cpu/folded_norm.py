@@ -5,6 +5,7 @@ normalised is computed as such, in float32: folding the mean as well would lose 
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from math import prod
 
 import torch
@@ -40,14 +41,11 @@ def blocks(shape: Sequence[int]) -> Iterator[Index]:
     if not shape:
         yield ()
         return
-    inner = prod(shape[1:])
-    if inner <= of_all_cores(POSITIONS):
-        for rows in block_rows(shape[0], inner):
-            yield (rows,)
-        return
-    for index in steps(range(shape[0])):
-        for rest in blocks(shape[1:]):
-            yield (index, *rest)
+    # The first dim whose every index has no more positions than a block.
+    dim = next(dim for dim in range(len(shape)) if prod(shape[dim + 1 :]) <= of_all_cores(POSITIONS))
+    for index in product(*(steps(range(size)) for size in shape[:dim])):
+        for rows in block_rows(shape[dim], prod(shape[dim + 1 :])):
+            yield (*index, rows)
 
 
 def normalised(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Global attention in blocks of rows that stay in the cache all the way from the stream to its change."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
@@ -12,6 +12,7 @@ from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, no
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
+from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import Affine, GlobalAttentionWeights
 
 # Of a block's projections, for each core: products are large enough to be fast.
@@ -28,56 +29,61 @@ def global_attention_rows(x: Tensor, mask: Tensor, weights: GlobalAttentionWeigh
     weight, offset = folded(norm, Affine(scale * query.weight.float()))
     of_mean = torch.cat([weight, offset[:, None]], 1)
     out_offset = offset.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
-    change: Tensor = _GlobalAttention.apply(
-        x, mask, mask_bias(mask), of_mean, *folded(norm, key, value, gate), out.weight.float(), out_offset
+    return recomputed(
+        _global_attention,
+        _global_attention_gradients,
+        x,
+        mask,
+        mask_bias(mask),
+        of_mean,
+        *folded(norm, key, value, gate),
+        out.weight.float(),
+        out_offset,
     )
+
+
+def _global_attention(x: Tensor, mask: Tensor, penalty: Tensor | None, *parameters: Tensor) -> Tensor:
+    query_weight, weight, offset, out_weight, out_offset = (each.to(product_dtype(x.dtype)) for each in parameters)
+    change = torch.empty_like(x)
+    scratch = Scratch(x.device)
+    for index in rows_of_samples(x, weight, _BLOCK_BYTES):
+        gated = _gated(x, index, mask, penalty, query_weight, weight, offset, scratch)
+        change[index] = mapped(gated.flatten(0, 1), out_weight, out_offset).view(change[index].shape)
     return change
 
 
-class _GlobalAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mask: Tensor, penalty: Tensor | None, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(x, mask, penalty, *parameters)
-        query_weight, weight, offset, out_weight, out_offset = (each.to(product_dtype(x.dtype)) for each in parameters)
-        change = torch.empty_like(x)
-        scratch = Scratch(x.device)
-        for index in rows_of_samples(x, weight, _BLOCK_BYTES):
-            gated = _gated(x, index, mask, penalty, query_weight, weight, offset, scratch)
-            change[index] = mapped(gated.flatten(0, 1), out_weight, out_offset).view(change[index].shape)
-        return change
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, mask, penalty, *parameters = ctx.saved_tensors
-        query_weight, weight, offset, out_weight, _ = (each.to(product_dtype(x.dtype)) for each in parameters)
-        of_x = torch.empty_like(x)
-        of_query_map, of_maps, of_out = (MapGradient(each) for each in (query_weight, weight, out_weight))
-        scratch = Scratch(x.device)
-        for index in rows_of_samples(x, weight, _BLOCK_BYTES):
-            normed, scale = normalised(x[index])
-            inputs = normed.to(weight.dtype)
-            block = _block(normed, inputs, index, mask, penalty, query_weight, weight, offset, scratch)
-            of_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
-            of_gated = product(of_change, out_weight).view(block.gates.shape)
-            of_found = rearrange((of_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.gathered.shape[2])
-            of_projected = scratch("of projected", *block.gates.shape[:2], len(weight), dtype=weight.dtype)
-            of_key, of_value, of_gates = of_projected.split(block.widths, -1)
-            of_query = torch.empty_like(block.gathered)
-            of_heads = of_query, of_key[:, None], of_value[:, None]
-            block.attention.gather_again(of_found, block.gathered, of_heads, of_bias=None)
-            found = block.for_elements(block.gathered)
-            of_out.add(of_change.mT, (block.gates * found).flatten(0, 1))
-            of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(found), block.gates))
-            of_projected = of_projected.flatten(0, 1)
-            of_maps.add(of_projected.mT, inputs)
-            of_query = of_query.flatten(1)
-            of_query_map.add(of_query.mT, block.means)
-            of_normed = product(of_projected, weight).float()
-            of_mean = (of_query @ query_weight)[:, :-1].float()
-            of_normed.view(*block.shares.shape, -1).addcmul_(block.shares[..., None], of_mean[:, None])
-            norm_gradient(of_normed, normed, scale, of_x[index])
-        of_parameters = (of_query_map.weight, of_maps.weight, of_maps.bias, of_out.weight, of_out.bias)
-        return of_x, None, None, *of_parameters
+def _global_attention_gradients(
+    needed: tuple[bool, ...], gradient: Tensor, x: Tensor, mask: Tensor, penalty: Tensor | None, *parameters: Tensor
+) -> tuple[Tensor | None, ...]:
+    query_weight, weight, offset, out_weight, _ = (each.to(product_dtype(x.dtype)) for each in parameters)
+    of_x = torch.empty_like(x)
+    of_query_map, of_maps, of_out = (MapGradient(each) for each in (query_weight, weight, out_weight))
+    scratch = Scratch(x.device)
+    for index in rows_of_samples(x, weight, _BLOCK_BYTES):
+        normed, scale = normalised(x[index])
+        inputs = normed.to(weight.dtype)
+        block = _block(normed, inputs, index, mask, penalty, query_weight, weight, offset, scratch)
+        of_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
+        of_gated = product(of_change, out_weight).view(block.gates.shape)
+        of_found = rearrange((of_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.gathered.shape[2])
+        of_projected = scratch("of projected", *block.gates.shape[:2], len(weight), dtype=weight.dtype)
+        widths = [each.shape[-1] for each in (block.attention.key, block.attention.value, block.gates)]
+        of_key, of_value, of_gates = of_projected.split(widths, -1)
+        of_query = torch.empty_like(block.gathered)
+        of_heads = of_query, of_key[:, None], of_value[:, None]
+        block.attention.gather_again(of_found, block.gathered, of_heads, of_bias=None)
+        found = block.gathered.flatten(2)
+        of_out.add(of_change.mT, (block.gates * found).flatten(0, 1))
+        of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(found), block.gates))
+        of_projected = of_projected.flatten(0, 1)
+        of_maps.add(of_projected.mT, inputs)
+        of_query = of_query.flatten(1)
+        of_query_map.add(of_query.mT, block.means)
+        of_normed = product(of_projected, weight).float()
+        of_mean = (of_query @ query_weight)[:, :-1].float()
+        of_normed.view(*block.shares.shape, -1).addcmul_(block.shares[..., None], of_mean[:, None])
+        norm_gradient(of_normed, normed, scale, of_x[index])
+    return of_x, None, None, of_query_map.weight, of_maps.weight, of_maps.bias, of_out.weight, of_out.bias
 
 
 class _Block(NamedTuple):
@@ -88,15 +94,6 @@ class _Block(NamedTuple):
     attention: Rows
     gates: Tensor  # [n k h*d]
     gathered: Tensor  # [n 1 h d], room for what the attention finds
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        """Of key, value and gate side by side."""
-        return self.attention.key.shape[-1], self.attention.value.shape[-1], self.gates.shape[-1]
-
-    @staticmethod
-    def for_elements(of_rows: Tensor) -> Tensor:
-        return rearrange(of_rows, "n 1 h d -> n 1 (h d)")
 
 
 def _block(
@@ -147,4 +144,4 @@ def _gated(
     normed, _ = normalised(x[index])
     block = _block(normed, normed.to(weight.dtype), index, mask, penalty, query_weight, weight, offset, scratch)
     block.attention.gather(block.gathered)
-    return block.gates.mul_(block.for_elements(block.gathered))
+    return block.gates.mul_(block.gathered.flatten(2))

@@ -1,7 +1,6 @@
 """Invariant point attention in blocks of query rows, without differences of points or a normalised pair of them all."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from einops import rearrange
@@ -10,6 +9,7 @@ from torch import Tensor
 from helixfold.ops.constants import EPS, MASKED_POINT
 from helixfold.ops.cpu.blocks import parts, steps
 from helixfold.ops.cpu.folded_norm import block_rows, folded
+from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import PointAttentionWeights
 
 # Logits of a block of query rows: with what is made of them they stay in the processor's cache.
@@ -36,7 +36,6 @@ def invariant_point_attention_rows(
     weight = rearrange(point_weight.double(), "h -> h 1 1")
     from_points, to_points = query_points.double().flatten(-2), key_points.double().flatten(-2)
     ones = to_points.new_ones(*key.shape[:-1], 1)
-    padding = rearrange(MASKED_POINT * (1 - key_mask), "b j -> b 1 j 1").expand_as(ones)
     far_query = torch.cat(
         [
             weight * from_points,
@@ -46,71 +45,95 @@ def invariant_point_attention_rows(
         ],
         -1,
     )
-    far_key = torch.cat([to_points, ones, to_points.square().sum(-1, keepdim=True), padding], -1)
+    far_key = torch.cat(
+        [
+            to_points,
+            ones,
+            to_points.square().sum(-1, keepdim=True),
+            rearrange(MASKED_POINT * (1 - key_mask), "b j -> b 1 j 1").expand_as(ones),
+        ],
+        -1,
+    )
     values = torch.cat([value, value_points.flatten(-2)], -1)
-    shift = MASKED_POINT * (1 - mask)
-    gathered, normed = _Gather.apply(query, key, far_query, far_key, values, pair, bias_weight, shift)
+    gathered, normed = recomputed(
+        _gather, _gather_gradients, query, key, far_query, far_key, values, pair, bias_weight, MASKED_POINT * (1 - mask)
+    )
     # Weights sum to one, so the norm's scale and offset can wait until the channels have been gathered.
     pairs = normed * norm.weight if norm.bias is None else torch.addcmul(norm.bias, normed, norm.weight)
     scalars, points = gathered.split([value.shape[-1], gathered.shape[-1] - value.shape[-1]], -1)
     return scalars, points.unflatten(-1, (-1, 3)), pairs
 
 
-class _Gather(torch.autograd.Function):
+def _gather(
+    query: Tensor,
+    key: Tensor,
+    far_query: Tensor,
+    far_key: Tensor,
+    values: Tensor,
+    pair: Tensor,
+    weight: Tensor,
+    shift: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Values [b h j d] and the pair's normalised channels, with weights softmax(near + far + bias - shift).
 
     `near` are the products of queries and keys in float32 and `far` those in float64. The bias is what `weight` [h c_z]
     makes of the normalised channels, the shift is [b i].
     """
+    gathered = values.new_empty(*query.shape[:3], values.shape[-1])
+    # In memory as they are read afterwards, all heads of a residue together.
+    normed = values.new_empty(*pair.shape[:2], *weight.shape)
+    for index in steps(range(len(pair))):
+        for rows, weights in _logits(query[index], key[index], far_query[index], far_key[index]):
+            for part, inside in _parts(rows, pair.shape[2]):
+                channels, scale = _centred(pair[index, part])
+                bias = torch.bmm(weight.expand(len(channels), -1, -1), channels.mT).mul_(scale)
+                _softmax(weights[inside], bias, shift[index, part])
+                torch.bmm(scale * weights[inside], channels, out=normed[index, part])
+            torch.bmm(weights.transpose(0, 1), values[index], out=gathered[index, :, rows])
+    return gathered, normed.transpose(1, 2)
 
-    @staticmethod
-    def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(*given)
-        query, *_, values, pair, weight, shift = given
-        gathered = values.new_empty(*query.shape[:3], values.shape[-1])
-        # In memory as they are read afterwards, all heads of a residue together.
-        normed = values.new_empty(*pair.shape[:2], *weight.shape)
-        for index in steps(range(len(pair))):
-            for rows, weights in _logits(*(each[index] for each in given[:4])):
-                for part, inside in _parts(rows, pair.shape[2]):
-                    channels, scale = _centred(pair[index, part])
-                    bias = torch.bmm(weight.expand(len(channels), -1, -1), channels.mT).mul_(scale)
-                    _softmax(weights[inside], bias, shift[index, part])
-                    torch.bmm(scale * weights[inside], channels, out=normed[index, part])
-                torch.bmm(weights.transpose(0, 1), values[index], out=gathered[index, :, rows])
-        return gathered, normed.transpose(1, 2)
 
-    @staticmethod
-    def backward(ctx: Any, of_gathered: Tensor, of_normed: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, far_query, far_key, values, pair, weight, shift = ctx.saved_tensors
-        of_query, of_far_query = torch.empty_like(query), torch.empty_like(far_query)
-        of_values, of_weight = torch.zeros_like(values), torch.zeros_like(weight)
-        # With residues last, as the products are fast.
-        of_key, of_far_key = (torch.zeros_like(each.mT.contiguous()) for each in (key, far_key))
-        of_pair = torch.empty_like(pair) if ctx.needs_input_grad[5] else None
-        for index in steps(range(len(pair))):
-            for rows, weights in _logits(query[index], key[index], far_query[index], far_key[index]):
-                given, of_logits = of_gathered[index, :, rows], torch.empty_like(weights)
-                by_heads = of_logits.transpose(0, 1)
-                torch.bmm(given, values[index].mT, out=by_heads)
-                # Channels are mapped to the bias and gathered, neither of which depends on their mean.
-                maps = torch.cat([weight.expand(len(weights), -1, -1), of_normed[index, :, rows].transpose(0, 1)], 1)
-                maps -= maps.mean(-1, keepdim=True)
-                for part, inside in _parts(rows, pair.shape[2]):
-                    of_rows = None if of_pair is None else of_pair[index, part]
-                    of_weight += _gradients(
-                        pair[index, part], shift[index, part], maps[inside], weights[inside], of_logits[inside], of_rows
-                    )
-                of_values[index].baddbmm_(rearrange(weights, "i h j -> h j i"), given)
-                torch.bmm(by_heads, key[index], out=of_query[index, :, rows])
-                of_key[index].baddbmm_(query[index, :, rows].mT, by_heads)
-                # Whatever is the same for all keys, such as a query's square, is multiplied by each query's sum, which
-                # is zero but for float32's last bits.
-                exact = by_heads.double()
-                exact -= weights.transpose(0, 1) * exact.sum(-1, keepdim=True)
-                torch.bmm(exact, far_key[index], out=of_far_query[index, :, rows])
-                of_far_key[index].baddbmm_(far_query[index, :, rows].mT, exact)
-        return of_query, of_key.mT, of_far_query, of_far_key.mT, of_values, of_pair, of_weight, None
+def _gather_gradients(
+    needed: tuple[bool, ...],
+    of_gathered: Tensor,
+    of_normed: Tensor,
+    query: Tensor,
+    key: Tensor,
+    far_query: Tensor,
+    far_key: Tensor,
+    values: Tensor,
+    pair: Tensor,
+    weight: Tensor,
+    shift: Tensor,
+) -> tuple[Tensor | None, ...]:
+    of_query, of_far_query = torch.empty_like(query), torch.empty_like(far_query)
+    of_values, of_weight = torch.zeros_like(values), torch.zeros_like(weight)
+    # With residues last, as the products are fast.
+    of_key, of_far_key = (torch.zeros_like(each.mT.contiguous()) for each in (key, far_key))
+    of_pair = torch.empty_like(pair) if needed[5] else None
+    for index in steps(range(len(pair))):
+        for rows, weights in _logits(query[index], key[index], far_query[index], far_key[index]):
+            given, of_logits = of_gathered[index, :, rows], torch.empty_like(weights)
+            by_heads = of_logits.transpose(0, 1)
+            torch.bmm(given, values[index].mT, out=by_heads)
+            # Channels are mapped to the bias and gathered, neither of which depends on their mean.
+            maps = torch.cat([weight.expand(len(weights), -1, -1), of_normed[index, :, rows].transpose(0, 1)], 1)
+            maps -= maps.mean(-1, keepdim=True)
+            for part, inside in _parts(rows, pair.shape[2]):
+                of_rows = None if of_pair is None else of_pair[index, part]
+                of_weight += _gradients(
+                    pair[index, part], shift[index, part], maps[inside], weights[inside], of_logits[inside], of_rows
+                )
+            of_values[index].baddbmm_(rearrange(weights, "i h j -> h j i"), given)
+            torch.bmm(by_heads, key[index], out=of_query[index, :, rows])
+            of_key[index].baddbmm_(query[index, :, rows].mT, by_heads)
+            # Whatever is the same for all keys, such as a query's square, is multiplied by each query's sum, which
+            # is zero but for float32's last bits.
+            exact = by_heads.double()
+            exact -= weights.transpose(0, 1) * exact.sum(-1, keepdim=True)
+            torch.bmm(exact, far_key[index], out=of_far_query[index, :, rows])
+            of_far_key[index].baddbmm_(far_query[index, :, rows].mT, exact)
+    return of_query, of_key.mT, of_far_query, of_far_key.mT, of_values, of_pair, of_weight, None
 
 
 def _logits(query: Tensor, key: Tensor, far_query: Tensor, far_key: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -15,8 +15,7 @@ CHUNK_ELEMENTS = 2**20
 
 def layer_norm_rows(x: Tensor, norm: Affine) -> Tensor:
     """`layer_norm` on a CPU."""
-    normed: Tensor = _SummedInFloat32.apply(x, *norm.to(x.dtype))
-    return normed
+    return _SummedInFloat32.apply(x, *norm.to(x.dtype))
 
 
 class _SummedInFloat32(torch.autograd.Function):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
@@ -12,6 +12,7 @@ from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.cpu.blocks import of_all_cores, parts, steps
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.precision import product_dtype
+from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import Affine
 
 # Of masks that are read in float32 at a time.
@@ -29,54 +30,62 @@ def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, righ
         count.baddbmm_(ours.float(), theirs.float())
     # Sequences last, so that a tile's operands are dense: no copy of the right half if it is so in memory.
     left, right = rearrange(left, "b i s c -> b (i c) s"), rearrange(right, "b s j d -> b (j d) s")
-    mean: Tensor = _OuterProductMean.apply(
-        left.contiguous(), right.contiguous(), count.reciprocal_(), *out.to(product_dtype(left.dtype))
+    return recomputed(
+        _outer_product_mean,
+        _outer_product_mean_gradients,
+        left.contiguous(),
+        right.contiguous(),
+        count.reciprocal_(),
+        *out.to(product_dtype(left.dtype)),
     )
+
+
+def _outer_product_mean(left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None) -> Tensor:
+    mean = left.new_empty(*scale.shape, weight.shape[0])
+    for sample_left, sample_right, factors, edges in steps(zip(left, right, scale, mean, strict=True)):
+        products = _OuterProducts(sample_left, sample_right, *factors.shape, dtype=weight.dtype)
+        for tile in chain(*products.rows_of_tiles()):
+            edges_of_tile = mapped(products.of(tile), weight, offset)
+            place = edges[tile.rows, tile.columns]
+            place.copy_(edges_of_tile.view(place.shape).float().mul_(factors[tile.rows, tile.columns, None]))
     return mean
 
 
-class _OuterProductMean(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, scale: Tensor, weight: Tensor, offset: Tensor | None) -> Tensor:
-        ctx.save_for_backward(left, right, scale, weight)
-        mean = left.new_empty(*scale.shape, weight.shape[0])
-        for sample_left, sample_right, factors, edges in steps(zip(left, right, scale, mean, strict=True)):
-            products = _OuterProducts(sample_left, sample_right, *factors.shape, dtype=weight.dtype)
-            for tile in chain(*products.rows_of_tiles()):
-                outer = products.of(tile)
-                edges_of_tile = mapped(outer, weight, offset)
-                place = edges[tile.rows, tile.columns]
-                place.copy_(edges_of_tile.view(place.shape).float().mul_(factors[tile.rows, tile.columns, None]))
-        return mean
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        left, right, scale, weight = ctx.saved_tensors
-        needs_left, needs_right, _, needs_weight, needs_offset = ctx.needs_input_grad
-        # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left half; only
-        # the right half's sum is there to the end.
-        of_left, of_right = torch.empty_like(left), torch.zeros(right.shape, device=left.device)
-        of_weight = torch.zeros(weight.shape, device=left.device)
-        of_offset = of_weight.new_zeros(weight.shape[0])
-        for index, factors in steps(enumerate(scale)):
-            products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype)
-            for tiles in products.rows_of_tiles():
-                sum_left = torch.zeros(products.left[tiles[0].left].shape, device=left.device)
-                for tile in tiles:
-                    given = gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]
-                    given = given.view(-1, weight.shape[0])
-                    if needs_offset:
-                        of_offset += given.sum(0)
-                    given = given.to(weight.dtype)
-                    if needs_weight:
-                        add_product(of_weight, given.T, products.of(tile))
-                    if needs_left or needs_right:
-                        of_outer = products.gradient(given, weight, tile)
-                        add_product(sum_left, of_outer, products.right_half(tile))
-                        add_product(of_right[index, tile.right], of_outer.T, products.left_half(tile))
-                of_left[index, tiles[0].left] = sum_left
-        of_map = of_weight.to(weight.dtype), of_offset.to(weight.dtype) if needs_offset else None
-        return of_left, of_right.to(right.dtype), None, *of_map
+def _outer_product_mean_gradients(
+    needed: tuple[bool, ...],
+    gradient: Tensor,
+    left: Tensor,
+    right: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    offset: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    needs_left, needs_right, _, needs_weight, needs_offset = needed
+    # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left half; only
+    # the right half's sum is there to the end.
+    of_left, of_right = torch.empty_like(left), torch.zeros(right.shape, device=left.device)
+    of_weight = torch.zeros(weight.shape, device=left.device)
+    of_offset = of_weight.new_zeros(weight.shape[0])
+    for index, factors in steps(enumerate(scale)):
+        products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype)
+        for tiles in products.rows_of_tiles():
+            sum_left = torch.zeros(products.left[tiles[0].left].shape, device=left.device)
+            for tile in tiles:
+                given = (gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]).flatten(
+                    0, 1
+                )
+                if needs_offset:
+                    of_offset += given.sum(0)
+                given = given.to(weight.dtype)
+                if needs_weight:
+                    add_product(of_weight, given.T, products.of(tile))
+                if needs_left or needs_right:
+                    of_outer = products.gradient(given, weight, tile)
+                    add_product(sum_left, of_outer, products.right_half(tile))
+                    add_product(of_right[index, tile.right], of_outer.T, products.left_half(tile))
+            of_left[index, tiles[0].left] = sum_left
+    offset_gradient = of_offset.to(weight.dtype) if needs_offset else None
+    return of_left, of_right.to(right.dtype), None, of_weight.to(weight.dtype), offset_gradient
 
 
 class _Tile(NamedTuple):
@@ -122,17 +131,14 @@ class _OuterProducts:
     def of(self, tile: _Tile) -> Tensor:
         """The products with their channels side by side, [(i j) (c d)]."""
         found = mapped(self.left_half(tile), self.right_half(tile))
-        edges = self._room(found.numel()).view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
+        edges = self.room[: found.numel()].view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         edges.copy_(rearrange(found, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
         return edges.view(-1, self.c * self.d)
 
     def gradient(self, of_mapped: Tensor, weight: Tensor, tile: _Tile) -> Tensor:
         """The gradient of the products, as the matrix product gives them, [(i c) (j d)]."""
         found = product(of_mapped, weight)
-        matrix = self._room(found.numel()).view(tile.left.stop - tile.left.start, -1)
+        matrix = self.room[: found.numel()].view(tile.left.stop - tile.left.start, -1)
         edges = found.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         rearrange(matrix, "(i c) (j d) -> i j c d", c=self.c, d=self.d).copy_(edges)
         return matrix
-
-    def _room(self, size: int) -> Tensor:
-        return self.room[:size]

@@ -36,15 +36,13 @@ def mapped(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if HAS_ONEDNN and x.dtype in _DTYPES and x.numel() * len(weight) >= _LEAST:
         # Anything but dense matrices it multiplies one number at a time.
         dense = weight if weight.is_contiguous() or weight.mT.is_contiguous() else weight.contiguous()
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), dense, bias, "none", [], "")
-        return found
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), dense, bias, "none", [], "")
     return torch.nn.functional.linear(x, weight, bias)
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """`left @ right` of [m k] and [k n], in whichever order of rows and columns saves copying."""
-    contiguous = left.stride(1) == 1
-    if not contiguous and (right.stride(0) == 1 or right.numel() < left.numel()):
+    if left.stride(1) != 1 and (right.stride(0) == 1 or right.numel() < left.numel()):
         return mapped(right.mT, left).mT
     return mapped(left, right.mT)
 

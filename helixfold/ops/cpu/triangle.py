@@ -16,6 +16,7 @@ from helixfold.ops.cpu.blocks import Scratch, of_all_cores, parts, steps
 from helixfold.ops.cpu.folded_norm import MapGradient, block_rows, folded, norm_gradient, normalised
 from helixfold.ops.cpu.products import batched_product, mapped, product
 from helixfold.ops.precision import product_dtype
+from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import TriangleOperandWeights, TriangleWeights
 
 # Rows of a block, whose products read the whole operand of the other edges: as many as have so many bytes, but not
@@ -28,8 +29,7 @@ _PRODUCT_BYTES = 2**20
 
 def triangle_operand_rows(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
     """`triangle_operand` on a CPU."""
-    operand: Tensor = _Operand.apply(pair, mask.to(pair.dtype), *folded(*weights))
-    return operand
+    return _Operand.apply(pair, mask.to(pair.dtype), *folded(*weights))
 
 
 def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
@@ -37,7 +37,9 @@ def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weig
     norm_in, left, left_gate, norm_out, out, gate = weights
     # Cast once: the gradients of both uses are added before they are rounded.
     norm_in = norm_in.to(torch.float32)
-    change: Tensor = _Multiplication.apply(
+    return recomputed(
+        _multiplication,
+        _multiplication_gradients,
         pair,
         mask.to(pair.dtype),
         right,
@@ -45,7 +47,6 @@ def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weig
         *folded(norm_in, gate),
         *folded(norm_out, out),
     )
-    return change
 
 
 class _Operand(torch.autograd.Function):
@@ -78,9 +79,9 @@ class _Operand(torch.autograd.Function):
                 of_both = weight.new_empty(2, *of_operand.shape)
                 torch.mul(of_operand, mask[sample, rows], out=of_both[0])
                 torch.mul(of_operand, operand[sample, :, rows], out=of_both[1])
-                of_both = of_both.view(2, c, -1)
-                of_both[0].mul_(gate)
-                of_both[1].addcmul_(of_both[1], gate, value=-1)
+                of_value, of_gate = of_both.view(2, c, -1)
+                of_value.mul_(gate)
+                of_gate.addcmul_(of_gate, gate, value=-1)
                 of_both = of_both.view(2 * c, -1)
                 of_map.add(of_both, rounded)
                 if of_pair is not None:
@@ -88,72 +89,70 @@ class _Operand(torch.autograd.Function):
         return of_pair, None, of_map.weight, of_map.bias
 
 
-class _Multiplication(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(pair, mask, right, *parameters)
-        w_in, b_in, w_gate, b_gate, w_out, b_out = (each.to(product_dtype(pair.dtype)) for each in parameters)
-        change = torch.empty_like(pair)
-        scratch = Scratch(pair.device)
-        for sample, block in _blocks(pair, right):
-            stream, kept, changed = pair[sample, block], mask[sample, block], change[sample, block]
-            left = _room(scratch, "left", right, len(stream))
-            for rows in block_rows(*kept.shape):
-                values = normalised(stream[rows])[0].to(w_in.dtype)
-                _gate(_projected(values, w_in, b_in), kept[rows], left[:, rows])
-                # The gate waits where the change will be.
-                gate = mapped(values, w_gate, b_gate)
-                torch.sigmoid(gate.view(changed[rows].shape), out=changed[rows])
-            products = _products(left, right[sample].mT, scratch)
-            for rows in block_rows(*kept.shape):
-                values = _normalised_channels(products[:, rows])[0].to(w_in.dtype)
-                changed[rows] *= mapped(values.mT, w_out, b_out).view(changed[rows].shape)
-        return change
+def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor) -> Tensor:
+    w_in, b_in, w_gate, b_gate, w_out, b_out = (each.to(product_dtype(pair.dtype)) for each in parameters)
+    change = torch.empty_like(pair)
+    scratch = Scratch(pair.device)
+    for sample, block in _blocks(pair, right):
+        stream, kept, changed = pair[sample, block], mask[sample, block], change[sample, block]
+        left = _room(scratch, "left", right, len(stream))
+        for rows in block_rows(*kept.shape):
+            values = normalised(stream[rows])[0].to(w_in.dtype)
+            _gate(_projected(values, w_in, b_in), kept[rows], left[:, rows])
+            # The gate waits where the change will be.
+            gate = mapped(values, w_gate, b_gate)
+            torch.sigmoid(gate.view(changed[rows].shape), out=changed[rows])
+        products = _products(left, right[sample].mT, scratch)
+        for rows in block_rows(*kept.shape):
+            values = _normalised_channels(products[:, rows])[0].to(w_in.dtype)
+            changed[rows] *= mapped(values.mT, w_out, b_out).view(changed[rows].shape)
+    return change
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        pair, mask, right, *parameters = ctx.saved_tensors
-        of_in, of_gate, of_out = (MapGradient(each) for each in parameters[::2])
-        w_in, b_in, w_gate, b_gate, w_out, b_out = (each.to(product_dtype(pair.dtype)) for each in parameters)
-        of_pair = torch.empty_like(pair)
-        of_right = torch.zeros_like(right) if ctx.needs_input_grad[2] else None
-        c_z = pair.shape[-1]
-        scratch = Scratch(pair.device)
-        for sample, block in _blocks(pair, right):
-            stream, kept, of_stream = pair[sample, block], mask[sample, block], of_pair[sample, block]
-            left, products = (_room(scratch, name, right, len(stream)) for name in ("left", "products"))
-            for rows in block_rows(*kept.shape):
-                values = normalised(stream[rows])[0].to(w_in.dtype)
-                _gate(_projected(values, w_in, b_in), kept[rows], left[:, rows])
-            batched_product(left, right[sample].mT, products)
-            for rows in block_rows(*kept.shape):
-                values = normalised(stream[rows])[0].to(w_in.dtype)
-                normed, scale = _normalised_channels(products[:, rows])
-                rounded = normed.to(w_in.dtype)
-                of_change = gradient[sample, block][rows].reshape(-1, c_z).to(w_in.dtype)
-                gate = mapped(values, w_gate, b_gate).sigmoid_()
-                of_logits = mapped(rounded.mT, w_out, b_out).mul_(of_change)
-                torch.ops.aten.sigmoid_backward.grad_input(of_logits, gate, grad_input=of_logits)
-                of_gate.add(of_logits.mT, values)
-                # The part of the pair's gradient that comes through the gate waits where the whole will be.
-                of_stream[rows] = product(of_logits, w_gate).view(of_stream[rows].shape)
-                of_mapped = gate.mul_(of_change)
-                of_out.add(of_mapped.mT, rounded.mT)
-                found = _channel_norm_gradient(product(w_out.mT, of_mapped.mT).float(), normed, scale)
-                products[:, rows] = found.view(products[:, rows].shape)
-            if of_right is not None:
-                batched_product(products.mT, left, of_right[sample], add=True)
-            batched_product(products, right[sample], left)
-            for rows in block_rows(*kept.shape):
-                values, scale = normalised(stream[rows])
-                rounded = values.to(w_in.dtype)
-                # Computed once more: kept, a block's projections would be twice its operand.
-                of_both = _gate_gradient(left[:, rows], kept[rows], _projected(rounded, w_in, b_in))
-                of_in.add(of_both, rounded)
-                of_values = product(of_both.mT, w_in).add_(of_stream[rows].reshape(-1, c_z)).float()
-                norm_gradient(of_values, values, scale, of_stream[rows])
-        sums = [each for of_map in (of_in, of_gate, of_out) for each in (of_map.weight, of_map.bias)]
-        return of_pair, None, of_right, *sums
+
+def _multiplication_gradients(
+    needed: tuple[bool, ...], gradient: Tensor, pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor
+) -> tuple[Tensor | None, ...]:
+    of_in, of_gate, of_out = (MapGradient(each) for each in parameters[::2])
+    w_in, b_in, w_gate, b_gate, w_out, b_out = (each.to(product_dtype(pair.dtype)) for each in parameters)
+    of_pair = torch.empty_like(pair)
+    of_right = torch.zeros_like(right) if needed[2] else None
+    c_z = pair.shape[-1]
+    scratch = Scratch(pair.device)
+    for sample, block in _blocks(pair, right):
+        stream, kept, of_stream = pair[sample, block], mask[sample, block], of_pair[sample, block]
+        left, products = (_room(scratch, name, right, len(stream)) for name in ("left", "products"))
+        for rows in block_rows(*kept.shape):
+            values = normalised(stream[rows])[0].to(w_in.dtype)
+            _gate(_projected(values, w_in, b_in), kept[rows], left[:, rows])
+        batched_product(left, right[sample].mT, products)
+        for rows in block_rows(*kept.shape):
+            values = normalised(stream[rows])[0].to(w_in.dtype)
+            normed, scale = _normalised_channels(products[:, rows])
+            rounded = normed.to(w_in.dtype)
+            of_change = gradient[sample, block][rows].reshape(-1, c_z).to(w_in.dtype)
+            gate = mapped(values, w_gate, b_gate).sigmoid_()
+            of_logits = mapped(rounded.mT, w_out, b_out).mul_(of_change)
+            torch.ops.aten.sigmoid_backward.grad_input(of_logits, gate, grad_input=of_logits)
+            of_gate.add(of_logits.mT, values)
+            # The part of the pair's gradient that comes through the gate waits where the whole will be.
+            of_stream[rows] = product(of_logits, w_gate).view(of_stream[rows].shape)
+            of_mapped = gate.mul_(of_change)
+            of_out.add(of_mapped.mT, rounded.mT)
+            found = _channel_norm_gradient(product(w_out.mT, of_mapped.mT).float(), normed, scale)
+            products[:, rows] = found.view(products[:, rows].shape)
+        if of_right is not None:
+            batched_product(products.mT, left, of_right[sample], add=True)
+        batched_product(products, right[sample], left)
+        for rows in block_rows(*kept.shape):
+            values, scale = normalised(stream[rows])
+            rounded = values.to(w_in.dtype)
+            # Computed once more: kept, a block's projections would be twice its operand.
+            of_both = _gate_gradient(left[:, rows], kept[rows], _projected(rounded, w_in, b_in))
+            of_in.add(of_both, rounded)
+            of_values = product(of_both.mT, w_in).add_(of_stream[rows].reshape(-1, c_z)).float()
+            norm_gradient(of_values, values, scale, of_stream[rows])
+    sums = [each for of_map in (of_in, of_gate, of_out) for each in (of_map.weight, of_map.bias)]
+    return of_pair, None, of_right, *sums
 
 
 def _blocks(pair: Tensor, right: Tensor) -> Iterator[tuple[int, slice]]:
@@ -189,9 +188,7 @@ def _gate(both: Tensor, mask: Tensor, out: Tensor) -> None:
 
 def _gate_gradient(gradient: Tensor, mask: Tensor, both: Tensor) -> Tensor:
     """The gradient of projections, from that of what they were gated to."""
-    masked = (gradient * mask).reshape(len(gradient), -1)
-    found: Tensor = torch.ops.aten.glu_backward(masked, both, 0)
-    return found
+    return torch.ops.aten.glu_backward((gradient * mask).reshape(len(gradient), -1), both, 0)
 
 
 def _normalised_channels(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -153,8 +153,7 @@ def attention_triton(
 ) -> Tensor:
     """`attention` on a CUDA device. Nothing but a bias that cannot be read fast is copied."""
     if wants_gradient(query, key, value, bias, gate):
-        out: Tensor = _Attention.apply(query, key, value, mask, bias, gate)
-        return out
+        return _Attention.apply(query, key, value, mask, bias, gate)
     return _forward(query, key, value, *weighed(mask), None if bias is None else aligned(bias), gate, save=False)[0]
 
 

@@ -63,10 +63,7 @@ class Kernel:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
-        first = args[0]
-        while isinstance(first, tuple):
-            first = first[0]
-        if first.is_meta:
+        if next(_tensors(args)).is_meta:
             self.record(grid, *args, **kwargs)
         else:
             self.jitted[grid](*args, **kwargs)

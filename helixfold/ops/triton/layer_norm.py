@@ -1,11 +1,12 @@
 """Layer norm in Triton: every row is read once and written once, whatever the strides of the other dims are."""
 
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import torch
 from torch import Tensor
 
 from helixfold.ops.constants import EPS
+from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 from helixfold.ops.weights import Affine
 
@@ -19,8 +20,7 @@ _PROGRAMS = 1056
 def as_rows(x: Tensor, *others: Tensor) -> list[Tensor]:
     """Views [b i j c] of tensors of one shape in which the rows of the first follow each other as in memory."""
     views = [each[(None,) * (4 - each.ndim)] for each in (x, *others)]
-    turn = views[0].stride(1) < views[0].stride(2)
-    return [each.transpose(1, 2) for each in views] if turn else views
+    return [each.transpose(1, 2) for each in views] if views[0].stride(1) < views[0].stride(2) else views
 
 
 def with_channels_together(x: Tensor) -> Tensor:
@@ -138,66 +138,61 @@ def _backward(
     tl.store(of_offset_at + sums, tl.sum(of_offset, 0), mask=channel < c)
 
 
-class _LayerNorm(torch.autograd.Function):
-    """Keeps its input only; statistics are taken again."""
+def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    y = torch.empty_like(x)
+    x_rows, y_rows = as_rows(x, y)
+    rows, c = x_rows[..., 0].numel(), x.shape[-1]
+    block_c = next_power_of_2(c)
+    block_rows = _FORWARD_TILE // block_c
+    _forward[(cdiv(rows, block_rows),)](
+        x_rows,
+        y_rows,
+        scale,
+        offset,
+        rows,
+        *x_rows.shape[1:3],
+        *x_rows.stride()[:3],
+        *y_rows.stride()[:3],
+        EPS,
+        c=c,
+        block_rows=block_rows,
+        block_c=block_c,
+        num_warps=4,
+    )
+    return y
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-        y = torch.empty_like(x)
-        x_rows, y_rows = as_rows(x, y)
-        rows, c = x_rows[..., 0].numel(), x.shape[-1]
-        block_c = next_power_of_2(c)
-        block_rows = _FORWARD_TILE // block_c
-        _forward[(cdiv(rows, block_rows),)](
-            x_rows,
-            y_rows,
-            scale,
-            offset,
-            rows,
-            *x_rows.shape[1:3],
-            *x_rows.stride()[:3],
-            *y_rows.stride()[:3],
-            EPS,
-            c=c,
-            block_rows=block_rows,
-            block_c=block_c,
-            num_warps=4,
-        )
-        ctx.save_for_backward(x, scale)
-        return y
 
-    @staticmethod
-    def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, scale = ctx.saved_tensors
-        of_x = torch.empty_like(x)
-        x_rows, of_y_rows, of_x_rows = as_rows(x, with_channels_together(of_y), of_x)
-        rows, c = x_rows[..., 0].numel(), x.shape[-1]
-        block_c = next_power_of_2(c)
-        block_rows = _BACKWARD_TILE // block_c
-        programs = min(cdiv(rows, block_rows), _PROGRAMS)
-        of_scale, of_offset = torch.empty(2, programs, c, dtype=torch.float32, device=x.device)
-        _backward[(programs,)](
-            x_rows,
-            of_y_rows,
-            of_x_rows,
-            scale,
-            of_scale,
-            of_offset,
-            rows,
-            *x_rows.shape[1:3],
-            *x_rows.stride()[:3],
-            *of_y_rows.stride()[:3],
-            *of_x_rows.stride()[:3],
-            EPS,
-            c=c,
-            block_rows=block_rows,
-            block_c=block_c,
-            num_warps=4,
-        )
-        return of_x, of_scale.sum(0), of_offset.sum(0)
+def _layer_norm_gradients(
+    needed: tuple[bool, ...], of_y: Tensor, x: Tensor, scale: Tensor, offset: Tensor
+) -> tuple[Tensor | None, ...]:
+    of_x = torch.empty_like(x)
+    x_rows, of_y_rows, of_x_rows = as_rows(x, with_channels_together(of_y), of_x)
+    rows, c = x_rows[..., 0].numel(), x.shape[-1]
+    block_c = next_power_of_2(c)
+    block_rows = _BACKWARD_TILE // block_c
+    programs = min(cdiv(rows, block_rows), _PROGRAMS)
+    of_scale, of_offset = torch.empty(2, programs, c, dtype=torch.float32, device=x.device)
+    _backward[(programs,)](
+        x_rows,
+        of_y_rows,
+        of_x_rows,
+        scale,
+        of_scale,
+        of_offset,
+        rows,
+        *x_rows.shape[1:3],
+        *x_rows.stride()[:3],
+        *of_y_rows.stride()[:3],
+        *of_x_rows.stride()[:3],
+        EPS,
+        c=c,
+        block_rows=block_rows,
+        block_c=block_c,
+        num_warps=4,
+    )
+    return of_x, of_scale.sum(0), of_offset.sum(0)
 
 
 def layer_norm_triton(x: Tensor, norm: Affine) -> Tensor:
     """`layer_norm` on a CUDA device."""
-    normed: Tensor = _LayerNorm.apply(x, *norm.to(torch.float32))
-    return normed
+    return recomputed(_layer_norm, _layer_norm_gradients, x, *norm.to(torch.float32))

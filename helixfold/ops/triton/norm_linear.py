@@ -1,10 +1,11 @@
 """A layer norm and a narrow map behind it on a CUDA device, in one pass over the stream, and one for the gradients."""
 
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import torch
 from torch import Tensor
 
+from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 from helixfold.ops.triton.tiles import norm_gradient, normalised, programs_at_once, read_normed, scaled, spot, strided
 from helixfold.ops.weights import Affine
@@ -129,8 +130,9 @@ def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
     """`norm_linear` on a CUDA device; in the memory of the result few channels lead, as heads of attention do."""
     rows = x[(None,) * (4 - x.ndim)]
     weight, bias = project.to(x.dtype)
-    out: Tensor = _NormLinear.apply(rows, *norm.to(torch.float32), weight.contiguous(), bias)
-    return out.view(*x.shape[:-1], -1)
+    return recomputed(
+        _norm_linear, _norm_linear_gradients, rows, *norm.to(torch.float32), weight.contiguous(), bias
+    ).view(*x.shape[:-1], -1)
 
 
 def _constants(x: Tensor, outputs: int, elements: int) -> dict[str, int]:
@@ -147,62 +149,66 @@ def _constants(x: Tensor, outputs: int, elements: int) -> dict[str, int]:
     }
 
 
-class _NormLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, norm: Tensor, norm_offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, norm, norm_offset, weight)
-        ctx.has_bias = bias is not None
-        samples, rows, columns, _ = x.shape
-        outputs, constants = len(weight), _constants(x, len(weight), _FORWARD_TILE)
-        if constants["leads"]:
-            out = x.new_empty(samples, outputs, rows, columns).permute(0, 2, 3, 1)
-        else:
-            out = x.new_empty(samples, rows, columns, outputs)
-        tiles = cdiv(rows * columns, constants["block"])
-        _forward[(samples * tiles,)](
-            x,
-            norm,
-            norm_offset,
-            weight,
-            bias,
-            out,
-            *x.stride()[:3],
-            columns,
-            rows * columns,
-            tiles,
-            outputs,
-            **constants,
-        )
-        return out
+def _norm_linear(x: Tensor, norm: Tensor, norm_offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    samples, rows, columns, _ = x.shape
+    outputs, constants = len(weight), _constants(x, len(weight), _FORWARD_TILE)
+    out = (
+        x.new_empty(samples, outputs, rows, columns).permute(0, 2, 3, 1)
+        if constants["leads"]
+        else x.new_empty(samples, rows, columns, outputs)
+    )
+    tiles = cdiv(rows * columns, constants["block"])
+    _forward[(samples * tiles,)](
+        x,
+        norm,
+        norm_offset,
+        weight,
+        bias,
+        out,
+        *x.stride()[:3],
+        columns,
+        rows * columns,
+        tiles,
+        outputs,
+        **constants,
+    )
+    return out
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, norm, norm_offset, weight = ctx.saved_tensors
-        samples, rows, columns, c = x.shape
-        outputs, constants = len(weight), _constants(x, len(weight), _BACKWARD_TILE)
-        gradient = (gradient.permute(0, 3, 1, 2) if constants["leads"] else gradient).contiguous()
-        of_x = torch.empty_like(x)
-        tiles = cdiv(rows * columns, constants["block"])
-        programs = min(samples * tiles, programs_at_once(x.device))
-        lengths = [c, c, constants["most"] * c, constants["most"]]
-        sums = x.new_empty(programs, sum(lengths), dtype=torch.float32)
-        _backward[(programs,)](
-            x,
-            gradient,
-            norm,
-            norm_offset,
-            weight,
-            of_x,
-            sums,
-            *x.stride()[:3],
-            *of_x.stride()[:3],
-            columns,
-            rows * columns,
-            tiles,
-            samples * tiles,
-            outputs,
-            **constants,
-        )
-        of_norm, of_norm_offset, of_weight, of_bias = sums.sum(0).split(lengths)
-        of_weight = of_weight.view(-1, c)[:outputs].to(weight.dtype)
-        return of_x, of_norm, of_norm_offset, of_weight, of_bias[:outputs].to(weight.dtype) if ctx.has_bias else None
+
+def _norm_linear_gradients(
+    needed: tuple[bool, ...],
+    gradient: Tensor,
+    x: Tensor,
+    norm: Tensor,
+    norm_offset: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    samples, rows, columns, c = x.shape
+    outputs, constants = len(weight), _constants(x, len(weight), _BACKWARD_TILE)
+    gradient = (gradient.permute(0, 3, 1, 2) if constants["leads"] else gradient).contiguous()
+    of_x = torch.empty_like(x)
+    tiles = cdiv(rows * columns, constants["block"])
+    programs = min(samples * tiles, programs_at_once(x.device))
+    lengths = [c, c, constants["most"] * c, constants["most"]]
+    sums = x.new_empty(programs, sum(lengths), dtype=torch.float32)
+    _backward[(programs,)](
+        x,
+        gradient,
+        norm,
+        norm_offset,
+        weight,
+        of_x,
+        sums,
+        *x.stride()[:3],
+        *of_x.stride()[:3],
+        columns,
+        rows * columns,
+        tiles,
+        samples * tiles,
+        outputs,
+        **constants,
+    )
+    of_norm, of_norm_offset, of_weight, of_bias = sums.sum(0).split(lengths)
+    of_weight = of_weight.view(-1, c)[:outputs].to(weight.dtype)
+    return of_x, of_norm, of_norm_offset, of_weight, of_bias[:outputs].to(weight.dtype) if bias is not None else None

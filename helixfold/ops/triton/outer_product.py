@@ -17,13 +17,22 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
-from helixfold.ops.triton.language import cdiv, kernel, tl
+from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 from helixfold.ops.weights import Affine
 
 # Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.
 _SEQUENCES = 64
 # Programs for the weight's gradient: one on every multiprocessor of an H200.
 _PROGRAMS = 132
+_FLOAT32: dict[str, Any] = {"precision": "ieee", "num_warps": 8, "num_stages": 1}
+_NARROW: dict[str, Any] = {"precision": None, "num_warps": 8, "num_stages": 2}
+
+
+@jit
+@no_type_check
+def _exchanged(x, i: tl.constexpr, j: tl.constexpr, k: tl.constexpr, m: tl.constexpr):
+    """[(i j) (k m)] as [(i k) (j m)]."""
+    return tl.reshape(tl.permute(tl.reshape(x, (i, j, k, m)), (0, 2, 1, 3)), (i * k, j * m))
 
 
 @kernel
@@ -96,10 +105,9 @@ def _forward(
                 left = tl.load(left_at + first * depth + s[None, :], mask=left_inside, other=0.0)
                 right = tl.load(right_at + s[:, None], mask=right_inside, other=0.0)
                 outer = tl.dot(left, right, outer, input_precision=precision)
-        outer = tl.permute(tl.reshape(outer.to(left_at.dtype.element_ty), (block_i, block_c, block_j, d)), (0, 2, 1, 3))
+        outer = _exchanged(outer.to(left_at.dtype.element_ty), block_i, block_c, block_j, d)
         channel = first * d + tl.arange(0, block_c * d)[:, None]
         weight = tl.load(weight_at + z * (c * d) + channel)
-        outer = tl.reshape(outer, (block_i * block_j, block_c * d))
         total = tl.dot(outer, weight, total, input_precision=precision)
     total = tl.reshape(total + tl.load(offset_at + z), (block_i, block_j, c_z)) * inverse[:, :, None]
     edge = (b * size_i + i[:, None]) * size_j + j[None, :]
@@ -153,8 +161,7 @@ def _backward_of_half(
         of_y_place = (own_place + other.to(tl.int64) * of_y_other)[:, None] * c_z + z[None, :]
         of_y = tl.load(of_y_at + of_y_place, mask=inside[:, None], other=0.0)
         of_outer = tl.dot(of_y, weight, input_precision=precision).to(of_y.dtype)
-        of_outer = tl.permute(tl.reshape(of_outer, (block_own, block_other, block_c, d)), (0, 2, 1, 3))
-        of_outer = tl.reshape(of_outer, (block_own * block_c, block_other * d))
+        of_outer = _exchanged(of_outer, block_own, block_other, block_c, d)
         there = (first + other_row // d < size_other)[:, None] & (s < depth)
         half_place = ((b * size_other + first) * d + other_row)[:, None] * depth + s
         half = tl.load(other_at + half_place, mask=there, other=0.0)
@@ -212,8 +219,7 @@ def _backward_of_weight(
                 left = tl.load(left_at + left_place[:, None] + s[None, :], mask=left_inside, other=0.0)
                 right = tl.load(right_at + right_place[None, :] + s[:, None], mask=right_inside, other=0.0)
                 outer = tl.dot(left, right, outer, input_precision=precision)
-        outer = tl.permute(tl.reshape(outer.to(left_at.dtype.element_ty), (block_i, block_c, block_j, d)), (0, 2, 1, 3))
-        outer = tl.reshape(outer, (block_i * block_j, block_c * d))
+        outer = _exchanged(outer.to(left_at.dtype.element_ty), block_i, block_c, block_j, d)
         i, j = first_i + edge // block_j, first_j + edge % block_j
         of_y_place = ((b * size_i + i) * size_j + j)[:, None] * c_z + z[None, :]
         of_y = tl.load(of_y_at + of_y_place, mask=((i < size_i) & (j < size_j))[:, None], other=0.0)
@@ -233,42 +239,38 @@ def _forward_tiles(left: Tensor) -> dict[str, Any]:
     """`in_one` if a tile holds all sequences: the right half is then read once, and the next chunk of the rest comes
     while this one is multiplied. Deep alignments have blocks enough to do so within a chunk.
     """
-    depth = left.shape[3]
     if left.dtype == torch.float32:
-        tiles = {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False}
-        return {**tiles, "precision": "ieee", "num_warps": 8, "num_stages": 1}
-    if depth <= 128:
-        tiles = {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": depth, "in_one": True}
-    else:
-        tiles = {"block_i": 16, "block_j": 8, "block_c": 8, "block_s": 64, "in_one": False}
-    return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
+        return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **_FLOAT32}
+    if left.shape[3] <= 128:
+        return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": left.shape[3], "in_one": True, **_NARROW}
+    return {"block_i": 16, "block_j": 8, "block_c": 8, "block_s": 64, "in_one": False, **_NARROW}
 
 
 def _half_tiles(half: Tensor) -> dict[str, Any]:
     """For the gradient of a half [b i c s]: 8 of its channels at a time, or 4 where 8 would leave processors idle."""
     b, size, c, depth = half.shape
     if half.dtype == torch.float32:
-        tiles = {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64}
-        return {**tiles, "precision": "ieee", "num_warps": 8, "num_stages": 1}
+        return {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64, **_FLOAT32}
     block_s = min(depth, 128)
     programs = b * cdiv(size, 16) * (c // 8) * cdiv(depth, block_s)
-    tiles = {"block_own": 16, "block_other": 4, "block_c": 8 if programs >= _PROGRAMS else 4, "block_s": block_s}
-    return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
+    block_c = 8 if programs >= _PROGRAMS else 4
+    return {"block_own": 16, "block_other": 4, "block_c": block_c, "block_s": block_s, **_NARROW}
 
 
 def _weight_tiles(left: Tensor) -> dict[str, Any]:
     depth = left.shape[3]
     if left.dtype == torch.float32:
-        tiles = {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False}
-        return {**tiles, "precision": "ieee", "num_warps": 8, "num_stages": 1}
-    tiles = {"block_i": 16, "block_j": 4, "block_c": 8, "block_s": min(depth, 128), "in_one": depth <= 128}
-    return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
+        return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **_FLOAT32}
+    return {"block_i": 16, "block_j": 4, "block_c": 8, "block_s": min(depth, 128), "in_one": depth <= 128, **_NARROW}
 
 
 def _of_half(
     of_y: Tensor, weight: Tensor, own_rows: Tensor, other_rows: Tensor, sequences: int, *, turned: bool
 ) -> Tensor:
-    """The gradient [b i s c] of the half whose rows `own_rows` are; `turned` if these are the columns of `of_y`."""
+    """The gradient of the half whose rows `own_rows` are: [b i s c] of the left one, [b s j d] of the right one.
+
+    `turned` for the right one, whose rows are the columns of `of_y`.
+    """
     (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
     of_own = of_y.new_empty(b, size_own, sequences, c)
     tiles = _half_tiles(own_rows)
@@ -289,7 +291,7 @@ def _of_half(
         c_z=len(weight),
         **tiles,
     )
-    return of_own
+    return of_own.transpose(1, 2) if turned else of_own
 
 
 class _OuterProductMean(torch.autograd.Function):
@@ -345,11 +347,9 @@ class _OuterProductMean(torch.autograd.Function):
         # Divided by the count in float32 and rounded once, as the sums of the three kernels take it.
         mean = left_rows.new_empty(b, size_i, size_j, c_z)
         torch.mul(of_y, inverse[..., None], out=mean)
-        of_left = of_right = of_weight = None
-        if for_left:
-            of_left = _of_half(mean, weight, left_rows, right_rows, ctx.sequences, turned=False)
-        if for_right:
-            of_right = _of_half(mean, weight, right_rows, left_rows, ctx.sequences, turned=True).transpose(1, 2)
+        of_left = _of_half(mean, weight, left_rows, right_rows, ctx.sequences, turned=False) if for_left else None
+        of_right = _of_half(mean, weight, right_rows, left_rows, ctx.sequences, turned=True) if for_right else None
+        of_weight = None
         if for_weight:
             tiles = _weight_tiles(left_rows)
             chunks = c // tiles["block_c"]
@@ -379,7 +379,7 @@ def outer_product_mean_triton(
     left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> Tensor:
     """`outer_product_mean` on a CUDA device."""
-    mean: Tensor = _OuterProductMean.apply(
+    return _OuterProductMean.apply(
         left,
         right,
         left_mask,
@@ -387,4 +387,3 @@ def outer_product_mean_triton(
         out.weight.to(left.dtype).contiguous(),
         out.to(torch.float32).bias,
     )
-    return mean

@@ -24,9 +24,8 @@ def refusal_of_kernels(card: Card, kernels: str | None = None, *, gradients: boo
     if card.capability is None:
         return None
     if card.capability < (8, 0):
-        major, minor = card.capability
-        return f"its kernels and bfloat16 need compute capability 8.0, the card has {major}.{minor}"
+        found = ".".join(map(str, card.capability))
+        return f"its kernels and bfloat16 need compute capability 8.0, the card has {found}"
     needed = 0 if kernels is None else shared_memory(kernels, card.capability, gradients=gradients)
-    if needed > card.shared_memory:
-        return f"its kernels need {needed // 1024} KiB of shared memory, the card has {card.shared_memory // 1024}"
-    return None
+    reason = f"its kernels need {needed // 1024} KiB of shared memory, the card has {card.shared_memory // 1024}"
+    return reason if needed > card.shared_memory else None

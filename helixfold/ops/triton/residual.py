@@ -57,16 +57,14 @@ def _add(
 
 def _launch(result: Tensor, stream: Tensor | None, change: Tensor, kept: Tensor | None) -> Tensor:
     """`result` is filled with `change` times `kept` if given, plus `stream` if given."""
-    shape = change.shape
     # What is not there is not read, and a mask has stride 0 along the dim that shares it.
-    operands = as_rows(
+    result_rows, stream_rows, change_rows, kept_rows = as_rows(
         result,
         result if stream is None else with_channels_together(stream),
         with_channels_together(change),
-        result if kept is None else with_channels_together(kept).expand(shape),
+        result if kept is None else with_channels_together(kept).expand(change.shape),
     )
-    result_rows, stream_rows, change_rows, kept_rows = operands
-    rows, c = result_rows[..., 0].numel(), shape[-1]
+    rows, c = result_rows[..., 0].numel(), change.shape[-1]
     block_c = min(next_power_of_2(c), 256)
     block_rows = _TILE // block_c
     _add[(cdiv(rows, block_rows), cdiv(c, block_c))](
@@ -113,5 +111,4 @@ class _AddChange(torch.autograd.Function):
 
 def add_change_triton(stream: Tensor, change: Tensor, kept: Tensor | None = None) -> Tensor:
     """`add_change` on a CUDA device."""
-    total: Tensor = _AddChange.apply(stream, change, kept)
-    return total
+    return _AddChange.apply(stream, change, kept)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.constants import EPS
+from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.layer_norm import (
     as_rows,
@@ -175,113 +176,121 @@ def _forward_tiles(x: Tensor) -> dict[str, Any]:
     are 192 of the 255 that a thread has. Weights are read once per 128 rows: 128 operations for a byte from the L2.
     """
     if x.dtype == torch.float32:
-        return _float32_tiles(x)
+        num_warps = 4 if x.shape[-1] < 128 else 8
+        return {"block_rows": 32, "block_hidden": 32, "precision": "ieee", "num_warps": num_warps, "num_stages": 1}
     return {"block_rows": 128, "block_hidden": 64, "precision": None, "num_warps": 8, "num_stages": 2}
 
 
 def _backward_tiles(x: Tensor) -> dict[str, Any]:
     """As forward; besides, the rows of the gradient that comes in stay in shared memory: 64 KiB of 200 in use."""
     if x.dtype == torch.float32:
-        return {**_float32_tiles(x), "block_part": 16}
-    tiles = {"block_rows": 128, "block_hidden": 64 if x.shape[-1] < 256 else 32, "block_part": 32}
-    return {**tiles, "precision": None, "num_warps": 8, "num_stages": 2}
+        return {**_forward_tiles(x), "block_part": 16}
+    return {**_forward_tiles(x), "block_hidden": 64 if x.shape[-1] < 256 else 32, "block_part": 32}
 
 
-def _float32_tiles(x: Tensor) -> dict[str, Any]:
-    tiles = {"block_rows": 32, "block_hidden": 32, "num_warps": 4 if x.shape[-1] < 128 else 8}
-    return {**tiles, "precision": "ieee", "num_stages": 1}
+def _transition(
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    expand: Tensor,
+    expand_offset: Tensor,
+    contract: Tensor,
+    contract_offset: Tensor,
+) -> Tensor:
+    y = torch.empty_like(x)
+    x_rows, y_rows = as_rows(x, y)
+    rows = x_rows[..., 0].numel()
+    tiles = _forward_tiles(x)
+    _forward[(cdiv(rows, tiles["block_rows"]),)](
+        x_rows,
+        y_rows,
+        scale,
+        offset,
+        expand,
+        expand_offset,
+        contract,
+        contract_offset,
+        rows,
+        *x_rows.shape[1:3],
+        *x_rows.stride()[:3],
+        *y_rows.stride()[:3],
+        EPS,
+        c=x.shape[-1],
+        hidden=len(expand),
+        **tiles,
+    )
+    return y
 
 
-class _Transition(torch.autograd.Function):
-    """Keeps its input only."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *parameters: Tensor) -> Tensor:
-        scale, offset, expand, expand_offset, contract, contract_offset = parameters
-        y = torch.empty_like(x)
-        x_rows, y_rows = as_rows(x, y)
-        rows = x_rows[..., 0].numel()
-        tiles = _forward_tiles(x)
-        _forward[(cdiv(rows, tiles["block_rows"]),)](
+def _transition_gradients(
+    needed: tuple[bool, ...],
+    of_y: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    expand: Tensor,
+    expand_offset: Tensor,
+    contract: Tensor,
+    contract_offset: Tensor,
+) -> tuple[Tensor | None, ...]:
+    of_parameters = any(needed[1:])
+    of_x = torch.empty_like(x)
+    x_rows, of_y_rows, of_x_rows = as_rows(x, with_channels_together(of_y), of_x)
+    rows, (hidden, c) = x_rows[..., 0].numel(), expand.shape
+    tiles = _backward_tiles(x)
+    block = tiles["block_rows"]
+    most = rows if not of_parameters else max(1, _BYTES // (2 * hidden * x.element_size() * block)) * block
+    most = min(most, rows)
+    normed, units, of_units = (x.new_empty(most if of_parameters else 0, width) for width in (c, hidden, hidden))
+    of_y_matrix = of_y_rows.flatten(0, 2)
+    sums = [torch.zeros(size, dtype=torch.float32, device=x.device) for size in (c, c, hidden, c)]
+    of_expand, of_contract = (torch.zeros_like(each, dtype=torch.float32) for each in (expand, contract))
+    for first in range(0, rows, most):
+        last = min(first + most, rows)
+        programs = cdiv(last - first, block)
+        parts = [torch.empty(programs, len(each), dtype=torch.float32, device=x.device) for each in sums]
+        _backward[(programs,)](
             x_rows,
-            y_rows,
+            of_y_rows,
+            of_x_rows,
             scale,
             offset,
             expand,
             expand_offset,
             contract,
-            contract_offset,
-            rows,
+            normed,
+            units,
+            of_units,
+            *parts,
+            first,
+            last,
             *x_rows.shape[1:3],
             *x_rows.stride()[:3],
-            *y_rows.stride()[:3],
+            *of_y_rows.stride()[:3],
+            *of_x_rows.stride()[:3],
             EPS,
-            c=x.shape[-1],
-            hidden=len(expand),
+            c=c,
+            hidden=hidden,
+            of_parameters=of_parameters,
             **tiles,
         )
-        ctx.save_for_backward(x, scale, offset, expand, expand_offset, contract)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale, offset, expand, expand_offset, contract = ctx.saved_tensors
-        of_parameters = any(ctx.needs_input_grad[1:])
-        of_x = torch.empty_like(x)
-        x_rows, of_y_rows, of_x_rows = as_rows(x, with_channels_together(of_y), of_x)
-        rows, (hidden, c) = x_rows[..., 0].numel(), expand.shape
-        tiles = _backward_tiles(x)
-        block = tiles["block_rows"]
-        most = rows if not of_parameters else max(1, _BYTES // (2 * hidden * x.element_size() * block)) * block
-        most = min(most, rows)
-        normed, units, of_units = (x.new_empty(most if of_parameters else 0, width) for width in (c, hidden, hidden))
-        of_y_matrix = of_y_rows.flatten(0, 2)
-        sums = [torch.zeros(size, dtype=torch.float32, device=x.device) for size in (c, c, hidden, c)]
-        of_expand, of_contract = (torch.zeros_like(each, dtype=torch.float32) for each in (expand, contract))
-        for first in range(0, rows, most):
-            last = min(first + most, rows)
-            programs = cdiv(last - first, block)
-            parts = [torch.empty(programs, len(each), dtype=torch.float32, device=x.device) for each in sums]
-            _backward[(programs,)](
-                x_rows,
-                of_y_rows,
-                of_x_rows,
-                scale,
-                offset,
-                expand,
-                expand_offset,
-                contract,
-                normed,
-                units,
-                of_units,
-                *parts,
-                first,
-                last,
-                *x_rows.shape[1:3],
-                *x_rows.stride()[:3],
-                *of_y_rows.stride()[:3],
-                *of_x_rows.stride()[:3],
-                EPS,
-                c=c,
-                hidden=hidden,
-                of_parameters=of_parameters,
-                **tiles,
-            )
-            if of_parameters:
-                sums = [total + part.sum(0) for total, part in zip(sums, parts, strict=True)]
-                of_expand += of_units[: last - first].T @ normed[: last - first]
-                of_contract += of_y_matrix[first:last].T @ units[: last - first]
-        if not of_parameters:
-            return of_x, None, None, None, None, None, None
-        of_scale, of_offset, of_expand_offset, of_contract_offset = sums
-        weights = of_expand.to(expand.dtype), of_contract.to(contract.dtype)
-        return of_x, of_scale, of_offset, weights[0], of_expand_offset, weights[1], of_contract_offset
+        if of_parameters:
+            sums = [total + part.sum(0) for total, part in zip(sums, parts, strict=True)]
+            of_expand += of_units[: last - first].T @ normed[: last - first]
+            of_contract += of_y_matrix[first:last].T @ units[: last - first]
+    if not of_parameters:
+        return of_x, None, None, None, None, None, None
+    of_scale, of_offset, of_expand_offset, of_contract_offset = sums
+    weights = of_expand.to(expand.dtype), of_contract.to(contract.dtype)
+    return of_x, of_scale, of_offset, weights[0], of_expand_offset, weights[1], of_contract_offset
 
 
 def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
     """`transition` on a CUDA device."""
     norm, expand, contract = weights
-    change: Tensor = _Transition.apply(
+    return recomputed(
+        _transition,
+        _transition_gradients,
         x,
         *norm.to(torch.float32),
         expand.weight.to(x.dtype).contiguous(),
@@ -289,4 +298,3 @@ def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
         contract.weight.to(x.dtype).contiguous(),
         contract.to(torch.float32).bias,
     )
-    return change

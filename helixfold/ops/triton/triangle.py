@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.triangle_backward import to_maps, to_streams
 from helixfold.ops.triton.triangle_forward import Maps, gated
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
@@ -16,17 +17,15 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
     """`triangle_operand` on a CUDA device."""
-    parameters = _parameters(pair, weights[:1], weights[1:])
-    operand: Tensor = _Operand.apply(pair, mask, *parameters)
-    return operand
+    return recomputed(_operand, _operand_gradients, pair, mask, *_parameters(pair, weights[:1], weights[1:]))
 
 
 def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
     """`triangle_multiplication` on a CUDA device."""
     norm_in, left, left_gate, norm_out, out, gate = weights
-    parameters = _parameters(pair, [norm_in, norm_out], [left, left_gate, out, gate])
-    change: Tensor = _Multiplication.apply(pair, mask, right, *parameters)
-    return change
+    return _Multiplication.apply(
+        pair, mask, right, *_parameters(pair, [norm_in, norm_out], [left, left_gate, out, gate])
+    )
 
 
 def _parameters(pair: Tensor, norms: Sequence[Affine], maps: Sequence[Affine]) -> list[Tensor]:
@@ -44,19 +43,17 @@ def _of_multiplication(parameters: Sequence[Tensor]) -> tuple[Maps, Maps]:
     return Maps(norm_in, norm_in, left, left_gate), Maps(norm_in, norm_out, out, gate)
 
 
-class _Operand(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, pair: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(pair, mask, *parameters)
-        return gated(pair, None, mask, _of_operand(parameters))
+def _operand(pair: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
+    return gated(pair, None, mask, _of_operand(parameters))
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        pair, mask, *parameters = ctx.saved_tensors
-        maps, gradient = _of_operand(parameters), gradient.contiguous()
-        of_pair, _, of_norm, _ = to_streams(pair, None, mask, maps, gradient)
-        of_maps = to_maps(pair, None, mask, maps, gradient) if any(ctx.needs_input_grad[4:]) else [None] * 4
-        return of_pair, None, *of_norm, *of_maps
+
+def _operand_gradients(
+    needed: tuple[bool, ...], gradient: Tensor, pair: Tensor, mask: Tensor, *parameters: Tensor
+) -> tuple[Tensor | None, ...]:
+    maps, gradient = _of_operand(parameters), gradient.contiguous()
+    of_pair, _, of_norm, _ = to_streams(pair, None, mask, maps, gradient)
+    of_maps = to_maps(pair, None, mask, maps, gradient) if any(needed[4:]) else [None] * 4
+    return of_pair, None, *of_norm, *of_maps
 
 
 class _Multiplication(torch.autograd.Function):
@@ -78,9 +75,7 @@ class _Multiplication(torch.autograd.Function):
         of_maps = any(ctx.needs_input_grad[7:])
         of_tail = to_maps(pair, product, None, tail, gradient) if of_maps else [None] * 4
         of_products = of_product.flatten(0, 1)
-        of_right = None
-        if ctx.needs_input_grad[2]:
-            of_right = torch.bmm(of_products.mT, left.flatten(0, 1)).view_as(right)
+        of_right = torch.bmm(of_products.mT, left.flatten(0, 1)).view_as(right) if ctx.needs_input_grad[2] else None
         of_left = torch.bmm(of_products, right.flatten(0, 1)).view_as(left)
         # Added in place to what the gate's map gives.
         _, _, of_norm_left, _ = to_streams(pair, None, mask, front, of_left, of_pair)

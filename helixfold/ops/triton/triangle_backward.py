@@ -19,7 +19,6 @@ from helixfold.ops.triton.tiles import (
     spot,
     strided,
     sum_norm,
-    weight_rows,
 )
 from helixfold.ops.triton.triangle_forward import Maps, gated_maps
 
@@ -83,9 +82,9 @@ def _to_streams(
         mask_place = strided(sample, position, columns, mask_sample, mask_row, mask_column)
         mask = tl.load(mask_at + mask_place, mask=there, other=0.0)
     for first in tl.range(0, c_out, part):
-        weight = weight_rows(weight_at, first, c_a, part)
-        gate_weight = weight_rows(gate_at, first, c_z, part)
-        value, gate = gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, first, part)
+        value, gate, weight, gate_weight = gated_maps(
+            a, x, weight_at, bias_at, gate_at, gate_bias_at, first, c_a, c_z, part
+        )
         if tail:
             place = gradient_place[:, None] + first + tl.arange(0, part)
         else:
@@ -177,9 +176,7 @@ def _to_maps(
             gradient *= tl.load(mask_at + mask_place, mask=there, other=0.0)[:, None]
         # The same, which the compiler does not know: weights held in registers across tiles would push out the sums.
         again = first + tile // all_tiles
-        weight = weight_rows(weight_at, again, c_a, part)
-        gate_weight = weight_rows(gate_at, again, c_z, part)
-        value, gate = gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, again, part)
+        value, gate, _, _ = gated_maps(a, x, weight_at, bias_at, gate_at, gate_bias_at, again, c_a, c_z, part)
         of_value = gradient * gate
         of_gate = of_value * value * (1.0 - gate)
         of_bias += tl.sum(of_value, 0)

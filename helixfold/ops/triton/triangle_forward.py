@@ -18,12 +18,17 @@ from helixfold.ops.weights import Affine
 
 @jit
 @no_type_check
-def gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, first, part: tl.constexpr):
-    """Values and gates [positions, part] of some of the outputs."""
+def gated_maps(
+    a, x, weight_at, bias_at, gate_at, gate_bias_at, first, c_a: tl.constexpr, c_z: tl.constexpr, part: tl.constexpr
+):
+    """Values and gates [positions, part] of some of the outputs, and the rows of both weights."""
+    weight = weight_rows(weight_at, first, c_a, part)
+    gate_weight = weight_rows(gate_at, first, c_z, part)
     output = first + tl.arange(0, part)
     value = tl.dot(a, tl.trans(weight), input_precision="ieee") + tl.load(bias_at + output).to(tl.float32)[None, :]
     gate = tl.dot(x, tl.trans(gate_weight), input_precision="ieee")
-    return value, tl.sigmoid(gate + tl.load(gate_bias_at + output).to(tl.float32)[None, :])
+    gate = tl.sigmoid(gate + tl.load(gate_bias_at + output).to(tl.float32)[None, :])
+    return value, gate, weight, gate_weight
 
 
 @kernel
@@ -73,9 +78,7 @@ def _gated(
         mask_place = strided(sample, position, columns, mask_sample, mask_row, mask_column)
         mask = tl.load(mask_at + mask_place, mask=there, other=0.0)
     for first in tl.range(0, c_out, part):
-        weight = weight_rows(weight_at, first, c_a, part)
-        gate_weight = weight_rows(gate_at, first, c_z, part)
-        value, gate = gated_maps(a, x, weight, gate_weight, bias_at, gate_bias_at, first, part)
+        value, gate, _, _ = gated_maps(a, x, weight_at, bias_at, gate_at, gate_bias_at, first, c_a, c_z, part)
         out = value * gate
         if tail:
             place = out_place[:, None] + first + tl.arange(0, part)

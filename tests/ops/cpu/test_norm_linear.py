@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helixfold.ops.cpu import folded_norm
-from helixfold.ops.cpu.norm_linear import norm_linear_rows
+from helixfold.ops.cpu.linear import norm_linear_rows
 from helixfold.ops.norm_linear import norm_linear
 from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
 
