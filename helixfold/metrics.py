@@ -74,8 +74,7 @@ class Superposition:
 
     def apply(self, points: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
         """Any points, such as all atoms of which some were superposed."""
-        moved: np.ndarray = points @ self.rotation.T + self.shift
-        return moved.astype(points.dtype)
+        return (points @ self.rotation.T + self.shift).astype(points.dtype)
 
 
 def superposition(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> Superposition:
@@ -95,8 +94,7 @@ def distance_difference(
     predicted_distances, true_distances = (
         np.sqrt(np.square(points[:, None] - points[None]).sum(-1)) for points in (predicted, true)
     )
-    difference: np.ndarray = predicted_distances - true_distances
-    return difference
+    return predicted_distances - true_distances
 
 
 def rmsd(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> float:

@@ -67,5 +67,4 @@ def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.d
     require()
     # Only here, for everything else works without OpenMM.
     amber = importlib.import_module("helixfold.relax.amber")
-    found: Relaxed = amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"))
-    return found
+    return amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"))

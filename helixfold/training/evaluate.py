@@ -181,8 +181,7 @@ def _folded(model: AlphaFold, batch: TrainingBatch, dtype: torch.dtype) -> Outpu
     previous: Recycled | None = None
     for sample in batch.passes[:-1]:
         previous = model.fold(run, [sample], previous, dtype).recycled()
-    outputs: Outputs = model(run, [batch.passes[-1]], previous, dtype)
-    return outputs
+    return model(run, [batch.passes[-1]], previous, dtype)
 
 
 def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig) -> ChainScores:

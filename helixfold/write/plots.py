@@ -192,5 +192,4 @@ def _coarse(pae: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "p p"]:
     starts = np.arange(0, len(pae), block)
     sizes = np.diff(starts, append=len(pae)).astype(pae.dtype)
     rows = np.add.reduceat(pae, starts, axis=0) / sizes[:, None]
-    means: np.ndarray = np.add.reduceat(rows, starts, axis=1) / sizes
-    return means
+    return np.add.reduceat(rows, starts, axis=1) / sizes

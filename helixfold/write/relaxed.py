@@ -1,11 +1,11 @@
 """Relaxed structures of a target beside the predicted ones, and in relax_metrics.json what became of each."""
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from data_pipeline.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import as_protein
@@ -13,12 +13,11 @@ from helixfold import __version__
 from helixfold.relax.relaxation import Relaxed
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
-from helixfold.write.ranking import Finished
+from helixfold.write.ranking import KINDS, Finished
+from helixfold.write.records import Record
 from helixfold.write.results import to_json, write_file
 
 RELAXATION_FILE: Final = "relax_metrics.json"
-KINDS: Final = ("cif", "pdb")
-_MOST_BYTES = 2**24
 
 
 def read_unrelaxed(directory: Path, prediction: Finished) -> Protein:
@@ -87,14 +86,9 @@ def write_metrics(directory: Path, metrics: Mapping[str, Mapping[str, Any]]) -> 
 
 def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
     """What became of each prediction that was to be relaxed, if it is whole and its structure is there."""
-    path = directory / RELAXATION_FILE
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return {}
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(content, dict):
+        content = Record.read(directory / RELAXATION_FILE).content
+    except InputError:
         return {}
     return {
         name: metrics

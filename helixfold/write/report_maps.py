@@ -141,8 +141,7 @@ def _pae_rows(path: Path, file: BinaryIO, length: int) -> Iterator[Float[np.ndar
         with contextlib.suppress(ValueError):
             row = np.array(next(pieces, b"").rpartition(b"[")[2].split(b","), dtype=np.float64)
         if row.shape != (length,) or not (np.isfinite(row).all() and row.min() >= 0):
-            problem = f"row {number} of the PAE is not {length} numbers; {_AGAIN}"
-            raise InputError.at(path, problem)
+            raise InputError.at(path, f"row {number} of the PAE is not {length} numbers; {_AGAIN}")
         yield row
 
 
