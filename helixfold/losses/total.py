@@ -27,27 +27,15 @@ _BACKBONE_GROUP = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Every term of each sample, unweighted and without gradient; `weighted` is their sum by weights, `total` what is
-    differentiated.
-    """
+    """Every term (`TERMS`) of each sample, without gradient; their sum by weights; and what is differentiated."""
 
-    backbone_fape: Float[Tensor, " b"]
-    sidechain_fape: Float[Tensor, " b"]
-    torsion: Float[Tensor, " b"]
-    angle_norm: Float[Tensor, " b"]
-    distogram: Float[Tensor, " b"]
-    masked_msa: Float[Tensor, " b"]
-    lddt: Float[Tensor, " b"]
-    experimentally_resolved: Float[Tensor, " b"]
-    aligned_error: Float[Tensor, " b"]
-    violation: Float[Tensor, " b"]
-    smooth_lddt: Float[Tensor, " b"]
+    unweighted: dict[str, Float[Tensor, " b"]]
     weighted: Float[Tensor, " b"]
     total: Float[Tensor, " b"]
 
     def terms(self) -> dict[str, Float[Tensor, " b"]]:
         """The unweighted terms by name, their weighted sum and the total, for logs."""
-        return {name: getattr(self, name).detach() for name in (*TERMS, "weighted", "total")}
+        return {**self.unweighted, "weighted": self.weighted.detach(), "total": self.total.detach()}
 
 
 def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfig) -> Losses:
@@ -97,4 +85,4 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
     length = batch.seq_mask.sum(-1)
     # Alone, a term has no gradient: what a head of weight 0 has kept would be held until the others have theirs.
     alone = {name: term.detach() for name, term in terms.items()}
-    return Losses(**alone, weighted=weighted, total=weighted * length.sqrt())
+    return Losses(unweighted=alone, weighted=weighted, total=weighted * length.sqrt())

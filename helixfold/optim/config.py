@@ -54,6 +54,8 @@ class MuonConfig(Config):
 class OptimizerConfig(Config):
     """Adam as AlphaFold was trained with (AlphaFold 2, Suppl. Sec. 1.11.3); steps are updates of the weights.
 
+    The defaults are those of its first stage: up to 1e-3 in 1,000 steps, a little lower after 50,000.
+
     With `method` "muon", hidden matrices of the stacks and the structure module move by Muon instead, all else by Adam.
 
     `clipping` limits a norm to `clip_norm`: of each example's gradient ("sample", AlphaFold), of their mean
@@ -135,11 +137,6 @@ class OuterConfig(Config):
     def step_size(self) -> float:
         """How many times the average of what the islands moved is moved."""
         return math.sqrt(self.islands) if self.learning_rate is None else self.learning_rate
-
-
-def initial_training() -> OptimizerConfig:
-    """AlphaFold's first stage: up to 1e-3 in 1,000 steps, a little lower after 50,000."""
-    return OptimizerConfig()
 
 
 def finetuning() -> OptimizerConfig:

@@ -97,7 +97,7 @@ class OuterOptimizer:
         norms[self._island] = clip.tensor_norms(moved, self._lines)
         total(norms)
         weights = self._weights(norms)
-        own = self._of_lines(weights[self._island])
+        own = self._of_lines(weights[self._island].float())
         moved.view(-1, LINE).mul_(own).masked_fill_(own == 0, 0)
         total(moved)
         is_moving = weights.sum(0) > 0
@@ -129,8 +129,7 @@ class OuterOptimizer:
         self._optimizer.restored()
 
     def _of_lines(self, of_modules: Tensor) -> Tensor:
-        kind = of_modules.dtype if of_modules.dtype == torch.bool else torch.float32
-        return of_modules.to(kind)[self._module_of_line, None]
+        return of_modules[self._module_of_line, None]
 
     def tensors(self) -> dict[str, Tensor]:
         """What to keep beside the inner optimiser's state, of any island when they have met; then `restored()`."""
