@@ -203,9 +203,8 @@ class FlatOptimizer:
         """The norms of the sum's tensors where they are told apart, of all of it where not."""
         if self._measured < len(self.gradient_sum):
             self.measure(0, len(self.gradient_sum))
-        if self._norm_averages is None:
-            return clip.norm_of_rows(self._norms)
-        return clip.tensor_norms_of_lines(self._norms, self._lines)
+        is_whole = self._norm_averages is None
+        return clip.norm_of_rows(self._norms) if is_whole else clip.tensor_norms_of_lines(self._norms, self._lines)
 
     def _scale(self, sizes: Tensor, norm: Tensor) -> tuple[Tensor, float]:
         """The factor of the whole gradient or of each line, and how much of what there was to clip is clipped."""

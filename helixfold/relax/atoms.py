@@ -103,7 +103,6 @@ def _topology(protein: Protein, pieces: Pieces) -> tuple[app.Topology, unit.Quan
 def _located(fixer: pdbfixer.PDBFixer, protein: Protein, pieces: Pieces) -> Atoms:
     order = np.concatenate(pieces.residues)
     found = list(fixer.topology.atoms())
-    names = [atom.name for atom in found]
     residue = order[[atom.residue.index for atom in found]]
     kind = np.array([_HYDROGEN if atom.element.symbol == "H" else ATOM_ORDER[atom.name] for atom in found])
     return Atoms(
@@ -111,7 +110,7 @@ def _located(fixer: pdbfixer.PDBFixer, protein: Protein, pieces: Pieces) -> Atom
         positions=np.array(fixer.positions.value_in_unit(unit.nanometer), np.float64).reshape(-1, 3),
         residue=residue,
         kind=kind,
-        names=tuple(names),
+        names=tuple(atom.name for atom in found),
         given=(kind != _HYDROGEN) & (protein.atom_mask[residue, kind] > 0.5),
     )
 

@@ -42,14 +42,13 @@ def flaws(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> tuple[Flaws
         torch.from_numpy(pieces.numbering().astype(np.int64))[None],
         torch.from_numpy(pieces.modelled.astype(np.float32))[None],
     )
-    masks = {
-        "residues": found.residues_mask,
-        "bonds": found.connections_mask,
-        "clashes": found.clashes_mask.amax(-1),
-        "within": found.within_mask.amax(-1),
-    }
-    counts = {name: int(mask.sum()) for name, mask in masks.items()}
-    return Flaws(**counts), found.residues_mask[0].numpy() > 0
+    counted = Flaws(
+        residues=int(found.residues_mask.sum()),
+        bonds=int(found.connections_mask.sum()),
+        clashes=int(found.clashes_mask.amax(-1).sum()),
+        within=int(found.within_mask.amax(-1).sum()),
+    )
+    return counted, found.residues_mask[0].numpy() > 0
 
 
 def check(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> None:

@@ -38,11 +38,10 @@ class Simulation:
     """OpenMM's system of these atoms, whose restraints are set anew for each round."""
 
     def __init__(self, atoms: Atoms, place: Place) -> None:
-        field = app.ForceField(_FORCE_FIELD)
         # Differs from AlphaFold: bonds to hydrogens are not constrained. OpenMM's minimiser knows springs only, and to
         # make these as stiff as constraints it starts over several times; heavy atoms end 0.03 A from there or less,
         # four times as fast.
-        system = field.createSystem(atoms.topology)
+        system = app.ForceField(_FORCE_FIELD).createSystem(atoms.topology)
         springs = openmm.CustomExternalForce("0.5 * stiffness * ((x-x0)^2 + (y-y0)^2 + (z-z0)^2)")
         for parameter in ("stiffness", "x0", "y0", "z0"):
             springs.addPerParticleParameter(parameter)

@@ -159,8 +159,10 @@ class Checkpoints:
                     )
                     return
                 if time.monotonic() > deadline:
-                    problem = "another run writes its checkpoints here; wait for it, or train in another directory"
-                    raise InputError.at(self._directory, problem) from error
+                    raise InputError.at(
+                        self._directory,
+                        "another run writes its checkpoints here; wait for it, or train in another directory",
+                    ) from error
             time.sleep(0.1)
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -219,8 +221,10 @@ class Checkpoints:
             try:
                 manifest = read_manifest(self._directory, step)
                 if (difference := mismatch(manifest, tensors)) is not None:
-                    problem = f"{difference}; go on with the settings that it was made with, or train elsewhere"
-                    raise InputError.at(checkpoint_path(self._directory, step), problem)
+                    raise InputError.at(
+                        checkpoint_path(self._directory, step),
+                        f"{difference}; go on with the settings that it was made with, or train elsewhere",
+                    )
                 read_tensors(self._directory, step, tensors)
             except DamagedError as error:
                 damaged[step] = str(error)
@@ -230,8 +234,11 @@ class Checkpoints:
         if not damaged:
             return None
         step = max(damaged)
-        problem = f"none of the {len(damaged)} checkpoints is whole (of step {step}: {damaged[step]}); "
-        raise InputError.at(self._directory, problem + "bring back a copy, or train in another directory")
+        raise InputError.at(
+            self._directory,
+            f"none of the {len(damaged)} checkpoints is whole (of step {step}: {damaged[step]}); bring back a copy, or "
+            "train in another directory",
+        )
 
     def _set_aside(self, step: int, problem: str) -> str:
         sentence = f"the checkpoint of step {step} in {self._directory} is damaged and was passed over: {problem}"

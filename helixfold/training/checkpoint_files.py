@@ -154,8 +154,7 @@ def remove_checkpoint(directory: Path, step: int) -> None:
 def set_aside(directory: Path, step: int) -> Path:
     """Give a damaged checkpoint a name under which it is kept and never counts again."""
     path = checkpoint_path(directory, step)
-    aside = path.with_name(f"damaged_{path.name}_{secrets.token_hex(4)}")
-    return path.rename(aside)
+    return path.rename(path.with_name(f"damaged_{path.name}_{secrets.token_hex(4)}"))
 
 
 def sweep(directory: Path) -> None:

@@ -105,11 +105,13 @@ def read_names(path: str | PathLike[str], store: ChainStore) -> tuple[str, ...]:
         if not name:
             continue
         if name not in known:
-            problem = f"the feature store has no chain '{printable(name)}'; take names from its index"
-            raise InputError.at(path, problem, line=number)
+            raise InputError.at(
+                path, f"the feature store has no chain '{printable(name)}'; take names from its index", line=number
+            )
         if name in lines_of:
-            problem = f"'{printable(name)}' is also in line {lines_of[name]}; name each chain once"
-            raise InputError.at(path, problem, line=number)
+            raise InputError.at(
+                path, f"'{printable(name)}' is also in line {lines_of[name]}; name each chain once", line=number
+            )
         lines_of[name] = number
     if not lines_of:
         raise InputError.at(path, "it names no chain; put one name on each line")

@@ -92,9 +92,8 @@ class Trainer:
             self._notes["recompute"] = [remark(config, memory, card, mesh.layout)]
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers
-        seen = WithoutHeldOut(store=store, names=held_out) if held_out else store
         self.dataset = TrainingDataset(
-            store=seen,
+            store=WithoutHeldOut(store=store, names=held_out) if held_out else store,
             config=config.example,
             selection=config.selection,
             seed=config.seed,
@@ -109,8 +108,9 @@ class Trainer:
             averages=config.outer.islands == 1,
         )
         self.meetings = Meetings(config.outer, self.optimizer, mesh)
-        within = self.meetings.islands.within
-        self.gradients = GradientRule(self.optimizer, within, dtype=getattr(torch, config.reduction))
+        self.gradients = GradientRule(
+            self.optimizer, self.meetings.islands.within, dtype=getattr(torch, config.reduction)
+        )
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
         self.progress, self._notes["restore"] = self._restored()
         self._shows_progress = progress
@@ -134,9 +134,11 @@ class Trainer:
 
     def _open_log(self) -> None:
         if self.mesh.is_first:
-            first, last = self.progress.step, self.config.steps
             self.log = TrainingLog(
-                self.files.directory, first_step=first, last_step=last, progress=self._shows_progress
+                self.files.directory,
+                first_step=self.progress.step,
+                last_step=self.config.steps,
+                progress=self._shows_progress,
             )
         for kind, notes in self._notes.items():
             for note in notes:
@@ -208,8 +210,9 @@ class Trainer:
         everyone = own.joined(self.meetings.islands.within)
         report, rate = self._update(step, everyone)
         self.progress.step = step + 1
-        seconds = time.perf_counter() - start
-        return MadeStep(step=step, share=everyone, report=report, learning_rate=rate, seconds=seconds)
+        return MadeStep(
+            step=step, share=everyone, report=report, learning_rate=rate, seconds=time.perf_counter() - start
+        )
 
     def _record(self, made: list[MadeStep]) -> bool:
         """Have islands meet and record the steps since they last did; whether some rank was asked to stop."""
@@ -297,10 +300,9 @@ class Trainer:
                 "with the version of helixfold that wrote them"
             )
         self.meetings.fill(state)
-        is_left = found.step < self.config.steps
         notes.append(
             f"going on after {found.step} steps as {self.mesh.layout}"
-            if is_left
+            if found.step < self.config.steps
             else f"all {found.step} steps were made before; set more to go on"
         )
         if record["data"] != self._fingerprint():

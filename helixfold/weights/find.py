@@ -138,6 +138,7 @@ def named_preset(path: Path) -> str | None:
 def _name_of(path: Path) -> str:
     name = named_preset(path)
     if name is None:
-        options = ", ".join(PRESETS)
-        raise InputError(f"{path}: its name does not say which model it is; add --models with one of {options}")
+        raise InputError(
+            f"{path}: its name does not say which model it is; add --models with one of {', '.join(PRESETS)}"
+        )
     return name
