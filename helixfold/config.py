@@ -1,12 +1,22 @@
 """What a model is made of: frozen, validated settings that travel with every checkpoint."""
 
 import typing
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from data_pipeline.config import Config, ConfigError
 
 __all__ = ["Config", "ConfigError"]
+
+
+def require(settings: object, names: Iterable[str], is_right: Callable[[Any], bool], what: str) -> None:
+    """Raise `ConfigError` for the first setting of these names that is given and not right; `what` says what is."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not is_right(value):
+            raise ConfigError(f"{type(settings).__name__}.{name} must be {what}, got {value}")
+
 
 OuterProductPosition = Literal["middle", "first", "end"]
 

@@ -34,8 +34,8 @@ class Domain:
     @property
     def stretches(self) -> list[tuple[int, int]]:
         """Indices of the first and the last residue of each part that is continuous in the chain."""
-        breaks = np.flatnonzero(np.diff(self.residues) > 1) + 1
-        return [(int(part[0]), int(part[-1])) for part in np.split(self.residues, breaks)]
+        parts = np.split(self.residues, np.flatnonzero(np.diff(self.residues) > 1) + 1)
+        return [(int(part[0]), int(part[-1])) for part in parts]
 
 
 def find_domains(pae: Float[np.ndarray, "r r"], plddt: Float[np.ndarray, " r"]) -> tuple[Domain, ...]:

@@ -19,8 +19,7 @@ def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64
 
 def tensor_norms_of_lines(norms: Float32[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
     """The same from the norms of the lines."""
-    squares = norms.double().square_()
-    return torch.segment_reduce(squares, "sum", lengths=lines, unsafe=True).sqrt_()
+    return torch.segment_reduce(norms.double().square_(), "sum", lengths=lines, unsafe=True).sqrt_()
 
 
 def norm(flat: Float[Tensor, " n"]) -> Float64[Tensor, ""]:

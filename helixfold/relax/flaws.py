@@ -1,6 +1,6 @@
 """What is wrong with a structure's geometry, counted; and which structures no force field should be given."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -25,9 +25,6 @@ class Flaws:
     bonds: int  # lengths and angles of peptide bonds
     clashes: int  # overlap with atoms of other residues
     within: int  # lengths, angles and overlaps inside a residue
-
-    def to_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 def flaws(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> tuple[Flaws, Bool[np.ndarray, "r"]]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from data_pipeline.config import ConfigError
 from data_pipeline.protein import Hydrogens, Protein
+from helixfold import config
 from helixfold.relax.flaws import Flaws, check
 from helixfold.relax.pieces import pieces_of
 from helixfold.relax.problem import require
@@ -23,9 +23,7 @@ class RelaxOptions:
     max_seconds: float = 3600.0  # for one structure
 
     def __post_init__(self) -> None:
-        for name in ("max_rounds", "max_seconds"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"RelaxOptions.{name} must be positive, got {getattr(self, name)}")
+        config.require(self, ["max_rounds", "max_seconds"], lambda value: value > 0, "positive")
 
 
 @dataclass(frozen=True, kw_only=True)

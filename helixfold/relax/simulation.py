@@ -74,7 +74,8 @@ class Simulation:
         self._springs.updateParametersInContext(self._context)
         reporter = _Reporter(deadline)
         openmm.LocalEnergyMinimizer.minimize(self._context, _TOLERANCE, 0, reporter)
-        reporter.raise_what_happened()
+        if reporter.happened is not None:
+            raise reporter.happened
         found = self.positions()
         if not np.isfinite(found).all():
             raise RelaxationError("its atoms flew apart: the energy of this structure is beyond what can be computed")
@@ -87,16 +88,12 @@ class _Reporter(openmm.MinimizationReporter):  # type: ignore[misc]
     def __init__(self, deadline: Deadline) -> None:
         super().__init__()
         self._deadline = deadline
-        self._happened: BaseException | None = None
+        self.happened: BaseException | None = None
 
     def report(self, *_: object) -> bool:
         # No exception may pass through OpenMM's own code.
         try:
             self._deadline.check()
         except (RelaxationError, KeyboardInterrupt, SystemExit) as error:
-            self._happened = error
-        return self._happened is not None
-
-    def raise_what_happened(self) -> None:
-        if self._happened is not None:
-            raise self._happened
+            self.happened = error
+        return self.happened is not None

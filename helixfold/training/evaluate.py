@@ -4,10 +4,9 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -75,9 +74,6 @@ class ChainScores:
     plddt: float  # what the model expects of itself, 0 to 100
     violations: float  # share of residues with impossible bonds, angles or clashes
     losses: dict[str, float]  # each term unweighted, their sum "weighted", and "total"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def summary(scores: Sequence[ChainScores]) -> dict[str, float]:

@@ -22,7 +22,6 @@ from data_pipeline.errors import InputError
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
 from helixfold.optim.flat import FlatOptimizer, StepReport
-from helixfold.optim.schedule import learning_rate
 from helixfold.parallel.gradients import GradientRule
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
@@ -246,7 +245,7 @@ class Trainer:
 
     def _update(self, step: int, everyone: Share) -> tuple[StepReport, float]:
         """Change the parameters, on all ranks of an island alike: they have the same gradients and the same losses."""
-        rate = learning_rate(self.config.optimizer, step)
+        rate = self.config.optimizer.rate(step)
         if not all(math.isfinite(value) for value in everyone.losses.values()):
             self.optimizer.zero_gradients()
             return StepReport(gradient_norm=math.nan, clipped=0.0, skipped=True), rate
@@ -335,7 +334,7 @@ class Trainer:
             structures=self.files.structures(step),
             report=reports.append,
         )
-        parts = mesh.gather({"scores": [score.to_dict() for score in scores], "reports": reports})
+        parts = mesh.gather({"scores": [asdict(score) for score in scores], "reports": reports})
         for text in (text for part in parts for text in part["reports"]):
             self.log.event("evaluation", text, step=step - 1)
         everyone = sorted(
@@ -348,7 +347,7 @@ class Trainer:
         if is_best:
             self.progress.best_score, self.progress.best_step = score, step
         if self.mesh.is_first:
-            self.log.evaluation(step - 1, means, [each.to_dict() for each in everyone])
+            self.log.evaluation(step - 1, means, [asdict(each) for each in everyone])
             try:
                 self.files.plot_curves()
                 if is_best:

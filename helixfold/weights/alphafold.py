@@ -16,7 +16,7 @@ def rows(config: ModelConfig) -> tuple[Row, ...]:
     """The two-way table between our state dict and DeepMind's arrays for a model with these settings."""
     return tuple(
         Row(
-            ours=_block_names(parameter.ours, parameter.blocks),
+            ours=tuple(parameter.ours.replace("*", str(block)) for block in range(parameter.blocks or 1)),
             theirs=tuple(f"{SCOPE}/{name}" for name in parameter.alphafold),
             axes=parameter.axes,
             stacked=parameter.blocks is not None,
@@ -38,7 +38,3 @@ def from_state_dict(state: Mapping[str, Tensor], config: ModelConfig) -> dict[st
     """DeepMind's arrays from our state dict; undoes `to_state_dict` bit for bit."""
     arrays = to_theirs(rows(config), {name: tensor.detach().cpu() for name, tensor in state.items()})
     return {name: arrays[name].float().numpy() for name in sorted(arrays)}
-
-
-def _block_names(name: str, blocks: int | None) -> tuple[str, ...]:
-    return (name,) if blocks is None else tuple(name.replace("*", str(block)) for block in range(blocks))

@@ -1,6 +1,5 @@
 """A file on a web server, read like a local one: any part of it, and on after every cut of the connection."""
 
-import io
 import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -69,10 +68,8 @@ class RemoteFile:
     def tell(self) -> int:
         return self.position
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Absolute positions are enough for those who use this."""
-        if whence != io.SEEK_SET:
-            raise io.UnsupportedOperation("only absolute positions")
+    def seek(self, offset: int) -> int:
+        """Go to a position counted from the beginning; others are not needed here."""
         self.position = offset
         return offset
 

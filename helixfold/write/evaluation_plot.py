@@ -28,16 +28,12 @@ def evaluation_plot(results: Sequence[Evaluated]) -> bytes:
 def _draw_confidence(axes: Axes, best: Sequence[Evaluated]) -> None:
     summary = summary_of(best)
     scored = [each for each in best if each.scores.plddt is not None and each.residues.plddt is not None]
-    if len(scored) >= _FEW:
-        x = np.array([each.scores.plddt for each in scored])
-        y = np.array([each.scores.lddt_ca for each in scored])
-        what, pearson, size = "target", summary.pearson_targets, 26.0
-    else:
-        x = np.concatenate([each.residues.plddt for each in scored]) if scored else np.zeros(0)
-        y = np.concatenate([each.residues.lddt_ca for each in scored]) if scored else np.zeros(0)
-        what, pearson, size = "residue", summary.pearson_residues, 9.0
+    few = len(scored) < _FEW
+    shown = [each.residues if few else each.scores for each in scored]
+    x, y = (np.hstack([[], *(getattr(each, name) for each in shown)]) for name in ("plddt", "lddt_ca"))
+    what, pearson = ("residue", summary.pearson_residues) if few else ("target", summary.pearson_targets)
     axes.plot([0, 100], [0, 100], color="#999999", linewidth=0.8, linestyle="--")
-    axes.scatter(x, 100 * y, s=size, color="#0053D6", alpha=0.65, edgecolors="none")
+    axes.scatter(x, 100 * y, s=9.0 if few else 26.0, color="#0053D6", alpha=0.65, edgecolors="none")
     axes.set(xlim=(0, 100), ylim=(0, 100), aspect="equal", xlabel="pLDDT", ylabel="lDDT-CA x 100")
     title = f"Each {what}" + ("" if pearson is None else f", Pearson's r = {pearson:.2f}")
     axes.set_title(title if scored else "B-factors are not pLDDT", fontsize=10)

@@ -69,9 +69,10 @@ class _Model(modelcif.model.AbInitioModel):  # type: ignore[misc]
         units: Sequence[modelcif.AsymUnit],
         hydrogens: Hydrogens | None,
     ) -> None:
-        present = protein.atom_mask > 0.5
         with_atoms = [
-            unit for chain, unit in zip(chains, units, strict=True) if present[chain.start : chain.stop].any()
+            unit
+            for chain, unit in zip(chains, units, strict=True)
+            if (protein.atom_mask[chain.start : chain.stop] > 0.5).any()
         ]
         super().__init__(assembly=modelcif.Assembly(with_atoms), name=name)
         self._protein, self._chains, self._units, self._hydrogens = protein, chains, units, hydrogens

@@ -48,8 +48,7 @@ _COVERAGE_PIXELS = (800, 1600)  # rows and columns
 def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:
     """A PNG with one line of pLDDT (0 to 100) per model over the confidence bands; models in order of rank."""
     legend_columns = min(3, len(plddts))
-    legend_rows = math.ceil(len(plddts) / legend_columns)
-    figure = new_figure(8.0, 3.6 + 0.22 * legend_rows, notes)
+    figure = new_figure(8.0, 3.6 + 0.22 * math.ceil(len(plddts) / legend_columns), notes)
     axes = figure.add_subplot()
     length = max(len(values) for values in plddts.values())
 

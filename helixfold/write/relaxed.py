@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,8 +62,8 @@ def metrics_of(relaxed: Relaxed) -> dict[str, Any]:
     return {
         "remaining_violations": list(relaxed.flawed),
         "remaining_violations_count": relaxed.after.residues,
-        "violations_before": relaxed.before.to_dict(),
-        "violations_after": relaxed.after.to_dict(),
+        "violations_before": asdict(relaxed.before),
+        "violations_after": asdict(relaxed.after),
         "initial_energy_kcal_per_mol": _finite(relaxed.initial_energy),
         "final_energy_kcal_per_mol": _finite(relaxed.final_energy),
         "rmsd_angstrom": round(relaxed.rmsd, 3),

@@ -29,7 +29,9 @@ def write_tables(directory: Path, order: Sequence[Finished]) -> None:
     write_file(directory / f"{target}_plddt.tsv", plddt_table([each.plddt for each in order], notes))
     ptms = [each.ptm for each in order if each.ptm is not None]
     if len(ptms) == len(order) and not notes:
-        write_file(directory / f"{target}_ptm.tsv", ptm_table(ptms))
+        # Rank, from 0, and pTM, without a header.
+        table = "".join(f"{rank}\t{ptm:.3f}\n" for rank, ptm in enumerate(ptms))
+        write_file(directory / f"{target}_ptm.tsv", table)
     else:
         (directory / f"{target}_ptm.tsv").unlink(missing_ok=True)
     if order[0].ptm is not None:
@@ -48,11 +50,6 @@ def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] 
         remark = [plain_text(" ".join(notes)) if position == 0 else ""] if notes else []
         writer.writerow([position, *(f"{value:.2f}" for value in values), *remark])
     return text.getvalue()
-
-
-def ptm_table(ptms: Sequence[float]) -> str:
-    """Rank, from 0, and pTM, without a header."""
-    return "".join(f"{rank}\t{ptm:.3f}\n" for rank, ptm in enumerate(ptms))
 
 
 def pae_table(pae: Float[np.ndarray, "r r"], notes: Sequence[str] = ()) -> Iterator[bytes]:

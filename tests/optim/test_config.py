@@ -6,7 +6,6 @@ import pytest
 
 from helixfold.config import ConfigError
 from helixfold.optim.config import AdaGCConfig, OptimizerConfig, finetuning
-from helixfold.optim.schedule import learning_rate
 
 
 @pytest.mark.parametrize(
@@ -45,8 +44,8 @@ def test_settings_survive_a_round_trip(config: OptimizerConfig) -> None:
 def test_the_rate_of_initial_training_is_alphafolds() -> None:
     config = OptimizerConfig()
     expected = {0: 1e-6, 499: 5e-4, 999: 1e-3, 1000: 1e-3, 49_999: 1e-3, 50_000: 0.95e-3, 75_000: 0.95e-3}
-    assert {step: learning_rate(config, step) for step in expected} == pytest.approx(expected, rel=1e-12)
+    assert {step: config.rate(step) for step in expected} == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_rate_of_finetuning_is_constant() -> None:
-    assert {learning_rate(finetuning(), step) for step in (0, 1, 1000, 50_000, 10**6)} == {5e-4}
+    assert {finetuning().rate(step) for step in (0, 1, 1000, 50_000, 10**6)} == {5e-4}
