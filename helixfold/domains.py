@@ -48,9 +48,7 @@ def find_domains(pae: Float[np.ndarray, "r r"], plddt: Float[np.ndarray, " r"]) 
     labels = np.full(len(plddt), _NONE)
     if len(rigid) >= _LEAST_DOMAIN:
         labels[rigid] = _clusters(pae, rigid)
-    labels = _without_small(labels)
-    labels = _without_specks(labels)
-    labels = _with_gaps_filled(labels)
+    labels = _with_gaps_filled(_without_specks(_without_small(labels)))
     labels = _without_small(labels)
     found = [np.flatnonzero(labels == label) for label in np.unique(labels) if label != _NONE]
     return tuple(Domain(residues=residues) for residues in sorted(found, key=lambda residues: int(residues[0])))

@@ -3,7 +3,6 @@
 Points are in Angstrom. Give what is observed in both structures, in the order of the chain.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,11 +79,16 @@ class Superposition:
 def superposition(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> Superposition:
     """What lays predicted points on the true ones with the least RMSD."""
     centre, onto = (points.mean(0, dtype=np.float64) for points in (predicted, true))
-    left, _, right = np.linalg.svd((true - onto).T.astype(np.float64) @ (predicted - centre))
-    # A reflection would fit better than any rotation: turn the least important axis round.
-    left[:, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))
-    rotation = left @ right
+    rotation = best_rotation((true - onto).T.astype(np.float64) @ (predicted - centre))
     return Superposition(rotation=rotation, shift=onto - rotation @ centre)
+
+
+def best_rotation(covariance: Float[np.ndarray, "*f 3 3"]) -> Float[np.ndarray, "*f 3 3"]:
+    """What turns points about their centre onto others, by the sum of y x^T over pairs of points x and others y."""
+    left, _, right = np.linalg.svd(covariance)
+    # A reflection would fit better than any rotation: turn the least important axis round.
+    left[..., 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[..., None]
+    return left @ right
 
 
 def distance_difference(
@@ -130,14 +134,10 @@ def superposed_scores(
     )
 
 
-def _fragment_sizes(length: int) -> Iterator[int]:
+def _fragment_sizes(length: int) -> list[int]:
     least = min(_LEAST_FRAGMENT, length)
-    for halvings in range(5):
-        size = length >> halvings
-        if size <= least:
-            break
-        yield size
-    yield least
+    halves = [length >> halvings for halvings in range(5)]
+    return [*(size for size in halves if size > least), least]
 
 
 class _Search:
@@ -187,18 +187,14 @@ class _Search:
         """Squared distances of all pairs when the chosen ones are superposed; scores are kept if they are the best."""
         squared = self._distances(chosen)
         self.tm_sum = max(self.tm_sum, float((1 / (1 + squared / self._scale**2)).sum(1).max()))
-        for index, limit in enumerate(_GDT_LIMITS):
-            self.within[index] = max(self.within[index], (squared <= limit**2).sum(1).max())
+        self.within = np.maximum(self.within, [(squared <= limit**2).sum(1).max() for limit in _GDT_LIMITS])
         return squared
 
     def _distances(self, chosen: Bool[np.ndarray, "f n"]) -> Float64[np.ndarray, "f n"]:
         weights = chosen / chosen.sum(1, keepdims=True)
         x, y = weights @ self._x, weights @ self._y
         covariance = (weights @ self._products).reshape(-1, 3, 3) - y[:, :, None] * x[:, None]
-        left, _, right = np.linalg.svd(covariance)
-        # A reflection would fit better than any rotation: turn the least important axis round.
-        left[:, :, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[:, None]
-        rotation = left @ right
+        rotation = best_rotation(covariance)
         shift = y - np.einsum("f a b, f b -> f a", rotation, x)
         # |R x + t - y|^2, multiplied out: a matrix product for all superpositions and pairs.
         turned_shift = np.einsum("f a b, f a -> f b", rotation, shift)

@@ -118,12 +118,11 @@ def backbone_fape(
 ) -> Float[Tensor, " b"]:
     """C-alphas as seen from backbone frames (b r), the mean over iterations (Suppl. Alg. 20 line 17)."""
     frames = rigid_from_tensor(trajectory)
-    rotation, translation = true_frames.rotation, true_frames.translation
-    layers = len(trajectory)
     true_frames = Rigid(
-        rotation=rotation.expand(layers, *rotation.shape), translation=translation.expand(layers, *translation.shape)
+        rotation=true_frames.rotation.expand_as(frames.rotation),
+        translation=true_frames.translation.expand_as(frames.translation),
     )
-    mask, clamp = mask.expand(layers, *mask.shape), clamp.expand(layers, *clamp.shape)
+    mask, clamp = mask.expand(len(trajectory), *mask.shape), clamp.expand(len(trajectory), *clamp.shape)
     return frame_aligned_point_error(
         Placed(frames=frames, points=frames.translation),
         Placed(frames=true_frames, points=true_frames.translation),

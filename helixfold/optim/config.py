@@ -50,7 +50,7 @@ class MuonConfig(Config):
     def __post_init__(self) -> None:
         self._require_fraction("momentum")
         self._require_positive("rounds")
-        require(self, ["rate"], _is_positive, "greater than 0")
+        require(self, ["rate"], _is_positive, "be greater than 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +82,8 @@ class OptimizerConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_fraction("beta1", "beta2", "ema_decay")
-        require(self, ["learning_rate", "decay_factor", "eps", "clip_norm"], _is_positive, "greater than 0")
-        require(self, ["warmup_steps", "weight_decay", "decay_after"], lambda value: value >= 0, "at least 0")
+        require(self, ["learning_rate", "decay_factor", "eps", "clip_norm"], _is_positive, "be greater than 0")
+        require(self, ["warmup_steps", "weight_decay", "decay_after"], lambda value: value >= 0, "be at least 0")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step: a linear warm-up, a plateau and one drop (AlphaFold 2, Suppl. Sec. 1.11.3).
@@ -112,7 +112,7 @@ class PenaltyConfig(Config):
     def __post_init__(self) -> None:
         self._require_fraction("decay")
         self._require_positive("settle")
-        require(self, ["threshold", "clip_norm"], _is_positive, "greater than 0")
+        require(self, ["threshold", "clip_norm"], _is_positive, "be greater than 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class OuterConfig(Config):
     def __post_init__(self) -> None:
         self._require_positive("islands", "every")
         self._require_fraction("momentum")
-        require(self, ["learning_rate"], _is_positive, "greater than 0")
+        require(self, ["learning_rate"], _is_positive, "be greater than 0")
 
     @property
     def step_size(self) -> float:

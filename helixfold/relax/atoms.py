@@ -119,9 +119,8 @@ def _kept(pieces: Pieces, protein: Protein, atoms: Atoms) -> Bool[np.ndarray, " 
     """Not what the force field alone needs: ends of a chain where it is only broken, hydrogens of unknown residues."""
     names = np.array(atoms.names)
     start, end = pieces.starts[atoms.residue], pieces.ends[atoms.residue]
-    unknown = protein.aatype[atoms.residue] == UNKNOWN
     only_here = (np.isin(names, ("H2", "H3")) & ~start) | ((names == "OXT") & ~end)
-    return ~only_here & ~(unknown & (atoms.kind == _HYDROGEN))
+    return ~only_here & ~((protein.aatype[atoms.residue] == UNKNOWN) & (atoms.kind == _HYDROGEN))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ class RelaxOptions:
     max_seconds: float = 3600.0  # for one structure
 
     def __post_init__(self) -> None:
-        config.require(self, ["max_rounds", "max_seconds"], lambda value: value > 0, "positive")
+        config.require(self, ["max_rounds", "max_seconds"], lambda value: value > 0, "be positive")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,16 +167,14 @@ class Checkpoints:
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Private copies in CPU memory that is kept from save to save, page-locked for tensors on a GPU."""
-        on_gpu = False
         staged = {}
         for name, tensor in tensors.items():
             copy = self._staged.get(name)
             if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
                 copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             copy.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
-            on_gpu |= tensor.is_cuda
             staged[name] = copy
-        if on_gpu:
+        if any(tensor.is_cuda for tensor in tensors.values()):
             torch.cuda.current_stream(self._mesh.device).synchronize()
         self._staged = staged
         return staged

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import nn
 
-from data_pipeline.config import Config, ConfigError
 from data_pipeline.datasets.examples import ChainStore, StepExamples
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
@@ -26,6 +25,7 @@ from data_pipeline.transforms.training import ExampleConfig, training_example
 from helixfold import metrics
 from helixfold.batch import Batch
 from helixfold.confidence import plddt
+from helixfold.config import Config, require
 from helixfold.execution.slabs import Slabs
 from helixfold.labels import Labels
 from helixfold.losses.ambiguity import alternative_is_better
@@ -54,9 +54,7 @@ class EvaluationConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_positive("every", "max_residues")
-        for name in ("num_recycles", "structures"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"EvaluationConfig.{name} must not be negative, got {getattr(self, name)}")
+        require(self, ["num_recycles", "structures"], lambda value: value >= 0, "not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)

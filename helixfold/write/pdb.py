@@ -11,7 +11,6 @@ from data_pipeline import residues
 from data_pipeline.protein import Hydrogens, Protein
 
 CHAIN_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SEQRES_PER_LINE = 13
 # Remarks 6 to 99 are free text in the PDB format; their text stands in columns 12 to 79.
 _REMARK, _REMARK_WIDTH = "REMARK   6", 68
@@ -135,10 +134,7 @@ def hybrid36(number: int, width: int) -> str:
     rest = number - 10**width
     if not 0 <= rest < 2 * letters:
         raise ValueError(f"{number} does not fit {width} columns of a PDB file; write mmCIF instead")
-    value, text = first + rest % letters, ""
-    for _ in range(width):
-        value, digit = divmod(value, 36)
-        text = _DIGITS[digit] + text
+    text = np.base_repr(first + rest % letters, 36)
     return text if rest < letters else text.lower()
 
 
