@@ -79,11 +79,11 @@ class Superposition:
 def superposition(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> Superposition:
     """What lays predicted points on the true ones with the least RMSD."""
     centre, onto = (points.mean(0, dtype=np.float64) for points in (predicted, true))
-    rotation = best_rotation((true - onto).T.astype(np.float64) @ (predicted - centre))
+    rotation = _best_rotation((true - onto).T.astype(np.float64) @ (predicted - centre))
     return Superposition(rotation=rotation, shift=onto - rotation @ centre)
 
 
-def best_rotation(covariance: Float[np.ndarray, "*f 3 3"]) -> Float[np.ndarray, "*f 3 3"]:
+def _best_rotation(covariance: Float[np.ndarray, "*f 3 3"]) -> Float[np.ndarray, "*f 3 3"]:
     """What turns points about their centre onto others, by the sum of y x^T over pairs of points x and others y."""
     left, _, right = np.linalg.svd(covariance)
     # A reflection would fit better than any rotation: turn the least important axis round.
@@ -121,8 +121,7 @@ def superposed_scores(
     if not np.isfinite(predicted).all():
         return Superposed(tm_score=0.0, gdt_ts=0.0, gdt_ha=0.0, rmsd=float("nan"))
     length = length or len(true)
-    scale = max(0.5, 1.24 * np.cbrt(length - 15) - 1.8)
-    search = _Search(predicted, true, scale)
+    search = _Search(predicted, true, scale=max(0.5, 1.24 * np.cbrt(length - 15) - 1.8))
     for size in _fragment_sizes(len(true)):
         search.from_fragments(size)
     within = search.within / length
@@ -148,9 +147,8 @@ class _Search:
         self._x, self._y = (points - points.mean(0, dtype=np.float64) for points in (predicted, true))
         self._scale = scale
         self._radius = float(np.clip(scale, *_SEARCH_RADIUS))
-        n = len(true)
         # Of each pair: what sums over a set of pairs need, and what its distance is a linear function of.
-        self._products = np.einsum("n a, n b -> n a b", self._y, self._x).reshape(n, 9)
+        self._products = np.einsum("n a, n b -> n a b", self._y, self._x).reshape(-1, 9)
         self._squares = np.square(self._x).sum(1) + np.square(self._y).sum(1)
         self.tm_sum = 0.0
         self.within = np.zeros(len(_GDT_LIMITS))
@@ -194,7 +192,7 @@ class _Search:
         weights = chosen / chosen.sum(1, keepdims=True)
         x, y = weights @ self._x, weights @ self._y
         covariance = (weights @ self._products).reshape(-1, 3, 3) - y[:, :, None] * x[:, None]
-        rotation = best_rotation(covariance)
+        rotation = _best_rotation(covariance)
         shift = y - np.einsum("f a b, f b -> f a", rotation, x)
         # |R x + t - y|^2, multiplied out: a matrix product for all superpositions and pairs.
         turned_shift = np.einsum("f a b, f a -> f b", rotation, shift)

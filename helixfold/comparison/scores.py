@@ -102,8 +102,7 @@ def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
     most = np.where(there, chain.b_factors, -np.inf).max(-1)[chain.observed]
     if (most - least > 0.011).any() or least.min() < 0 or most.max() > 100 or most.max() == least.min():
         return None
-    values = np.where(there, chain.b_factors, 0).max(-1)
-    return np.where(pairing.both, values[pairing.place], np.nan)
+    return np.where(pairing.both, np.where(there, chain.b_factors, 0).max(-1)[pairing.place], np.nan)
 
 
 def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
@@ -125,9 +124,7 @@ def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
     points = np.where(has[..., None], predicted, np.nan)[exists]
     residue, _ = exists.nonzero()
     per_residue, whole = residue_lddt(_somewhere(points), true[exists], residue)
-    found = np.full(len(place), np.nan)
-    found[: len(per_residue)] = per_residue
-    return found, whole
+    return np.pad(per_residue, (0, len(place) - len(per_residue)), constant_values=np.nan), whole
 
 
 def _swapped(
@@ -151,9 +148,7 @@ def _swapped(
         residue_lddt(named[chosen], true[chosen], residue, of=asked[chosen], to=~ambiguous[chosen])[0]
         for named in (predicted, predicted[rows, ATOM14_ALTERNATIVE[aatype]])
     ]
-    better = np.zeros(len(true), bool)
-    better[: len(kept[0])] = kept[1] > kept[0]
-    return better
+    return np.pad(kept[1] > kept[0], (0, len(true) - len(kept[0])))
 
 
 def _somewhere(points: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:

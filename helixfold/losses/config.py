@@ -45,8 +45,12 @@ class LossConfig(Config):
     clash_overlap_tolerance: float = 1.5  # Angstrom by which two atoms may overlap
 
     def __post_init__(self) -> None:
-        names = [field.name for field in fields(self)]
-        require(self, names, lambda value: 0 <= value < math.inf, "be a number that is not negative")
+        require(
+            self,
+            [field.name for field in fields(self)],
+            lambda value: 0 <= value < math.inf,
+            "be a number that is not negative",
+        )
         if self.fape_clamp == 0:
             raise ConfigError("LossConfig.fape_clamp must be more than 0 Angstrom, got 0")
         if self.min_resolution > self.max_resolution:

@@ -24,5 +24,4 @@ def smooth_lddt_loss(frames: Float[Tensor, "l b r 7"], labels: Labels) -> Float[
     kept = sum(torch.sigmoid(limit - off) for limit in LDDT_LIMITS) / len(LDDT_LIMITS)
     score = (counted * kept).sum(-1) / (_COUNT_FLOOR + counted.sum(-1))
     neighboured = mask * (counted.sum(-1) > 0)
-    error = (neighboured * (1 - score)).sum(-1) / (_COUNT_FLOOR + neighboured.sum(-1))
-    return error.mean(0)
+    return ((neighboured * (1 - score)).sum(-1) / (_COUNT_FLOOR + neighboured.sum(-1))).mean(0)

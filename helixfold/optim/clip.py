@@ -52,8 +52,7 @@ def row_norms(flat: Float[Tensor, " n"], size: int) -> Float32[Tensor, " rows"]:
 
 def factor(norms: Float[Tensor, "*t"], limit: Float[Tensor, "*t"] | float) -> Float32[Tensor, "*t"]:
     """What brings a norm down to its limit, 1 below it; NaN for a norm that is not finite, so that it is noticed."""
-    ratio = torch.where(norms > limit, limit / norms, 1.0)
-    return torch.where(norms.isfinite(), ratio, torch.nan).float()
+    return torch.where(norms.isfinite(), torch.where(norms > limit, limit / norms, 1.0), torch.nan).float()
 
 
 def add_scaled(total: Float32[Tensor, " n"], gradient: Float[Tensor, " n"], scale: Float32[Tensor, ""]) -> None:

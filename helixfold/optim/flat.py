@@ -264,8 +264,10 @@ class FlatOptimizer:
     def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
         views = self._layout.views(flat[: self._layout.low], flat[self._layout.low :])
         own = {id(parameter): view for parameter, view in zip(self._parameters, views, strict=True)}
-        named = self._model.named_parameters(remove_duplicate=False)
-        return {name: own.get(id(parameter), parameter.detach()) for name, parameter in named}
+        return {
+            name: own.get(id(parameter), parameter.detach())
+            for name, parameter in self._model.named_parameters(remove_duplicate=False)
+        }
 
     def _check_views(self) -> None:
         for slot, parameter, view in zip(self._layout.slots, self._parameters, self._gradients, strict=True):

@@ -58,8 +58,7 @@ def pieces_of(protein: Protein) -> Pieces:
     unbroken = np.split(np.arange(len(chain)), np.flatnonzero(~follows) + 1)
     pieces = tuple(piece for piece in unbroken if len(piece) > 1 and has_backbone[piece].all())
 
-    unknown = protein.aatype == UNKNOWN
-    aatype = np.where(unknown, np.where(present[:, _CB], _ALANINE, _GLYCINE), protein.aatype)
+    aatype = np.where(protein.aatype == UNKNOWN, np.where(present[:, _CB], _ALANINE, _GLYCINE), protein.aatype)
     modelled = np.zeros(len(chain), bool)
     if pieces:
         modelled[np.concatenate(pieces)] = True

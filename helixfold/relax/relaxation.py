@@ -48,8 +48,7 @@ class Relaxed:
 def where(device: torch.device) -> str:
     """OpenMM's platform that `relax` tries first; OpenMM must be installed."""
     require()
-    platform = importlib.import_module("helixfold.relax.platform")
-    return str(platform.places(device)[0].name)
+    return str(importlib.import_module("helixfold.relax.platform").places(device)[0].name)
 
 
 def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.device | None = None) -> Relaxed:

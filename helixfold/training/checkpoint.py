@@ -227,8 +227,11 @@ class Checkpoints:
             except DamagedError as error:
                 damaged[step] = str(error)
                 continue
-            passed_over = [self._set_aside(other, problem) for other, problem in damaged.items()]
-            return {"step": step, "record": manifest.record, "passed_over": passed_over}
+            return {
+                "step": step,
+                "record": manifest.record,
+                "passed_over": [self._set_aside(other, problem) for other, problem in damaged.items()],
+            }
         if not damaged:
             return None
         step = max(damaged)

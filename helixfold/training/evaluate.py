@@ -165,8 +165,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _drawn(store: ChainStore, name: str, config: ExampleConfig, num_passes: int, device: torch.device) -> TrainingBatch:
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
-    drawn = training_example(*store.load(name), config, rng, num_passes)
+    drawn = training_example(*store.load(name), config, np.random.default_rng(zlib.crc32(name.encode())), num_passes)
     if not drawn.truth.all_atom_mask[:, _CA].any():
         raise InputError(f"none of the C-alpha atoms of its {len(drawn.truth.aatype)} residues were observed")
     return pack(StepExamples(step=0, part=0, examples=(drawn,), refused=()), None).on(device)
@@ -250,9 +249,8 @@ def _write_structure(
     )
     # A name that cannot be a file's: it comes from a store that others may have built.
     stem = f"chain_{zlib.crc32(scores.name.encode()):08x}" if check_name(scores.name) else scores.name
-    path = directory / f"{stem}.pdb"
     try:
-        with replacing(path) as temporary:
+        with replacing(directory / f"{stem}.pdb") as temporary:
             temporary.write_text(to_pdb(protein, remarks), encoding="ascii")
     except (OSError, ValueError) as error:
         report(f"the structure of held-out chain {printable(scores.name)} is not written: {printable(str(error))}")

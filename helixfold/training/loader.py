@@ -103,9 +103,13 @@ class PackedStep:
             Batch(**{name: shared[name] if name in shared else tensor(name, index) for name in _BATCH_FIELDS})
             for index in range(self.num_passes)
         )
-        labels = Labels(**{field.name: tensor(field.name) for field in fields(Labels)})
         return TrainingBatch(
-            step=self.step, part=self.part, passes=passes, labels=labels, names=self.names, refused=self.refused
+            step=self.step,
+            part=self.part,
+            passes=passes,
+            labels=Labels(**{field.name: tensor(field.name) for field in fields(Labels)}),
+            names=self.names,
+            refused=self.refused,
         )
 
     def _stacked(self, memory: Any, name: str, field: str) -> Any:
@@ -170,12 +174,13 @@ def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
         for name in _BATCH_FIELDS
         if index == 0 or name not in _SHARED_FIELDS
     }
-    for field in fields(GroundTruth):
-        arrays[field.name] = [getattr(example.truth, field.name) for example in examples]
-    for name in ("true_msa", "bert_mask"):
-        arrays[name] = [getattr(example.samples[last], name) for example in examples]
-    for name in _NUMBERS:
-        arrays[name] = [np.array(getattr(example, name), np.float32) for example in examples]
+    arrays |= {
+        field.name: [getattr(example.truth, field.name) for example in examples] for field in fields(GroundTruth)
+    }
+    arrays |= {
+        name: [getattr(example.samples[last], name) for example in examples] for name in ("true_msa", "bert_mask")
+    }
+    arrays |= {name: [np.array(getattr(example, name), np.float32) for example in examples] for name in _NUMBERS}
     return {
         name: [np.ascontiguousarray(array).reshape(array.shape) for array in stack] for name, stack in arrays.items()
     }
@@ -252,9 +257,6 @@ class TrainingLoader:
             multiprocessing_context="spawn" if workers else None,
             pin_memory=self.device.type == "cuda",
         )
-
-    def __len__(self) -> int:
-        return len(self._loader)
 
     def __iter__(self) -> Iterator[TrainingBatch]:
         for packed in self._loader:

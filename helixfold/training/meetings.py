@@ -46,12 +46,11 @@ class Meetings:
         self._steps += len(made)
         islands = self.islands.gather([asdict(each) for each in made])
         merged = [one_step([MadeStep.from_dict(each) for each in steps]) for steps in zip(*islands, strict=True)]
-        if not report.left_out:
-            return merged, []
-        return merged, [
+        note = (
             f"islands met: of what they moved, {report.left_out} parts were anomalous and left out; "
             f"{report.rolled_back} modules of the network are where they were"
-        ]
+        )
+        return merged, [note] if report.left_out else []
 
     def gathered(self) -> dict[str, Tensor]:
         """The state of all islands, to be saved by the first rank after a meeting; on others it is of no use."""

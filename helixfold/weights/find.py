@@ -96,9 +96,8 @@ def _load(chosen: Preset, path: Path) -> ReadyModel:
 
 
 def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:
-    settings = json.dumps(chosen.to_dict(), sort_keys=True)
-    digest = hashlib.sha256(f"{settings}\n{digest_of(network.state_dict())}".encode()).hexdigest()
-    return ReadyModel(preset=chosen, network=network, digest=digest)
+    described = f"{json.dumps(chosen.to_dict(), sort_keys=True)}\n{digest_of(network.state_dict())}"
+    return ReadyModel(preset=chosen, network=network, digest=hashlib.sha256(described.encode()).hexdigest())
 
 
 def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:

@@ -98,12 +98,6 @@ class NpzArrays(Mapping[str, np.ndarray]):
         return shape
 
 
-def read_npz(path: str | os.PathLike[str], limits: Limits = LIMITS) -> dict[str, np.ndarray]:
-    """All arrays of a parameter file, by name, in float32."""
-    with NpzArrays(path, limits) as arrays:
-        return dict(arrays)
-
-
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays as `numpy.savez` does, whole or not at all."""
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:

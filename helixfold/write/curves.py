@@ -121,12 +121,18 @@ def _raw_and_smooth(axes: Axes, points: Sequence[tuple[int, float]], color: str,
     values = np.array([value for _, value in points], float)
     values[~np.isfinite(values)] = np.nan
     window = 2 * round(len(values) * _WINDOW_SHARE / 2) + 1
-    smooth = smoothed(values, window)
     axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.6)
-    marker = "o" if len(values) == 1 else None
     name = f"{label} (mean of {window} steps)" if window > 1 else label
     if len(values):
-        axes.plot(steps, smooth, color=color, linewidth=1.6, marker=marker, markersize=3, label=name)
+        axes.plot(
+            steps,
+            smoothed(values, window),
+            color=color,
+            linewidth=1.6,
+            marker="o" if len(values) == 1 else None,
+            markersize=3,
+            label=name,
+        )
 
 
 def _points(axes: Axes, points: Sequence[tuple[int, float]], color: str, marker: str, label: str) -> None:

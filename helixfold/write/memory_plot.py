@@ -45,12 +45,9 @@ def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int,
         for curve in curves:
             if curve.dtype == dtype:
                 _draw(axes, curve, floors[dtype])
-    residues = sorted({length for curve in curves for length in curve.measured})
-    _label(panels, residues)
+    _label(panels, sorted({length for curve in curves for length in curve.measured}))
     handles = [
-        Line2D([], [], color=STYLES[name][0], marker=STYLES[name][1], label=STYLES[name][2]) for name in executors
-    ]
-    handles += [
+        *(Line2D([], [], color=STYLES[name][0], marker=STYLES[name][1], label=STYLES[name][2]) for name in executors),
         Line2D([], [], color=_GREY, marker="o", label="points: measured, lines: predicted"),
         Line2D([], [], color="black", linestyle=_DASHES, label="floor: 2 pair tensors + MSA + extra MSA"),
     ]

@@ -165,13 +165,11 @@ def _add_confidence(
     places = [unit.residue(seq_id) for unit in units for seq_id in range(1, len(unit.entity.sequence) + 1)]
 
     predicted.qa_metrics.append(_GlobalPLDDT(f"{plddt[scored].mean():.2f}"))
-    for index in np.flatnonzero(scored).tolist():
-        predicted.qa_metrics.append(_LocalPLDDT(places[index], f"{plddt[index]:.2f}"))
-    for index in np.flatnonzero(~modelled).tolist():
-        place = places[index]
-        predicted.not_modeled_residue_ranges.append(
-            modelcif.model.NotModeledResidueRange(place.asym, place.seq_id, place.seq_id)
-        )
+    predicted.qa_metrics += [_LocalPLDDT(places[i], f"{plddt[i]:.2f}") for i in np.flatnonzero(scored).tolist()]
+    predicted.not_modeled_residue_ranges += [
+        modelcif.model.NotModeledResidueRange(places[i].asym, places[i].seq_id, places[i].seq_id)
+        for i in np.flatnonzero(~modelled).tolist()
+    ]
 
 
 def _identifier(name: str) -> str:

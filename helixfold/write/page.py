@@ -35,8 +35,11 @@ def page(
         f"default-src 'none'; script-src {runs}; style-src {_digest(style)}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-    found = _environment().get_template(template)
-    return found.render(**content, policy=policy, style=Markup(style), script=Markup(script))
+    return (
+        _environment()
+        .get_template(template)
+        .render(**content, policy=policy, style=Markup(style), script=Markup(script))
+    )
 
 
 @cache

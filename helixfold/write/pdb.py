@@ -155,8 +155,7 @@ def _seqres(protein: Protein, chain: Chain) -> Iterator[str]:
     names = [residues.THREE_LETTER[aatype] for aatype in protein.aatype[chain.start : chain.stop]]
     count = hybrid36(len(names), 4)
     for line, start in enumerate(range(0, len(names), _SEQRES_PER_LINE), 1):
-        part = " ".join(names[start : start + _SEQRES_PER_LINE])
-        yield f"SEQRES {hybrid36(line, 3)} {chain.name} {count}  {part}"
+        yield f"SEQRES {hybrid36(line, 3)} {chain.name} {count}  {' '.join(names[start : start + _SEQRES_PER_LINE])}"
 
 
 def _atom_lines(protein: Protein, chain: Chain, serial: int, hydrogens: Hydrogens | None) -> Iterator[str]:

@@ -50,7 +50,6 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
     legend_columns = min(3, len(plddts))
     figure = new_figure(8.0, 3.6 + 0.22 * math.ceil(len(plddts) / legend_columns), notes)
     axes = figure.add_subplot()
-    length = max(len(values) for values in plddts.values())
 
     top = 100.0
     for band in CONFIDENCE_BANDS:
@@ -77,7 +76,13 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
             zorder=3 + 1 / (1 + rank),
             label=f"{model} (mean {np.mean(values):.1f})",
         )
-    axes.set(xlim=(1 - 0.5, length + 0.5), ylim=(0, 100), yticks=[0, 50, 70, 90, 100], xlabel="Residue", ylabel="pLDDT")
+    axes.set(
+        xlim=(1 - 0.5, max(map(len, plddts.values())) + 0.5),
+        ylim=(0, 100),
+        yticks=[0, 50, 70, 90, 100],
+        xlabel="Residue",
+        ylabel="pLDDT",
+    )
     axes.xaxis.set_major_locator(_round_numbers(10))
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=legend_columns, frameon=False, fontsize=8.5)

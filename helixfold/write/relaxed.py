@@ -33,15 +33,17 @@ def write_relaxed(directory: Path, prediction: Finished, relaxed: Relaxed) -> No
         "column holds pLDDT, 0 to 100."
     )
     notes = (*relaxation_notes(relaxed), *prediction.notes)
-    cif = to_mmcif(
-        relaxed.protein,
-        name=directory.resolve().name,
-        model=prediction.name,
-        notes=("Relaxed with Amber99sb by OpenMM.", *notes),
-        plddt=prediction.plddt,
-        hydrogens=relaxed.hydrogens,
+    write_file(
+        directory / f"relaxed_{prediction.name}.cif",
+        to_mmcif(
+            relaxed.protein,
+            name=directory.resolve().name,
+            model=prediction.name,
+            notes=("Relaxed with Amber99sb by OpenMM.", *notes),
+            plddt=prediction.plddt,
+            hydrogens=relaxed.hydrogens,
+        ),
     )
-    write_file(directory / f"relaxed_{prediction.name}.cif", cif)
     write_file(
         directory / f"relaxed_{prediction.name}.pdb", to_pdb(relaxed.protein, [origin, *notes], relaxed.hydrogens)
     )

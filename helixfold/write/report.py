@@ -66,8 +66,7 @@ def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
     The viewer takes 0.2 MB, a structure about 0.2 kB a residue, a PAE what `report_maps` says: with five models
     some 0.7 MB for 200 residues, 2 MB for 500, 16 MB for 2,000. Raises `InputError` for files that are damaged.
     """
-    target = read_target(directory, order)
-    write_file(directory / REPORT_FILE, _page(target))
+    write_file(directory / REPORT_FILE, _page(read_target(directory, order)))
 
 
 def _page(target: TargetFiles) -> str:
@@ -147,8 +146,9 @@ def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
     ]
     for prediction, model in zip(target.predictions, models, strict=True):
         if prediction.distances is not None and not blobs.full:
-            maps = distance_maps(prediction.distances, len(target.sequence))
-            model["maps"] += [_packed(found, blobs) for found in maps]
+            model["maps"] += [
+                _packed(found, blobs) for found in distance_maps(prediction.distances, len(target.sequence))
+            ]
     return models
 
 

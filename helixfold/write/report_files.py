@@ -150,15 +150,15 @@ def _chain(record: Record) -> Part:
 
 
 def _domain(record: Record) -> Part:
-    ranges = []
-    for ends in record.items("ranges"):
-        if not (isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends)):
-            raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
-        ranges.append((ends[0], ends[1]))
+    ranges = record.items("ranges")
+    if not all(
+        isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends) for ends in ranges
+    ):
+        raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
     pae = record.optional("mean_pae")
     return Part(
         name=record.text("name"),
-        ranges=tuple(ranges),
+        ranges=tuple((first, last) for first, last in ranges),
         residues=record.whole("residues"),
         mean_plddt=record.number("mean_plddt"),
         measures=() if pae is None else (("mean PAE", pae),),

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.errors import InputError
-from helixfold.metrics import best_rotation
 from helixfold.write.page import packed
 
 # Above this a browser has too much to draw, and the page names the file instead.
@@ -60,7 +59,10 @@ class Placing:
             turn[2] *= np.sign(np.linalg.det(turn))
             self.first = (atoms - centre) @ turn.T
         else:
-            turn = best_rotation((self.first * self.weights[:, None]).T @ (atoms - centre))
+            correlation = (self.first * self.weights[:, None]).T @ (atoms - centre)
+            left, _, right = np.linalg.svd(correlation)
+            mirrored = np.diag([1.0, 1.0, np.sign(np.linalg.det(left @ right))])
+            turn = left @ mirrored @ right
         return turn, -turn @ centre
 
 

@@ -39,8 +39,10 @@ def write_prediction(directory: Path, prediction: Prediction, depth: Depth | Non
     # A ranking made before this prediction no longer says that the target is finished.
     (directory / RANKING_FILE).unlink(missing_ok=True)
     model, protein, notes = prediction.model, prediction.protein, prediction.notes
-    cif = to_mmcif(protein, name=directory.resolve().name, model=model, notes=notes, plddt=prediction.plddt)
-    write_file(directory / f"unrelaxed_{model}.cif", cif)
+    write_file(
+        directory / f"unrelaxed_{model}.cif",
+        to_mmcif(protein, name=directory.resolve().name, model=model, notes=notes, plddt=prediction.plddt),
+    )
     write_file(directory / f"confidence_{model}.json", to_json(confidence_content(prediction, depth)))
     if prediction.pae is not None:
         write_file(directory / f"pae_{model}.json", _pae_json(prediction, prediction.pae))
