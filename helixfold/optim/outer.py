@@ -122,8 +122,9 @@ class OuterOptimizer:
         config, rows = self._config, gradient.view(-1, LINE)
         momentum = self._momentum.view(-1, LINE)
         momentum.copy_(torch.where(is_moving, config.momentum * momentum + rows, momentum))
-        step = torch.where(is_moving, rows + config.momentum * momentum, 0.0)
-        self._anchor.view(-1, LINE).sub_(step, alpha=config.step_size)
+        self._anchor.view(-1, LINE).sub_(
+            torch.where(is_moving, rows + config.momentum * momentum, 0.0), alpha=config.step_size
+        )
         self._master.copy_(self._anchor)
         self._average.lerp_(self._anchor, 1 - self._optimizer.config.ema_decay**config.every)
         self._optimizer.restored()

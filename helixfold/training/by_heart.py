@@ -114,8 +114,7 @@ class ByHeart:
             notes=(NOTE,),
         )
         turn = metrics.superposition(*self._observed(made.protein))
-        protein = replace(made.protein, atom_positions=turn.apply(made.protein.atom_positions))
-        return replace(made, protein=protein)
+        return replace(made, protein=replace(made.protein, atom_positions=turn.apply(made.protein.atom_positions)))
 
     @property
     def truth_distances(self) -> Float[np.ndarray, "r r"]:
