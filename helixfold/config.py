@@ -1,12 +1,22 @@
 """What a model is made of: frozen, validated settings that travel with every checkpoint."""
 
 import typing
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from data_pipeline.config import Config, ConfigError
 
 __all__ = ["Config", "ConfigError"]
+
+
+def require(settings: object, names: Iterable[str], is_right: Callable[[Any], bool], what: str) -> None:
+    """Raise `ConfigError` for the first setting of these names that is given and not right: it must `what`."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not is_right(value):
+            raise ConfigError(f"{type(settings).__name__}.{name} must {what}, got {value}")
+
 
 OuterProductPosition = Literal["middle", "first", "end"]
 
@@ -75,8 +85,9 @@ class StructureConfig(Config):
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        self._require_positive("layers", "c", "heads", "c_scalar", "query_points", "value_points", "c_angles")
-        self._require_positive("angle_blocks")
+        self._require_positive(
+            "layers", "c", "heads", "c_scalar", "query_points", "value_points", "c_angles", "angle_blocks"
+        )
         self._require_fraction("dropout")
 
 

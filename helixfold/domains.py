@@ -34,8 +34,8 @@ class Domain:
     @property
     def stretches(self) -> list[tuple[int, int]]:
         """Indices of the first and the last residue of each part that is continuous in the chain."""
-        breaks = np.flatnonzero(np.diff(self.residues) > 1) + 1
-        return [(int(part[0]), int(part[-1])) for part in np.split(self.residues, breaks)]
+        parts = np.split(self.residues, np.flatnonzero(np.diff(self.residues) > 1) + 1)
+        return [(int(part[0]), int(part[-1])) for part in parts]
 
 
 def find_domains(pae: Float[np.ndarray, "r r"], plddt: Float[np.ndarray, " r"]) -> tuple[Domain, ...]:
@@ -48,9 +48,7 @@ def find_domains(pae: Float[np.ndarray, "r r"], plddt: Float[np.ndarray, " r"]) 
     labels = np.full(len(plddt), _NONE)
     if len(rigid) >= _LEAST_DOMAIN:
         labels[rigid] = _clusters(pae, rigid)
-    labels = _without_small(labels)
-    labels = _without_specks(labels)
-    labels = _with_gaps_filled(labels)
+    labels = _with_gaps_filled(_without_specks(_without_small(labels)))
     labels = _without_small(labels)
     found = [np.flatnonzero(labels == label) for label in np.unique(labels) if label != _NONE]
     return tuple(Domain(residues=residues) for residues in sorted(found, key=lambda residues: int(residues[0])))
@@ -86,14 +84,12 @@ def _clusters(pae: Float[np.ndarray, "r r"], residues: Int[np.ndarray, " n"]) ->
     if len(errors) == 1:
         return np.zeros(len(residues), np.int64)
     joined = linkage(squareform(errors.astype(np.float64), checks=False), "average")
-    labels: np.ndarray = fcluster(joined, np.nextafter(JOINED_BELOW, 0), "distance")
-    return np.repeat(labels.astype(np.int64), sizes)
+    return np.repeat(fcluster(joined, np.nextafter(JOINED_BELOW, 0), "distance").astype(np.int64), sizes)
 
 
 def _without_small(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
     names, counts = np.unique(labels, return_counts=True)
-    small: np.ndarray = np.where(np.isin(labels, names[counts < _LEAST_DOMAIN]), _NONE, labels)
-    return small
+    return np.where(np.isin(labels, names[counts < _LEAST_DOMAIN]), _NONE, labels)
 
 
 def _without_specks(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
@@ -107,14 +103,11 @@ def _without_specks(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
 def _with_gaps_filled(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
     """Loops that are less well placed than the domain from which they come and to which they return belong to it."""
     filled = labels.copy()
-    for (before, *_), (own, start, stop), (after, *_) in zip(*_shifted(_stretches(labels)), strict=False):
+    runs = _stretches(labels)
+    for (before, *_), (own, start, stop), (after, *_) in zip(runs, runs[1:], runs[2:], strict=False):
         if own == _NONE and before == after and stop - start <= _LONGEST_GAP:
             filled[start:stop] = before
     return filled
-
-
-def _shifted(stretches: list[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
-    return [stretches[first:] for first in range(3)]
 
 
 def _stretches(labels: np.ndarray) -> list[tuple[int, int, int]]:

@@ -154,8 +154,9 @@ def fold(
 
     def draw(cycle: int) -> list[Batch]:
         with stages.stage(f"{name}: sampling"):
-            draws = range(options.num_ensemble)
-            return [_draw(features, preset, [options.seed, cycle, index], device) for index in draws]
+            return [
+                _draw(features, preset, [options.seed, cycle, index], device) for index in range(options.num_ensemble)
+            ]
 
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
         with stages.stage(f"{name}: network"):

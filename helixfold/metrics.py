@@ -3,7 +3,6 @@
 Points are in Angstrom. Give what is observed in both structures, in the order of the chain.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,18 +73,22 @@ class Superposition:
 
     def apply(self, points: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
         """Any points, such as all atoms of which some were superposed."""
-        moved: np.ndarray = points @ self.rotation.T + self.shift
-        return moved.astype(points.dtype)
+        return (points @ self.rotation.T + self.shift).astype(points.dtype)
 
 
 def superposition(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> Superposition:
     """What lays predicted points on the true ones with the least RMSD."""
     centre, onto = (points.mean(0, dtype=np.float64) for points in (predicted, true))
-    left, _, right = np.linalg.svd((true - onto).T.astype(np.float64) @ (predicted - centre))
-    # A reflection would fit better than any rotation: turn the least important axis round.
-    left[:, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))
-    rotation = left @ right
+    rotation = _best_rotation((true - onto).T.astype(np.float64) @ (predicted - centre))
     return Superposition(rotation=rotation, shift=onto - rotation @ centre)
+
+
+def _best_rotation(covariance: Float[np.ndarray, "*f 3 3"]) -> Float[np.ndarray, "*f 3 3"]:
+    """What turns points about their centre onto others, by the sum of y x^T over pairs of points x and others y."""
+    left, _, right = np.linalg.svd(covariance)
+    # A reflection would fit better than any rotation: turn the least important axis round.
+    left[..., 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[..., None]
+    return left @ right
 
 
 def distance_difference(
@@ -95,8 +98,7 @@ def distance_difference(
     predicted_distances, true_distances = (
         np.sqrt(np.square(points[:, None] - points[None]).sum(-1)) for points in (predicted, true)
     )
-    difference: np.ndarray = predicted_distances - true_distances
-    return difference
+    return predicted_distances - true_distances
 
 
 def rmsd(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> float:
@@ -119,8 +121,7 @@ def superposed_scores(
     if not np.isfinite(predicted).all():
         return Superposed(tm_score=0.0, gdt_ts=0.0, gdt_ha=0.0, rmsd=float("nan"))
     length = length or len(true)
-    scale = max(0.5, 1.24 * np.cbrt(length - 15) - 1.8)
-    search = _Search(predicted, true, scale)
+    search = _Search(predicted, true, scale=max(0.5, 1.24 * np.cbrt(length - 15) - 1.8))
     for size in _fragment_sizes(len(true)):
         search.from_fragments(size)
     within = search.within / length
@@ -132,14 +133,10 @@ def superposed_scores(
     )
 
 
-def _fragment_sizes(length: int) -> Iterator[int]:
+def _fragment_sizes(length: int) -> list[int]:
     least = min(_LEAST_FRAGMENT, length)
-    for halvings in range(5):
-        size = length >> halvings
-        if size <= least:
-            break
-        yield size
-    yield least
+    halves = [length >> halvings for halvings in range(5)]
+    return [*(size for size in halves if size > least), least]
 
 
 class _Search:
@@ -150,9 +147,8 @@ class _Search:
         self._x, self._y = (points - points.mean(0, dtype=np.float64) for points in (predicted, true))
         self._scale = scale
         self._radius = float(np.clip(scale, *_SEARCH_RADIUS))
-        n = len(true)
         # Of each pair: what sums over a set of pairs need, and what its distance is a linear function of.
-        self._products = np.einsum("n a, n b -> n a b", self._y, self._x).reshape(n, 9)
+        self._products = np.einsum("n a, n b -> n a b", self._y, self._x).reshape(-1, 9)
         self._squares = np.square(self._x).sum(1) + np.square(self._y).sum(1)
         self.tm_sum = 0.0
         self.within = np.zeros(len(_GDT_LIMITS))
@@ -189,18 +185,14 @@ class _Search:
         """Squared distances of all pairs when the chosen ones are superposed; scores are kept if they are the best."""
         squared = self._distances(chosen)
         self.tm_sum = max(self.tm_sum, float((1 / (1 + squared / self._scale**2)).sum(1).max()))
-        for index, limit in enumerate(_GDT_LIMITS):
-            self.within[index] = max(self.within[index], (squared <= limit**2).sum(1).max())
+        self.within = np.maximum(self.within, [(squared <= limit**2).sum(1).max() for limit in _GDT_LIMITS])
         return squared
 
     def _distances(self, chosen: Bool[np.ndarray, "f n"]) -> Float64[np.ndarray, "f n"]:
         weights = chosen / chosen.sum(1, keepdims=True)
         x, y = weights @ self._x, weights @ self._y
         covariance = (weights @ self._products).reshape(-1, 3, 3) - y[:, :, None] * x[:, None]
-        left, _, right = np.linalg.svd(covariance)
-        # A reflection would fit better than any rotation: turn the least important axis round.
-        left[:, :, 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[:, None]
-        rotation = left @ right
+        rotation = _best_rotation(covariance)
         shift = y - np.einsum("f a b, f b -> f a", rotation, x)
         # |R x + t - y|^2, multiplied out: a matrix product for all superpositions and pairs.
         turned_shift = np.einsum("f a b, f a -> f b", rotation, shift)

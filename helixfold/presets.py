@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from data_pipeline.config import Config, ConfigError
@@ -13,6 +14,15 @@ from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureCon
 # AlphaFold 2, Suppl. Table 5: clusters per sample. Template rows come on top of the clusters, so that models
 # with templates draw that many fewer and every MSA has 512 rows.
 MSA_ROWS = 512
+# Of DeepMind's models: whether they read templates, and how many extra rows they draw. Those named `_ptm` are alike and
+# have the head for aligned errors.
+_MONOMERS = {
+    "model_1": (True, 5120),
+    "model_2": (True, 1024),
+    "model_3": (False, 5120),
+    "model_4": (False, 5120),
+    "model_5": (False, 1024),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,54 +46,15 @@ class Preset(Config):
         return {name: value for name, value in self.to_dict().items() if name != "model"}
 
 
-def _alphafold(name: str, *, templates: bool, extra_rows: int, aligned_error: bool) -> Preset:
+def _alphafold(name: str) -> Preset:
+    templates, extra_rows = _MONOMERS[name.removesuffix("_ptm")]
     template = TemplateConfig() if templates else None
     slots = template.max_templates if template else 0
     return Preset(
         name=name,
-        model=ModelConfig(template=template, heads=HeadsConfig(aligned_error=aligned_error)),
+        model=ModelConfig(template=template, heads=HeadsConfig(aligned_error=name.endswith("_ptm"))),
         sampling=SamplingConfig(max_msa_clusters=MSA_ROWS - slots, max_extra_msa=extra_rows, max_templates=slots),
     )
-
-
-def model_1() -> Preset:
-    return _alphafold("model_1", templates=True, extra_rows=5120, aligned_error=False)
-
-
-def model_2() -> Preset:
-    return _alphafold("model_2", templates=True, extra_rows=1024, aligned_error=False)
-
-
-def model_3() -> Preset:
-    return _alphafold("model_3", templates=False, extra_rows=5120, aligned_error=False)
-
-
-def model_4() -> Preset:
-    return _alphafold("model_4", templates=False, extra_rows=5120, aligned_error=False)
-
-
-def model_5() -> Preset:
-    return _alphafold("model_5", templates=False, extra_rows=1024, aligned_error=False)
-
-
-def model_1_ptm() -> Preset:
-    return _alphafold("model_1_ptm", templates=True, extra_rows=5120, aligned_error=True)
-
-
-def model_2_ptm() -> Preset:
-    return _alphafold("model_2_ptm", templates=True, extra_rows=1024, aligned_error=True)
-
-
-def model_3_ptm() -> Preset:
-    return _alphafold("model_3_ptm", templates=False, extra_rows=5120, aligned_error=True)
-
-
-def model_4_ptm() -> Preset:
-    return _alphafold("model_4_ptm", templates=False, extra_rows=5120, aligned_error=True)
-
-
-def model_5_ptm() -> Preset:
-    return _alphafold("model_5_ptm", templates=False, extra_rows=1024, aligned_error=True)
 
 
 def tiny() -> Preset:
@@ -138,13 +109,10 @@ def small() -> Preset:
 
 
 PRESETS: dict[str, Callable[[], Preset]] = {
-    function.__name__: function
-    for function in (
-        model_1, model_2, model_3, model_4, model_5,
-        model_1_ptm, model_2_ptm, model_3_ptm, model_4_ptm, model_5_ptm,
-        small, tiny,
-    )
-}  # fmt: skip
+    **{name: partial(_alphafold, name) for name in (*_MONOMERS, *(f"{name}_ptm" for name in _MONOMERS))},
+    "small": small,
+    "tiny": tiny,
+}
 
 
 def preset(name: str) -> Preset:

@@ -27,14 +27,13 @@ def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFi
     `path` is an output directory of targets, one target's directory, a directory of structure files, or one file.
     """
     if not path.is_dir():
-        return [StructureFile(name=_stem(path), path=path)] if _is_file(path) else []
-    found = _ranked(path, all_ranks=all_ranks)
-    if not found:
-        for inside in sorted(path.iterdir()):
-            if inside.is_dir():
-                found += _ranked(inside, all_ranks=all_ranks)
-    if not found:
-        found = _plain(path, all_ranks=all_ranks)
+        return [_named_file(path)]
+    targets = sorted(inside for inside in path.iterdir() if inside.is_dir())
+    found = (
+        _ranked(path, all_ranks=all_ranks)
+        or [each for target in targets for each in _ranked(target, all_ranks=all_ranks)]
+        or _plain(path, all_ranks=all_ranks)
+    )
     if not found:
         raise InputError.at(
             path, f"it has no predictions: neither <target>/ranked_0.pdb nor files that end in {', '.join(SUFFIXES)}"
@@ -45,7 +44,7 @@ def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFi
 def find_references(path: Path) -> list[StructureFile]:
     """Every structure file of a directory, or the one that is named; sorted by name."""
     if not path.is_dir():
-        return [StructureFile(name=_stem(path), path=path)] if _is_file(path) else []
+        return [_named_file(path)]
     found = [
         StructureFile(name=_stem(each), path=each)
         for each in sorted(path.iterdir())
@@ -87,15 +86,12 @@ def _plain(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
     return [StructureFile(name=name, path=path, rank=rank) for (name, rank), path in found.items()]
 
 
-def _is_file(path: Path) -> bool:
+def _named_file(path: Path) -> StructureFile:
     if not path.is_file():
         raise InputError.at(path, "there is no such file or directory")
-    return True
+    return StructureFile(name=_stem(path), path=path)
 
 
 def _stem(path: Path) -> str:
-    name = path.name
-    for suffix in sorted(SUFFIXES, key=len, reverse=True):
-        if name.lower().endswith(suffix):
-            return name[: -len(suffix)]
-    return name
+    suffix = max((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), key=len, default="")
+    return path.name[: len(path.name) - len(suffix)]

@@ -29,8 +29,7 @@ class Pairing:
     @property
     def both(self) -> Bool[np.ndarray, " r"]:
         """Residues of the reference whose C-alpha both have: those that are compared."""
-        there = self.predicted.atom_mask[self.place, _CA] > 0
-        return self.observed & (self.place >= 0) & there
+        return self.observed & (self.place >= 0) & (self.predicted.atom_mask[self.place, _CA] > 0)
 
     @property
     def observed(self) -> Bool[np.ndarray, " r"]:

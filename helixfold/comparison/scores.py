@@ -6,13 +6,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from data_pipeline.features.ground_truth import ATOM14_ALTERNATIVE, ATOM14_IS_AMBIGUOUS
-from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM_ORDER
+from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from helixfold.comparison.residues import Pairing
 from helixfold.metrics import residue_lddt, superposed_scores
 
 _CA = ATOM_ORDER["CA"]
 # What the prediction lacks is as far away as this, times its number: no distance to it is kept.
 _AWAY = 1e5  # Angstrom
+# The atoms that a predicted residue's type has, all where it is unknown: a mutated side chain is compared as far as
+# both go.
+_POSSIBLE = (ATOM37_MASK > 0) | (np.arange(len(ATOM37_MASK)) == UNKNOWN)[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +102,7 @@ def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
     most = np.where(there, chain.b_factors, -np.inf).max(-1)[chain.observed]
     if (most - least > 0.011).any() or least.min() < 0 or most.max() > 100 or most.max() == least.min():
         return None
-    values = np.where(there, chain.b_factors, 0).max(-1)
-    return np.where(pairing.both, values[pairing.place], np.nan)
+    return np.where(pairing.both, np.where(there, chain.b_factors, 0).max(-1)[pairing.place], np.nan)
 
 
 def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
@@ -112,7 +114,7 @@ def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
     rows = np.arange(len(place))[:, None]
     slots = ATOM14_TO_ATOM37[reference.aatype]
     exists = (reference.atom_mask[rows, slots] * ATOM14_MASK[reference.aatype]) > 0
-    exists &= (place < 0)[:, None] | (_possible(pairing)[rows, slots] > 0)
+    exists &= (place < 0)[:, None] | _POSSIBLE[pairing.predicted.aatype[place]][rows, slots]
     true = reference.atom_positions[rows, slots]
     has = (pairing.predicted.atom_mask[place][rows, slots] > 0) & (place >= 0)[:, None]
     predicted = np.where(has[..., None], pairing.predicted.atom_positions[place][rows, slots], 0)
@@ -122,18 +124,7 @@ def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
     points = np.where(has[..., None], predicted, np.nan)[exists]
     residue, _ = exists.nonzero()
     per_residue, whole = residue_lddt(_somewhere(points), true[exists], residue)
-    found = np.full(len(place), np.nan)
-    found[: len(per_residue)] = per_residue
-    return found, whole
-
-
-def _possible(pairing: Pairing) -> Float[np.ndarray, "r 37"]:
-    """The atoms that the predicted residue's type has: a mutated side chain is compared as far as both go."""
-    from_type = np.zeros((21, 37), np.float32)
-    rows = np.arange(21)[:, None]
-    np.maximum.at(from_type, (np.broadcast_to(rows, (21, 14)), ATOM14_TO_ATOM37), ATOM14_MASK)
-    from_type[20] = 1
-    return from_type[pairing.predicted.aatype[pairing.place]]
+    return np.pad(per_residue, (0, len(place) - len(per_residue)), constant_values=np.nan), whole
 
 
 def _swapped(
@@ -157,9 +148,7 @@ def _swapped(
         residue_lddt(named[chosen], true[chosen], residue, of=asked[chosen], to=~ambiguous[chosen])[0]
         for named in (predicted, predicted[rows, ATOM14_ALTERNATIVE[aatype]])
     ]
-    better = np.zeros(len(true), bool)
-    better[: len(kept[0])] = kept[1] > kept[0]
-    return better
+    return np.pad(kept[1] > kept[0], (0, len(true) - len(kept[0])))
 
 
 def _somewhere(points: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:

@@ -1,6 +1,7 @@
 """From frames and torsions to atoms, and between the two atom layouts (14 per residue type, 37 for all)."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from einops import rearrange
@@ -26,9 +27,7 @@ def rigid_groups_from_torsions(aatype: Int[Tensor, "b r"], backbone: Rigid, sin_
     local = Rigid(rotation=default[..., :3, :3] @ turn, translation=default[..., :3, 3])
 
     # chi1's frame hangs on the backbone; each further chi's on the one before it.
-    chis = [local[..., 4]]
-    for group in (5, 6, 7):
-        chis.append(chis[-1].compose(local[..., group]))
+    chis = list(accumulate((local[..., group] for group in (4, 5, 6, 7)), Rigid.compose))
     to_backbone = Rigid(
         rotation=torch.cat([local.rotation[..., :5, :, :], *(c.rotation[..., None, :, :] for c in chis[1:])], -3),
         translation=torch.cat([local.translation[..., :5, :], *(c.translation[..., None, :] for c in chis[1:])], -2),

@@ -1,5 +1,7 @@
 """A chain's backbone from its torsion angles alone."""
 
+from itertools import accumulate
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -21,9 +23,9 @@ def backbone_from_torsions(aatype: Int[Tensor, "b r"], phi: Float[Tensor, "b r"]
     """
     atoms = per_residue("ATOM14_RIGID_GROUP_POSITIONS", aatype, phi.dtype)
     step = _to_next(atoms, phi, psi, aatype)
-    chain = [Rigid(rotation=torch.eye(3).to(phi).expand(len(phi), 3, 3), translation=atoms.new_zeros(len(phi), 3))]
-    for residue in range(aatype.shape[1] - 1):
-        chain.append(chain[-1].compose(step[:, residue]))
+    first = Rigid(rotation=torch.eye(3).to(phi).expand(len(phi), 3, 3), translation=atoms.new_zeros(len(phi), 3))
+    steps = (step[:, residue] for residue in range(aatype.shape[1] - 1))
+    chain = list(accumulate(steps, Rigid.compose, initial=first))
     return Rigid(
         rotation=torch.stack([each.rotation for each in chain], 1),
         translation=torch.stack([each.translation for each in chain], 1),

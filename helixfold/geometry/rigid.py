@@ -83,8 +83,7 @@ def rigid_from_three_points(
     x_axis = _unit(origin - negative_x)
     in_plane = xy_plane - origin
     y_axis = _unit(in_plane - x_axis * (in_plane * x_axis).sum(-1, keepdim=True))
-    z_axis = torch.linalg.cross(x_axis, y_axis)
-    return Rigid(rotation=torch.stack([x_axis, y_axis, z_axis], -1), translation=origin)
+    return Rigid(rotation=torch.stack([x_axis, y_axis, torch.linalg.cross(x_axis, y_axis)], -1), translation=origin)
 
 
 def _unit(vector: Tensor) -> Tensor:

@@ -41,10 +41,9 @@ def rigid_groups_from_atom37(
     observed = mask.gather(-1, atoms).unflatten(-1, (8, 3)).amin(-1)
     frames = rigid_from_three_points(*points.unbind(-2))
     rotation = frames.rotation * tables.mirror[:, None]
-    half_turn = tables.half_turn[aatype]
     return RigidGroups(
         frames=Rigid(rotation=rotation, translation=frames.translation),
-        alternative=Rigid(rotation=rotation * half_turn[..., None, :], translation=frames.translation),
+        alternative=Rigid(rotation=rotation * tables.half_turn[aatype][..., None, :], translation=frames.translation),
         mask=observed * tables.exists[aatype],
     )
 

@@ -19,7 +19,7 @@ from helixfold.losses.cross_entropy import cross_entropy
 _CA = ATOM_ORDER["CA"]
 _COUNT_FLOOR = 1e-8  # DeepMind's program
 _LDDT_CUTOFF = 15.0  # Angstrom, in the true structure
-_LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom that a distance may be off
+LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom that a distance may be off
 _LDDT_FLOOR = 1e-10  # DeepMind's program: a residue without neighbours has an lDDT of 1
 
 
@@ -28,12 +28,19 @@ def lddt_ca(
     points: Float[Tensor, "b r 3"], true_points: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, "b r"]:
     """lDDT of each residue's C-alpha, 0 to 1 (Suppl. Alg. 29 line 5), without the checks of the stereochemistry."""
-    true_distances = _distances(true_points)
-    off = (true_distances - _distances(points)).abs()
-    counted = (true_distances < _LDDT_CUTOFF) * rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
-    counted = counted * (1 - torch.eye(mask.shape[1], dtype=mask.dtype, device=mask.device))
-    kept = sum((off < limit).to(mask.dtype) for limit in _LDDT_LIMITS) / len(_LDDT_LIMITS)
+    off, counted = off_and_counted(points, true_points, mask)
+    kept = sum((off < limit).to(mask.dtype) for limit in LDDT_LIMITS) / len(LDDT_LIMITS)
     return (_LDDT_FLOOR + (counted * kept).sum(-1)) / (_LDDT_FLOOR + counted.sum(-1))
+
+
+def off_and_counted(
+    points: Float[Tensor, "*l b r 3"], true_points: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
+) -> tuple[Float[Tensor, "*l b r r"], Float[Tensor, "b r r"]]:
+    """How far the distance of every pair of residues is off, and 1 for those pairs that lDDT counts."""
+    true_distances = _distances(true_points)
+    off = (_distances(points) - true_distances).abs()
+    counted = (true_distances < _LDDT_CUTOFF) * rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
+    return off, counted * (1 - torch.eye(mask.shape[1], dtype=mask.dtype, device=mask.device))
 
 
 def lddt_loss(
@@ -81,5 +88,6 @@ def _seen_by_each_other(frames: Rigid) -> Float[Tensor, "b i j 3"]:
     return frames[..., None].invert_apply(rearrange(origins, "b j x -> b 1 j x").expand(-1, origins.shape[1], -1, -1))
 
 
-def _distances(points: Float[Tensor, "b r 3"]) -> Float[Tensor, "b r r"]:
+def _distances(points: Float[Tensor, "*l b r 3"]) -> Float[Tensor, "*l b r r"]:
+    # Squares by matrix products would cost the digits that 0.5 Angstrom at 1,000 need.
     return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")

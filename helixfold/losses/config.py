@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, fields
 
-from helixfold.config import Config, ConfigError
+from helixfold.config import Config, ConfigError, require
 
 TERMS = (
     "backbone_fape",
@@ -45,10 +45,12 @@ class LossConfig(Config):
     clash_overlap_tolerance: float = 1.5  # Angstrom by which two atoms may overlap
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"LossConfig.{field.name} must be a number that is not negative, got {value}")
+        require(
+            self,
+            [field.name for field in fields(self)],
+            lambda value: 0 <= value < math.inf,
+            "be a number that is not negative",
+        )
         if self.fape_clamp == 0:
             raise ConfigError("LossConfig.fape_clamp must be more than 0 Angstrom, got 0")
         if self.min_resolution > self.max_resolution:

@@ -49,50 +49,47 @@ def frame_aligned_point_error(
     origins = true_turn @ truth.frames.translation[..., None] - turn @ found.frames.translation[..., None]
     views = rearrange(torch.cat([turn, -true_turn, origins], -1), "... f x c -> ... x f c")
     seen = torch.cat([found.points, truth.points, torch.ones_like(found.points[..., :1])], -1)
-    counted = _Counted(
-        frames=frames_mask.flatten(0, -2),
-        points=points_mask.flatten(0, -2),
-        clamp=clamp.flatten().to(points_mask.dtype),
+    total: Tensor = _SummedErrors.apply(
+        views.flatten(0, -4),
+        seen.flatten(0, -3),
+        frames_mask.flatten(0, -2),
+        points_mask.flatten(0, -2),
+        clamp.flatten().to(points_mask.dtype),
     )
-    total: Tensor = _SummedErrors.apply(views.flatten(0, -4), seen.flatten(0, -3), counted)
     return total.view(clamp.shape) / UNIT / (_FLOOR + frames_mask.sum(-1) * points_mask.sum(-1))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Counted:
-    """Which frames and points count in each sample, and up to what error."""
-
-    frames: Float[Tensor, "n f"]
-    points: Float[Tensor, "n p"]
-    clamp: Float[Tensor, " n"]
-
-
 class _SummedErrors(torch.autograd.Function):
-    """Errors summed over all pairs of frames and points, a block of frames at a time, with their gradient.
+    """Errors up to `clamp` summed over all pairs of frames and points that count, by blocks, with their gradient.
 
     All pairs of 256 residues take 66 MB for each step of the calculation that torch would keep until the backward
     pass. Here they never exist at once, and on a CPU a block stays in its cache.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, views: Float[Tensor, "n 3 f 7"], seen: Float[Tensor, "n p 7"], counted: _Counted
+    def forward(  # noqa: PLR0917  # autograd functions are called with positions
+        ctx: Any,
+        views: Float[Tensor, "n 3 f 7"],
+        seen: Float[Tensor, "n p 7"],
+        frames_mask: Float[Tensor, "n f"],
+        points_mask: Float[Tensor, "n p"],
+        clamp: Float[Tensor, " n"],
     ) -> Float[Tensor, " n"]:
         views_grad, seen_grad = torch.zeros_like(views), torch.zeros_like(seen)
-        total = torch.zeros_like(counted.clamp)
-        clamp = counted.clamp[:, None, None]
-        points = _counting(counted.points)
-        points_mask, seen = counted.points[:, points], seen[:, points]
+        total = torch.zeros_like(clamp)
+        clamp = clamp[:, None, None]
+        points = _counting(points_mask)
+        points_mask, seen = points_mask[:, points], seen[:, points]
         pull_on_seen = torch.zeros_like(seen)
         block_size = _CPU_BLOCK if seen.device.type == "cpu" else _LARGE_BLOCK
-        for frames in _counting(counted.frames).split(max(1, block_size // max(1, 3 * points_mask.numel()))):
-            block, frames_mask = views[:, :, frames], counted.frames[:, frames]
+        for frames in _counting(frames_mask).split(max(1, block_size // max(1, 3 * points_mask.numel()))):
+            block, block_mask = views[:, :, frames], frames_mask[:, frames]
             seeing = rearrange(block, "n x f c -> n (x f) c")
             difference = rearrange(seeing @ seen.mT, "n (x f) p -> n x f p", x=3)
             error = difference.square().sum(1).add_(_FLOOR).sqrt_()
-            total += ((torch.minimum(error, clamp) @ points_mask[..., None])[..., 0] * frames_mask).sum(-1)
+            total += ((torch.minimum(error, clamp) @ points_mask[..., None])[..., 0] * block_mask).sum(-1)
             if any(ctx.needs_input_grad):
-                weight = frames_mask[..., None] * points_mask[:, None]
+                weight = block_mask[..., None] * points_mask[:, None]
                 pull = (weight / error).masked_fill_(error >= clamp, 0)
                 force = rearrange(difference.mul_(pull[:, None]), "n x f p -> n (x f) p")
                 views_grad[:, :, frames] = rearrange(force @ seen, "n (x f) c -> n x f c", x=3)
@@ -103,9 +100,9 @@ class _SummedErrors(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Float[Tensor, " n"]) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Float[Tensor, " n"]) -> tuple[Tensor | None, ...]:
         views_grad, seen_grad = ctx.saved_tensors
-        return views_grad * grad[:, None, None, None], seen_grad * grad[:, None, None], None
+        return views_grad * grad[:, None, None, None], seen_grad * grad[:, None, None], None, None, None
 
 
 def _counting(mask: Float[Tensor, "n k"]) -> Int[Tensor, " kept"]:
@@ -121,12 +118,11 @@ def backbone_fape(
 ) -> Float[Tensor, " b"]:
     """C-alphas as seen from backbone frames (b r), the mean over iterations (Suppl. Alg. 20 line 17)."""
     frames = rigid_from_tensor(trajectory)
-    rotation, translation = true_frames.rotation, true_frames.translation
-    layers = len(trajectory)
     true_frames = Rigid(
-        rotation=rotation.expand(layers, *rotation.shape), translation=translation.expand(layers, *translation.shape)
+        rotation=true_frames.rotation.expand_as(frames.rotation),
+        translation=true_frames.translation.expand_as(frames.translation),
     )
-    mask, clamp = mask.expand(layers, *mask.shape), clamp.expand(layers, *clamp.shape)
+    mask, clamp = mask.expand(len(trajectory), *mask.shape), clamp.expand(len(trajectory), *clamp.shape)
     return frame_aligned_point_error(
         Placed(frames=frames, points=frames.translation),
         Placed(frames=true_frames, points=true_frames.translation),

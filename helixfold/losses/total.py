@@ -14,9 +14,8 @@ from helixfold.labels import Labels
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.confidence import aligned_error_loss, experimentally_resolved_loss, has_resolution, lddt_loss
 from helixfold.losses.config import TERMS, LossConfig
-from helixfold.losses.distogram import distogram_loss
+from helixfold.losses.cross_entropy import distogram_loss, masked_msa_loss
 from helixfold.losses.fape import backbone_fape, sidechain_fape
-from helixfold.losses.masked_msa import masked_msa_loss
 from helixfold.losses.smooth_lddt import smooth_lddt_loss
 from helixfold.losses.torsion import angle_norm_loss, torsion_loss
 from helixfold.losses.violations import violation_loss
@@ -27,27 +26,15 @@ _BACKBONE_GROUP = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Every term of each sample, unweighted and without gradient; `weighted` is their sum by weights, `total` what is
-    differentiated.
-    """
+    """Every term (`TERMS`) of each sample, without gradient; their sum by weights; and what is differentiated."""
 
-    backbone_fape: Float[Tensor, " b"]
-    sidechain_fape: Float[Tensor, " b"]
-    torsion: Float[Tensor, " b"]
-    angle_norm: Float[Tensor, " b"]
-    distogram: Float[Tensor, " b"]
-    masked_msa: Float[Tensor, " b"]
-    lddt: Float[Tensor, " b"]
-    experimentally_resolved: Float[Tensor, " b"]
-    aligned_error: Float[Tensor, " b"]
-    violation: Float[Tensor, " b"]
-    smooth_lddt: Float[Tensor, " b"]
+    unweighted: dict[str, Float[Tensor, " b"]]
     weighted: Float[Tensor, " b"]
     total: Float[Tensor, " b"]
 
     def terms(self) -> dict[str, Float[Tensor, " b"]]:
         """The unweighted terms by name, their weighted sum and the total, for logs."""
-        return {name: getattr(self, name).detach() for name in (*TERMS, "weighted", "total")}
+        return {**self.unweighted, "weighted": self.weighted.detach(), "total": self.total.detach()}
 
 
 def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfig) -> Losses:
@@ -94,7 +81,6 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         (getattr(config, name) * terms[name] for name in TERMS if getattr(config, name) > 0),
         start=torch.zeros_like(violation),
     )
-    length = batch.seq_mask.sum(-1)
     # Alone, a term has no gradient: what a head of weight 0 has kept would be held until the others have theirs.
     alone = {name: term.detach() for name, term in terms.items()}
-    return Losses(**alone, weighted=weighted, total=weighted * length.sqrt())
+    return Losses(unweighted=alone, weighted=weighted, total=weighted * batch.seq_mask.sum(-1).sqrt())

@@ -57,8 +57,10 @@ class Violations:
             "within_residue": self.within_mask.amax(-1),
             "per_residue": self.residues_mask,
         }
-        shares = {name: _mean(seq_mask, mask, 1e-10) for name, mask in masks.items()}
-        return shares | {"extreme_ca_ca_distance": self.extreme_ca_ca}
+        return {
+            **{name: _mean(seq_mask, mask, 1e-10) for name, mask in masks.items()},
+            "extreme_ca_ca_distance": self.extreme_ca_ca,
+        }
 
 
 def violation_loss(
@@ -104,29 +106,14 @@ def violations(
     clashes_mask = (clashes.detach() > 0).to(clashes.dtype)
     within_mask = (within.detach() > 0).to(within.dtype)
     return Violations(
-        bond_c_n=bonds.length,
-        angle_ca_c_n=bonds.angle_at_c,
-        angle_c_n_ca=bonds.angle_at_n,
-        connections=bonds.of_residue,
-        connections_mask=bonds.mask,
+        **bonds,
         clash=clash,
         clashes=clashes,
         clashes_mask=clashes_mask,
         within=within,
         within_mask=within_mask,
-        residues_mask=torch.stack([bonds.mask, clashes_mask.amax(-1), within_mask.amax(-1)]).amax(0),
-        extreme_ca_ca=bonds.extreme_ca_ca,
+        residues_mask=torch.stack([bonds["connections_mask"], clashes_mask.amax(-1), within_mask.amax(-1)]).amax(0),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Connections:
-    length: Float[Tensor, " b"]
-    angle_at_c: Float[Tensor, " b"]
-    angle_at_n: Float[Tensor, " b"]
-    of_residue: Float[Tensor, "b r"]
-    mask: Float[Tensor, "b r"]
-    extreme_ca_ca: Float[Tensor, " b"]
 
 
 def _connections(
@@ -137,8 +124,8 @@ def _connections(
     seq_mask: Float[Tensor, "b r"],
     *,
     tolerance_factor: float,
-) -> _Connections:
-    """The peptide bond between each residue and the next, and the two angles at its ends."""
+) -> dict[str, Tensor]:
+    """What `Violations` says of the peptide bond between each residue and the next and of the angles at its ends."""
     ca, c = atoms[:, :-1, _CA], atoms[:, :-1, _C]
     next_n, next_ca = atoms[:, 1:, _N], atoms[:, 1:, _CA]
     has_ca, has_c = exists[:, :-1, _CA], exists[:, :-1, _C]
@@ -169,14 +156,14 @@ def _connections(
     crossed = torch.stack([there * follows * (value > 0) for there, value in zip(atoms_there, off, strict=True)])
     mask = crossed.detach().amax(0)
     far = ((next_ca - ca).square().sum(-1) + _SMALL_BOND).sqrt() - norms.CA_CA_DISTANCE > _EXTREME
-    return _Connections(
-        length=means[0],
-        angle_at_c=means[1],
-        angle_at_n=means[2],
-        of_residue=pad(sums, (0, 1)) + pad(sums, (1, 0)),
-        mask=torch.maximum(pad(mask, (0, 1)), pad(mask, (1, 0))),
-        extreme_ca_ca=_mean(has_ca * has_next_ca * follows, far.to(exists.dtype), 1e-10),
-    )
+    return {
+        "bond_c_n": means[0],
+        "angle_ca_c_n": means[1],
+        "angle_c_n_ca": means[2],
+        "connections": pad(sums, (0, 1)) + pad(sums, (1, 0)),
+        "connections_mask": torch.maximum(pad(mask, (0, 1)), pad(mask, (1, 0))),
+        "extreme_ca_ca": _mean(has_ca * has_next_ca * follows, far.to(exists.dtype), 1e-10),
+    }
 
 
 def _clashes(

@@ -19,8 +19,7 @@ def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64
 
 def tensor_norms_of_lines(norms: Float32[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
     """The same from the norms of the lines."""
-    squares = norms.double().square_()
-    return torch.segment_reduce(squares, "sum", lengths=lines, unsafe=True).sqrt_()
+    return torch.segment_reduce(norms.double().square_(), "sum", lengths=lines, unsafe=True).sqrt_()
 
 
 def norm(flat: Float[Tensor, " n"]) -> Float64[Tensor, ""]:
@@ -53,8 +52,7 @@ def row_norms(flat: Float[Tensor, " n"], size: int) -> Float32[Tensor, " rows"]:
 
 def factor(norms: Float[Tensor, "*t"], limit: Float[Tensor, "*t"] | float) -> Float32[Tensor, "*t"]:
     """What brings a norm down to its limit, 1 below it; NaN for a norm that is not finite, so that it is noticed."""
-    ratio = torch.where(norms > limit, limit / norms, 1.0)
-    return torch.where(norms.isfinite(), ratio, torch.nan).float()
+    return torch.where(norms.isfinite(), torch.where(norms > limit, limit / norms, 1.0), torch.nan).float()
 
 
 def add_scaled(total: Float32[Tensor, " n"], gradient: Float[Tensor, " n"], scale: Float32[Tensor, ""]) -> None:

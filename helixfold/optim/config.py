@@ -4,11 +4,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from helixfold.config import Config, ConfigError
+from helixfold.config import Config, ConfigError, require
 
 Clipping = Literal["none", "sample", "global", "adagc"]
 Method = Literal["adam", "muon"]
 OuterAverage = Literal["penalised", "plain"]
+
+
+def _is_positive(value: float) -> bool:
+    return value > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +50,14 @@ class MuonConfig(Config):
     def __post_init__(self) -> None:
         self._require_fraction("momentum")
         self._require_positive("rounds")
-        if not self.rate > 0:
-            raise ConfigError(f"MuonConfig.rate must be greater than 0, got {self.rate}")
+        require(self, ["rate"], _is_positive, "be greater than 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Config):
     """Adam as AlphaFold was trained with (AlphaFold 2, Suppl. Sec. 1.11.3); steps are updates of the weights.
+
+    The defaults are those of its first stage: up to 1e-3 in 1,000 steps, a little lower after 50,000.
 
     With `method` "muon", hidden matrices of the stacks and the structure module move by Muon instead, all else by Adam.
 
@@ -77,13 +82,17 @@ class OptimizerConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_fraction("beta1", "beta2", "ema_decay")
-        for name in ("learning_rate", "decay_factor", "eps", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"OptimizerConfig.{name} must be greater than 0, got {getattr(self, name)}")
-        for name in ("warmup_steps", "weight_decay", "decay_after"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ConfigError(f"OptimizerConfig.{name} must be at least 0, got {value}")
+        require(self, ["learning_rate", "decay_factor", "eps", "clip_norm"], _is_positive, "be greater than 0")
+        require(self, ["warmup_steps", "weight_decay", "decay_after"], lambda value: value >= 0, "be at least 0")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step: a linear warm-up, a plateau and one drop (AlphaFold 2, Suppl. Sec. 1.11.3).
+
+        `step` counts from 0; the last step of the warm-up is the first one at the full rate.
+        """
+        is_late = self.decay_after is not None and step >= self.decay_after
+        warm_up = min(1.0, (step + 1) / max(1, self.warmup_steps))
+        return self.learning_rate * warm_up * (self.decay_factor if is_late else 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +112,7 @@ class PenaltyConfig(Config):
     def __post_init__(self) -> None:
         self._require_fraction("decay")
         self._require_positive("settle")
-        for name in ("threshold", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"PenaltyConfig.{name} must be greater than 0, got {getattr(self, name)}")
+        require(self, ["threshold", "clip_norm"], _is_positive, "be greater than 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,18 +135,12 @@ class OuterConfig(Config):
     def __post_init__(self) -> None:
         self._require_positive("islands", "every")
         self._require_fraction("momentum")
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            raise ConfigError(f"OuterConfig.learning_rate must be greater than 0, got {self.learning_rate}")
+        require(self, ["learning_rate"], _is_positive, "be greater than 0")
 
     @property
     def step_size(self) -> float:
         """How many times the average of what the islands moved is moved."""
         return math.sqrt(self.islands) if self.learning_rate is None else self.learning_rate
-
-
-def initial_training() -> OptimizerConfig:
-    """AlphaFold's first stage: up to 1e-3 in 1,000 steps, a little lower after 50,000."""
-    return OptimizerConfig()
 
 
 def finetuning() -> OptimizerConfig:

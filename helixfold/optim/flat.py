@@ -203,9 +203,8 @@ class FlatOptimizer:
         """The norms of the sum's tensors where they are told apart, of all of it where not."""
         if self._measured < len(self.gradient_sum):
             self.measure(0, len(self.gradient_sum))
-        if self._norm_averages is None:
-            return clip.norm_of_rows(self._norms)
-        return clip.tensor_norms_of_lines(self._norms, self._lines)
+        is_whole = self._norm_averages is None
+        return clip.norm_of_rows(self._norms) if is_whole else clip.tensor_norms_of_lines(self._norms, self._lines)
 
     def _scale(self, sizes: Tensor, norm: Tensor) -> tuple[Tensor, float]:
         """The factor of the whole gradient or of each line, and how much of what there was to clip is clipped."""
@@ -265,8 +264,10 @@ class FlatOptimizer:
     def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
         views = self._layout.views(flat[: self._layout.low], flat[self._layout.low :])
         own = {id(parameter): view for parameter, view in zip(self._parameters, views, strict=True)}
-        named = self._model.named_parameters(remove_duplicate=False)
-        return {name: own.get(id(parameter), parameter.detach()) for name, parameter in named}
+        return {
+            name: own.get(id(parameter), parameter.detach())
+            for name, parameter in self._model.named_parameters(remove_duplicate=False)
+        }
 
     def _check_views(self) -> None:
         for slot, parameter, view in zip(self._layout.slots, self._parameters, self._gradients, strict=True):

@@ -52,8 +52,10 @@ def lay_out(model: nn.Module, keep_float32: Collection[str]) -> tuple[Layout, tu
         raise InputError("the model has no parameter to train; leave requires_grad on for some")
     for name, parameter in trained:
         if parameter.dtype != torch.float32 or parameter.device != trained[0][1].device:
-            given = f"{parameter.dtype} on {parameter.device}"
-            raise InputError(f"parameter {name!r} is {given}; give the optimizer a float32 model on one device")
+            raise InputError(
+                f"parameter {name!r} is {parameter.dtype} on {parameter.device}; give the optimizer a float32 model on "
+                "one device"
+            )
     for prefix in keep_float32:
         if not any(name == prefix or name.startswith(f"{prefix}.") for name, _ in model.named_modules()):
             raise InputError(f"keep_float32 names {prefix!r}, which is no part of the model; name its submodules")

@@ -97,7 +97,7 @@ class OuterOptimizer:
         norms[self._island] = clip.tensor_norms(moved, self._lines)
         total(norms)
         weights = self._weights(norms)
-        own = self._of_lines(weights[self._island])
+        own = self._of_lines(weights[self._island].float())
         moved.view(-1, LINE).mul_(own).masked_fill_(own == 0, 0)
         total(moved)
         is_moving = weights.sum(0) > 0
@@ -122,15 +122,15 @@ class OuterOptimizer:
         config, rows = self._config, gradient.view(-1, LINE)
         momentum = self._momentum.view(-1, LINE)
         momentum.copy_(torch.where(is_moving, config.momentum * momentum + rows, momentum))
-        step = torch.where(is_moving, rows + config.momentum * momentum, 0.0)
-        self._anchor.view(-1, LINE).sub_(step, alpha=config.step_size)
+        self._anchor.view(-1, LINE).sub_(
+            torch.where(is_moving, rows + config.momentum * momentum, 0.0), alpha=config.step_size
+        )
         self._master.copy_(self._anchor)
         self._average.lerp_(self._anchor, 1 - self._optimizer.config.ema_decay**config.every)
         self._optimizer.restored()
 
     def _of_lines(self, of_modules: Tensor) -> Tensor:
-        kind = of_modules.dtype if of_modules.dtype == torch.bool else torch.float32
-        return of_modules.to(kind)[self._module_of_line, None]
+        return of_modules[self._module_of_line, None]
 
     def tensors(self) -> dict[str, Tensor]:
         """What to keep beside the inner optimiser's state, of any island when they have met; then `restored()`."""

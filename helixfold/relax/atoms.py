@@ -103,7 +103,6 @@ def _topology(protein: Protein, pieces: Pieces) -> tuple[app.Topology, unit.Quan
 def _located(fixer: pdbfixer.PDBFixer, protein: Protein, pieces: Pieces) -> Atoms:
     order = np.concatenate(pieces.residues)
     found = list(fixer.topology.atoms())
-    names = [atom.name for atom in found]
     residue = order[[atom.residue.index for atom in found]]
     kind = np.array([_HYDROGEN if atom.element.symbol == "H" else ATOM_ORDER[atom.name] for atom in found])
     return Atoms(
@@ -111,7 +110,7 @@ def _located(fixer: pdbfixer.PDBFixer, protein: Protein, pieces: Pieces) -> Atom
         positions=np.array(fixer.positions.value_in_unit(unit.nanometer), np.float64).reshape(-1, 3),
         residue=residue,
         kind=kind,
-        names=tuple(names),
+        names=tuple(atom.name for atom in found),
         given=(kind != _HYDROGEN) & (protein.atom_mask[residue, kind] > 0.5),
     )
 
@@ -120,9 +119,8 @@ def _kept(pieces: Pieces, protein: Protein, atoms: Atoms) -> Bool[np.ndarray, " 
     """Not what the force field alone needs: ends of a chain where it is only broken, hydrogens of unknown residues."""
     names = np.array(atoms.names)
     start, end = pieces.starts[atoms.residue], pieces.ends[atoms.residue]
-    unknown = protein.aatype[atoms.residue] == UNKNOWN
     only_here = (np.isin(names, ("H2", "H3")) & ~start) | ((names == "OXT") & ~end)
-    return ~only_here & ~(unknown & (atoms.kind == _HYDROGEN))
+    return ~only_here & ~((protein.aatype[atoms.residue] == UNKNOWN) & (atoms.kind == _HYDROGEN))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What is wrong with a structure's geometry, counted; and which structures no force field should be given."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,9 +26,6 @@ class Flaws:
     clashes: int  # overlap with atoms of other residues
     within: int  # lengths, angles and overlaps inside a residue
 
-    def to_dict(self) -> dict[str, int]:
-        return asdict(self)
-
 
 def flaws(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> tuple[Flaws, Bool[np.ndarray, "r"]]:
     """The flaws of these atoms (Angstrom), and in which residues they are."""
@@ -42,14 +39,13 @@ def flaws(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> tuple[Flaws
         torch.from_numpy(pieces.numbering().astype(np.int64))[None],
         torch.from_numpy(pieces.modelled.astype(np.float32))[None],
     )
-    masks = {
-        "residues": found.residues_mask,
-        "bonds": found.connections_mask,
-        "clashes": found.clashes_mask.amax(-1),
-        "within": found.within_mask.amax(-1),
-    }
-    counts = {name: int(mask.sum()) for name, mask in masks.items()}
-    return Flaws(**counts), found.residues_mask[0].numpy() > 0
+    counted = Flaws(
+        residues=int(found.residues_mask.sum()),
+        bonds=int(found.connections_mask.sum()),
+        clashes=int(found.clashes_mask.amax(-1).sum()),
+        within=int(found.within_mask.amax(-1).sum()),
+    )
+    return counted, found.residues_mask[0].numpy() > 0
 
 
 def check(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> None:

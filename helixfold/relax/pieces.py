@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, RESTYPES, UNKNOWN
@@ -53,22 +53,15 @@ def pieces_of(protein: Protein) -> Pieces:
     last, first = np.ones(len(chain), bool), np.ones(len(chain), bool)
     last[:-1] = first[1:] = chain[1:] != chain[:-1]
     follows = has_backbone[1:] & has_backbone[:-1] & ~first[1:]
-    follows &= (np.diff(protein.residue_index) == 1) | (_gaps(protein.atom_positions) < _LONGEST_BOND)
-    cuts = np.flatnonzero(~follows) + 1
-    pieces = tuple(
-        piece for piece in np.split(np.arange(len(chain)), cuts) if len(piece) > 1 and has_backbone[piece].all()
-    )
+    to_next = np.linalg.norm(protein.atom_positions[1:, _N] - protein.atom_positions[:-1, _C], axis=-1)
+    follows &= (np.diff(protein.residue_index) == 1) | (to_next < _LONGEST_BOND)
+    unbroken = np.split(np.arange(len(chain)), np.flatnonzero(~follows) + 1)
+    pieces = tuple(piece for piece in unbroken if len(piece) > 1 and has_backbone[piece].all())
 
-    unknown = protein.aatype == UNKNOWN
-    aatype = np.where(unknown, np.where(present[:, _CB], _ALANINE, _GLYCINE), protein.aatype)
+    aatype = np.where(protein.aatype == UNKNOWN, np.where(present[:, _CB], _ALANINE, _GLYCINE), protein.aatype)
     modelled = np.zeros(len(chain), bool)
     if pieces:
         modelled[np.concatenate(pieces)] = True
     atoms = present & (ATOM37_MASK[aatype] > 0) & modelled[:, None]
     atoms[:, _OXT] = present[:, _OXT] & last & modelled
     return Pieces(residues=pieces, aatype=aatype, atoms=atoms, starts=first, ends=last)
-
-
-def _gaps(positions: Float[np.ndarray, "r 37 3"]) -> Float[np.ndarray, " bonds"]:
-    """Angstrom from each residue's C to the next one's N."""
-    return np.linalg.norm(positions[1:, _N] - positions[:-1, _C], axis=-1)

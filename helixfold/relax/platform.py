@@ -24,22 +24,16 @@ def places(device: torch.device) -> list[Place]:
     """
     offered = {openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())}
     found = []
-    for name in _PLATFORMS.get(device.type, ("CPU",)):
-        if name not in offered:
-            continue
+    for name in [name for name in _PLATFORMS.get(device.type, ("CPU",)) if name in offered]:
         platform = openmm.Platform.getPlatformByName(name)
-        settings = {"Threads": str(torch.get_num_threads())} if name == "CPU" else {"DeviceIndex": _index(device)}
-        for key, value in {**settings, "DeterministicForces": "true"}.items():
+        own = ("Threads", torch.get_num_threads()) if name == "CPU" else ("DeviceIndex", device.index or 0)
+        for key, value in (own, ("DeterministicForces", "true")):
             # As defaults of the platform, for PDBFixer makes contexts of its own there.
             if key in platform.getPropertyNames():
-                platform.setPropertyDefaultValue(key, value)
+                platform.setPropertyDefaultValue(key, str(value))
         if name == "CPU" or _works(platform):
             found.append(Place(name=name, platform=platform))
     return found
-
-
-def _index(device: torch.device) -> str:
-    return str(device.index or 0)
 
 
 def _works(platform: openmm.Platform) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from data_pipeline.config import ConfigError
 from data_pipeline.protein import Hydrogens, Protein
+from helixfold import config
 from helixfold.relax.flaws import Flaws, check
 from helixfold.relax.pieces import pieces_of
 from helixfold.relax.problem import require
@@ -23,9 +23,7 @@ class RelaxOptions:
     max_seconds: float = 3600.0  # for one structure
 
     def __post_init__(self) -> None:
-        for name in ("max_rounds", "max_seconds"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"RelaxOptions.{name} must be positive, got {getattr(self, name)}")
+        config.require(self, ["max_rounds", "max_seconds"], lambda value: value > 0, "be positive")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +48,7 @@ class Relaxed:
 def where(device: torch.device) -> str:
     """OpenMM's platform that `relax` tries first; OpenMM must be installed."""
     require()
-    platform = importlib.import_module("helixfold.relax.platform")
-    return str(platform.places(device)[0].name)
+    return str(importlib.import_module("helixfold.relax.platform").places(device)[0].name)
 
 
 def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.device | None = None) -> Relaxed:
@@ -67,5 +64,4 @@ def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.d
     require()
     # Only here, for everything else works without OpenMM.
     amber = importlib.import_module("helixfold.relax.amber")
-    found: Relaxed = amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"))
-    return found
+    return amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"))

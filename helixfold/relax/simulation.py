@@ -38,11 +38,10 @@ class Simulation:
     """OpenMM's system of these atoms, whose restraints are set anew for each round."""
 
     def __init__(self, atoms: Atoms, place: Place) -> None:
-        field = app.ForceField(_FORCE_FIELD)
         # Differs from AlphaFold: bonds to hydrogens are not constrained. OpenMM's minimiser knows springs only, and to
         # make these as stiff as constraints it starts over several times; heavy atoms end 0.03 A from there or less,
         # four times as fast.
-        system = field.createSystem(atoms.topology)
+        system = app.ForceField(_FORCE_FIELD).createSystem(atoms.topology)
         springs = openmm.CustomExternalForce("0.5 * stiffness * ((x-x0)^2 + (y-y0)^2 + (z-z0)^2)")
         for parameter in ("stiffness", "x0", "y0", "z0"):
             springs.addPerParticleParameter(parameter)
@@ -75,7 +74,8 @@ class Simulation:
         self._springs.updateParametersInContext(self._context)
         reporter = _Reporter(deadline)
         openmm.LocalEnergyMinimizer.minimize(self._context, _TOLERANCE, 0, reporter)
-        reporter.raise_what_happened()
+        if reporter.happened is not None:
+            raise reporter.happened
         found = self.positions()
         if not np.isfinite(found).all():
             raise RelaxationError("its atoms flew apart: the energy of this structure is beyond what can be computed")
@@ -88,16 +88,12 @@ class _Reporter(openmm.MinimizationReporter):  # type: ignore[misc]
     def __init__(self, deadline: Deadline) -> None:
         super().__init__()
         self._deadline = deadline
-        self._happened: BaseException | None = None
+        self.happened: BaseException | None = None
 
     def report(self, *_: object) -> bool:
         # No exception may pass through OpenMM's own code.
         try:
             self._deadline.check()
         except (RelaxationError, KeyboardInterrupt, SystemExit) as error:
-            self._happened = error
-        return self._happened is not None
-
-    def raise_what_happened(self) -> None:
-        if self._happened is not None:
-            raise self._happened
+            self.happened = error
+        return self.happened is not None

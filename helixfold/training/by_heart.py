@@ -22,7 +22,6 @@ from helixfold.inference import FoldingOptions, fold
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.optim.schedule import learning_rate
 from helixfold.stages import Stages
 from helixfold.training.config import TrainingConfig
 from helixfold.training.loader import pack
@@ -115,8 +114,7 @@ class ByHeart:
             notes=(NOTE,),
         )
         turn = metrics.superposition(*self._observed(made.protein))
-        protein = replace(made.protein, atom_positions=turn.apply(made.protein.atom_positions))
-        return replace(made, protein=protein)
+        return replace(made, protein=replace(made.protein, atom_positions=turn.apply(made.protein.atom_positions)))
 
     @property
     def truth_distances(self) -> Float[np.ndarray, "r r"]:
@@ -126,14 +124,15 @@ class ByHeart:
     def _make_step(self) -> float:
         config, step = self.config, self._step
         passes = num_passes(config.seed, step, config.example.max_passes)
-        rng = stream(config.seed, Use.TRANSFORM, step, 0)
-        example = training_example(self.features, self._labels, config.example, rng, passes)
+        example = training_example(
+            self.features, self._labels, config.example, stream(config.seed, Use.TRANSFORM, step, 0), passes
+        )
         packed = pack(StepExamples(step=step, part=0, examples=(example,), refused=()), None)
         self.network.train()
         losses = forward_losses(self.network, packed.on(torch.device("cpu")), config, Whole())
         losses.total.mean().backward()
         self._optimizer.collect()
-        self._optimizer.step(learning_rate(config.optimizer, step), parts=1)
+        self._optimizer.step(config.optimizer.rate(step), parts=1)
         self._step += 1
         return float(losses.terms()["weighted"])
 

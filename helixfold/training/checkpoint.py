@@ -159,22 +159,22 @@ class Checkpoints:
                     )
                     return
                 if time.monotonic() > deadline:
-                    problem = "another run writes its checkpoints here; wait for it, or train in another directory"
-                    raise InputError.at(self._directory, problem) from error
+                    raise InputError.at(
+                        self._directory,
+                        "another run writes its checkpoints here; wait for it, or train in another directory",
+                    ) from error
             time.sleep(0.1)
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Private copies in CPU memory that is kept from save to save, page-locked for tensors on a GPU."""
-        on_gpu = False
         staged = {}
         for name, tensor in tensors.items():
             copy = self._staged.get(name)
             if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
                 copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             copy.copy_(tensor.detach(), non_blocking=tensor.is_cuda)
-            on_gpu |= tensor.is_cuda
             staged[name] = copy
-        if on_gpu:
+        if any(tensor.is_cuda for tensor in tensors.values()):
             torch.cuda.current_stream(self._mesh.device).synchronize()
         self._staged = staged
         return staged
@@ -219,19 +219,27 @@ class Checkpoints:
             try:
                 manifest = read_manifest(self._directory, step)
                 if (difference := mismatch(manifest, tensors)) is not None:
-                    problem = f"{difference}; go on with the settings that it was made with, or train elsewhere"
-                    raise InputError.at(checkpoint_path(self._directory, step), problem)
+                    raise InputError.at(
+                        checkpoint_path(self._directory, step),
+                        f"{difference}; go on with the settings that it was made with, or train elsewhere",
+                    )
                 read_tensors(self._directory, step, tensors)
             except DamagedError as error:
                 damaged[step] = str(error)
                 continue
-            passed_over = [self._set_aside(other, problem) for other, problem in damaged.items()]
-            return {"step": step, "record": manifest.record, "passed_over": passed_over}
+            return {
+                "step": step,
+                "record": manifest.record,
+                "passed_over": [self._set_aside(other, problem) for other, problem in damaged.items()],
+            }
         if not damaged:
             return None
         step = max(damaged)
-        problem = f"none of the {len(damaged)} checkpoints is whole (of step {step}: {damaged[step]}); "
-        raise InputError.at(self._directory, problem + "bring back a copy, or train in another directory")
+        raise InputError.at(
+            self._directory,
+            f"none of the {len(damaged)} checkpoints is whole (of step {step}: {damaged[step]}); bring back a copy, or "
+            "train in another directory",
+        )
 
     def _set_aside(self, step: int, problem: str) -> str:
         sentence = f"the checkpoint of step {step} in {self._directory} is damaged and was passed over: {problem}"

@@ -7,6 +7,7 @@ checkpoint has a hidden name, and a rename is all that makes it one or ends it.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -154,8 +155,7 @@ def remove_checkpoint(directory: Path, step: int) -> None:
 def set_aside(directory: Path, step: int) -> Path:
     """Give a damaged checkpoint a name under which it is kept and never counts again."""
     path = checkpoint_path(directory, step)
-    aside = path.with_name(f"damaged_{path.name}_{secrets.token_hex(4)}")
-    return path.rename(aside)
+    return path.rename(path.with_name(f"damaged_{path.name}_{secrets.token_hex(4)}"))
 
 
 def sweep(directory: Path) -> None:
@@ -185,11 +185,8 @@ def mismatch(manifest: Manifest, tensors: Mapping[str, Tensor]) -> str | None:
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     state: dict[str, Any] = dict(_pieces({name: tensor.reshape(-1) for name, tensor in tensors.items()}))
-    file_of: dict[str, int] = {}
-    total = 0
-    for key, piece in state.items():
-        file_of[key] = 1 + total // PIECE_BYTES
-        total += piece.nbytes
+    starts = itertools.accumulate((piece.nbytes for piece in state.values()), initial=0)
+    file_of = {key: 1 + start // PIECE_BYTES for key, start in zip(state, starts, strict=False)}
     # What `torch.distributed.checkpoint.save` does for one process; that function warns when there is no process
     # group, and takes part in collectives when there is one.
     writer = HuggingFaceStorageWriter(str(path), fqn_to_index_mapping=file_of)

@@ -4,17 +4,15 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import nn
 
-from data_pipeline.config import Config, ConfigError
 from data_pipeline.datasets.examples import ChainStore, StepExamples
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
@@ -27,6 +25,7 @@ from data_pipeline.transforms.training import ExampleConfig, training_example
 from helixfold import metrics
 from helixfold.batch import Batch
 from helixfold.confidence import plddt
+from helixfold.config import Config, require
 from helixfold.execution.slabs import Slabs
 from helixfold.labels import Labels
 from helixfold.losses.ambiguity import alternative_is_better
@@ -55,9 +54,7 @@ class EvaluationConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_positive("every", "max_residues")
-        for name in ("num_recycles", "structures"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"EvaluationConfig.{name} must not be negative, got {getattr(self, name)}")
+        require(self, ["num_recycles", "structures"], lambda value: value >= 0, "not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +72,6 @@ class ChainScores:
     plddt: float  # what the model expects of itself, 0 to 100
     violations: float  # share of residues with impossible bonds, angles or clashes
     losses: dict[str, float]  # each term unweighted, their sum "weighted", and "total"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def summary(scores: Sequence[ChainScores]) -> dict[str, float]:
@@ -105,11 +99,13 @@ def read_names(path: str | PathLike[str], store: ChainStore) -> tuple[str, ...]:
         if not name:
             continue
         if name not in known:
-            problem = f"the feature store has no chain '{printable(name)}'; take names from its index"
-            raise InputError.at(path, problem, line=number)
+            raise InputError.at(
+                path, f"the feature store has no chain '{printable(name)}'; take names from its index", line=number
+            )
         if name in lines_of:
-            problem = f"'{printable(name)}' is also in line {lines_of[name]}; name each chain once"
-            raise InputError.at(path, problem, line=number)
+            raise InputError.at(
+                path, f"'{printable(name)}' is also in line {lines_of[name]}; name each chain once", line=number
+            )
         lines_of[name] = number
     if not lines_of:
         raise InputError.at(path, "it names no chain; put one name on each line")
@@ -169,8 +165,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _drawn(store: ChainStore, name: str, config: ExampleConfig, num_passes: int, device: torch.device) -> TrainingBatch:
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
-    drawn = training_example(*store.load(name), config, rng, num_passes)
+    drawn = training_example(*store.load(name), config, np.random.default_rng(zlib.crc32(name.encode())), num_passes)
     if not drawn.truth.all_atom_mask[:, _CA].any():
         raise InputError(f"none of the C-alpha atoms of its {len(drawn.truth.aatype)} residues were observed")
     return pack(StepExamples(step=0, part=0, examples=(drawn,), refused=()), None).on(device)
@@ -181,8 +176,7 @@ def _folded(model: AlphaFold, batch: TrainingBatch, dtype: torch.dtype) -> Outpu
     previous: Recycled | None = None
     for sample in batch.passes[:-1]:
         previous = model.fold(run, [sample], previous, dtype).recycled()
-    outputs: Outputs = model(run, [batch.passes[-1]], previous, dtype)
-    return outputs
+    return model(run, [batch.passes[-1]], previous, dtype)
 
 
 def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig) -> ChainScores:
@@ -255,9 +249,8 @@ def _write_structure(
     )
     # A name that cannot be a file's: it comes from a store that others may have built.
     stem = f"chain_{zlib.crc32(scores.name.encode()):08x}" if check_name(scores.name) else scores.name
-    path = directory / f"{stem}.pdb"
     try:
-        with replacing(path) as temporary:
+        with replacing(directory / f"{stem}.pdb") as temporary:
             temporary.write_text(to_pdb(protein, remarks), encoding="ascii")
     except (OSError, ValueError) as error:
         report(f"the structure of held-out chain {printable(scores.name)} is not written: {printable(str(error))}")

@@ -4,6 +4,7 @@ One buffer is one piece of shared memory between processes and one copy to the d
 Padding is no part of it: that is added on the device.
 """
 
+import itertools
 import math
 import shutil
 from collections.abc import Iterator, Sequence
@@ -80,7 +81,7 @@ class PackedStep:
     refused: tuple[str, ...]
     num_passes: int
     sizes: dict[str, int] | None  # to pad to, by axis; None: there is one example, and it keeps its own
-    places: dict[str, tuple[_Place, ...]]  # by "pass/field" or field, of each example
+    places: dict[str, list[_Place]]  # by "pass/field" or field, of each example
     is_whole: frozenset[str]  # fields of whole numbers
     buffer: Tensor | np.ndarray
 
@@ -102,9 +103,13 @@ class PackedStep:
             Batch(**{name: shared[name] if name in shared else tensor(name, index) for name in _BATCH_FIELDS})
             for index in range(self.num_passes)
         )
-        labels = Labels(**{field.name: tensor(field.name) for field in fields(Labels)})
         return TrainingBatch(
-            step=self.step, part=self.part, passes=passes, labels=labels, names=self.names, refused=self.refused
+            step=self.step,
+            part=self.part,
+            passes=passes,
+            labels=Labels(**{field.name: tensor(field.name) for field in fields(Labels)}),
+            names=self.names,
+            refused=self.refused,
         )
 
     def _stacked(self, memory: Any, name: str, field: str) -> Any:
@@ -133,21 +138,19 @@ class PackedStep:
 def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedStep:
     """The examples of one step on their way, to be padded to `sizes` where they arrive."""
     arrays = _arrays(drawn)
-    places: dict[str, tuple[_Place, ...]] = {}
-    contents: list[tuple[int, np.ndarray]] = []
-    end = 0
     with np.errstate(invalid="ignore"):  # what does not fit into a byte is found by comparing
-        for name, stack in arrays.items():
-            placed = []
-            for array in stack:
-                content = array if name.rpartition("/")[2] in _MEASURED else _as_bytes(array)
-                placed.append(_Place(offset=end, dtype=content.dtype, shape=content.shape))
-                contents.append((end, content))
-                end += -(-content.nbytes // _ALIGNMENT) * _ALIGNMENT
-            places[name] = tuple(placed)
+        contents = [
+            (name, array if name.rpartition("/")[2] in _MEASURED else _as_bytes(array))
+            for name, stack in arrays.items()
+            for array in stack
+        ]
+    aligned = (-(-content.nbytes // _ALIGNMENT) * _ALIGNMENT for _, content in contents)
+    *offsets, end = itertools.accumulate(aligned, initial=0)
     buffer = np.empty(end, np.uint8)
-    for offset, content in contents:
+    places: dict[str, list[_Place]] = {name: [] for name in arrays}
+    for offset, (name, content) in zip(offsets, contents, strict=True):
         buffer[offset : offset + content.nbytes] = content.reshape(-1).view(np.uint8)
+        places[name].append(_Place(offset=offset, dtype=content.dtype, shape=content.shape))
     return PackedStep(
         step=drawn.step,
         part=drawn.part,
@@ -171,12 +174,13 @@ def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
         for name in _BATCH_FIELDS
         if index == 0 or name not in _SHARED_FIELDS
     }
-    for field in fields(GroundTruth):
-        arrays[field.name] = [getattr(example.truth, field.name) for example in examples]
-    for name in ("true_msa", "bert_mask"):
-        arrays[name] = [getattr(example.samples[last], name) for example in examples]
-    for name in _NUMBERS:
-        arrays[name] = [np.array(getattr(example, name), np.float32) for example in examples]
+    arrays |= {
+        field.name: [getattr(example.truth, field.name) for example in examples] for field in fields(GroundTruth)
+    }
+    arrays |= {
+        name: [getattr(example.samples[last], name) for example in examples] for name in ("true_msa", "bert_mask")
+    }
+    arrays |= {name: [np.array(getattr(example, name), np.float32) for example in examples] for name in _NUMBERS}
     return {
         name: [np.ascontiguousarray(array).reshape(array.shape) for array in stack] for name, stack in arrays.items()
     }

@@ -224,8 +224,11 @@ def _parsed(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
             values = None
         is_record = isinstance(values, dict) and values.get("type") in ("step", "evaluation", "event")
         if not is_record or type(values.get("step")) not in (int, types.NoneType):
-            shown = printable(line.decode(errors="replace"), 60)
-            raise InputError.at(path, f"'{shown}' is no line of a training log; move the file away", line=number)
+            raise InputError.at(
+                path,
+                f"'{printable(line.decode(errors='replace'), 60)}' is no line of a training log; move the file away",
+                line=number,
+            )
         yield number, line + b"\n", values
 
 

@@ -1,6 +1,6 @@
 """Islands of ranks that train apart: when they meet, what they agree on then, and what is kept of each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 import torch
@@ -46,31 +46,25 @@ class Meetings:
         self._steps += len(made)
         islands = self.islands.gather([asdict(each) for each in made])
         merged = [one_step([MadeStep.from_dict(each) for each in steps]) for steps in zip(*islands, strict=True)]
-        if not report.left_out:
-            return merged, []
-        return merged, [
+        note = (
             f"islands met: of what they moved, {report.left_out} parts were anomalous and left out; "
             f"{report.rolled_back} modules of the network are where they were"
-        ]
+        )
+        return merged, [note] if report.left_out else []
 
     def gathered(self) -> dict[str, Tensor]:
         """The state of all islands, to be saved by the first rank after a meeting; on others it is of no use."""
-        state = self._optimizer.tensors()
-        if self._outer is None:
-            return state
-        own = {name: self.islands.stack(tensor) for name, tensor in state.items() if name not in _COMMON}
-        return {name: state[name] for name in _COMMON} | own | self._outer.tensors()
+        return self._state(self.islands.stack)
 
     def blank(self) -> dict[str, Tensor]:
         """Tensors for a checkpoint to fill, as `gathered` gives them; then `fill`."""
+        return self._state(lambda tensor: torch.empty(self.islands.count, *tensor.shape, dtype=tensor.dtype))
+
+    def _state(self, of_islands: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         state = self._optimizer.tensors()
         if self._outer is None:
             return state
-        own = {
-            name: torch.empty(self.islands.count, *tensor.shape, dtype=tensor.dtype)
-            for name, tensor in state.items()
-            if name not in _COMMON
-        }
+        own = {name: of_islands(tensor) for name, tensor in state.items() if name not in _COMMON}
         return {name: state[name] for name in _COMMON} | own | self._outer.tensors()
 
     def fill(self, state: dict[str, Tensor]) -> None:

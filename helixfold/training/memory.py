@@ -61,8 +61,7 @@ def with_settled_recompute(config: TrainingConfig, memory: int, card: Card, layo
 
 def memory_of_each(mesh: Mesh) -> int:
     """Bytes that every rank may take: of the rank that has least. Ranks of one host share its processors' memory."""
-    own = {"host": platform.node(), "free": available_memory(mesh.device)}
-    everyone = mesh.gather(own)
+    everyone = mesh.gather({"host": platform.node(), "free": available_memory(mesh.device)})
     hosts = [each["host"] for each in everyone]
     sharing = 1 if mesh.device.type == "cuda" else max(hosts.count(host) for host in hosts)
     return int(min(each["free"] for each in everyone)) // sharing
@@ -83,20 +82,18 @@ def table(config: TrainingConfig, memory: int, card: Card) -> Iterator[str]:
         f"{size.extra_rows:,} rows, {config.dtype}; GiB at the peak"
     )
     rows = {keep: RecomputeConfig.everywhere(keep) for keep in ("none", "inputs", "block")}
-    rows["as set"] = config.recompute
+    if config.recompute.is_settled:
+        rows["as set"] = config.recompute
     stages = list(wanted.forecast(rows["none"]).stages)
     yield f"{'recompute':10}{'state':>8}{''.join(f'{stage:>12}' for stage in stages)}{'in all':>9}{'fits':>6}"
     for name, keep in rows.items():
-        if not keep.is_settled:
-            continue
-        found = wanted.forecast(keep).stages
-        cells = "".join(f"{_number(config.micro_batch * found[stage]):>12}" for stage in stages)
+        taken = wanted.forecast(keep).stages
+        cells = "".join(f"{_number(config.micro_batch * taken[stage]):>12}" for stage in stages)
         fits = "yes" if wanted.needed(keep) <= memory else "no"
         yield f"{name:10}{_number(wanted.state):>8}{cells}{_number(wanted.peak(keep)):>9}{fits:>6}"
-    if config.recompute.is_settled:
-        return
-    chosen = with_settled_recompute(config, memory, card).recompute
-    yield f"chosen for {gib(memory)}: {chosen}, {_number(wanted.peak(chosen))} GiB in all"
+    if not config.recompute.is_settled:
+        chosen = with_settled_recompute(config, memory, card).recompute
+        yield f"chosen for {gib(memory)}: {chosen}, {_number(wanted.peak(chosen))} GiB in all"
 
 
 def _state(config: TrainingConfig) -> int:

@@ -21,7 +21,7 @@ from helixfold.training.evaluate import EvaluationConfig
 def initial_training() -> TrainingConfig:
     """AlphaFold 2, Suppl. Table 4, first stage: 78,000 steps of 128 examples (about ten million)."""
     return TrainingConfig(
-        model=presets.model_1().model,
+        model=presets.preset("model_1").model,
         example=examples.initial_training(),
         loss=losses.initial_training(),
         steps=78_000,
@@ -31,7 +31,7 @@ def initial_training() -> TrainingConfig:
 def finetuning() -> TrainingConfig:
     """AlphaFold 2, Suppl. Table 4, second stage: larger crops, all losses, 12,000 steps (1.5 million examples)."""
     return TrainingConfig(
-        model=presets.model_1_ptm().model,
+        model=presets.preset("model_1_ptm").model,
         example=examples.finetuning(),
         loss=losses.finetuning(),
         optimizer=optimizers.finetuning(),

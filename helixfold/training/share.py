@@ -49,8 +49,7 @@ class MadeStep:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "MadeStep":
-        share, report = Share(**values["share"]), StepReport(**values["report"])
-        return cls(**{**values, "share": share, "report": report})
+        return cls(**{**values, "share": Share(**values["share"]), "report": StepReport(**values["report"])})
 
 
 def one_step(made: Sequence[MadeStep]) -> MadeStep:

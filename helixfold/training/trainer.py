@@ -22,7 +22,6 @@ from data_pipeline.errors import InputError
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
 from helixfold.optim.flat import FlatOptimizer, StepReport
-from helixfold.optim.schedule import learning_rate
 from helixfold.parallel.gradients import GradientRule
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
@@ -92,9 +91,8 @@ class Trainer:
             self._notes["recompute"] = [remark(config, memory, card, mesh.layout)]
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers
-        seen = WithoutHeldOut(store=store, names=held_out) if held_out else store
         self.dataset = TrainingDataset(
-            store=seen,
+            store=WithoutHeldOut(store=store, names=held_out) if held_out else store,
             config=config.example,
             selection=config.selection,
             seed=config.seed,
@@ -109,8 +107,9 @@ class Trainer:
             averages=config.outer.islands == 1,
         )
         self.meetings = Meetings(config.outer, self.optimizer, mesh)
-        within = self.meetings.islands.within
-        self.gradients = GradientRule(self.optimizer, within, dtype=getattr(torch, config.reduction))
+        self.gradients = GradientRule(
+            self.optimizer, self.meetings.islands.within, dtype=getattr(torch, config.reduction)
+        )
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
         self.progress, self._notes["restore"] = self._restored()
         self._shows_progress = progress
@@ -134,9 +133,11 @@ class Trainer:
 
     def _open_log(self) -> None:
         if self.mesh.is_first:
-            first, last = self.progress.step, self.config.steps
             self.log = TrainingLog(
-                self.files.directory, first_step=first, last_step=last, progress=self._shows_progress
+                self.files.directory,
+                first_step=self.progress.step,
+                last_step=self.config.steps,
+                progress=self._shows_progress,
             )
         for kind, notes in self._notes.items():
             for note in notes:
@@ -208,8 +209,9 @@ class Trainer:
         everyone = own.joined(self.meetings.islands.within)
         report, rate = self._update(step, everyone)
         self.progress.step = step + 1
-        seconds = time.perf_counter() - start
-        return MadeStep(step=step, share=everyone, report=report, learning_rate=rate, seconds=seconds)
+        return MadeStep(
+            step=step, share=everyone, report=report, learning_rate=rate, seconds=time.perf_counter() - start
+        )
 
     def _record(self, made: list[MadeStep]) -> bool:
         """Have islands meet and record the steps since they last did; whether some rank was asked to stop."""
@@ -243,7 +245,7 @@ class Trainer:
 
     def _update(self, step: int, everyone: Share) -> tuple[StepReport, float]:
         """Change the parameters, on all ranks of an island alike: they have the same gradients and the same losses."""
-        rate = learning_rate(self.config.optimizer, step)
+        rate = self.config.optimizer.rate(step)
         if not all(math.isfinite(value) for value in everyone.losses.values()):
             self.optimizer.zero_gradients()
             return StepReport(gradient_norm=math.nan, clipped=0.0, skipped=True), rate
@@ -297,10 +299,9 @@ class Trainer:
                 "with the version of helixfold that wrote them"
             )
         self.meetings.fill(state)
-        is_left = found.step < self.config.steps
         notes.append(
             f"going on after {found.step} steps as {self.mesh.layout}"
-            if is_left
+            if found.step < self.config.steps
             else f"all {found.step} steps were made before; set more to go on"
         )
         if record["data"] != self._fingerprint():
@@ -333,7 +334,7 @@ class Trainer:
             structures=self.files.structures(step),
             report=reports.append,
         )
-        parts = mesh.gather({"scores": [score.to_dict() for score in scores], "reports": reports})
+        parts = mesh.gather({"scores": [asdict(score) for score in scores], "reports": reports})
         for text in (text for part in parts for text in part["reports"]):
             self.log.event("evaluation", text, step=step - 1)
         everyone = sorted(
@@ -346,7 +347,7 @@ class Trainer:
         if is_best:
             self.progress.best_score, self.progress.best_step = score, step
         if self.mesh.is_first:
-            self.log.evaluation(step - 1, means, [each.to_dict() for each in everyone])
+            self.log.evaluation(step - 1, means, [asdict(each) for each in everyone])
             try:
                 self.files.plot_curves()
                 if is_best:

@@ -1,6 +1,5 @@
 """Plots for notebooks: maps of residue pairs side by side, and lines along a chain or a training run."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,8 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
+
+from helixfold.write.plots import to_png
 
 _DOTS_PER_INCH = 110
 _MOST_COLUMNS = 5
@@ -43,8 +44,9 @@ def maps(
     bottom, colours = (-top, "RdBu_r") if least is None else (least, "viridis")
     columns = min(columns, len(values))
     rows = -(-len(values) // columns)
-    figure = Figure(figsize=(2.3 * columns + 1.0, 2.35 * rows + 0.2), dpi=_DOTS_PER_INCH, facecolor="white")
-    figure.set_layout_engine("constrained")
+    figure = Figure(
+        figsize=(2.3 * columns + 1.0, 2.35 * rows + 0.2), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained"
+    )
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for place, (each, title) in enumerate(zip(values, panels, strict=True)):
         r = len(each)
@@ -60,7 +62,7 @@ def maps(
     bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=7)
-    return _picture(figure)
+    return Picture(png=to_png(figure))
 
 
 def lines(
@@ -72,24 +74,14 @@ def lines(
     most: float | None = None,
 ) -> Picture:
     """One line per name, over residues from 1 or over `along`."""
-    figure = Figure(figsize=(6.5, 2.8), dpi=_DOTS_PER_INCH, facecolor="white")
-    figure.set_layout_engine("constrained")
+    figure = Figure(figsize=(6.5, 2.8), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained")
     axes = figure.add_subplot()
     for number, (name, line) in enumerate(values.items()):
         places = np.arange(1, len(line) + 1) if along is None else along
         axes.plot(places, line, color=_COLORS[number % len(_COLORS)], label=name, marker="o", markersize=3)
-    axes.set_ylim(0, most)
+    axes.set(ylim=(0, most), xlabel=along_label, ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(along_label)
-    axes.set_ylabel(label)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     if len(values) > 1:
         axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return _picture(figure)
-
-
-def _picture(figure: Figure) -> Picture:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return Picture(png=buffer.getvalue())
+    return Picture(png=to_png(figure))

@@ -1,9 +1,8 @@
 """DeepMind's parameter files, `params_model_*.npz`: the same numbers under DeepMind's names, in and out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from helixfold.config import ModelConfig
@@ -17,7 +16,7 @@ def rows(config: ModelConfig) -> tuple[Row, ...]:
     """The two-way table between our state dict and DeepMind's arrays for a model with these settings."""
     return tuple(
         Row(
-            ours=_block_names(parameter.ours, parameter.blocks),
+            ours=tuple(parameter.ours.replace("*", str(block)) for block in range(parameter.blocks or 1)),
             theirs=tuple(f"{SCOPE}/{name}" for name in parameter.alphafold),
             axes=parameter.axes,
             stacked=parameter.blocks is not None,
@@ -32,30 +31,10 @@ def to_state_dict(arrays: Mapping[str, np.ndarray], config: ModelConfig) -> dict
     Each array is looked up once, so a mapping that reads when it is asked keeps memory near one copy.
     Raises `InputError` if names are missing or left over.
     """
-    return to_ours(rows(config), _AsTensors(arrays))
+    return to_ours(rows(config), arrays)
 
 
 def from_state_dict(state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, np.ndarray]:
     """DeepMind's arrays from our state dict; undoes `to_state_dict` bit for bit."""
     arrays = to_theirs(rows(config), {name: tensor.detach().cpu() for name, tensor in state.items()})
     return {name: arrays[name].float().numpy() for name in sorted(arrays)}
-
-
-def _block_names(name: str, blocks: int | None) -> tuple[str, ...]:
-    return (name,) if blocks is None else tuple(name.replace("*", str(block)) for block in range(blocks))
-
-
-class _AsTensors(Mapping[str, Tensor]):
-    """Arrays as tensors that share their memory, made when asked for."""
-
-    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.arrays = arrays
-
-    def __getitem__(self, name: str) -> Tensor:
-        return torch.from_numpy(np.require(self.arrays[name], np.float32, ["C", "W"]))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.arrays)
-
-    def __len__(self) -> int:
-        return len(self.arrays)

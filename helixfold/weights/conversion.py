@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from einops import rearrange
 from torch import Tensor
@@ -80,23 +81,23 @@ class Row:
         return (len(self.ours), *part) if self.stacked else part
 
 
-def to_ours(rows: Iterable[Row], arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_ours(rows: Collection[Row], arrays: Mapping[str, Tensor] | Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     """Our state dict from their arrays, each of which is asked for once, in the order of the table.
 
     Raises `InputError` if names are missing or left over.
     """
-    rows = tuple(rows)
     require_names((name for row in rows for name in row.theirs), arrays)
     return {
         name: tensor
         for row in rows
-        for name, tensor in zip(row.ours, row.to_ours([arrays[name] for name in row.theirs]), strict=True)
+        for name, tensor in zip(
+            row.ours, row.to_ours([torch.as_tensor(arrays[name]) for name in row.theirs]), strict=True
+        )
     }
 
 
-def to_theirs(rows: Iterable[Row], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_theirs(rows: Collection[Row], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Their arrays from our state dict. Raises `InputError` if names are missing or left over."""
-    rows = tuple(rows)
     require_names((name for row in rows for name in row.ours), state)
     return {
         name: array
@@ -105,9 +106,8 @@ def to_theirs(rows: Iterable[Row], state: Mapping[str, Tensor]) -> dict[str, Ten
     }
 
 
-def their_shapes(rows: Iterable[Row], ours: Shapes) -> dict[str, tuple[int, ...]]:
+def their_shapes(rows: Collection[Row], ours: Shapes) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the file that a model with these names and shapes is written to; no memory is used."""
-    rows = tuple(rows)
     require_names((name for row in rows for name in row.ours), ours)
     return {name: row.their_shape(ours[row.ours[0]]) for row in rows for name in row.theirs}
 

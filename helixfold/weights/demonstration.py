@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from helixfold.weights.checkpoint import read_header
 from helixfold.weights.load import file_format
@@ -33,22 +32,19 @@ class Facts:
     held_out_chains: int  # of clusters that training never saw
     held_out_lddt_ca: Interval  # 0 to 1
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Facts":
-        return cls(
-            parameters=int(values["parameters"]),
-            training_chains=int(values["training_chains"]),
-            held_out_chains=int(values["held_out_chains"]),
-            held_out_lddt_ca=Interval(
-                **{name: float(values["held_out_lddt_ca"][name]) for name in ("mean", "low", "high")}
-            ),
-        )
-
 
 @cache
 def facts() -> Facts:
     """As they were measured when the model was made."""
-    return Facts.from_dict(json.loads(FACTS.read_text(encoding="utf-8")))
+    values = json.loads(FACTS.read_text(encoding="utf-8"))
+    return Facts(
+        parameters=int(values["parameters"]),
+        training_chains=int(values["training_chains"]),
+        held_out_chains=int(values["held_out_chains"]),
+        held_out_lddt_ca=Interval(
+            **{name: float(values["held_out_lddt_ca"][name]) for name in ("mean", "low", "high")}
+        ),
+    )
 
 
 def note() -> str:

@@ -5,12 +5,14 @@ can send parts, as DeepMind's can, only the wanted members (373 MB each) are fet
 member is kept and continued. Parameters: (c) DeepMind, CC BY 4.0.
 """
 
+import itertools
 import json
 import os
 import re
 import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -131,12 +133,8 @@ class ArchiveMember:
     def __call__(self, url: str, output_file: str, _pooch: object) -> None:
         target = Path(output_file)
         part = target.with_name(f"{self.file_name}.part")
-        remote = RemoteFile(url, self.patience)
-        try:
-            start, size = self._find(remote)
-            self._fetch(remote, start, size, part)
-        finally:
-            remote.close()
+        with closing(RemoteFile(url, self.patience)) as remote:
+            self._fetch(remote, *self._find(remote), part)
         try:
             self._check(part)
         except InputError:
@@ -148,10 +146,7 @@ class ArchiveMember:
         """Where the member's bytes start in the archive, and how many there are."""
         try:
             with tarfile.open(fileobj=remote, mode="r:") as archive:  # type: ignore[call-overload]
-                for _ in range(MAX_MEMBERS):
-                    member = archive.next()
-                    if member is None:
-                        break
+                for member in itertools.islice(archive, MAX_MEMBERS):
                     # Only a name is taken from the archive, never a path to write to.
                     if member.isreg() and PurePosixPath(member.name).name == self.file_name:
                         if not 0 < member.size <= MAX_MEMBER_BYTES:

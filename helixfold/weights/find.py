@@ -51,7 +51,7 @@ def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> lis
     for name in names:
         preset(name)
     if weights is not None and not names and (trained := trained_preset(weights)) is not None:
-        return [_marked(_load(trained, weights), weights)]
+        return [_load(trained, weights)]
     if len(set(names)) < len(names):
         raise InputError(f"each model can be named once, got {', '.join(names)}")
     if weights is None and not names and _in_directory(parameters_directory(), DEFAULT):
@@ -59,8 +59,8 @@ def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> lis
     if weights is None and list(names) == [UNTRAINED_PRESET]:
         return [_untrained(preset(UNTRAINED_PRESET), seed)]
     if weights is None and (not names or list(names) == [demonstration.NAME]):
-        return [_marked(_load(preset(demonstration.NAME), demonstration.WEIGHTS), demonstration.WEIGHTS)]
-    return [_marked(_load(preset(name), path), path) for name, path in _files(names, weights).items()]
+        return [_load(preset(demonstration.NAME), demonstration.WEIGHTS)]
+    return [_load(preset(name), path) for name, path in _files(names, weights).items()]
 
 
 def trained_preset(weights: Path) -> Preset | None:
@@ -84,24 +84,20 @@ def _untrained(chosen: Preset, seed: int) -> ReadyModel:
     return replace(_ready(chosen, untrained_model(chosen.model, seed)), notes=(note,), standing="untrained")
 
 
-def _marked(ready: ReadyModel, path: Path) -> ReadyModel:
-    """With what is to be said of the demonstration model, wherever its file was copied to."""
-    if not demonstration.is_of_package(path):
-        return ready
-    return replace(ready, notes=(demonstration.note(),), standing="demonstration")
-
-
 def _load(chosen: Preset, path: Path) -> ReadyModel:
     with torch.device("meta"):
         network = AlphaFold(chosen.model)
     network.load_state_dict(load_weights(path, chosen.model), assign=True)
-    return _ready(chosen, network.eval())
+    ready = _ready(chosen, network.eval())
+    if not demonstration.is_of_package(path):
+        return ready
+    # Wherever its file was copied to, this is said of it.
+    return replace(ready, notes=(demonstration.note(),), standing="demonstration")
 
 
 def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:
-    settings = json.dumps(chosen.to_dict(), sort_keys=True)
-    digest = hashlib.sha256(f"{settings}\n{digest_of(network.state_dict())}".encode()).hexdigest()
-    return ReadyModel(preset=chosen, network=network, digest=digest)
+    described = f"{json.dumps(chosen.to_dict(), sort_keys=True)}\n{digest_of(network.state_dict())}"
+    return ReadyModel(preset=chosen, network=network, digest=hashlib.sha256(described.encode()).hexdigest())
 
 
 def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
@@ -138,6 +134,7 @@ def named_preset(path: Path) -> str | None:
 def _name_of(path: Path) -> str:
     name = named_preset(path)
     if name is None:
-        options = ", ".join(PRESETS)
-        raise InputError(f"{path}: its name does not say which model it is; add --models with one of {options}")
+        raise InputError(
+            f"{path}: its name does not say which model it is; add --models with one of {', '.join(PRESETS)}"
+        )
     return name

@@ -6,14 +6,13 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 import numpy as np
 
-from data_pipeline.archive import CHUNK_BYTES, Limits, damage_named, open_archive
+from data_pipeline.archive import Limits, damage_named, open_archive
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
 
@@ -24,21 +23,10 @@ MAX_HEADER_BYTES = 4096
 # The header of the .npy format (NumPy Enhancement Proposal 1): a Python dictionary with these three keys, sorted.
 # It is matched and never evaluated.
 _HEADER = re.compile(
-    r"\{\s*'descr':\s*'(?P<descr>[^']{1,16})',\s*'fortran_order':\s*(?P<fortran>True|False),"
+    r"\{\s*'descr':\s*'(?P<descr>[^']{1,16})',\s*'fortran_order':\s*(?:True|False),"
     r"\s*'shape':\s*\((?P<shape>[\d,\s]*)\),?\s*\}\s*"
 )
 _FLOAT = re.compile(r"[<>=|]?f[248]")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Array:
-    """An array as its header describes it, found to agree with the size of its member."""
-
-    member: zipfile.ZipInfo
-    data_start: int
-    dtype: np.dtype[np.floating]
-    shape: tuple[int, ...]
-    fortran: bool
 
 
 class NpzArrays(Mapping[str, np.ndarray]):
@@ -52,12 +40,9 @@ class NpzArrays(Mapping[str, np.ndarray]):
         self.path = Path(path)
         with ExitStack() as stack:
             self._archive = stack.enter_context(open_archive(self.path, limits))
-            self._arrays = {}
-            for member in self._archive.infolist():
-                array = self._header(member)
-                self._arrays[member.filename.removesuffix(".npy")] = array
+            self._members = {member.filename.removesuffix(".npy"): member for member in self._archive.infolist()}
+            self.shapes = {name: self._shape(member) for name, member in self._members.items()}
             self._stack = stack.pop_all()
-        self.shapes = {name: array.shape for name, array in self._arrays.items()}
 
     def __enter__(self) -> Self:
         return self
@@ -68,24 +53,23 @@ class NpzArrays(Mapping[str, np.ndarray]):
         self._stack.close()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
+        return iter(self._members)
 
     def __len__(self) -> int:
-        return len(self._arrays)
+        return len(self._members)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        header = self._arrays[name]
-        values = np.empty(math.prod(header.shape), header.dtype)
-        with damage_named(self.path), self._archive.open(header.member) as stream:
-            stream.read(header.data_start)
-            _fill(stream, values.view(np.uint8))
+        member = self._members[name]
+        with damage_named(self.path), self._archive.open(member) as stream:
+            values = np.lib.format.read_array(stream, allow_pickle=False)
         with np.errstate(over="ignore"):  # what does not fit into float32 becomes infinite and is refused below
             values = values.astype(np.float32, copy=False)
         if not np.isfinite(values).all():
             raise InputError.at(self.path, f"array '{printable(name)}' has values that are not finite float32 numbers")
-        return np.ascontiguousarray(values.reshape(header.shape, order="F" if header.fortran else "C"))
+        return np.ascontiguousarray(values)
 
-    def _header(self, member: zipfile.ZipInfo) -> _Array:
+    def _shape(self, member: zipfile.ZipInfo) -> tuple[int, ...]:
+        """The shape that an array's header declares, found to agree with the size of its member."""
         name = printable(member.filename)
         if not member.filename.endswith(".npy"):
             raise InputError.at(self.path, f"'{name}' is not an array, so this is not a plain .npz file")
@@ -98,47 +82,23 @@ class NpzArrays(Mapping[str, np.ndarray]):
             length = int.from_bytes(stream.read(width), "little")
             if length > MAX_HEADER_BYTES:
                 raise InputError.at(self.path, f"'{name}' has a header of {length:,} bytes, which no plain array needs")
-            text = stream.read(length).decode("latin1")
-        data_start = len(start) + width + length
-        return self._described(member, data_start, text)
-
-    def _described(self, member: zipfile.ZipInfo, data_start: int, text: str) -> _Array:
-        name = printable(member.filename)
-        header = _HEADER.fullmatch(text)
+            header = _HEADER.fullmatch(stream.read(length).decode("latin1"))
         if header is None:
             raise InputError.at(self.path, f"'{name}' is not a plain array of numbers")
         if not _FLOAT.fullmatch(header["descr"]):
             kind = "Python objects, which are never read" if "O" in header["descr"] else printable(header["descr"])
             raise InputError.at(self.path, f"'{name}' holds {kind}; parameters are floating-point numbers")
         shape = tuple(int(size) for size in header["shape"].replace(",", " ").split())
-        dtype = np.dtype(header["descr"])
         if len(shape) > MAX_AXES or 0 in shape:
             raise InputError.at(self.path, f"'{name}' has the shape {list(shape)[:MAX_AXES]}, which no parameter has")
-        declared, held = math.prod(shape) * dtype.itemsize, member.file_size - data_start
+        declared = math.prod(shape) * np.dtype(header["descr"]).itemsize
+        held = member.file_size - len(start) - width - length
         if declared != held:
             raise InputError.at(self.path, f"'{name}' declares {declared:,} bytes of numbers and holds {held:,}")
-        return _Array(
-            member=member, data_start=data_start, dtype=dtype, shape=shape, fortran=header["fortran"] == "True"
-        )
-
-
-def read_npz(path: str | os.PathLike[str], limits: Limits = LIMITS) -> dict[str, np.ndarray]:
-    """All arrays of a parameter file, by name, in float32."""
-    with NpzArrays(path, limits) as arrays:
-        return dict(arrays)
+        return shape
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays as `numpy.savez` does, whole or not at all."""
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
-
-
-def _fill(stream: IO[bytes], target: np.ndarray) -> None:
-    done = 0
-    while done < len(target):
-        chunk = stream.read(min(CHUNK_BYTES, len(target) - done))
-        if not chunk:
-            raise EOFError("an array ends early")
-        target[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
-        done += len(chunk)

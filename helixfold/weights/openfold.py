@@ -53,13 +53,13 @@ def rows(config: ModelConfig) -> tuple[Row, ...]:
     """The two-way table between our state dict and OpenFold's for a model with these settings."""
     return tuple(
         Row(
-            ours=(_numbered(parameter.ours, block),),
-            theirs=tuple(_numbered(name, block) for name in parameter.openfold),
+            ours=(parameter.ours.replace("*", str(block)),),
+            theirs=tuple(name.replace("*", str(block)) for name in parameter.openfold),
             axes=KEEP,
             stacked=False,
         )
         for parameter in table(config)
-        for block in ([None] if parameter.blocks is None else range(parameter.blocks))
+        for block in range(parameter.blocks or 1)
     )
 
 
@@ -128,7 +128,3 @@ def _state_dict(path: Path, content: object) -> Mapping[object, object]:
         if isinstance(found, Mapping):
             return found
     raise InputError.at(path, "holds no state dict")
-
-
-def _numbered(name: str, block: int | None) -> str:
-    return name if block is None else name.replace("*", str(block))

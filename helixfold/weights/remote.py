@@ -1,6 +1,5 @@
 """A file on a web server, read like a local one: any part of it, and on after every cut of the connection."""
 
-import io
 import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -69,10 +68,8 @@ class RemoteFile:
     def tell(self) -> int:
         return self.position
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Absolute positions are enough for those who use this."""
-        if whence != io.SEEK_SET:
-            raise io.UnsupportedOperation("only absolute positions")
+    def seek(self, offset: int) -> int:
+        """Go to a position counted from the beginning; others are not needed here."""
         self.position = offset
         return offset
 
@@ -135,11 +132,16 @@ class RemoteFile:
             raise urllib3.exceptions.HTTPError(f"the server answers {response.status_code} {response.reason}")
         if response.status_code not in (200, 206):
             raise DownloadError(f"{self.url}: the server answers {response.status_code} {printable(response.reason)}")
+        headers = response.headers
         self._parts = response.status_code == 206
-        self._at, size = (start, _total(response)) if self._parts else (0, _length(response))
-        if self._parts and _start(response) != start:
-            raise DownloadError(f"{self.url}: the server sent another part of the file than was asked for")
-        version = response.headers.get("ETag") or response.headers.get("Last-Modified")
+        if self._parts:
+            first, _, rest = headers.get("Content-Range", "").removeprefix("bytes ").partition("-")
+            self._at, size = start, _whole(rest.rpartition("/")[2])
+            if _whole(first) != start:
+                raise DownloadError(f"{self.url}: the server sent another part of the file than was asked for")
+        else:
+            self._at, size = 0, _whole(headers.get("Content-Length", ""))
+        version = headers.get("ETag") or headers.get("Last-Modified")
         if self.size is not None and (size, version) != (self.size, self._version):
             raise DownloadError(f"{self.url}: the file changed on the server during the download; start again")
         self.size, self._version = size, version
@@ -150,16 +152,5 @@ class RemoteFile:
             self._response = None
 
 
-def _length(response: requests.Response) -> int | None:
-    length = response.headers.get("Content-Length", "")
-    return int(length) if length.isdecimal() else None
-
-
-def _start(response: requests.Response) -> int | None:
-    start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    return int(start) if start.isdecimal() else None
-
-
-def _total(response: requests.Response) -> int | None:
-    total = response.headers.get("Content-Range", "").rpartition("/")[2]
-    return int(total) if total.isdecimal() else None
+def _whole(number: str) -> int | None:
+    return int(number) if number.isdecimal() else None

@@ -73,23 +73,18 @@ def _stacked(rows: Iterable[Parameter], blocks: int) -> Iterator[Parameter]:
     return (replace(row, blocks=blocks) for row in rows)
 
 
-def _linear(module: Module) -> list[Parameter]:
-    return [
-        module.parameter("weight", "weights", "weight", TRANSPOSE),
-        module.parameter("bias", "bias", "bias"),
-    ]
+def _linears(module: Module, *names: tuple[str, str, str]) -> Iterator[Parameter]:
+    """The linear layers of these names within a module."""
+    for name in names:
+        yield module.child(*name).parameter("weight", "weights", "weight", TRANSPOSE)
+        yield module.child(*name).parameter("bias", "bias", "bias")
 
 
-def _norm(module: Module) -> list[Parameter]:
-    return [module.parameter("weight", "scale", "weight"), module.parameter("bias", "offset", "bias")]
-
-
-def _linears(module: Module, *names: tuple[str, str, str]) -> list[Parameter]:
-    return [row for name in names for row in _linear(module.child(*name))]
-
-
-def _norms(module: Module, *names: tuple[str, str, str]) -> list[Parameter]:
-    return [row for name in names for row in _norm(module.child(*name))]
+def _norms(module: Module, *names: tuple[str, str, str]) -> Iterator[Parameter]:
+    """The layer norms of these names within a module."""
+    for name in names:
+        yield module.child(*name).parameter("weight", "scale", "weight")
+        yield module.child(*name).parameter("bias", "offset", "bias")
 
 
 def _gate_and_output(module: Module, heads: int) -> list[Parameter]:
@@ -123,7 +118,7 @@ def _global_attention(module: Module, heads: int) -> list[Parameter]:
 
 def _transition(module: Module) -> list[Parameter]:
     return [
-        *_norm(module.child("norm", "input_layer_norm", "layer_norm")),
+        *_norms(module, ("norm", "input_layer_norm", "layer_norm")),
         *_linears(module, ("linear_1", "transition1", "linear_1"), ("linear_2", "transition2", "linear_2")),
     ]
 
@@ -149,7 +144,7 @@ def _triangle_multiplication(module: Module, left: str, right: str) -> list[Para
 
 def _triangle_attention(module: Module, heads: int) -> list[Parameter]:
     return [
-        *_norm(module.child("norm", "query_norm", "layer_norm")),
+        *_norms(module, ("norm", "query_norm", "layer_norm")),
         module.parameter("pair_bias.weight", "feat_2d_weights", "linear.weight", TRANSPOSE),
         *_self_attention(module.child("attention", "attention", "mha"), heads),
     ]
@@ -187,10 +182,10 @@ def _evoformer_block(block: Module, stack: StackConfig, *, global_columns: bool)
         *_norms(row, ("norm", "query_norm", "layer_norm_m"), ("pair_norm", "feat_2d_norm", "layer_norm_z")),
         row.parameter("pair_bias.weight", "feat_2d_weights", "linear_z.weight", TRANSPOSE),
         *_self_attention(row.child("attention", "attention", "mha"), heads),
-        *_norm(column.child("norm", "query_norm", "layer_norm_m")),
+        *_norms(column, ("norm", "query_norm", "layer_norm_m")),
         *gather,
         *_transition(block.child("msa_transition", "msa_transition", "msa_transition")),
-        *_norm(outer.child("norm", "layer_norm_input", "layer_norm")),
+        *_norms(outer, ("norm", "layer_norm_input", "layer_norm")),
         *_linears(outer, ("left", "left_projection", "linear_1"), ("right", "right_projection", "linear_2")),
         outer.parameter("out.weight", "output_w", "linear_out.weight", heads_in(stack.c_outer)),
         outer.parameter("out.bias", "output_b", "linear_out.bias"),
@@ -215,7 +210,7 @@ def _embedders(root: Module) -> list[Parameter]:
             ("norm_msa", "prev_msa_first_row_norm", "layer_norm_m"),
             ("norm_pair", "prev_pair_norm", "layer_norm_z"),
         ),
-        *_linear(recycled.child("distances", "prev_pos_linear", "linear")),
+        *_linears(recycled, ("distances", "prev_pos_linear", "linear")),
         *_linears(
             root,
             ("extra_msa_embedder.linear", "evoformer/extra_msa_activations", "extra_msa_embedder.linear"),
@@ -236,8 +231,8 @@ def _templates(root: Module, config: TemplateConfig) -> list[Parameter]:
             ("angles.linear_1", "template_single_embedding", "template_single_embedder.linear_1"),
             ("angles.linear_2", "template_projection", "template_single_embedder.linear_2"),
         ),
-        *_linear(one.child("linear", "embedding2d", "template_pair_embedder.linear")),
-        *_norm(one.child("norm", "output_layer_norm", "template_pair_stack.layer_norm")),
+        *_linears(one, ("linear", "embedding2d", "template_pair_embedder.linear")),
+        *_norms(one, ("norm", "output_layer_norm", "template_pair_stack.layer_norm")),
         *_stacked(_pair_updates(block, "", config.pair_heads), config.blocks),
         attention.parameter("query.weight", "query_w", "linear_q.weight", into_heads),
         attention.parameter("key.weight", "key_w", "linear_k.weight", into_heads),
@@ -259,7 +254,7 @@ def _structure_module(root: Module, angle_blocks: int) -> list[Parameter]:
             ("norm_single", "single_layer_norm", "layer_norm_s"),
             ("norm_pair", "pair_layer_norm", "layer_norm_z"),
         ),
-        *_linear(structure.child("initial", "initial_projection", "linear_in")),
+        *_linears(structure, ("initial", "initial_projection", "linear_in")),
         *_linears(
             attention,
             ("query", "q_scalar", "linear_q"),
@@ -310,11 +305,11 @@ def _heads(root: Module, config: ModelConfig) -> list[Parameter]:
                 "experimentally_resolved.linear",
             ),
         ),
-        *_norm(lddt.child("norm", "input_layer_norm", "layer_norm")),
+        *_norms(lddt, ("norm", "input_layer_norm", "layer_norm")),
         *_linears(
             lddt, ("linear_1", "act_0", "linear_1"), ("linear_2", "act_1", "linear_2"), ("out", "logits", "linear_3")
         ),
     ]
     if config.heads.aligned_error:
-        rows += _linear(heads.child("aligned_error.linear", "predicted_aligned_error_head/logits", "tm.linear"))
+        rows += _linears(heads, ("aligned_error.linear", "predicted_aligned_error_head/logits", "tm.linear"))
     return rows

@@ -16,6 +16,5 @@ def untrained_model(config: ModelConfig, seed: int) -> AlphaFold:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(noise * parameter.shape[-1] ** -0.5)
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
     return model.eval()

@@ -1,5 +1,6 @@
 """A finished target as one file, to be sent or stored."""
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -25,5 +26,4 @@ def write_archive(directory: Path) -> None:
             member = zipfile.ZipInfo(str(Path(directory.name, path.relative_to(directory))), _FIRST_DAY)
             member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             with path.open("rb") as source, archive.open(member, "w", force_zip64=True) as stream:
-                while piece := source.read(2**20):
-                    stream.write(piece)
+                shutil.copyfileobj(source, stream, 2**20)

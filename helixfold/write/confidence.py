@@ -12,8 +12,7 @@ from helixfold.write.prediction import Prediction
 def confidence_content(prediction: Prediction, depth: Depth | None = None) -> dict[str, object]:
     """What JSON can hold. Residues are given by their numbers, `domain_pae` is in Angstrom, `msa` is of `depth`."""
     plddt = prediction.plddt.astype(np.float64)
-    edges = [band.least for band in reversed(CONFIDENCE_BANDS[:-1])]
-    bands = len(CONFIDENCE_BANDS) - 1 - np.digitize(plddt, edges)
+    bands = len(CONFIDENCE_BANDS) - 1 - np.digitize(plddt, [band.least for band in reversed(CONFIDENCE_BANDS[:-1])])
     scores = [round(value, 2) for value in plddt.tolist()]
     domains = () if prediction.pae is None else find_domains(prediction.pae, prediction.plddt)
     content: dict[str, object] = {

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from data_pipeline.files import replacing
 from helixfold.training.log import TrainingHistory
+from helixfold.write.plots import to_png
 
 # Okabe and Ito's colours, told apart with any kind of colour vision; line styles and markers tell them apart in grey.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
@@ -37,8 +38,7 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
         axes.grid(color="#E5E5E5", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=8, which="both")
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["top", "right"]].set_visible(False)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize=8.5, loc="best")
     for axes in (norms, rates):
@@ -46,8 +46,7 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlabel("Steps")
     with replacing(path) as temporary:
-        # Without this, matplotlib writes its own version into the file.
-        figure.savefig(temporary, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
+        temporary.write_bytes(to_png(figure))
 
 
 def smoothed(values: Float[np.ndarray, "n"], window: int) -> Float[np.ndarray, "n"]:
@@ -77,8 +76,7 @@ def _losses(axes: Axes, history: TrainingHistory) -> None:
 
 
 def _scores(axes: Axes, history: TrainingHistory) -> None:
-    axes.set_ylabel("Score of held-out chains")
-    axes.set_ylim(0, 1)
+    axes.set(ylabel="Score of held-out chains", ylim=(0, 1))
     for (key, name), color, marker in zip(SCORES.items(), (_ORANGE, _GREEN), ("o", "^"), strict=True):
         points = [(record.step + 1, record.summary[key]) for record in history.evaluations if key in record.summary]
         _points(axes, points, color, marker, f"{name}, last {points[-1][1]:.3f}" if points else name)
@@ -123,12 +121,18 @@ def _raw_and_smooth(axes: Axes, points: Sequence[tuple[int, float]], color: str,
     values = np.array([value for _, value in points], float)
     values[~np.isfinite(values)] = np.nan
     window = 2 * round(len(values) * _WINDOW_SHARE / 2) + 1
-    smooth = smoothed(values, window)
     axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.6)
-    marker = "o" if len(values) == 1 else None
     name = f"{label} (mean of {window} steps)" if window > 1 else label
     if len(values):
-        axes.plot(steps, smooth, color=color, linewidth=1.6, marker=marker, markersize=3, label=name)
+        axes.plot(
+            steps,
+            smoothed(values, window),
+            color=color,
+            linewidth=1.6,
+            marker="o" if len(values) == 1 else None,
+            markersize=3,
+            label=name,
+        )
 
 
 def _points(axes: Axes, points: Sequence[tuple[int, float]], color: str, marker: str, label: str) -> None:

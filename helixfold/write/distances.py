@@ -32,5 +32,4 @@ def structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
     points, mask = pseudo_beta(protein.aatype, protein.atom_positions, protein.atom_mask)
     points[mask < 0.5] = np.nan
     squared = sum(np.square(points[:, None, axis] - points[None, :, axis]) for axis in range(3))
-    distances: np.ndarray = np.sqrt(squared)
-    return distances
+    return np.sqrt(squared)

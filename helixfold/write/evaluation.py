@@ -1,7 +1,7 @@
 """What an evaluation came to: tables for spreadsheets and scripts, and the same with everything that went wrong."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def row(each: Evaluated) -> dict[str, Any]:
 def _scores_table(results: Sequence[Evaluated]) -> str:
     rows = [row(each) for each in results]
     names = list(rows[0]) if rows else ["target", "rank", "reference"]
-    return _table(names, ([_cell(each[name]) for name in names] for each in rows))
+    return _table(names, (list(each.values()) for each in rows))
 
 
 def _residues_table(results: Sequence[Evaluated]) -> str:
@@ -117,22 +117,17 @@ def _residues_table(results: Sequence[Evaluated]) -> str:
         columns = zip(
             found.number.tolist(),
             found.letters,
-            found.predicted_number.tolist(),
-            found.present.tolist(),
-            found.lddt.tolist(),
-            found.lddt_ca.tolist(),
-            plddt.tolist(),
+            np.where(found.present, found.predicted_number, np.array(None)).tolist(),
+            *(map(_rounded, scores.tolist()) for scores in (found.lddt, found.lddt_ca, plddt)),
             strict=True,
         )
-        for number, letter, predicted, present, lddt, lddt_ca, confidence in columns:
-            place = [each.target, each.rank, each.reference, each.scores.reference_chain, number, letter]
-            scores = [predicted if present else None, *map(_rounded, (lddt, lddt_ca, confidence))]
-            lines.append([_cell(value) for value in (*place, *scores)])
+        chain = [each.target, each.rank, each.reference, each.scores.reference_chain]
+        lines += [[*chain, *residue] for residue in columns]
     return _table(names, lines)
 
 
-def _table(names: Sequence[str], lines: Any) -> str:
-    return "".join("\t".join(line) + "\n" for line in (names, *lines))
+def _table(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    return "".join("\t".join(map(_cell, line)) + "\n" for line in (names, *lines))
 
 
 def _cell(value: object) -> str:

@@ -16,34 +16,25 @@ _FEW = 3  # targets, below which residues are drawn instead
 def evaluation_plot(results: Sequence[Evaluated]) -> bytes:
     """A PNG: pLDDT against lDDT-CA on the left, scores of all targets in order on the right."""
     best = first_ranks(results)
-    figure = new_figure(10.0, 4.6, ())
+    figure = new_figure(10.0, 4.6)
     confidence, spread = figure.subplots(1, 2, width_ratios=[1, 1.25])
     _draw_confidence(confidence, best)
     _draw_spread(spread, best)
     for axes in (confidence, spread):
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["top", "right"]].set_visible(False)
     return to_png(figure)
 
 
 def _draw_confidence(axes: Axes, best: Sequence[Evaluated]) -> None:
     summary = summary_of(best)
     scored = [each for each in best if each.scores.plddt is not None and each.residues.plddt is not None]
-    if len(scored) >= _FEW:
-        x = np.array([each.scores.plddt for each in scored])
-        y = np.array([each.scores.lddt_ca for each in scored])
-        what, pearson, size = "target", summary.pearson_targets, 26.0
-    else:
-        x = np.concatenate([each.residues.plddt for each in scored]) if scored else np.zeros(0)
-        y = np.concatenate([each.residues.lddt_ca for each in scored]) if scored else np.zeros(0)
-        what, pearson, size = "residue", summary.pearson_residues, 9.0
+    few = len(scored) < _FEW
+    shown = [each.residues if few else each.scores for each in scored]
+    x, y = (np.hstack([[], *(getattr(each, name) for each in shown)]) for name in ("plddt", "lddt_ca"))
+    what, pearson = ("residue", summary.pearson_residues) if few else ("target", summary.pearson_targets)
     axes.plot([0, 100], [0, 100], color="#999999", linewidth=0.8, linestyle="--")
-    axes.scatter(x, 100 * y, s=size, color="#0053D6", alpha=0.65, edgecolors="none")
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 100)
-    axes.set_aspect("equal")
-    axes.set_xlabel("pLDDT")
-    axes.set_ylabel("lDDT-CA x 100")
+    axes.scatter(x, 100 * y, s=9.0 if few else 26.0, color="#0053D6", alpha=0.65, edgecolors="none")
+    axes.set(xlim=(0, 100), ylim=(0, 100), aspect="equal", xlabel="pLDDT", ylabel="lDDT-CA x 100")
     title = f"Each {what}" + ("" if pearson is None else f", Pearson's r = {pearson:.2f}")
     axes.set_title(title if scored else "B-factors are not pLDDT", fontsize=10)
 
@@ -64,14 +55,12 @@ def _draw_spread(axes: Axes, best: Sequence[Evaluated]) -> None:
             linestyle="none" if few else "-",
             label=f"{label} (mean {values.mean():.2f})" if len(values) else label,
         )
-    axes.set_ylim(0, 1.02)
-    axes.set_xlim(0.5, max(1, len(ordered)) + 0.5)
+    axes.set(xlim=(0.5, max(1, len(ordered)) + 0.5), ylim=(0, 1.02), ylabel="Score")
     if few:
         names = [each.target if each.reference == each.target else each.reference for each in ordered]
         short = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
         axes.set_xticks(places, short, rotation=60, ha="right", fontsize=7.5, parse_math=False)
     else:
         axes.set_xlabel("Targets, from the best to the worst")
-    axes.set_ylabel("Score")
     axes.legend(frameon=False, fontsize=8.5, loc="lower left")
     axes.grid(axis="both" if few else "y", color="#E5E5E5", linewidth=0.6)

@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from data_pipeline.errors import InputError
-from data_pipeline.files import replacing
 from helixfold import __version__
 from helixfold.write.page import page
 from helixfold.write.plots import CONFIDENCE_BANDS
@@ -20,7 +19,7 @@ from helixfold.write.records import Record, read_json
 from helixfold.write.report import REPORT_FILE
 from helixfold.write.report_files import FEATURES, RANKING, RELAXATION, TIMINGS, PredictionFiles, read_prediction
 from helixfold.write.report_tables import DEMONSTRATION, UNTRAINED, band_of, mark_of
-from helixfold.write.results import FAILURES_FILE
+from helixfold.write.results import FAILURES_FILE, write_file
 
 INDEX_FILE: Final = "index.html"
 _STRIP = 100
@@ -78,8 +77,7 @@ class Index:
             band=band_of,
             width=_STRIP,
         )
-        with replacing(self.output / INDEX_FILE) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_file(self.output / INDEX_FILE, text)
 
     def _line(self, name: str, failure: str | None) -> Line:
         directory = self.output / name

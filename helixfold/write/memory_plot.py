@@ -1,17 +1,16 @@
 """Draw peak memory against residues as a PNG image: as measured, as predicted, and the floor."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
+
+from helixfold.write.plots import new_figure, to_png
 
 _GIB = 2**30
-_DOTS_PER_INCH = 150
 _GREY = "#555555"
 _DASHES = (0, (4, 3))
 # Okabe and Ito's colours, told apart with any kind of colour vision; markers tell the executors apart in grey.
@@ -37,8 +36,7 @@ def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int,
     """A PNG with one panel per dtype on common logarithmic axes; `floors` are bytes by dtype and residues."""
     dtypes = list(dict.fromkeys(curve.dtype for curve in curves))
     executors = [name for name in STYLES if any(curve.executor == name for curve in curves)]
-    figure = Figure(figsize=(1.2 + 4.4 * len(dtypes), 5.0), dpi=_DOTS_PER_INCH, facecolor="white")
-    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
+    figure = new_figure(1.2 + 4.4 * len(dtypes), 5.0)
     figure.suptitle(title, fontsize=10)
     panels = figure.subplots(1, len(dtypes), sharex=True, sharey=True, squeeze=False)[0]
     for axes, dtype in zip(panels, dtypes, strict=True):
@@ -47,20 +45,14 @@ def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int,
         for curve in curves:
             if curve.dtype == dtype:
                 _draw(axes, curve, floors[dtype])
-    residues = sorted({length for curve in curves for length in curve.measured})
-    _label(panels, residues)
+    _label(panels, sorted({length for curve in curves for length in curve.measured}))
     handles = [
-        Line2D([], [], color=STYLES[name][0], marker=STYLES[name][1], label=STYLES[name][2]) for name in executors
-    ]
-    handles += [
+        *(Line2D([], [], color=STYLES[name][0], marker=STYLES[name][1], label=STYLES[name][2]) for name in executors),
         Line2D([], [], color=_GREY, marker="o", label="points: measured, lines: predicted"),
         Line2D([], [], color="black", linestyle=_DASHES, label="floor: 2 pair tensors + MSA + extra MSA"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(dtypes) + 1, 3), frameon=False, fontsize=8)
-    buffer = io.BytesIO()
-    # Without this, matplotlib writes its own version into the file.
-    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
-    return buffer.getvalue()
+    return to_png(figure)
 
 
 def _draw(axes: Axes, curve: MemoryCurve, floor: Mapping[int, int]) -> None:
@@ -89,17 +81,14 @@ def _label(panels: Sequence[Axes], residues: Sequence[int]) -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         axes.set_xlim(residues[0] / 1.15, residues[-1] * 1.4)
-        axes.xaxis.set_major_locator(FixedLocator(residues))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.set_xticks(residues, [f"{length:,}" for length in residues])
         axes.yaxis.set_major_formatter(FuncFormatter(_gibibytes))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_minor_locator(NullLocator())
+        axes.minorticks_off()
         axes.set_xlabel("Residues", fontsize=9)
         axes.grid(color="#E5E5E5", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=8)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("Peak memory beyond the loaded model\n(beside the last point: times the floor)", fontsize=9)
 
 

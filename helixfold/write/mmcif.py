@@ -69,9 +69,10 @@ class _Model(modelcif.model.AbInitioModel):  # type: ignore[misc]
         units: Sequence[modelcif.AsymUnit],
         hydrogens: Hydrogens | None,
     ) -> None:
-        present = protein.atom_mask > 0.5
         with_atoms = [
-            unit for chain, unit in zip(chains, units, strict=True) if present[chain.start : chain.stop].any()
+            unit
+            for chain, unit in zip(chains, units, strict=True)
+            if (protein.atom_mask[chain.start : chain.stop] > 0.5).any()
         ]
         super().__init__(assembly=modelcif.Assembly(with_atoms), name=name)
         self._protein, self._chains, self._units, self._hydrogens = protein, chains, units, hydrogens
@@ -88,7 +89,7 @@ class _Model(modelcif.model.AbInitioModel):  # type: ignore[misc]
                     x=x,
                     y=y,
                     z=z,
-                    biso=_two_decimals(atom.b_factor),
+                    biso=f"{atom.b_factor:.2f}",
                     occupancy="1.00",
                 )
 
@@ -114,7 +115,8 @@ def to_mmcif(
     entities: dict[tuple[str, ...], _Protein] = {}
     units = []
     for chain in chains:
-        codes = tuple(_one_letter(aatype) for aatype in protein.aatype[chain.start : chain.stop].tolist())
+        aatypes = protein.aatype[chain.start : chain.stop].tolist()
+        codes = tuple("UNK" if aatype == residues.UNKNOWN else residues.RESTYPES[aatype] for aatype in aatypes)
         entity = entities.setdefault(codes, _Protein([alphabet[code] for code in codes], description=_text(name)))
         numbers = protein.residue_index[chain.start : chain.stop].tolist()
         units.append(modelcif.AsymUnit(entity, id=chain.name, auth_seq_id_map=dict(enumerate(numbers, 1))))
@@ -162,22 +164,12 @@ def _add_confidence(
         scored = np.ones_like(modelled)
     places = [unit.residue(seq_id) for unit in units for seq_id in range(1, len(unit.entity.sequence) + 1)]
 
-    predicted.qa_metrics.append(_GlobalPLDDT(_two_decimals(plddt[scored].mean())))
-    for index in np.flatnonzero(scored).tolist():
-        predicted.qa_metrics.append(_LocalPLDDT(places[index], _two_decimals(plddt[index])))
-    for index in np.flatnonzero(~modelled).tolist():
-        place = places[index]
-        predicted.not_modeled_residue_ranges.append(
-            modelcif.model.NotModeledResidueRange(place.asym, place.seq_id, place.seq_id)
-        )
-
-
-def _one_letter(aatype: int) -> str:
-    return "UNK" if aatype == residues.UNKNOWN else residues.RESTYPES[aatype]
-
-
-def _two_decimals(value: float) -> str:
-    return f"{value:.2f}"
+    predicted.qa_metrics.append(_GlobalPLDDT(f"{plddt[scored].mean():.2f}"))
+    predicted.qa_metrics += [_LocalPLDDT(places[i], f"{plddt[i]:.2f}") for i in np.flatnonzero(scored).tolist()]
+    predicted.not_modeled_residue_ranges += [
+        modelcif.model.NotModeledResidueRange(places[i].asym, places[i].seq_id, places[i].seq_id)
+        for i in np.flatnonzero(~modelled).tolist()
+    ]
 
 
 def _identifier(name: str) -> str:

@@ -11,7 +11,6 @@ from data_pipeline import residues
 from data_pipeline.protein import Hydrogens, Protein
 
 CHAIN_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SEQRES_PER_LINE = 13
 # Remarks 6 to 99 are free text in the PDB format; their text stands in columns 12 to 79.
 _REMARK, _REMARK_WIDTH = "REMARK   6", 68
@@ -135,10 +134,7 @@ def hybrid36(number: int, width: int) -> str:
     rest = number - 10**width
     if not 0 <= rest < 2 * letters:
         raise ValueError(f"{number} does not fit {width} columns of a PDB file; write mmCIF instead")
-    value, text = first + rest % letters, ""
-    for _ in range(width):
-        value, digit = divmod(value, 36)
-        text = _DIGITS[digit] + text
+    text = np.base_repr(first + rest % letters, 36)
     return text if rest < letters else text.lower()
 
 
@@ -159,8 +155,7 @@ def _seqres(protein: Protein, chain: Chain) -> Iterator[str]:
     names = [residues.THREE_LETTER[aatype] for aatype in protein.aatype[chain.start : chain.stop]]
     count = hybrid36(len(names), 4)
     for line, start in enumerate(range(0, len(names), _SEQRES_PER_LINE), 1):
-        part = " ".join(names[start : start + _SEQRES_PER_LINE])
-        yield f"SEQRES {hybrid36(line, 3)} {chain.name} {count}  {part}"
+        yield f"SEQRES {hybrid36(line, 3)} {chain.name} {count}  {' '.join(names[start : start + _SEQRES_PER_LINE])}"
 
 
 def _atom_lines(protein: Protein, chain: Chain, serial: int, hydrogens: Hydrogens | None) -> Iterator[str]:

@@ -48,10 +48,8 @@ _COVERAGE_PIXELS = (800, 1600)  # rows and columns
 def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:
     """A PNG with one line of pLDDT (0 to 100) per model over the confidence bands; models in order of rank."""
     legend_columns = min(3, len(plddts))
-    legend_rows = math.ceil(len(plddts) / legend_columns)
-    figure = new_figure(8.0, 3.6 + 0.22 * legend_rows, notes)
+    figure = new_figure(8.0, 3.6 + 0.22 * math.ceil(len(plddts) / legend_columns), notes)
     axes = figure.add_subplot()
-    length = max(len(values) for values in plddts.values())
 
     top = 100.0
     for band in CONFIDENCE_BANDS:
@@ -78,14 +76,15 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
             zorder=3 + 1 / (1 + rank),
             label=f"{model} (mean {np.mean(values):.1f})",
         )
-    axes.set_xlim(1 - 0.5, length + 0.5)
-    axes.set_ylim(0, 100)
-    axes.set_yticks([0, 50, 70, 90, 100])
+    axes.set(
+        xlim=(1 - 0.5, max(map(len, plddts.values())) + 0.5),
+        ylim=(0, 100),
+        yticks=[0, 50, 70, 90, 100],
+        xlabel="Residue",
+        ylabel="pLDDT",
+    )
     axes.xaxis.set_major_locator(_round_numbers(10))
-    axes.set_xlabel("Residue")
-    axes.set_ylabel("pLDDT")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=legend_columns, frameon=False, fontsize=8.5)
     return to_png(figure)
 
@@ -135,7 +134,7 @@ def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: Depth) -> bytes:
     rows = np.argsort(identity, kind="stable")[rows]
     shown = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
 
-    figure = new_figure(8.0, 4.2, ())
+    figure = new_figure(8.0, 4.2)
     axes = figure.add_subplot()
     # Light where rows are distant, as most are: the line is seen on them.
     image = axes.imshow(
@@ -151,12 +150,9 @@ def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: Depth) -> bytes:
     positions = np.arange(1, r + 1)
     for color, width in (("white", 3.0), ("black", 1.3)):
         axes.step(positions, depth.coverage, where="mid", color=color, linewidth=width)
-    axes.set_xlim(0.5, r + 0.5)
-    axes.set_ylim(0, n * 1.02)
+    axes.set(xlim=(0.5, r + 0.5), ylim=(0, n * 1.02), xlabel="Residue", ylabel="Sequences, most similar on top")
     axes.xaxis.set_major_locator(_round_numbers(10))
     axes.yaxis.set_major_locator(_round_numbers(6))
-    axes.set_xlabel("Residue")
-    axes.set_ylabel("Sequences, most similar on top")
     axes.set_title(f"{n:,} sequences, {depth.effective_rows:,.1f} independent at 80 % identity", fontsize=9)
     bar = figure.colorbar(image, ax=axes, pad=0.02)
     bar.set_label("Identity to the target", fontsize=9)
@@ -169,7 +165,7 @@ def _round_numbers(most: int) -> MaxNLocator:
     return MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
 
 
-def new_figure(width: float, height: float, notes: Sequence[str]) -> Figure:
+def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> Figure:
     """An empty figure, sizes in inches, with the notes as small print under it."""
     lines = [line for note in notes for line in textwrap.wrap(plain_text(note), int(width * 17))]
     print_height = 0.13 * len(lines) + (0.1 if lines else 0)
@@ -185,9 +181,10 @@ def new_figure(width: float, height: float, notes: Sequence[str]) -> Figure:
 
 
 def to_png(figure: Figure) -> bytes:
+    """The figure as PNG in its own resolution."""
     buffer = io.BytesIO()
     # Without this, matplotlib writes its own version into the file.
-    figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi="figure", metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -199,5 +196,4 @@ def _coarse(pae: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "p p"]:
     starts = np.arange(0, len(pae), block)
     sizes = np.diff(starts, append=len(pae)).astype(pae.dtype)
     rows = np.add.reduceat(pae, starts, axis=0) / sizes[:, None]
-    means: np.ndarray = np.add.reduceat(rows, starts, axis=1) / sizes
-    return means
+    return np.add.reduceat(rows, starts, axis=1) / sizes

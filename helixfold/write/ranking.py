@@ -4,21 +4,22 @@ What is ranked is read back from the files, so that it does not matter which run
 interrupted and finished later has the same files, byte for byte.
 """
 
-import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.errors import InputError
 from helixfold.write.plots import pae_plot, plddt_plot
+from helixfold.write.records import read_json
 from helixfold.write.results import RANKING_FILE, remove_ranks_from, to_json, write_file
 
+KINDS: Final = ("cif", "pdb")  # of structure files
 # More lines and panels than these cannot be told apart; the files have all.
 _MOST_DRAWN = 10
 _MOST_BYTES = 2**31
@@ -39,10 +40,7 @@ class Finished:
 
 def read_finished(directory: Path, name: str) -> Finished | None:
     """A prediction that is there with all its files, whole; else None, and it is to be made again."""
-    files = [
-        directory / f"{stem}.{kind}" for stem, kind in ((f"unrelaxed_{name}", "cif"), (f"unrelaxed_{name}", "pdb"))
-    ]
-    if not all(path.is_file() for path in files):
+    if not all((directory / f"unrelaxed_{name}.{kind}").is_file() for kind in KINDS):
         return None
     try:
         content = _read_json(directory / f"confidence_{name}.json")
@@ -74,11 +72,10 @@ def ranked(predictions: Sequence[Finished]) -> list[Finished]:
 def write_ranked(directory: Path, order: Sequence[Finished]) -> None:
     """The structures once more under their ranks, ranked_<n>.pdb and .cif, of which 0 is the best; relaxed or not."""
     for rank, prediction in enumerate(order):
-        for kind in ("pdb", "cif"):
+        for kind in KINDS:
             relaxed = directory / f"relaxed_{prediction.name}.{kind}"
             predicted = directory / f"unrelaxed_{prediction.name}.{kind}"
-            structure = (relaxed if relaxed.is_file() else predicted).read_bytes()
-            write_file(directory / f"ranked_{rank}.{kind}", structure)
+            write_file(directory / f"ranked_{rank}.{kind}", (relaxed if relaxed.is_file() else predicted).read_bytes())
     remove_ranks_from(directory, len(order))
 
 
@@ -89,14 +86,16 @@ def write_plots(directory: Path, order: Sequence[Finished]) -> None:
     write_file(directory / "plddt.png", plddt_plot({each.name: each.plddt for each in best}, notes))
     paes = [(each.name, *read_pae(directory / f"pae_{each.name}.json")) for each in best if each.ptm is not None]
     if paes:
-        largest = max(most for _, _, most in paes)
-        write_file(directory / "pae.png", pae_plot({name: pae for name, pae, _ in paes}, largest, notes))
+        panels, largest = {name: pae for name, pae, _ in paes}, max(most for _, _, most in paes)
+        write_file(directory / "pae.png", pae_plot(panels, largest, notes))
 
 
 def mark_finished(directory: Path, order: Sequence[Finished]) -> None:
     """ranking_debug.json, whose being there says that all else is."""
     content = {
-        "plddts": {each.name: each.ranking_confidence for each in sorted(order, key=_natural)},
+        "plddts": {
+            each.name: each.ranking_confidence for each in sorted(order, key=lambda each: natural_key(each.name))
+        },
         "order": [each.name for each in order],
         "notes": all_notes(order),
     }
@@ -124,10 +123,8 @@ def read_pae(path: Path) -> tuple[Float[np.ndarray, "r r"], float]:
 def _read_json(path: Path) -> dict[str, Any]:
     """The table in one of our JSON files, also where it is the only element of a list."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise _damaged(path)
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_json(path, _MOST_BYTES)
+    except InputError as error:
         raise _damaged(path) from error
     if isinstance(content, list) and len(content) == 1:
         content = content[0]
@@ -140,6 +137,6 @@ def _damaged(path: Path) -> InputError:
     return InputError.at(path, "is damaged; --overwrite makes it again")
 
 
-def _natural(prediction: Finished) -> list[tuple[int, str]]:
-    """Key to sort names so that seed 10 comes after seed 9."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", prediction.name)]
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Key to sort names so that seed 10 comes after seed 9, and ranked_10 after ranked_9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +30,17 @@ class Record:
         return cls(path, read_json(path))
 
     def text(self, key: str, default: str | None = None) -> str:
-        found = self._get(key, default)
-        if not isinstance(found, str):
-            raise self._error(key, f"text is expected, got {_short(found)}")
-        return found
+        return str(self._checked(key, default, lambda found: isinstance(found, str), "text"))
 
     def number(self, key: str, default: float | None = None) -> float:
-        found = self._get(key, default)
-        if not _is_number(found):
-            raise self._error(key, f"a number is expected, got {_short(found)}")
-        return float(found)
+        return float(self._checked(key, default, _is_number, "a number"))
 
     def optional(self, key: str) -> float | None:
         """A number, or None where there is none."""
         return None if self.content.get(key) is None else self.number(key)
 
     def whole(self, key: str, default: int | None = None) -> int:
-        found = self._get(key, default)
-        if not isinstance(found, int) or isinstance(found, bool):
-            raise self._error(key, f"a whole number is expected, got {_short(found)}")
-        return found
+        return int(self._checked(key, default, lambda found: type(found) is int, "a whole number"))
 
     def numbers(self, key: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
         found = self.items(key, default)
@@ -63,11 +54,8 @@ class Record:
             raise self._error(key, "a list of texts is expected")
         return tuple(found)
 
-    def items(self, key: str, default: Sequence[object] | None = None) -> Sequence[Any]:
-        found = self._get(key, default)
-        if not isinstance(found, list | tuple):
-            raise self._error(key, f"a list is expected, got {_short(found)}")
-        return found
+    def items(self, key: str, default: Sequence[object] | None = None) -> list[Any]:
+        return list(self._checked(key, default, lambda found: isinstance(found, list | tuple), "a list"))
 
     def records(self, key: str) -> list["Record"]:
         """A list of objects; empty where there is none."""
@@ -78,6 +66,12 @@ class Record:
     def record(self, key: str) -> "Record":
         """An object; empty where there is none."""
         return Record(self.path, self._get(key, {}), self._name(key))
+
+    def _checked(self, key: str, default: object, is_right: Callable[[Any], bool], expected: str) -> Any:
+        found = self._get(key, default)
+        if not is_right(found):
+            raise self._error(key, f"{expected} is expected, got {_short(found)}")
+        return found
 
     def _get(self, key: str, default: object) -> Any:
         found = self.content.get(key)
@@ -93,17 +87,17 @@ class Record:
         return InputError.at(self.path, f"{name}: {problem}; {_AGAIN}" if name else f"{problem}; {_AGAIN}")
 
 
-def read_json(path: Path) -> object:
+def read_json(path: Path, max_bytes: int = _MAX_BYTES) -> object:
     """What a JSON file holds; `InputError` says what is wrong with any other."""
     try:
-        if (size := path.stat().st_size) > _MAX_BYTES:
-            raise InputError.at(path, f"it has {size:,} bytes, and at most {_MAX_BYTES:,} are read")
+        if (size := path.stat().st_size) > max_bytes:
+            raise InputError.at(path, f"it has {size:,} bytes, and at most {max_bytes:,} are read")
         return json.loads(path.read_bytes())
     except OSError as error:
         raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError.at(path, f"not a complete JSON file ({printable(str(error))}); {_AGAIN}") from error
 
 

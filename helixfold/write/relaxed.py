@@ -1,11 +1,12 @@
 """Relaxed structures of a target beside the predicted ones, and in relax_metrics.json what became of each."""
 
-import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from data_pipeline.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import as_protein
@@ -13,12 +14,11 @@ from helixfold import __version__
 from helixfold.relax.relaxation import Relaxed
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
-from helixfold.write.ranking import Finished
+from helixfold.write.ranking import KINDS, Finished
+from helixfold.write.records import Record
 from helixfold.write.results import to_json, write_file
 
 RELAXATION_FILE: Final = "relax_metrics.json"
-KINDS: Final = ("cif", "pdb")
-_MOST_BYTES = 2**24
 
 
 def read_unrelaxed(directory: Path, prediction: Finished) -> Protein:
@@ -33,15 +33,17 @@ def write_relaxed(directory: Path, prediction: Finished, relaxed: Relaxed) -> No
         "column holds pLDDT, 0 to 100."
     )
     notes = (*relaxation_notes(relaxed), *prediction.notes)
-    cif = to_mmcif(
-        relaxed.protein,
-        name=directory.resolve().name,
-        model=prediction.name,
-        notes=("Relaxed with Amber99sb by OpenMM.", *notes),
-        plddt=prediction.plddt,
-        hydrogens=relaxed.hydrogens,
+    write_file(
+        directory / f"relaxed_{prediction.name}.cif",
+        to_mmcif(
+            relaxed.protein,
+            name=directory.resolve().name,
+            model=prediction.name,
+            notes=("Relaxed with Amber99sb by OpenMM.", *notes),
+            plddt=prediction.plddt,
+            hydrogens=relaxed.hydrogens,
+        ),
     )
-    write_file(directory / f"relaxed_{prediction.name}.cif", cif)
     write_file(
         directory / f"relaxed_{prediction.name}.pdb", to_pdb(relaxed.protein, [origin, *notes], relaxed.hydrogens)
     )
@@ -62,8 +64,8 @@ def metrics_of(relaxed: Relaxed) -> dict[str, Any]:
     return {
         "remaining_violations": list(relaxed.flawed),
         "remaining_violations_count": relaxed.after.residues,
-        "violations_before": relaxed.before.to_dict(),
-        "violations_after": relaxed.after.to_dict(),
+        "violations_before": asdict(relaxed.before),
+        "violations_after": asdict(relaxed.after),
         "initial_energy_kcal_per_mol": _finite(relaxed.initial_energy),
         "final_energy_kcal_per_mol": _finite(relaxed.final_energy),
         "rmsd_angstrom": round(relaxed.rmsd, 3),
@@ -87,14 +89,9 @@ def write_metrics(directory: Path, metrics: Mapping[str, Mapping[str, Any]]) -> 
 
 def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
     """What became of each prediction that was to be relaxed, if it is whole and its structure is there."""
-    path = directory / RELAXATION_FILE
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return {}
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(content, dict):
+        content = Record.read(directory / RELAXATION_FILE).content
+    except InputError:
         return {}
     return {
         name: metrics

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from data_pipeline.files import replacing
 from data_pipeline.residues import GAP
 from helixfold import __version__
 from helixfold.write.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
@@ -28,6 +27,7 @@ from helixfold.write.report_tables import (
     templates_of,
     warnings_of,
 )
+from helixfold.write.results import write_file
 
 REPORT_FILE: Final = "report.html"
 # Predictions are taken in from the best on until this many characters are used; a page stays one that can be mailed.
@@ -66,21 +66,18 @@ def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
     The viewer takes 0.2 MB, a structure about 0.2 kB a residue, a PAE what `report_maps` says: with five models
     some 0.7 MB for 200 residues, 2 MB for 500, 16 MB for 2,000. Raises `InputError` for files that are damaged.
     """
-    target = read_target(directory, order)
-    with replacing(directory / REPORT_FILE) as temporary:
-        temporary.write_text(_page(target), encoding="utf-8")
+    write_file(directory / REPORT_FILE, _page(read_target(directory, order)))
 
 
 def _page(target: TargetFiles) -> str:
     blobs = _Blobs()
-    viewer = blobs.add(packed_asset(VIEWER))
     data = {
         "name": target.name,
         "sequence": target.sequence,
         "numbers": target.best.numbers,
         "chains": _chains(target),
         "bands": [asdict(band) for band in CONFIDENCE_BANDS],
-        "viewer": viewer,
+        "viewer": blobs.add(packed_asset(VIEWER)),
         "models": _models(target, blobs),
         "alignment": _alignment(target, blobs),
     }
@@ -99,7 +96,7 @@ def _page(target: TargetFiles) -> str:
         band=band_of,
         shares=_shares(best.plddt),
         mark=mark_of(notes_of(target)),
-        notes=headed(notes_of(target)),
+        notes=[headed(note) for note in notes_of(target)],
         warnings=warnings_of(target),
         templates=templates_of(target),
         relaxation=relaxation_of(target),
@@ -140,25 +137,24 @@ def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
             "name": prediction.name,
             "plddt": [round(value, 2) for value in prediction.plddt],
             "structures": {} if blobs.full else _structures(prediction, placing, blobs),
-            "maps": [] if blobs.full or prediction.pae is None else [_error_map(prediction.pae, target, blobs)],
+            "maps": []
+            if blobs.full or prediction.pae is None
+            else [_packed(pae_map(prediction.pae, len(target.sequence)), blobs)],
             "domains": [{"name": domain.name, "ranges": domain.ranges} for domain in prediction.domains],
         }
         for prediction in target.predictions
     ]
     for prediction, model in zip(target.predictions, models, strict=True):
         if prediction.distances is not None and not blobs.full:
-            maps = distance_maps(prediction.distances, len(target.sequence))
-            model["maps"] += [_packed(found, blobs) for found in maps]
+            model["maps"] += [
+                _packed(found, blobs) for found in distance_maps(prediction.distances, len(target.sequence))
+            ]
     return models
 
 
 def _structures(prediction: PredictionFiles, placing: Placing, blobs: _Blobs) -> dict[str, Any]:
     found = {kind: placing.packed(path) for kind, path in prediction.structures.items()}
     return {kind: _packed(structure, blobs) for kind, structure in found.items() if structure is not None}
-
-
-def _error_map(path: Path, target: TargetFiles, blobs: _Blobs) -> dict[str, Any]:
-    return _packed(pae_map(path, len(target.sequence)), blobs)
 
 
 def _alignment(target: TargetFiles, blobs: _Blobs) -> dict[str, Any] | None:

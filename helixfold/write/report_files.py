@@ -81,9 +81,8 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
     """Read the predictions in this order, or that of the directory's ranking; `InputError` says what cannot be used."""
     if order is None:
         order = Record.read(directory / RANKING).texts("order")
-    for name in order:
-        if not _PREDICTION_NAME.fullmatch(name):
-            raise InputError.at(directory / RANKING, "a prediction's name is no part of a file name; fold it again")
+    if not all(map(_PREDICTION_NAME.fullmatch, order)):
+        raise InputError.at(directory / RANKING, "a prediction's name is no part of a file name; fold it again")
     if not order:
         raise InputError.at(directory / RANKING, "it names no prediction; fold the target again")
     predictions = tuple(read_prediction(directory, name) for name in order)
@@ -151,15 +150,15 @@ def _chain(record: Record) -> Part:
 
 
 def _domain(record: Record) -> Part:
-    ranges = []
-    for ends in record.items("ranges"):
-        if not (isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends)):
-            raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
-        ranges.append((ends[0], ends[1]))
+    ranges = record.items("ranges")
+    if not all(
+        isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends) for ends in ranges
+    ):
+        raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
     pae = record.optional("mean_pae")
     return Part(
         name=record.text("name"),
-        ranges=tuple(ranges),
+        ranges=tuple((first, last) for first, last in ranges),
         residues=record.whole("residues"),
         mean_plddt=record.number("mean_plddt"),
         measures=() if pae is None else (("mean PAE", pae),),
@@ -170,11 +169,10 @@ def _sequence(prediction: PredictionFiles, features: Features | None) -> str:
     """From the features; without them from the structure's own record of it."""
     if features is not None:
         return features.sequence
-    letters: list[str] = []
     for path in prediction.structures.values():
         with path.open(encoding="ascii", errors="replace") as file:
-            lines = (line for line in file if line.startswith("SEQRES"))
-            letters = [_LETTERS.get(name, "X") for line in lines for name in line[19:].split()]
+            names = [name for line in file if line.startswith("SEQRES") for name in line[19:].split()]
+        letters = [_LETTERS.get(name, "X") for name in names]
         if len(letters) == len(prediction.plddt):
             return "".join(letters)
     return "X" * len(prediction.plddt)

@@ -98,12 +98,11 @@ def alignment_picture(features: Features) -> PackedAlignment:
     identities = np.array([np.mean(row == msa[0]) for row in msa])
     order = np.argsort(-identities, kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, min(_PICTURE_ROWS, len(order))).round().astype(int))]
-    bits = np.packbits(msa[chosen] != GAP, axis=1)
     return PackedAlignment(
         rows=len(chosen),
         columns=msa.shape[1],
         identities=tuple(round(float(identity), 3) for identity in identities[chosen]),
-        data=packed(bits.tobytes()),
+        data=packed(np.packbits(msa[chosen] != GAP, axis=1).tobytes()),
     )
 
 
@@ -112,7 +111,6 @@ def _packed_map(
 ) -> PackedMap:
     block = math.ceil(length / _MOST_CELLS)
     values = np.stack(list(_blocks(rows, length, block)))
-    steps = np.rint(values / step).clip(0, _LARGEST_BYTE).astype(np.uint8)
     return PackedMap(
         title=title,
         unit=unit,
@@ -120,7 +118,7 @@ def _packed_map(
         block=block,
         step=step,
         largest=largest,
-        data=packed(steps.tobytes()),
+        data=packed(np.rint(values / step).clip(0, _LARGEST_BYTE).astype(np.uint8).tobytes()),
     )
 
 
@@ -141,8 +139,7 @@ def _pae_rows(path: Path, file: BinaryIO, length: int) -> Iterator[Float[np.ndar
         with contextlib.suppress(ValueError):
             row = np.array(next(pieces, b"").rpartition(b"[")[2].split(b","), dtype=np.float64)
         if row.shape != (length,) or not (np.isfinite(row).all() and row.min() >= 0):
-            problem = f"row {number} of the PAE is not {length} numbers; {_AGAIN}"
-            raise InputError.at(path, problem)
+            raise InputError.at(path, f"row {number} of the PAE is not {length} numbers; {_AGAIN}")
         yield row
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from helixfold.write.plots import CONFIDENCE_BANDS, ConfidenceBand
+from helixfold.write.ranking import natural_key
 from helixfold.write.records import Record
 from helixfold.write.report_files import RANKING, TargetFiles
 
@@ -49,17 +50,10 @@ def notes_of(target: TargetFiles) -> list[str]:
     return list(dict.fromkeys(note for prediction in target.predictions for note in prediction.notes))
 
 
-def headed(notes: Iterable[str]) -> list[tuple[str, str]]:
-    """Each note with a heading, which says what a mark at its beginning says."""
-    return [_headed(note) for note in notes]
-
-
-def _headed(note: str) -> tuple[str, str]:
-    for mark, heading in _HEADINGS.items():
-        if note.startswith(f"{mark}: "):
-            said = note.removeprefix(f"{mark}: ")
-            return heading, said[:1].upper() + said[1:]
-    return "Note.", note
+def headed(note: str) -> tuple[str, str]:
+    """A note with a heading, which says what a mark at its beginning says."""
+    mark, colon, said = note.partition(": ")
+    return (_HEADINGS[mark], said[:1].upper() + said[1:]) if colon and mark in _HEADINGS else ("Note.", note)
 
 
 def mark_of(notes: Iterable[str]) -> str | None:
@@ -93,8 +87,7 @@ def warnings_of(target: TargetFiles) -> list[str]:
 
 def relaxation_of(target: TargetFiles) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """A table of what relaxation did: a column for each prediction, a row for each measure."""
-    results = dict(relaxation_results(target))
-    facts = {name: dict(facts_of(result)) for name, result in results.items()}
+    facts = {name: dict(facts_of(result)) for name, result in relaxation_results(target)}
     rows = list(dict.fromkeys(measure for found in facts.values() for measure in found))
     return list(facts), [(row, [found.get(row, "") for found in facts.values()]) for row in rows]
 
@@ -102,10 +95,9 @@ def relaxation_of(target: TargetFiles) -> tuple[list[str], list[tuple[str, list[
 def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, Record]]:
     """The relaxation's own words on each prediction that it was asked for."""
     if target.relaxation is not None:
-        names = [prediction.name for prediction in target.predictions]
-        for name in names:
-            if isinstance(target.relaxation.content.get(name), dict):
-                yield name, target.relaxation.record(name)
+        for prediction in target.predictions:
+            if isinstance(target.relaxation.content.get(prediction.name), dict):
+                yield prediction.name, target.relaxation.record(prediction.name)
 
 
 def templates_of(target: TargetFiles) -> dict[str, Any] | None:
@@ -149,11 +141,10 @@ def facts_of(record: Record | None, without: tuple[str, ...] = ()) -> list[tuple
         return []
     plain: list[tuple[str, Any]] = []
     for key, value in record.content.items():
-        if key in without:
-            continue
-        plain += (
-            [(f"{key}: {inner}", item) for inner, item in value.items()] if isinstance(value, dict) else [(key, value)]
-        )
+        if isinstance(value, dict) and key not in without:
+            plain += [(f"{key}: {inner}", item) for inner, item in value.items()]
+        elif key not in without:
+            plain.append((key, value))
     return [(_title(name), _words(value)) for name, value in plain if value not in (None, "", [], {})]
 
 
@@ -210,7 +201,7 @@ def described_files(directory: Path, own: str) -> list[FileLine]:
     found = {path.name: path for path in directory.iterdir() if not path.name.startswith(".")}
     found.setdefault(RANKING, directory / RANKING)
     found.pop(own, None)
-    lines = [_line(name, path) for name, path in sorted(found.items(), key=lambda item: _natural(item[0]))]
+    lines = [_line(name, path) for name, path in sorted(found.items(), key=lambda item: natural_key(item[0]))]
     return sorted(lines, key=lambda line: line.order)
 
 
@@ -223,8 +214,3 @@ def _line(name: str, path: Path) -> FileLine:
         if re.fullmatch(pattern, name):
             return FileLine(name=name, size=size, purpose=purpose, order=order)
     return FileLine(name=name, size=size, purpose="", order=len(_PURPOSES) + 1)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """So that ranked_10 comes after ranked_9."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from jaxtyping import Float
 
 from data_pipeline.features.depth import Depth
 from data_pipeline.files import replacing
@@ -38,12 +39,13 @@ def write_prediction(directory: Path, prediction: Prediction, depth: Depth | Non
     # A ranking made before this prediction no longer says that the target is finished.
     (directory / RANKING_FILE).unlink(missing_ok=True)
     model, protein, notes = prediction.model, prediction.protein, prediction.notes
-    cif = to_mmcif(protein, name=directory.resolve().name, model=model, notes=notes, plddt=prediction.plddt)
-    write_file(directory / f"unrelaxed_{model}.cif", cif)
+    write_file(
+        directory / f"unrelaxed_{model}.cif",
+        to_mmcif(protein, name=directory.resolve().name, model=model, notes=notes, plddt=prediction.plddt),
+    )
     write_file(directory / f"confidence_{model}.json", to_json(confidence_content(prediction, depth)))
     if prediction.pae is not None:
-        with replacing(directory / f"pae_{model}.json") as temporary, temporary.open("wb") as stream:
-            stream.writelines(_pae_json(prediction))
+        write_file(directory / f"pae_{model}.json", _pae_json(prediction, prediction.pae))
     if prediction.distances is not None:
         with replacing(directory / f"distances_{model}.npz") as temporary, temporary.open("wb") as archive:
             np.savez_compressed(archive, allow_pickle=False, **distance_arrays(prediction))
@@ -69,24 +71,26 @@ def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAI
         (directory / file).unlink(missing_ok=True)
 
 
-def _pae_json(prediction: Prediction) -> Iterator[bytes]:
-    """AlphaFold DB's PAE file piece by piece: one row at a time, each number looked up among the few that occur."""
-    pae, steps = prediction.pae, _PAE_STEPS_PER_ANGSTROM
-    if pae is None:
-        return
+def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
+    """Each row as text, in tenths of an Angstrom; each number is looked up among the few that occur."""
+    steps = _PAE_STEPS_PER_ANGSTROM
     numbers = [str(step / steps) for step in range(round(float(pae.max()) * steps) + 2)]
+    for row in pae:
+        yield separator.join([numbers[step] for step in np.rint(row * steps).astype(np.int64).tolist()])
+
+
+def _pae_json(prediction: Prediction, pae: Float[np.ndarray, "r r"]) -> Iterator[bytes]:
+    """AlphaFold DB's PAE file piece by piece."""
     yield b'[{"predicted_aligned_error":['
-    for index, row in enumerate(pae):
-        text = ",".join([numbers[step] for step in np.rint(row * steps).astype(np.int64).tolist()])
-        yield f"{',' if index else ''}[{text}]".encode()
+    for index, row in enumerate(pae_rows(pae, ",")):
+        yield f"{',' if index else ''}[{row}]".encode()
     rest = {"max_predicted_aligned_error": prediction.max_pae, "notes": list(prediction.notes)}
     yield f"],{to_json(rest)[1:]}]".encode()
 
 
 def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
     """JSON as all our files have it: compact unless indented, and no numbers that JSON does not have."""
-    separators = (",", ":") if indent is None else None
-    return json.dumps(content, indent=indent, separators=separators, allow_nan=False)
+    return json.dumps(content, indent=indent, separators=(",", ":") if indent is None else None, allow_nan=False)
 
 
 def remove_ranks_from(directory: Path, first: int) -> None:
@@ -97,7 +101,8 @@ def remove_ranks_from(directory: Path, first: int) -> None:
             path.unlink()
 
 
-def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file that appears whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+def write_file(path: Path, content: str | bytes | Iterator[bytes]) -> None:
+    """Write a file, at once or piece by piece, that appears whole or not at all."""
+    pieces = content if isinstance(content, Iterator) else [content.encode() if isinstance(content, str) else content]
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        stream.writelines(pieces)

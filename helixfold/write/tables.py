@@ -14,15 +14,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from data_pipeline.files import replacing
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from helixfold.write.pdb import plain_text
 from helixfold.write.ranking import Finished, all_notes, read_pae
-from helixfold.write.results import write_file
+from helixfold.write.results import pae_rows, write_file
 
 # HHblits' order, which AlphaFold's features have: twenty in the alphabet's order, unknown, gap.
 _MSA_LETTERS = "ACDEFGHIKLMNPQRSTVWY"
-_PAE_STEPS_PER_ANGSTROM = 10  # as the files have it
 
 
 def write_tables(directory: Path, order: Sequence[Finished]) -> None:
@@ -31,13 +29,14 @@ def write_tables(directory: Path, order: Sequence[Finished]) -> None:
     write_file(directory / f"{target}_plddt.tsv", plddt_table([each.plddt for each in order], notes))
     ptms = [each.ptm for each in order if each.ptm is not None]
     if len(ptms) == len(order) and not notes:
-        write_file(directory / f"{target}_ptm.tsv", ptm_table(ptms))
+        # Rank, from 0, and pTM, without a header.
+        table = "".join(f"{rank}\t{ptm:.3f}\n" for rank, ptm in enumerate(ptms))
+        write_file(directory / f"{target}_ptm.tsv", table)
     else:
         (directory / f"{target}_ptm.tsv").unlink(missing_ok=True)
     if order[0].ptm is not None:
         pae, _ = read_pae(directory / f"pae_{order[0].name}.json")
-        with replacing(directory / f"{target}_0_pae.tsv") as temporary, temporary.open("wb") as stream:
-            stream.writelines(pae_table(pae, order[0].notes))
+        write_file(directory / f"{target}_0_pae.tsv", pae_table(pae, order[0].notes))
     else:
         (directory / f"{target}_0_pae.tsv").unlink(missing_ok=True)
 
@@ -53,19 +52,12 @@ def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] 
     return text.getvalue()
 
 
-def ptm_table(ptms: Sequence[float]) -> str:
-    """Rank, from 0, and pTM, without a header."""
-    return "".join(f"{rank}\t{ptm:.3f}\n" for rank, ptm in enumerate(ptms))
-
-
 def pae_table(pae: Float[np.ndarray, "r r"], notes: Sequence[str] = ()) -> Iterator[bytes]:
     """PAE in Angstrom, without a header, row by row: row i is aligned, column j scored."""
-    steps = _PAE_STEPS_PER_ANGSTROM
-    numbers = [f"{step / steps:.1f}" for step in range(round(float(pae.max()) * steps) + 2)]
     for note in notes:
         yield f"# {plain_text(note)}\n".encode()
-    for row in pae:
-        yield ("\t".join([numbers[step] for step in np.rint(row * steps).astype(np.int64).tolist()]) + "\n").encode()
+    for row in pae_rows(pae, "\t"):
+        yield f"{row}\n".encode()
 
 
 def msa_table(msa: Int[np.ndarray, "n r"]) -> Iterator[bytes]:
@@ -73,7 +65,6 @@ def msa_table(msa: Int[np.ndarray, "n r"]) -> Iterator[bytes]:
 
     0 to 19 in the alphabet's order, 20 unknown, 21 gap.
     """
-    order = [_MSA_LETTERS.index(letter) for letter in RESTYPES]
-    numbers = np.array([str(number) for number in (*order, UNKNOWN, GAP)])
+    numbers = np.array([str(number) for number in (*map(_MSA_LETTERS.index, RESTYPES), UNKNOWN, GAP)])
     for row in msa:
         yield ("\t".join(numbers[row].tolist()) + "\n").encode()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from helixfold.losses.distogram import distogram_loss
+from helixfold.losses.cross_entropy import distogram_loss
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,9 @@ def test_terms_for_logs_hold_no_graph() -> None:
 def test_a_term_of_weight_0_is_told_and_moves_nothing() -> None:
     batch, model = training_batch(), tiny_model()
     losses = total_loss(outputs_of(model, batch.passes[-1]), batch.passes[-1], batch.labels, initial_training())
-    assert (losses.violation > 0).all()
+    assert (losses.unweighted["violation"] > 0).all()
     # Nor is anything held for its gradient while the others are computed.
-    assert not any(getattr(losses, name).requires_grad for name in TERMS)
+    assert not any(losses.unweighted[name].requires_grad for name in TERMS)
     losses.total.sum().backward()
     without = {name.split(".")[1] for name in dict(model.named_parameters()).keys() - gradients(model).keys()}
     assert without == {"experimentally_resolved", "aligned_error"}
@@ -113,7 +113,7 @@ def test_a_term_of_weight_0_is_told_and_moves_nothing() -> None:
 @pytest.mark.parametrize("name", TERMS)
 def test_each_term_is_weighted_by_its_own_weight(name: str) -> None:
     losses = losses_of(LossConfig(**dict.fromkeys(TERMS, 0.0) | {name: 3.0}))
-    torch.testing.assert_close(losses.weighted, 3 * getattr(losses, name))
+    torch.testing.assert_close(losses.weighted, 3 * losses.unweighted[name])
 
 
 def test_a_sample_alone_and_unpadded_has_the_same_losses() -> None:
@@ -126,11 +126,9 @@ def test_a_sample_alone_and_unpadded_has_the_same_losses() -> None:
         for sample in range(4):
             one, labels = shortened(batch, sample)
             alone = total_loss(outputs_of(model, one), one, labels, finetuning())
-            for field in fields(Losses):
-                found, expected = getattr(together, field.name)[sample], getattr(alone, field.name)[0]
-                torch.testing.assert_close(
-                    found, expected, rtol=2e-4, atol=1e-6, msg=lambda m, f=field: f"{f.name}: {m}"
-                )
+            found = {name: values[sample] for name, values in together.terms().items()}
+            expected = {name: values[0] for name, values in alone.terms().items()}
+            torch.testing.assert_close(found, expected, rtol=2e-4, atol=1e-6)
 
 
 def test_what_stands_in_padding_does_not_matter() -> None:
@@ -142,10 +140,7 @@ def test_what_stands_in_padding_does_not_matter() -> None:
         expected = total_loss(outputs, sample, labels, finetuning())
         longer, longer_labels, garbage = with_garbage(sample, labels, outputs, more=3)
         found = total_loss(garbage, longer, longer_labels, finetuning())
-    for field in fields(Losses):
-        torch.testing.assert_close(
-            getattr(found, field.name), getattr(expected, field.name), msg=lambda m, f=field: f"{f.name}: {m}"
-        )
+    torch.testing.assert_close(found.terms(), expected.terms())
 
 
 def with_garbage(sample: Batch, labels: Labels, outputs: Outputs, *, more: int) -> tuple[Batch, Labels, Outputs]:
@@ -183,7 +178,7 @@ def test_a_model_without_the_aligned_error_head_has_no_such_loss() -> None:
     batch = training_batch()
     config = replace(tiny().model, heads=HeadsConfig(c_lddt=32))
     losses = total_loss(outputs_of(AlphaFold(config), batch.passes[-1]), batch.passes[-1], batch.labels, finetuning())
-    assert losses.aligned_error.tolist() == [0, 0]
+    assert losses.unweighted["aligned_error"].tolist() == [0, 0]
     assert torch.isfinite(losses.total).all()
 
 
@@ -226,20 +221,20 @@ def test_a_chain_without_observed_atoms_is_learnt_from_by_its_sequence_alone() -
     batch = training_batch()
     losses = total_loss(some_outputs(), batch.passes[-1], nothing_observed(batch.labels), initial_training())
     for name in ("backbone_fape", "sidechain_fape", "torsion", "distogram", "lddt", "aligned_error"):
-        assert not getattr(losses, name).any(), name
-    assert (losses.masked_msa > 0).all()
+        assert not losses.unweighted[name].any(), name
+    assert (losses.unweighted["masked_msa"] > 0).all()
 
 
 def test_the_backbones_error_is_clamped_in_the_samples_that_ask_for_it_and_the_side_chains_in_all() -> None:
     losses = losses_of(LossConfig(fape_clamp=1.0), use_clamped_fape=torch.tensor([1.0, 0.0]))
-    assert (losses.backbone_fape <= 0.1).tolist() == [True, False]
-    assert (losses.sidechain_fape <= 0.1).all()
+    assert (losses.unweighted["backbone_fape"] <= 0.1).tolist() == [True, False]
+    assert (losses.unweighted["sidechain_fape"] <= 0.1).all()
 
 
 def test_only_the_samples_that_are_sharp_teach_confidence() -> None:
     losses = losses_of(finetuning(), resolution=torch.tensor([0.0, 2.0]))
     for name in ("lddt", "experimentally_resolved", "aligned_error"):
-        assert (getattr(losses, name) > 0).tolist() == [False, True]
+        assert (losses.unweighted[name] > 0).tolist() == [False, True]
 
 
 def test_outputs_that_are_no_numbers_give_a_loss_that_is_none() -> None:

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from helixfold.config import ConfigError
-from helixfold.optim.config import AdaGCConfig, OptimizerConfig, finetuning, initial_training
-from helixfold.optim.schedule import learning_rate
+from helixfold.optim.config import AdaGCConfig, OptimizerConfig, finetuning
 
 
 @pytest.mark.parametrize(
@@ -37,16 +36,16 @@ def test_a_wrong_setting_of_adagc_is_named(wrong: dict[str, Any]) -> None:
         AdaGCConfig(**wrong)
 
 
-@pytest.mark.parametrize("config", [initial_training(), finetuning(), OptimizerConfig(clipping="adagc")])
+@pytest.mark.parametrize("config", [OptimizerConfig(), finetuning(), OptimizerConfig(clipping="adagc")])
 def test_settings_survive_a_round_trip(config: OptimizerConfig) -> None:
     assert OptimizerConfig.from_dict(config.to_dict()) == config
 
 
 def test_the_rate_of_initial_training_is_alphafolds() -> None:
-    config = initial_training()
+    config = OptimizerConfig()
     expected = {0: 1e-6, 499: 5e-4, 999: 1e-3, 1000: 1e-3, 49_999: 1e-3, 50_000: 0.95e-3, 75_000: 0.95e-3}
-    assert {step: learning_rate(config, step) for step in expected} == pytest.approx(expected, rel=1e-12)
+    assert {step: config.rate(step) for step in expected} == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_rate_of_finetuning_is_constant() -> None:
-    assert {learning_rate(finetuning(), step) for step in (0, 1, 1000, 50_000, 10**6)} == {5e-4}
+    assert {finetuning().rate(step) for step in (0, 1, 1000, 50_000, 10**6)} == {5e-4}

@@ -168,12 +168,13 @@ def test_every_term_equals_deepminds(loss_case: LossCase) -> None:
     with torch.no_grad():
         found = total_loss(loss_case.outputs, case.batches[0], loss_case.labels, config)
     for ours, theirs in TERMS.items():
-        np.testing.assert_allclose(getattr(found, ours)[0], expected[theirs], rtol=1e-5, err_msg=ours)
+        np.testing.assert_allclose(found.unweighted[ours][0], expected[theirs], rtol=1e-5, err_msg=ours)
     np.testing.assert_allclose(found.weighted[0], expected["total_loss"], rtol=1e-5)
     np.testing.assert_allclose(found.total[0], expected["total_loss"] * np.sqrt(29), rtol=1e-5)
     # DeepMind hands out no violation loss: it is what the structure module's loss has beside its other terms.
-    rest = found.backbone_fape / 2 + found.sidechain_fape / 2 + found.torsion / 2 + found.angle_norm / 100
-    np.testing.assert_allclose((found.violation + rest)[0], expected["structure_module/loss"], rtol=1e-5)
+    terms = found.unweighted
+    rest = (terms["backbone_fape"] + terms["sidechain_fape"] + terms["torsion"]) / 2 + terms["angle_norm"] / 100
+    np.testing.assert_allclose((terms["violation"] + rest)[0], expected["structure_module/loss"], rtol=1e-5)
 
 
 def test_backbone_error_of_the_last_iteration_equals_deepminds(loss_case: LossCase) -> None:

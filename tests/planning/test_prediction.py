@@ -16,12 +16,12 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction
 from helixfold.planning.size import PassSize, floor
-from helixfold.presets import model_1_ptm
+from helixfold.presets import preset
 from helixfold.stages import peak_memory, reset_peak_memory
 from helixfold.weights.untrained import untrained_model
 from tests.networks import tiny_config
 
-MODEL = model_1_ptm().model
+MODEL = preset("model_1_ptm").model
 SIZE = PassSize(residues=1024, msa_rows=124, extra_rows=512, templates=4, dtype=torch.float32)
 MIB = 2**20
 CPU, H200 = CARDS["cpu"], CARDS["h200"]

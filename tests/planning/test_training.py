@@ -18,7 +18,7 @@ from helixfold.parallel.layout import Layout
 from helixfold.planning.prediction import META, recycled
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import beside_tensors, forecast_training, forward_costs, part_costs, part_products
-from helixfold.presets import model_1, tiny
+from helixfold.presets import preset, tiny
 from tests.networks import tiny_config
 
 KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
@@ -78,7 +78,8 @@ def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
 
 
 def test_the_less_is_kept_the_smaller_the_peak() -> None:
-    config, size = model_1().model, replace(SIZE, residues=256, msa_rows=124, extra_rows=1024, dtype=torch.bfloat16)
+    config = preset("model_1").model
+    size = replace(SIZE, residues=256, msa_rows=124, extra_rows=1024, dtype=torch.bfloat16)
     peaks = [forecast_training(config, size, RecomputeConfig.everywhere(keep), H200).peak for keep in KEEPS]
     assert peaks == sorted(peaks, reverse=True)
     # 48 blocks keep 2/3 of a GiB each.

@@ -11,7 +11,7 @@ from helixfold.presets import preset
 from helixfold.weights import alphafold
 from helixfold.weights.fit import model_shapes
 from helixfold.weights.load import load_weights
-from helixfold.weights.npz import NpzArrays, read_npz, write_npz
+from helixfold.weights.npz import NpzArrays, write_npz
 from helixfold.weights.untrained import untrained_model
 from tests.parity import parameters
 from tests.parity.cases import DATA, config_from_deepmind
@@ -88,7 +88,8 @@ def test_a_full_size_file_keeps_every_bit(reference: Path, tmp_path: Path) -> No
         state = alphafold.to_state_dict(arrays, config)
     write_npz(target, alphafold.from_state_dict(state, config))
     assert _sha256(target) == _sha256(source)
-    assert read_npz(target).keys() == shapes.keys()
+    with NpzArrays(target) as written:
+        assert written.keys() == shapes.keys()
 
 
 def _sha256(path: Path) -> str:

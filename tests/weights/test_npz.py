@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.archive import Limits
 from data_pipeline.errors import InputError
-from helixfold.weights.npz import NpzArrays, read_npz, write_npz
+from helixfold.weights.npz import LIMITS, NpzArrays, write_npz
 
 FEW_BYTES = 48 * 2**20
 SOON = 2.0
@@ -58,6 +58,11 @@ def archive(path: Path, members: dict[str, bytes], compression: int = zipfile.ZI
         for name, content in members.items():
             file.writestr(name, content)
     return path
+
+
+def read_npz(path: Path, limits: Limits = LIMITS) -> dict[str, np.ndarray]:
+    with NpzArrays(path, limits) as arrays:
+        return dict(arrays)
 
 
 def refusal(path: Path) -> str:
