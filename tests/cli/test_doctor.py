@@ -13,6 +13,13 @@ def doctor(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.fixture(autouse=True)
+def no_memory_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the memory table, which takes long, of all tests but those whose name says they are about it."""
+    if "memory" not in request.node.name:
+        monkeypatch.setattr("helixfold.cli.doctor._memory", lambda options: iter(()))
+
+
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
     (tmp_path / "uniref90.fasta").write_text(">a\nMKTAYIAKQR\n" * 100)
@@ -125,7 +132,7 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     monkeypatch.setattr("helixfold.cli.doctor.parameters_directory", lambda: tmp_path)
     monkeypatch.setattr("helixfold.planning.executors.available_memory", lambda device: 2**33)
     monkeypatch.setattr("helixfold.planning.executors.free_disk", lambda directory: 2**50)
-    out = doctor(capsys, "--length", 2000, "--device", "cpu")
+    out = doctor(capsys, "--length", 2000, "--rows", 4, "--device", "cpu")
     title, names, *rows = out.split("memory of ")[1].splitlines()[:6]
     assert title.startswith("cpu, 8.0 GiB free, for 2,000 residues")
     assert names.split() == ["whole", "slabs", "spilled", "chosen"]
