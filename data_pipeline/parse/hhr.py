@@ -2,7 +2,6 @@
 
 import math
 import re
-from itertools import pairwise
 from os import PathLike
 
 import numpy as np
@@ -33,11 +32,22 @@ def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[Tem
     """
     if len(content) > MAX_HHR_BYTES:
         raise InputError.at(path, f"it holds more than {MAX_HHR_BYTES:,} bytes of text, the most that is read")
-    lines = [line.rstrip() for line in content_lines(content, path)]
-    starts = [index for index, line in enumerate(lines) if line.startswith(b"No ")]
-    if not starts and not any(line.startswith(_HEADER) for line in lines):
+    hits: list[TemplateHit] = []
+    start, lines, is_hhr = 0, list[bytes](), False
+    for index, line in enumerate(map(bytes.rstrip, content_lines(content, path))):
+        is_hhr = is_hhr or line.startswith((*_HEADER, b"No "))
+        if line.startswith(b"No "):
+            # No more lines than those of one hit are held: a file of millions is refused at the first that is wrong.
+            if lines:
+                hits.append(_hit(path, start, lines))
+            start, lines = index, [line]
+        elif lines:
+            lines.append(line)
+    if not is_hhr:
         raise InputError.at(path, "this is no .hhr file: it has neither a header nor hits", line=1)
-    return tuple(_hit(path, start, lines[start:end]) for start, end in pairwise([*starts, len(lines)]))
+    if lines:
+        hits.append(_hit(path, start, lines))
+    return tuple(hits)
 
 
 def _hit(path: str | PathLike[str], start: int, lines: list[bytes]) -> TemplateHit:

@@ -50,7 +50,7 @@ def test_the_machine_at_hand_is_measured(monkeypatch: pytest.MonkeyPatch, capsys
 
     monkeypatch.setattr(layouts, "on_ranks", on_ranks)
     assert main(["layouts", *SMALL, "--machine", "here", "--ranks", "2"]) == 0
-    assert asked == [(2, layouts._measured, "cpu")]
+    assert asked == [(2, layouts.measured, "cpu")]
     assert "float32" in capsys.readouterr().out.splitlines()[1]
 
 
