@@ -5,12 +5,13 @@ take on a machine that is not here, at sizes that would not fit into this one.
 """
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial, reduce
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._prims_common import compute_elementwise_output_strides
@@ -18,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Operators that make tensors, or show them otherwise, and compute nothing.
 _ALLOCATE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
+# Matrix products; the right operand is the last one given.
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
 
 
 class Counter(TorchDispatchMode):
@@ -62,8 +65,9 @@ class Counter(TorchDispatchMode):
             return found
         self.launches += 1
         self.moved += sum(_size(tensor) for tensor in (*_tensors(args), *outputs))
-        if (formula := _formulas().get(packet)) is not None:
-            self.products += formula(*args, **kwargs, out_val=found)
+        if packet.__name__ in _PRODUCTS:
+            # Each number is a sum of as many products as the last operand has rows.
+            self.products += 2 * outputs[0].numel() * args[-1].shape[-2]
         return found
 
     def begin(self, stage: str) -> None:
@@ -124,7 +128,7 @@ _TRUTH = {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logi
 def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what an operator returns."""
     name = func._overloadpacket.__name__
-    if func.is_view or name in _ALLOCATE:
+    if func.is_view or (name in _ALLOCATE and name not in _SIMPLE):
         return func(*args, **kwargs)
     try:
         key = func, _signature(args), _signature(tuple(kwargs.items()))
@@ -148,14 +152,6 @@ def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(layouts[-1], torch.dtype):
         return _made(layouts)
     return tuple(_made(each) for each in layouts)
-
-
-@cache
-def _formulas() -> Mapping[Any, Callable[..., int]]:
-    """Return PyTorch's own formulas of what products compute; with them it imports Triton, where that is."""
-    from torch.utils.flop_counter import flop_registry  # noqa: PLC0415
-
-    return flop_registry
 
 
 @cache
@@ -229,6 +225,9 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("sum", "mean", "amax"), _reduced),
     "linalg_vector_norm": lambda x, _, *others, **named: _reduced(x, *others, **named),
     "native_layer_norm": _layer_norm,
+    "empty_like": lambda x, *, dtype=None, memory_format=None, **_: _pointwise(
+        "clone", (x,), {"dtype": dtype, "memory_format": memory_format}
+    ),
     "glu": _glu,
     "cat": _joined,
     "stack": partial(_joined, stacks=True),
@@ -242,7 +241,7 @@ def _dense(shape: Sequence[int], dtype: torch.dtype) -> _Layout:
 def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Layout | None:
     """Return what a function of each number returns, as PyTorch decides it; None for cases that are left to PyTorch."""
     tensors = [each for each in args if isinstance(each, Tensor)]
-    shape = torch.broadcast_shapes(*(each.shape for each in tensors))
+    shape = np.broadcast_shapes(*(each.shape for each in tensors))
     dtypes = [each.dtype for each in tensors[name == "where" :] if each.ndim or not shape]
     if not dtypes or kwargs.keys() - {"dtype", "memory_format", "alpha", "value"}:
         return None
@@ -250,7 +249,7 @@ def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Lay
     if not dtype.is_floating_point and name not in _OF_INTEGERS | _TRUTH:
         return None
     dtype = torch.bool if name in _TRUTH else dtype
-    if kwargs.get("memory_format") == torch.contiguous_format:
+    if kwargs.get("memory_format") == torch.contiguous_format or all(each.is_contiguous() for each in tensors):
         return _dense(shape, dtype)
     return tuple(shape), compute_elementwise_output_strides(*(each.expand(shape) for each in tensors)), dtype
 
