@@ -41,7 +41,7 @@ def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRec
             problem = "the first line must name the columns 'id' and 'sequence', each once and with commas between"
             raise InputError.at(path, problem, line=1)
         for row in rows:
-            if not any(cell.strip() for cell in row):
+            if not "".join(row).strip():
                 continue
             if len(row) != len(header):
                 raise InputError.at(

@@ -15,7 +15,7 @@ from helixfold.labels import Labels
 def random_batch(residues: int, rows: int, extra_rows: int, templates: int, device: torch.device) -> Batch:
     """One sample, everything in it present."""
     aatype = _numbers(20, 1, residues)
-    atoms = 10 * torch.randn(1, templates, residues, 37, 3)
+    atoms = 20 * torch.rand(1, templates, residues, 37, 3)
     batch = Batch(
         aatype=aatype,
         residue_index=torch.arange(residues)[None],

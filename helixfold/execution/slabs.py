@@ -149,6 +149,8 @@ class Slabs(Executor):
     def _size(self, stream: Stream, cost: Callable[[], RowCost]) -> int:
         if self.rows is not None:
             return self.rows
+        if not size_of(stream):
+            return max(1, stream.shape[1])  # there is nothing to measure
         least = LEAST_ELEMENTS // self.sharers * stream.dtype.itemsize
         budget = self.budget or max(least, int(size_of(stream) * BUDGET_SHARE))
         return cost().rows(budget, self.staged(stream))
@@ -194,8 +196,11 @@ class Slabs(Executor):
 
 
 def row_slices(length: int, size: int) -> Iterator[slice]:
-    """Give the rows of all slabs in order; of the first alone where a card is only described."""
-    for start in range(0, length, size):
+    """Give the rows of all slabs in order; of the first alone where a card is only described.
+
+    A stream without rows has one slab, without rows.
+    """
+    for start in range(0, max(length, 1), size):
         yield slice(start, min(start + size, length))
         if is_described():
             return

@@ -23,7 +23,7 @@ class Linear(nn.Linear):
         super().__init__(c_in, c_out, bias=bias)
 
     def reset_parameters(self) -> None:
-        match self.init:
+        match "none" if self.weight.is_meta else self.init:  # for which PyTorch would import its compiler
             case "zeros" | "gate":
                 nn.init.zeros_(self.weight)
             case "glorot":

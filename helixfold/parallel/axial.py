@@ -130,7 +130,7 @@ class Axial(Executor):
         def arrived() -> Context:
             pieces = gathering.wait().split([each.numel() for each in dense], 1)
             return tuple(
-                _joined(piece.view(-1, *each.shape), order.index(update.context_dim))
+                _joined(piece.view(len(piece), *each.shape), order.index(update.context_dim))
                 .permute([order.index(dim) for dim in range(part.ndim)])
                 .to(part.dtype)
                 for piece, each, order, part in zip(pieces, dense, orders, parts, strict=True)

@@ -34,7 +34,7 @@ from data_pipeline.search.server_results import DamagedArchiveError, merged_alig
 from helixfold.cli.main import main
 
 MIB = 2**20
-ALLOWED_BYTES, ALLOWED_SECONDS = 200 * MIB, 2.0
+ALLOWED_BYTES, ALLOWED_SECONDS = 200 * MIB, 5.0
 FASTA = b">t\nMKTAYIAKQR\n"
 Read = Callable[[Path], object]
 Case = tuple[Callable[[Path], object], str | Read]

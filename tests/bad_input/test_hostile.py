@@ -1,4 +1,4 @@
-"""Hostile files of every kind are refused in under two seconds and 200 MiB; see `hostile` for what is measured."""
+"""Hostile files of every kind are refused in under five seconds and 200 MiB; see `hostile` for what is measured."""
 
 import re
 import subprocess
