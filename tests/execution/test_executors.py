@@ -52,10 +52,11 @@ def model() -> AlphaFold:
     return with_every_parameter_random(replace(config, evoformer=small[0], structure=small[1]))
 
 
-def draw(templates: str, seed: int) -> Batch:
+def draw(templates: str, seed: int, extra: int = 5) -> Batch:
     """One draw of a target that is the same for all seeds."""
     real = TEMPLATES[templates]
-    target, found = (random_batch(residues=7, rows=3, extra=5, templates=len(real), seed=each) for each in (0, seed))
+    sizes = {"residues": 7, "rows": 3, "extra": extra, "templates": len(real)}
+    target, found = (random_batch(**sizes, seed=each) for each in (0, seed))
     mask = torch.tensor([real], dtype=torch.float32)
     return replace(found, aatype=target.aatype, target_feat=target.target_feat, template_mask=mask)
 
@@ -70,8 +71,8 @@ def tensors(run: Executor, part: Any, name: str = "") -> Iterator[tuple[str, Ten
 
 
 @torch.no_grad()
-def one_pass(run: Executor, templates: str) -> dict[str, Tensor]:
-    return dict(tensors(run, model()(run, [draw(templates, 1)])))
+def one_pass(run: Executor, templates: str, extra: int = 5) -> dict[str, Tensor]:
+    return dict(tensors(run, model()(run, [draw(templates, 1, extra)])))
 
 
 @torch.no_grad()
@@ -107,6 +108,12 @@ def test_all_outputs_are_those_of_whole_with_any_templates(templates: str, tmp_p
     expected = one_pass(Whole(), templates)
     assert not unlike(one_pass(Spilled(tmp_path, rows=3), templates), expected)
     assert not unlike(one_pass(Slabs(rows=3), templates), expected)
+
+
+@pytest.mark.parametrize("name", list(EXECUTORS)[1:])
+def test_an_alignment_without_extra_rows_passes(name: str, tmp_path: Path) -> None:
+    expected = one_pass(Whole(), "one template", extra=0)
+    assert not unlike(one_pass(EXECUTORS[name](tmp_path), "one template", extra=0), expected)
 
 
 @pytest.mark.parametrize("name", ["whole", "slabs of 3 rows", "spilled, 3 rows"])

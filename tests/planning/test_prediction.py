@@ -55,6 +55,12 @@ def test_each_rank_holds_its_part_of_the_streams() -> None:
     assert 1 / 4 < four / one < 0.36
 
 
+def test_ranks_without_extra_rows_are_forecast() -> None:
+    size = replace(SIZE, residues=60, extra_rows=0, templates=1)
+    one, two = (forecast_prediction(tiny_config(), replace(size, ranks=ranks), "slabs", CPU).peak for ranks in (1, 2))
+    assert 0.4 < two / one < 0.9
+
+
 @pytest.mark.parametrize(("name", "card"), [("whole", H200), ("slabs", CPU), ("spilled", CPU)])
 def test_peaks_grow_with_every_size(name: str, card: Card) -> None:
     # As many residues as need more than one slab.
