@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 _PARAMETERS = {"trim_threshold": -1, "top_pad": -2, "mmap_threshold": -3, "mmap_max": -4}  # of malloc.h
 # glibc raises its thresholds as large blocks are freed, until it is told any; this is where it would have ended.
@@ -34,7 +34,7 @@ _settings: list[dict[str, int]] = [_USUAL]
 
 
 def refusal() -> str | None:
-    """Why this process's allocator is left as it is; None if it can be told."""
+    """Return why this process's allocator is left as it is; None if it can be told."""
     if sys.platform != "linux":
         return f"{sys.platform} has no glibc"
     process = ctypes.CDLL(None)
@@ -46,29 +46,24 @@ def refusal() -> str | None:
     return None
 
 
-@contextmanager
-def freed_memory_kept(largest: int = OF_WHOLE, ahead: int = AHEAD) -> Iterator[None]:
+def freed_memory_kept(largest: int = OF_WHOLE, ahead: int = AHEAD) -> AbstractContextManager[None]:
     """Keep freed memory mapped for later tensors, but give blocks of more than `largest` bytes back at once, unless
     they fit into the `ahead` bytes by which every thread's heap grows; where the allocator cannot be told, do nothing.
 
     Afterwards what was kept is given back and the setting from before holds again.
     """
-    with _set({**_KEPT, "mmap_threshold": largest, "top_pad": ahead}):
-        yield
+    return _set({**_KEPT, "mmap_threshold": largest, "top_pad": ahead})
 
 
 def keep_freed_memory() -> None:
-    """The same for as long as this process lives, such as a loader's worker."""
-    if refusal() is None:
-        _settings.append({**_KEPT, "mmap_threshold": OF_WHOLE, "top_pad": AHEAD})
-        _apply(_settings[-1])
+    """Keep freed memory in the same way for as long as this process lives, such as a loader's worker."""
+    _settings.append({**_KEPT, "mmap_threshold": OF_WHOLE, "top_pad": AHEAD})
+    _apply_last()
 
 
-@contextmanager
-def freed_memory_returned() -> Iterator[None]:
+def freed_memory_returned() -> AbstractContextManager[None]:
     """Give freed memory back at once, so that the process's size is that of its tensors; for measuring it."""
-    with _set(_RETURNED):
-        yield
+    return _set(_RETURNED)
 
 
 def give_back() -> None:
@@ -88,25 +83,25 @@ def keep_few_kernels() -> None:
 
 @contextmanager
 def _set(setting: dict[str, int]) -> Iterator[None]:
-    if refusal() is not None:
-        yield
-        return
     _settings.append(setting)
-    _apply(setting)
+    _apply_last()
     try:
         yield
     finally:
         _settings.pop()
-        _apply(_settings[-1])
+        _apply_last()
 
 
-def _apply(setting: dict[str, int]) -> None:
-    library = ctypes.CDLL(None)
+def _apply_last() -> None:
+    """Tell the allocator the last of the settings, if it can be told."""
+    if refusal() is not None:
+        return
+    library, setting = ctypes.CDLL(None), _settings[-1]
     accepted = {name: library.mallopt(_PARAMETERS[name], value) for name, value in setting.items()}
     if not accepted["mmap_threshold"]:
         # Some versions allow 32 MiB at most: then no block is mapped alone.
         library.mallopt(_PARAMETERS["mmap_max"], 0)
-    give_back()
+    library.malloc_trim(0)
 
 
 def _address(function: object) -> int | None:

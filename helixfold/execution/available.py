@@ -5,7 +5,7 @@ import os
 import re
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def available_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was refused: by CUDA, PyTorch's allocator on a CPU, NumPy or the system."""
+    """Return whether an error says that memory was refused: by CUDA, PyTorch's CPU allocator, NumPy or the system."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -55,10 +55,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_disk(directory: Path) -> int:
-    """Bytes that files in a directory may take, made yet or not; none where its files would be held in memory."""
-    there = directory.absolute()
-    while not there.exists():
-        there = there.parent
+    """Return the bytes that files in a directory may take, made yet or not; none where memory would hold its files."""
+    directory = directory.absolute()
+    there = next(each for each in (directory, *directory.parents) if each.exists())
     return 0 if _file_system(there.resolve()) in _IN_MEMORY else shutil.disk_usage(there).free
 
 
@@ -68,7 +67,7 @@ def held_to(memory: int) -> Iterator[None]:
 
     A failure can be handled. Without it Linux grants more than there is, and ends the process once that is used.
     """
-    held = _status("VmData")
+    held = _bytes(_PROC / "self" / "status", "VmData")
     if held is None:
         yield
         return
@@ -82,32 +81,23 @@ def held_to(memory: int) -> Iterator[None]:
 
 
 def _of_system() -> int:
-    try:
-        free = _field((_PROC / "meminfo").read_text(), "MemAvailable:")
-    except OSError:
-        free = None
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if free is None else free * 1024
+    free = _bytes(_PROC / "meminfo", "MemAvailable")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if free is None else free
 
 
 def _of_groups() -> Iterator[int]:
-    """What is left in each control group around this process."""
-    try:
-        lines = (_PROC / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
+    """Give what is left in each control group around this process."""
+    for line in _lines(_PROC / "self" / "cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        version = 1 if controllers else 2
-        root = _GROUPS / "memory" if controllers else _GROUPS
+        version, root = (1, _GROUPS / "memory") if controllers else (2, _GROUPS)
         # Inside of a container the path may be the host's; the root is then the container's own group.
-        group = root / path.lstrip("/")
-        while True:
+        inner = root / path.lstrip("/")
+        for group in (inner, *inner.parents):
             yield from _of_group(group, version)
             if group == root:
                 break
-            group = group.parent
 
 
 def _of_group(group: Path, version: int) -> Iterator[int]:
@@ -115,7 +105,7 @@ def _of_group(group: Path, version: int) -> Iterator[int]:
     for limit in limits:
         try:
             most, used = (group / limit).read_text().strip(), int((group / use).read_text())
-            returned = _field((group / "memory.stat").read_text(), unneeded) or 0
+            returned = _field(_lines(group / "memory.stat"), unneeded) or 0
         except OSError:
             continue
         if most != "max":
@@ -124,34 +114,36 @@ def _of_group(group: Path, version: int) -> Iterator[int]:
 
 def _of_limits() -> Iterator[int]:
     for kind, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
-        limit, used = resource.getrlimit(kind)[0], _status(field)
+        limit, used = resource.getrlimit(kind)[0], _bytes(_PROC / "self" / "status", field)
         if limit != resource.RLIM_INFINITY and used is not None:
             yield limit - used
 
 
-def _status(field: str) -> int | None:
-    """Bytes of this process, as Linux counts them."""
-    try:
-        kib = _field((_PROC / "self" / "status").read_text(), f"{field}:")
-    except OSError:
-        return None
+def _bytes(file: Path, field: str) -> int | None:
+    """Return a number of bytes that Linux tells in KiB; None where it does not."""
+    kib = _field(_lines(file), f"{field}:")
     return None if kib is None else kib * 1024
 
 
-def _field(text: str, name: str) -> int | None:
-    words = (line.split() for line in text.splitlines())
+def _field(lines: Iterable[str], name: str) -> int | None:
+    words = (line.split() for line in lines)
     return next((int(line[1]) for line in words if line[:1] == [name]), None)
 
 
-def _file_system(directory: Path) -> str | None:
-    """The kind of the file system that a directory is on."""
+def _lines(file: Path) -> list[str]:
+    """Return the lines of a file of the system; none where the system has no such file."""
     try:
-        lines = (_PROC / "self" / "mounts").read_text().splitlines()
+        return file.read_text().splitlines()
     except OSError:
-        return None
+        return []
+
+
+def _file_system(directory: Path) -> str | None:
+    """Return the kind of the file system that a directory is on."""
     # Blanks in names are written as octal numbers. Of mounts at one place the last counts.
     mounts = [
-        (Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), words[1])), words[2]) for words in map(str.split, lines)
+        (Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), words[1])), words[2])
+        for words in map(str.split, _lines(_PROC / "self" / "mounts"))
     ]
     around = [mount for mount in mounts if directory.is_relative_to(mount[0])]
     return max(reversed(around), key=lambda mount: len(mount[0].parts))[1] if around else None

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class Replayed(StandIn):
         return Replayed(copy.deepcopy(self.method, memo))
 
     def refusal(self, *arguments: Any) -> str | None:
-        """Why such a call is not recorded; None if it is."""
+        """Return why such a call is not recorded; None if it is."""
         if torch.is_grad_enabled():
             return "gradients may be asked for"
         if _recording_now:
@@ -73,15 +73,6 @@ def replay_structure_module(model: AlphaFold) -> None:
         replace_method(structure, "forward", Replayed)
 
 
-@runtime_checkable
-class Graph(Protocol):
-    """What is used of a `torch.cuda.CUDAGraph`."""
-
-    def replay(self) -> None: ...
-
-    def pool(self) -> Any: ...
-
-
 # Seen by functions inside of the one that is being recorded.
 _recording_now = False
 
@@ -91,23 +82,22 @@ class _Recording:
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], pool: Any) -> None:
         global _recording_now  # noqa: PLW0603 (one recording at a time in a process)
-        self.inputs = [each.clone() for each in _tensors(arguments)]
-        given = _with_tensors(arguments, iter(self.inputs))
+        self.inputs = _mapped(Tensor.clone, arguments)
         _recording_now = True
         try:
-            self.graph, self.outputs = _record(lambda: function(*given), self.inputs[0].device, pool)
+            self.graph, self.outputs = _record(lambda: function(*self.inputs), next(_tensors(arguments)).device, pool)
         finally:
             _recording_now = False
 
     def replay(self, arguments: tuple[Any, ...]) -> Any:
-        for room, given in zip(self.inputs, _tensors(arguments), strict=True):
+        for room, given in zip(_tensors(self.inputs), _tensors(arguments), strict=True):
             room.copy_(given)
         self.graph.replay()
-        return _with_tensors(self.outputs, (each.clone() for each in _tensors(self.outputs)))
+        return _mapped(Tensor.clone, self.outputs)
 
 
-def _record(run: Callable[[], Any], device: torch.device, pool: Any) -> tuple[Graph, Any]:
-    """The graph of what `run` launches, and what it returns: memory that a replay writes."""
+def _record(run: Callable[[], Any], device: torch.device, pool: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """Return the graph of what `run` launches, and what it returns: memory that a replay writes."""
     with torch.cuda.device(device):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -122,7 +112,7 @@ def _record(run: Callable[[], Any], device: torch.device, pool: Any) -> tuple[Gr
 
 
 def _kind(value: Any) -> Hashable:
-    """What is the same in all arguments of a kind."""
+    """Return what is the same in all arguments of a kind."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device
     parts = _parts(value)
@@ -136,21 +126,19 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         yield from _tensors(part)
 
 
-def _with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """The same with other tensors, which come in the order of `_tensors`."""
+def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return the same with what `change` makes of each tensor in its place."""
     if isinstance(value, Tensor):
-        return next(tensors)
-    parts = _parts(value)
-    if parts is None:
-        return value
-    changed = [_with_tensors(part, tensors) for part in parts]
+        return change(value)
     if isinstance(value, list | tuple):
-        return type(value)(changed)
-    return replace(value, **dict(zip((field.name for field in fields(value)), changed, strict=True)))
+        return type(value)(_mapped(change, part) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _mapped(change, getattr(value, field.name)) for field in fields(value)})
+    return value
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """What a tuple, list or dataclass holds."""
+    """Return what a tuple, list or dataclass holds; None for anything else."""
     if isinstance(value, list | tuple):
         return list(value)
     if is_dataclass(value) and not isinstance(value, type):

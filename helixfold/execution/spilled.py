@@ -9,9 +9,8 @@ from torch import Tensor
 
 from helixfold.config import ConfigError
 from helixfold.execution.counter import held_elsewhere
-from helixfold.execution.mapped import mapped_tensor
 from helixfold.execution.slabs import Held, Slabs, row_slices
-from helixfold.execution.spilled_stream import HostMemory, SpilledStream
+from helixfold.execution.spilled_stream import HostMemory, SpilledStream, mapped_tensor
 from helixfold.execution.staging import SLOTS, Lane, visited
 from helixfold.model.update import Stream, as_tensor
 from helixfold.ops.card import card_of, is_described
@@ -22,12 +21,12 @@ LEAST_CHANNELS = 32
 
 
 class Spilled(Slabs):
-    """As `Slabs`, in the memory of one context and a few slabs: the streams that `map_rows` makes live elsewhere.
+    """Carries out updates as `Slabs` does, in the memory of one context and a few slabs.
 
-    Beside a CPU that is a file without a name in `directory`, one for each stream, as large as it and gone with it.
-    Every update reads its stream twice and writes it once, while it computes: in the system's cache of files as long as
-    that has room, but what is written reaches the disk sooner or later. Beside a GPU streams live in pinned host
-    memory. This has been tested with the CPU in the place of the GPU, but not yet run on one.
+    The streams that `map_rows` makes live elsewhere. Beside a CPU that is a file without a name in `directory`, one for
+    each stream, as large as it and gone with it. Every update reads its stream twice and writes it once, while it
+    computes: in the system's cache of files as long as that has room, but what is written reaches the disk sooner or
+    later. Beside a GPU streams live in pinned host memory. This has been tested with the CPU in the place of the GPU, but not yet run on one.
     """
 
     def __init__(
@@ -57,29 +56,28 @@ class Spilled(Slabs):
     def visited(
         self, streams: Sequence[Held], size: int, changed: Held | None = None
     ) -> Iterator[tuple[slice, list[Tensor], Tensor | None]]:
-        given = [*streams] if changed is None else [*streams, changed]
         lanes: list[Lane] = []
-        for stream in given:
+
+        def lane_of(stream: Held | None) -> Lane | None:
+            same = (lane for lane in lanes if isinstance(stream, SpilledStream) and stream.same_rows(lane.stream))
+            return next(same, None)
+
+        def slab(stream: Held, slot: int, part: slice) -> Tensor:
+            lane = lane_of(stream)
+            return as_tensor(stream[:, part]) if lane is None else lane.slab(slot, part)
+
+        for stream in streams if changed is None else [*streams, changed]:
             # What is read and changed at once is staged once.
-            if isinstance(stream, SpilledStream) and not any(stream.same_rows(lane.stream) for lane in lanes):
+            if isinstance(stream, SpilledStream) and lane_of(stream) is None:
                 lanes.append(Lane(stream, size))
-        written = [lane for lane in lanes if isinstance(changed, SpilledStream) and changed.same_rows(lane.stream)]
         parts = [*row_slices(streams[0].shape[1], size)]
-        staged_parts: Iterator[tuple[slice, list[Tensor]]]
-        if not lanes:
-            staged_parts = ((part, list[Tensor]()) for part in parts)
-        elif is_described():
-            staged_parts = ((part, [lane.slab(0, part) for lane in lanes]) for part in parts)
+        if lanes and not is_described():
+            slots = visited(lanes, [lane for lane in lanes if lane is lane_of(changed)], parts, self._device)
         else:
-            staged_parts = visited(lanes, written, parts, self._device)
-        for part, staged in staged_parts:
-
-            def slab(stream: Held, part: slice = part, staged: list[Tensor] = staged) -> Tensor:
-                if not isinstance(stream, SpilledStream):
-                    return as_tensor(stream[:, part])
-                return next(each for each, lane in zip(staged, lanes, strict=True) if stream.same_rows(lane.stream))
-
-            yield part, [slab(each) for each in streams], None if changed is None else slab(changed)
+            slots = ((part, 0) for part in parts)
+        for part, slot in slots:
+            slabs = [slab(each, slot, part) for each in streams]
+            yield part, slabs, None if changed is None else slab(changed, slot, part)
 
     def _stream(self, shape: Sequence[int], dtype: torch.dtype) -> SpilledStream:
         if is_described():

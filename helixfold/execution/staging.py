@@ -74,10 +74,10 @@ class Lane:
 
 def visited(
     lanes: Sequence[Lane], changed: Sequence[Lane], parts: Sequence[slice], device: torch.device
-) -> Iterator[tuple[slice, list[Tensor]]]:
-    """The parts in order, each with its slab of every lane; those of `changed` are written back afterwards.
+) -> Iterator[tuple[slice, int]]:
+    """Give the parts in order, each with the slot of its slab in every lane; `changed` ones are written back afterwards.
 
-    A slab is there until the next one is asked for. When the consumer leaves early, the slab that it had is dropped
+    A slab is there until the next part is asked for. When the consumer leaves early, the slab that it had is dropped
     and those before are written.
     """
     module = torch.get_device_module(device)
@@ -117,7 +117,7 @@ def visited(
                 after = parts[index + 1] if index + 1 < len(parts) else None
                 job = worker.submit(turn_over, (index + 1) % SLOTS, before, after)
                 fetched[slot].wait(module.current_stream(device))
-                yield part, [lane.slab(slot, part) for lane in lanes]
+                yield part, slot
                 computed[slot].record(module.current_stream(device))
             job.result()
             worker.submit(turn_over, slot, parts[-1], None).result()

@@ -12,9 +12,6 @@ class StandIn:
     def __init__(self, method: Callable[..., Any]) -> None:
         self.method = method
 
-    def __call__(self, *arguments: Any) -> Any:
-        raise NotImplementedError
-
 
 def replace_method(module: nn.Module, name: str, make: Callable[[Callable[..., Any]], StandIn]) -> None:
     """Have what `make` returns for a method of this one module be called in its place."""

@@ -172,10 +172,7 @@ def test_the_network_can_be_recorded() -> None:
         with NoCopiesFromTheHost():
             model(Whole(), [batch], previous)
         # Without values, looking at one is an error.
-        batch, previous = (
-            graphs._with_tensors(each, (tensor.to("meta") for tensor in graphs._tensors(each)))
-            for each in (batch, previous)
-        )
+        batch, previous = graphs._mapped(lambda tensor: tensor.to("meta"), (batch, previous))
         model.to("meta")(Whole(), [batch], previous)
     with NoCopiesFromTheHost(), pytest.raises(AssertionError):
         torch.ones(2).new_tensor([1.0])

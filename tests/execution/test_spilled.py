@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from helixfold.config import ConfigError
-from helixfold.execution import mapped, spilled
+from helixfold.execution import spilled, spilled_stream
 from helixfold.execution.slabs import Held, Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.spilled_stream import HostMemory, SpilledStream
@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     run = Spilled(tmp_path, rows=2)
     pair = stream(run, 1, 6, 6, 4)
     assert isinstance(pair, SpilledStream)
-    assert isinstance(pair.home, mapped.MappedFile)
+    assert isinstance(pair.home, spilled_stream.MappedFile)
     pair.home.file.truncate(6 * 6 * 4 * 4 // 2)
     with pytest.raises(OSError, match="shorter"):
         run.map_rows(cloned, pair)
@@ -194,8 +194,8 @@ def stream_of_ones(run: Spilled) -> Held:
 
 
 def test_pieces_of_a_write_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "_PIECE", 7)
-    tensor, file = mapped.mapped_tensor(tmp_path, (3, 5, 4), torch.int16)
+    monkeypatch.setattr(spilled_stream, "_PIECE", 7)
+    tensor, file = spilled_stream.mapped_tensor(tmp_path, (3, 5, 4), torch.int16)
     values = torch.arange(24, dtype=torch.int16).view(3, 2, 4)
     file.store(tensor[:, 1:3], values)
     assert torch.equal(tensor[:, 1:3], values)
