@@ -13,7 +13,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER, THREE_LETTER
 from data_pipeline.structure import Chain
 from helixfold import metrics
-from helixfold.losses.confidence import lddt_ca
+from helixfold.losses.heads import lddt_ca
 from helixfold.metrics import Superposed, superposed_scores
 from tests.parity.test_functions import Function
 

@@ -81,14 +81,12 @@ def best_pairing(predicted: tuple[Chain, ...], reference: tuple[Chain, ...], wan
 
 
 def _by_number(pairing: Pairing) -> Pairing | None:
-    """The same with residues that are found by their numbers, up to a shift that most of the aligned ones have."""
+    """Return the same with residues that are found by their numbers, up to a shift that most of the aligned ones have."""
     predicted, reference, place = pairing.predicted, pairing.reference, pairing.place
     observed = reference.observed
     numbers, own = reference.residue_numbers[observed], predicted.residue_numbers
-    if len(np.unique(numbers)) < len(numbers) or len(np.unique(own)) < len(own):
-        return None
     aligned = observed & (place >= 0)
-    if not aligned.any():
+    if not aligned.any() or len(np.unique(numbers)) < len(numbers) or len(np.unique(own)) < len(own):
         return None
     shifts, counts = np.unique(own[place[aligned]] - reference.residue_numbers[aligned], return_counts=True)
     position = {number: index for index, number in enumerate(own.tolist())}

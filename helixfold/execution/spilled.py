@@ -26,7 +26,8 @@ class Spilled(Slabs):
     The streams that `map_rows` makes live elsewhere. Beside a CPU that is a file without a name in `directory`, one for
     each stream, as large as it and gone with it. Every update reads its stream twice and writes it once, while it
     computes: in the system's cache of files as long as that has room, but what is written reaches the disk sooner or
-    later. Beside a GPU streams live in pinned host memory. This has been tested with the CPU in the place of the GPU, but not yet run on one.
+    later. Beside a GPU streams live in pinned host memory. This has been tested with the CPU in the
+    place of the GPU, but not yet run on one.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class MappedFile(mmap.mmap):
 
 
 def mapped_tensor(directory: Path, shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, MappedFile]:
-    """Return a tensor of zeros in a new file in `directory`; the file is gone with the tensor, however the process ends.
+    """Return a tensor of zeros in a new file in `directory`, which is gone with the tensor, however the process ends.
 
     Raises OSError, which says what is needed and what is free, where there is no room: at once and not when the
     tensor is written.

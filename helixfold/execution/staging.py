@@ -75,7 +75,7 @@ class Lane:
 def visited(
     lanes: Sequence[Lane], changed: Sequence[Lane], parts: Sequence[slice], device: torch.device
 ) -> Iterator[tuple[slice, int]]:
-    """Give the parts in order, each with the slot of its slab in every lane; `changed` ones are written back afterwards.
+    """Give the parts in order, each with its slabs' slot in every lane; those of `changed` are written back afterwards.
 
     A slab is there until the next part is asked for. When the consumer leaves early, the slab that it had is dropped
     and those before are written.

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.labels import Labels
-from helixfold.losses.confidence import LDDT_LIMITS, off_and_counted
+from helixfold.losses.heads import LDDT_LIMITS, off_and_counted
 
 _CA = ATOM_ORDER["CA"]
 _COUNT_FLOOR = 1e-10

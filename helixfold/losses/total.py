@@ -12,10 +12,16 @@ from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.labels import Labels
 from helixfold.losses.ambiguity import renamed_truth
-from helixfold.losses.confidence import aligned_error_loss, experimentally_resolved_loss, has_resolution, lddt_loss
 from helixfold.losses.config import TERMS, LossConfig
-from helixfold.losses.cross_entropy import distogram_loss, masked_msa_loss
 from helixfold.losses.fape import backbone_fape, sidechain_fape
+from helixfold.losses.heads import (
+    aligned_error_loss,
+    distogram_loss,
+    experimentally_resolved_loss,
+    has_resolution,
+    lddt_loss,
+    masked_msa_loss,
+)
 from helixfold.losses.smooth_lddt import smooth_lddt_loss
 from helixfold.losses.torsion import angle_norm_loss, torsion_loss
 from helixfold.losses.violations import violation_loss

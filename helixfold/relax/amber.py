@@ -12,20 +12,19 @@ from helixfold.relax import platform
 from helixfold.relax.atoms import completed, hydrogens, moved
 from helixfold.relax.flaws import flaws
 from helixfold.relax.pieces import Pieces
-from helixfold.relax.platform import Place
 from helixfold.relax.problem import RelaxationError
 from helixfold.relax.relaxation import Relaxed, RelaxOptions
 from helixfold.relax.simulation import Deadline, Simulation
 
 
 def relaxed(protein: Protein, pieces: Pieces, options: RelaxOptions, device: torch.device) -> Relaxed:
-    """What `relaxation.relax` promises, for a structure that was checked."""
+    """Return what `relaxation.relax` promises, for a structure that was checked."""
     deadline = Deadline(options.max_seconds)
-    possible = platform.places(device)
+    possible = platform.platforms(device)
     while True:
-        place = possible.pop(0)
+        where = possible.pop(0)
         try:
-            return _relaxed_there(protein, pieces, options, place, deadline)
+            return _relaxed_there(protein, pieces, options, where, deadline)
         except openmm.OpenMMException as error:
             # A GPU that is out of memory, or whose driver does not fit, must not cost the result.
             if not possible:
@@ -33,11 +32,11 @@ def relaxed(protein: Protein, pieces: Pieces, options: RelaxOptions, device: tor
 
 
 def _relaxed_there(
-    protein: Protein, pieces: Pieces, options: RelaxOptions, place: Place, deadline: Deadline
+    protein: Protein, pieces: Pieces, options: RelaxOptions, where: openmm.Platform, deadline: Deadline
 ) -> Relaxed:
     try:
-        atoms = completed(protein, pieces, place)
-        simulation = Simulation(atoms, place)
+        atoms = completed(protein, pieces, where)
+        simulation = Simulation(atoms, where)
     except (ValueError, ZeroDivisionError) as error:
         # From OpenMM's own Python, where atoms coincide or a residue fits no template.
         raise RelaxationError(f"the force field cannot be set up: {' '.join(str(error).split())}") from error
@@ -67,5 +66,5 @@ def _relaxed_there(
         rmsd=float(np.sqrt(np.square(off).sum(-1).mean())),
         rounds=rounds,
         seconds=deadline.passed(),
-        platform=place.name,
+        platform=where.getName(),
     )

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pdbfixer
 from jaxtyping import Bool, Float, Int
-from openmm import Vec3, app, unit
+from openmm import Platform, Vec3, app, unit
 
 from data_pipeline.protein import Hydrogens, Protein
 from data_pipeline.residues import ATOM_ORDER, ATOM_TYPES, THREE_LETTER, UNKNOWN
 from helixfold.relax.pieces import Pieces
-from helixfold.relax.platform import Place
 
 ANGSTROM_PER_NANOMETER = 10.0
 _HYDROGEN = -1  # in place of an atom's kind
@@ -36,13 +35,13 @@ class Atoms:
     given: Bool[np.ndarray, " n"]  # the protein has it, it was not added here
 
 
-def completed(protein: Protein, pieces: Pieces, place: Place) -> Atoms:
+def completed(protein: Protein, pieces: Pieces, platform: Platform) -> Atoms:
     """The pieces with every heavy atom and hydrogen that they should have at pH 7, placed without strain.
 
     Only what is added is moved. Cysteines whose sulphur atoms are within 3 Angstrom become a disulphide bridge.
     """
     with _drawn_alike():
-        fixer = pdbfixer.PDBFixer(pdbfile=io.StringIO(_ANY_FILE), platform=place.platform)
+        fixer = pdbfixer.PDBFixer(pdbfile=io.StringIO(_ANY_FILE), platform=platform)
         fixer.topology, fixer.positions = _topology(protein, pieces)
         fixer.missingResidues = {}
         fixer.findMissingAtoms()

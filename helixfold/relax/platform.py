@@ -1,7 +1,5 @@
 """Where OpenMM computes: the GPU that the prediction was made on if OpenMM can use it, else the CPU."""
 
-from dataclasses import dataclass
-
 import openmm
 import torch
 
@@ -9,18 +7,11 @@ import torch
 _PLATFORMS = {"cuda": ("CUDA", "HIP", "OpenCL", "CPU"), "mps": ("OpenCL", "CPU"), "cpu": ("CPU",)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """One of OpenMM's platforms, set up so that the same input gives the same output there."""
+def platforms(device: torch.device) -> list[openmm.Platform]:
+    """Return the platforms that work here for this device, the preferred one first; the last is always the CPU.
 
-    name: str
-    platform: openmm.Platform
-
-
-def places(device: torch.device) -> list[Place]:
-    """The platforms that work here for this device, the preferred one first; the last is always the CPU.
-
-    On the CPU as many threads are used as PyTorch uses.
+    They are set up so that the same input gives the same output there. On the CPU as many threads are used as PyTorch
+    uses.
     """
     offered = {openmm.Platform.getPlatform(index).getName() for index in range(openmm.Platform.getNumPlatforms())}
     found = []
@@ -32,12 +23,12 @@ def places(device: torch.device) -> list[Place]:
             if key in platform.getPropertyNames():
                 platform.setPropertyDefaultValue(key, str(value))
         if name == "CPU" or _works(platform):
-            found.append(Place(name=name, platform=platform))
+            found.append(platform)
     return found
 
 
 def _works(platform: openmm.Platform) -> bool:
-    """A platform can be offered by a library that finds no driver or no device."""
+    """Return whether a platform computes: it can be offered by a library that finds no driver or no device."""
     system = openmm.System()
     system.addParticle(1.0)
     try:

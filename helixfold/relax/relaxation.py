@@ -46,9 +46,9 @@ class Relaxed:
 
 
 def where(device: torch.device) -> str:
-    """OpenMM's platform that `relax` tries first; OpenMM must be installed."""
+    """Return the name of OpenMM's platform that `relax` tries first; OpenMM must be installed."""
     require()
-    return str(importlib.import_module("helixfold.relax.platform").places(device)[0].name)
+    return str(importlib.import_module("helixfold.relax.platform").platforms(device)[0].getName())
 
 
 def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.device | None = None) -> Relaxed:

@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float
 from openmm import app, unit
 
 from helixfold.relax.atoms import ANGSTROM_PER_NANOMETER, Atoms
-from helixfold.relax.platform import Place
 from helixfold.relax.problem import RelaxationError
 
 _FORCE_FIELD = "amber99sb.xml"
@@ -37,7 +36,7 @@ class Deadline:
 class Simulation:
     """OpenMM's system of these atoms, whose restraints are set anew for each round."""
 
-    def __init__(self, atoms: Atoms, place: Place) -> None:
+    def __init__(self, atoms: Atoms, platform: openmm.Platform) -> None:
         # Differs from AlphaFold: bonds to hydrogens are not constrained. OpenMM's minimiser knows springs only, and to
         # make these as stiff as constraints it starts over several times; heavy atoms end 0.03 A from there or less,
         # four times as fast.
@@ -52,7 +51,7 @@ class Simulation:
         springs.setForceGroup(1)
         system.addForce(springs)
         self._springs, self._residue = springs, atoms.residue
-        self._context = openmm.Context(system, openmm.VerletIntegrator(0.001), place.platform)
+        self._context = openmm.Context(system, openmm.VerletIntegrator(0.001), platform)
         self._context.setPositions(atoms.positions)
 
     def energy(self) -> float:

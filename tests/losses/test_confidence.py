@@ -9,7 +9,7 @@ from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
-from helixfold.losses.confidence import (
+from helixfold.losses.heads import (
     aligned_error_loss,
     experimentally_resolved_loss,
     has_resolution,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from helixfold.losses.cross_entropy import distogram_loss
+from helixfold.losses.heads import distogram_loss
 
 
 @pytest.mark.parametrize(

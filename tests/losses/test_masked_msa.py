@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from helixfold.losses.cross_entropy import masked_msa_loss
+from helixfold.losses.heads import masked_msa_loss
 
 
 def test_only_hidden_letters_count() -> None:

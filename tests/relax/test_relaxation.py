@@ -259,24 +259,24 @@ def test_an_interrupted_relaxation_is_left_as_any_other_work(hairpin: Protein, m
 def test_a_gpu_that_fails_leaves_the_work_to_the_cpu(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
     from helixfold.relax import amber, platform  # noqa: PLC0415  # needs OpenMM
 
-    cpu = platform.places(torch.device("cpu"))
-    assert [place.name for place in cpu] == ["CPU"]
+    cpu = platform.platforms(torch.device("cpu"))
+    assert [each.getName() for each in cpu] == ["CPU"]
     import openmm  # noqa: PLC0415
 
-    broken = platform.Place(name="CUDA", platform=openmm.Platform.getPlatformByName("Reference"))
+    broken = openmm.Platform.getPlatformByName("Reference")
     calls = []
     completed = amber.completed
 
-    def failing(protein: Protein, pieces: object, place: platform.Place) -> object:
-        calls.append(place.name)
-        if place.name == "CUDA":
+    def failing(protein: Protein, pieces: object, where: openmm.Platform) -> object:
+        calls.append(where.getName())
+        if where.getName() == "Reference":
             raise openmm.OpenMMException("out of memory")
-        return completed(protein, pieces, place)
+        return completed(protein, pieces, where)
 
     monkeypatch.setattr(amber, "completed", failing)
-    monkeypatch.setattr(platform, "places", lambda _: [broken, *cpu])
+    monkeypatch.setattr(platform, "platforms", lambda _: [broken, *cpu])
     assert relax(part(hairpin, slice(0, 3))).platform == "CPU"
-    assert calls == ["CUDA", "CPU"]
+    assert calls == ["Reference", "CPU"]
 
 
 def test_without_openmm_it_says_what_to_install(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,26 +1,53 @@
-"""Teach the model what it knows: per-residue lDDT, aligned errors, and which atoms an experiment resolves.
+"""Score what the heads answer: distances, hidden letters, and how sure the model is of its structure.
 
-What these are scored on is computed from the prediction and passes no gradient to it.
+The confidences (per-residue lDDT, aligned errors, and which atoms an experiment resolves) are compared with what is
+computed from the prediction, to which no gradient passes from there.
 """
 
 from functools import cache
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.confidence import aligned_error_breaks
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.labels import Labels
-from helixfold.losses.cross_entropy import cross_entropy
+from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
 
 _CA = ATOM_ORDER["CA"]
-_COUNT_FLOOR = 1e-8  # DeepMind's program
+# DeepMind's program adds these to counts.
+_PAIRS_FLOOR, _COUNT_FLOOR = 1e-6, 1e-8
 _LDDT_CUTOFF = 15.0  # Angstrom, in the true structure
 LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom that a distance may be off
 _LDDT_FLOOR = 1e-10  # DeepMind's program: a residue without neighbours has an lDDT of 1
+
+
+def cross_entropy(logits: Float[Tensor, "*batch v"], labels: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """Minus the logarithm of the probability given to each label."""
+    flat = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
+    return flat.view(labels.shape)
+
+
+def distogram_loss(
+    logits: Float[Tensor, "b r r v"], pseudo_beta: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
+) -> Float[Tensor, " b"]:
+    """Cross-entropy of the true distances of all pairs of pseudo-beta atoms (Suppl. Sec. 1.9.8)."""
+    edges = torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, logits.shape[-1] - 1, device=logits.device)
+    difference = rearrange(pseudo_beta, "b i x -> b i 1 x") - rearrange(pseudo_beta, "b j x -> b 1 j x")
+    true_bins = torch.bucketize(difference.square().sum(-1), edges.square())
+    pairs = rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
+    return (cross_entropy(logits, true_bins) * pairs).sum((-1, -2)) / (_PAIRS_FLOOR + pairs.sum((-1, -2)))
+
+
+def masked_msa_loss(
+    logits: Float[Tensor, "b s r v"], true_msa: Int[Tensor, "b s r"], bert_mask: Float[Tensor, "b s r"]
+) -> Float[Tensor, " b"]:
+    """Cross-entropy of the letters of the MSA that were hidden, to be found again (Suppl. Sec. 1.9.9)."""
+    errors = cross_entropy(logits, true_msa) * bert_mask
+    return errors.sum((-1, -2)) / (_COUNT_FLOOR + bert_mask.sum((-1, -2)))
 
 
 @torch.no_grad()
