@@ -1,8 +1,8 @@
 """Every operator with arguments as a block of the network gives them to it, for benchmarks and `helixfold doctor`."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.config import ModelConfig
+from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
@@ -98,50 +99,31 @@ class OpCase:
         return Work(flops=int(counter.get_total_flops()), bytes=read + written)
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors within."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from tensors(each)
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from tensors(getattr(value, field.name))
-
-
 def op_cases(shape: Shape, device: torch.device | str) -> Iterator[OpCase]:
     """Cases one after the other, each made when it is asked for: together they may not fit into memory.
 
     An operator that has no row of its own gets one where the network calls it first.
     """
     for name, calls in _described(shape).items():
-        made: dict[object, Tensor] = {}
+        real = partial(_real, device=device, made={})
         yield OpCase(
             name=name,
-            calls=tuple((op, _real(arguments, device, made)) for op, arguments in calls),
+            calls=tuple((op, with_tensors_changed(real, arguments)) for op, arguments in calls),
             in_place=calls[0][0] is fused_adam,
         )
 
 
-def _real(value: Any, device: torch.device | str, made: dict[object, Tensor]) -> Any:
-    """The same with tensors on a device: random numbers where gradients are asked for, masks and buffers of ones.
+def _real(tensor: Tensor, device: torch.device | str, made: dict[object, Tensor]) -> Tensor:
+    """Return the same on a device: random numbers where gradients are asked for, ones as masks and buffers have.
 
     Views of one tensor that are alike are one tensor again.
     """
-    if isinstance(value, Tensor):
-        key = value.untyped_storage()._cdata, value.shape, value.stride()
-        if key not in made:
-            made[key] = torch.ones_like(value, device=device)
-            if value.requires_grad:
-                made[key].normal_(std=value.shape[1] ** -0.5 if value.ndim == 2 else 1.0).requires_grad_()
-        return made[key]
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _real(getattr(value, each.name), device, made) for each in fields(value)})
-    if isinstance(value, tuple):
-        parts = [_real(each, device, made) for each in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    return value
+    key = tensor.untyped_storage()._cdata, tensor.shape, tensor.stride()
+    if key not in made:
+        made[key] = torch.ones_like(tensor, device=device)
+        if tensor.requires_grad:
+            made[key].normal_(std=tensor.shape[1] ** -0.5 if tensor.ndim == 2 else 1.0).requires_grad_()
+    return made[key]
 
 
 @cache

@@ -81,7 +81,7 @@ def best_pairing(predicted: tuple[Chain, ...], reference: tuple[Chain, ...], wan
 
 
 def _by_number(pairing: Pairing) -> Pairing | None:
-    """Return the same with residues that are found by their numbers, up to a shift that most of the aligned ones have."""
+    """Return the same by the numbers of residues, up to a shift that most of the aligned ones have; None for no help."""
     predicted, reference, place = pairing.predicted, pairing.reference, pairing.place
     observed = reference.observed
     numbers, own = reference.residue_numbers[observed], predicted.residue_numbers

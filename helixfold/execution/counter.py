@@ -17,6 +17,8 @@ from torch import Tensor
 from torch._prims_common import compute_elementwise_output_strides
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helixfold.execution.nested import tensors
+
 # Operators that make tensors, or show them otherwise, and compute nothing.
 _ALLOCATE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
 # Matrix products; the right operand is the last one given.
@@ -56,7 +58,7 @@ class Counter(TorchDispatchMode):
         kwargs = kwargs or {}
         # Another mode beneath this one must see every operator itself.
         found = func(*args, **kwargs) if torch._C._len_torch_dispatch_stack() else _result(func, args, kwargs)
-        outputs = list(_tensors(found))
+        outputs = list(tensors(found))
         if not _is_given(func):
             for tensor in outputs:
                 self._hold(tensor)
@@ -64,7 +66,7 @@ class Counter(TorchDispatchMode):
         if func.is_view or packet.__name__ in _ALLOCATE:
             return found
         self.launches += 1
-        self.moved += sum(_size(tensor) for tensor in (*_tensors(args), *outputs))
+        self.moved += sum(_size(tensor) for tensor in (*tensors(args), *outputs))
         if packet.__name__ in _PRODUCTS:
             # Each number is a sum of as many products as the last operand has rows.
             self.products += 2 * outputs[0].numel() * args[-1].shape[-2]
@@ -142,7 +144,7 @@ def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         layouts = _known[key] = layout
     if layouts is None:
         found = func(*args, **kwargs)
-        given = {_storage(tensor) for tensor in _tensors(args)}
+        given = {_storage(tensor) for tensor in tensors(args)}
         outputs = found if isinstance(found, tuple) else (found,)
         made = [each for each in outputs if each is not None]  # as gradients are that nobody asked for
         if all(isinstance(each, Tensor) and each.is_meta and _storage(each) not in given for each in made):
@@ -283,14 +285,6 @@ def held_elsewhere() -> Iterator[None]:
         for counter in _counting:
             stack.enter_context(counter.elsewhere())
         yield
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _tensors(each)
 
 
 def _storage(tensor: Tensor) -> int:

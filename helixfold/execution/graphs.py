@@ -1,13 +1,14 @@
 """CUDA graphs: a pass without gradients recorded once for its shapes, then launched whole instead of op by op."""
 
 import copy
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Hashable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.stand_in import StandIn, replace_method
 from helixfold.model.alphafold import AlphaFold
 
@@ -59,7 +60,7 @@ class Replayed(StandIn):
             return "gradients may be asked for"
         if _recording_now:
             return "it is part of what is being recorded"
-        devices = {each.device for each in _tensors(arguments)}
+        devices = {each.device for each in tensors(arguments)}
         if len(devices) != 1:
             return "its tensors are on several devices" if devices else "it is given no tensor"
         kind = devices.pop().type
@@ -82,18 +83,18 @@ class _Recording:
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...], pool: Any) -> None:
         global _recording_now  # noqa: PLW0603 (one recording at a time in a process)
-        self.inputs = _mapped(Tensor.clone, arguments)
+        self.inputs = with_tensors_changed(Tensor.clone, arguments)
         _recording_now = True
         try:
-            self.graph, self.outputs = _record(lambda: function(*self.inputs), next(_tensors(arguments)).device, pool)
+            self.graph, self.outputs = _record(lambda: function(*self.inputs), next(tensors(arguments)).device, pool)
         finally:
             _recording_now = False
 
     def replay(self, arguments: tuple[Any, ...]) -> Any:
-        for room, given in zip(_tensors(self.inputs), _tensors(arguments), strict=True):
+        for room, given in zip(tensors(self.inputs), tensors(arguments), strict=True):
             room.copy_(given)
         self.graph.replay()
-        return _mapped(Tensor.clone, self.outputs)
+        return with_tensors_changed(Tensor.clone, self.outputs)
 
 
 def _record(run: Callable[[], Any], device: torch.device, pool: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
@@ -115,32 +116,8 @@ def _kind(value: Any) -> Hashable:
     """Return what is the same in all arguments of a kind."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device
-    parts = _parts(value)
-    return value if parts is None else (type(value), *(_kind(part) for part in parts))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    for part in _parts(value) or ():
-        yield from _tensors(part)
-
-
-def _mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return the same with what `change` makes of each tensor in its place."""
-    if isinstance(value, Tensor):
-        return change(value)
     if isinstance(value, list | tuple):
-        return type(value)(_mapped(change, part) for part in value)
+        return type(value), *(_kind(part) for part in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: _mapped(change, getattr(value, field.name)) for field in fields(value)})
+        return type(value), *(_kind(getattr(value, field.name)) for field in fields(value))
     return value
-
-
-def _parts(value: Any) -> list[Any] | None:
-    """Return what a tuple, list or dataclass holds; None for anything else."""
-    if isinstance(value, list | tuple):
-        return list(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name) for field in fields(value)]
-    return None

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helixfold.execution import graphs
 from helixfold.execution.graphs import MOST_RECORDINGS, Replayed, replay_structure_module
+from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
@@ -31,7 +32,7 @@ class FakeGraph:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(graphs, "_recording_now", True)
             again = self.run()
-        for room, value in zip(graphs._tensors(self.outputs), graphs._tensors(again), strict=True):
+        for room, value in zip(tensors(self.outputs), tensors(again), strict=True):
             room.copy_(value)
 
     def pool(self) -> object:
@@ -114,10 +115,6 @@ def test_only_passes_without_gradient_on_a_gpu_are_recorded() -> None:
     assert not replayed.recordings
 
 
-def tensors(outputs: object) -> list[Tensor]:
-    return list(graphs._tensors(outputs))
-
-
 def test_the_network_has_a_recording_of_its_first_pass_and_of_recycled_ones(recorded: list[FakeGraph]) -> None:
     model = tiny_model().eval()
     replay_structure_module(model)
@@ -172,7 +169,7 @@ def test_the_network_can_be_recorded() -> None:
         with NoCopiesFromTheHost():
             model(Whole(), [batch], previous)
         # Without values, looking at one is an error.
-        batch, previous = graphs._mapped(lambda tensor: tensor.to("meta"), (batch, previous))
+        batch, previous = with_tensors_changed(lambda tensor: tensor.to("meta"), (batch, previous))
         model.to("meta")(Whole(), [batch], previous)
     with NoCopiesFromTheHost(), pytest.raises(AssertionError):
         torch.ones(2).new_tensor([1.0])

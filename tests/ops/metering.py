@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from helixfold.cli.op_cases import OpCase, tensors
+from helixfold.cli.op_cases import OpCase
 from helixfold.execution.counter import Counter
+from helixfold.execution.nested import tensors
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,32 @@
+"""Tensors inside of tuples, lists and dataclasses: finding them, and putting others in their places."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Give all tensors within, in their order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors(getattr(value, field.name))
+
+
+def with_tensors_changed(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return the same with what `change` makes of each tensor in its place."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        parts = [with_tensors_changed(change, part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)  # named tuples take each part
+    if is_dataclass(value) and not isinstance(value, type):
+        parts_by_name = {each.name: with_tensors_changed(change, getattr(value, each.name)) for each in fields(value)}
+        return replace(value, **parts_by_name)
+    return value
