@@ -37,10 +37,11 @@ class Batch:
 
     @classmethod
     def from_sample(cls, sample: Sample, device: torch.device | str = "cpu") -> "Batch":
-        """The batch of size 1 that holds one sample."""
+        """Return the batch of size 1 that holds one sample."""
+        return cls(**{field.name: batch_of_one(getattr(sample, field.name), device) for field in fields(cls)})
 
-        def tensor(array: np.ndarray) -> Tensor:
-            kind = torch.int64 if np.issubdtype(array.dtype, np.integer) else torch.float32
-            return torch.tensor(np.ascontiguousarray(array), dtype=kind, device=device)[None]
 
-        return cls(**{field.name: tensor(getattr(sample, field.name)) for field in fields(cls)})
+def batch_of_one(array: np.ndarray, device: torch.device | str) -> Tensor:
+    """Return an array as a tensor with a leading batch dimension; numbers that are no integers are float32."""
+    dtype = torch.int64 if np.issubdtype(array.dtype, np.integer) else torch.float32
+    return torch.tensor(np.ascontiguousarray(array), dtype=dtype, device=device)[None]

@@ -1,4 +1,4 @@
-"""The structures of two directories: predictions as helixfold, AlphaFold or ColabFold leave them, and references."""
+"""Find the structures of two directories: predictions of helixfold, AlphaFold or ColabFold, and references."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class StructureFile:
 
 
 def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFile]:
-    """The best prediction of each target, or all; sorted by name and rank.
+    """Return the best prediction of each target, or all; sorted by name and rank.
 
     `path` is an output directory of targets, one target's directory, a directory of structure files, or one file.
     """
@@ -42,7 +42,7 @@ def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFi
 
 
 def find_references(path: Path) -> list[StructureFile]:
-    """Every structure file of a directory, or the one that is named; sorted by name."""
+    """Return every structure file of a directory, or the one that is named; sorted by name."""
     if not path.is_dir():
         return [_named_file(path)]
     found = [
@@ -63,7 +63,7 @@ def find_references(path: Path) -> list[StructureFile]:
 
 
 def _ranked(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
-    """What a target's directory has under ranks; mmCIF first, for it holds what PDB cannot."""
+    """Return what a target's directory has under ranks; mmCIF first, for it holds what PDB cannot."""
     found: dict[int, Path] = {}
     for path in sorted(directory.iterdir()):
         match = _RANKED.fullmatch(path.name)

@@ -1,4 +1,4 @@
-"""Which reference a prediction is compared with: by their names, and where these say nothing by their sequences."""
+"""Find which reference a prediction is compared with: by their names, else by their sequences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Match:
 
 
 def by_name(prediction: str, references: Sequence[StructureFile]) -> list[Match]:
-    """References of the same name; else those that go on from it (T1031: T1031-D1 and T1031-D2); else the one that
-    it goes on from (1abc_A: chain A of 1abc)."""
+    """Return references of the same name, or those that go on from it (T1031: T1031-D1 and T1031-D2), or the one that
+    it goes on from (1abc_A: chain A of 1abc), whichever there is first."""
     name = prediction.casefold()
     same = [Match(reference=each) for each in references if each.name.casefold() == name]
     if same:
@@ -41,7 +41,7 @@ def by_name(prediction: str, references: Sequence[StructureFile]) -> list[Match]
 
 
 def by_sequence(prediction: Structure, references: Sequence[tuple[StructureFile, Structure]]) -> list[Match]:
-    """The one reference whose sequence is the prediction's; `ComparisonError` if there is none, or more than one."""
+    """Return the reference whose sequence is the prediction's; `ComparisonError` if there is none, or more than one."""
     fitting: list[tuple[int, StructureFile]] = []
     for file, structure in references:
         try:

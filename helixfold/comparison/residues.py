@@ -1,4 +1,4 @@
-"""Which residue of a prediction is which of the experiment, whatever either is numbered by."""
+"""Find which residue of a prediction is which of the experiment, whatever either is numbered by."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class Pairing:
 
     @property
     def equal(self) -> int:
-        """How many of the compared residues are of the same type; unknown ones are like any other."""
+        """Number of compared residues that are of the same type; unknown ones are like any other."""
         predicted, reference = self.predicted.aatype[self.place[self.both]], self.reference.aatype[self.both]
         return int(((predicted == reference) | (predicted == UNKNOWN) | (reference == UNKNOWN)).sum())
 
@@ -57,7 +57,7 @@ def paired(predicted: Chain, reference: Chain) -> Pairing:
 
 
 def best_pairing(predicted: tuple[Chain, ...], reference: tuple[Chain, ...], wanted: str | None = None) -> Pairing:
-    """The two chains that have most residues in common; the first of equal ones, and `wanted` if the name says which.
+    """Return the two chains with most residues in common; the first of equal ones, and `wanted` if the name says which.
 
     `ComparisonError` where they are too few, or of different proteins.
     """
@@ -81,7 +81,7 @@ def best_pairing(predicted: tuple[Chain, ...], reference: tuple[Chain, ...], wan
 
 
 def _by_number(pairing: Pairing) -> Pairing | None:
-    """Return the same by the numbers of residues, up to a shift that most of the aligned ones have; None for no help."""
+    """Return the same by the residues' numbers, up to a shift that most of the aligned ones have; None if it fails."""
     predicted, reference, place = pairing.predicted, pairing.reference, pairing.place
     observed = reference.observed
     numbers, own = reference.residue_numbers[observed], predicted.residue_numbers

@@ -1,4 +1,4 @@
-"""How near one predicted chain is to the experiment."""
+"""Score how near one predicted chain is to the experiment."""
 
 from dataclasses import dataclass
 
@@ -92,7 +92,7 @@ def compared(pairing: Pairing) -> tuple[Scores, ResidueScores]:
 
 
 def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
-    """pLDDT of each of the reference's residues, NaN for none; None where the B-factors are something else.
+    """Return pLDDT of each of the reference's residues, NaN for none; None where the B-factors are something else.
 
     They are taken for pLDDT where all atoms of a residue have the same one, from 0 to 100, and residues differ.
     """
@@ -106,7 +106,7 @@ def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
 
 
 def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
-    """lDDT of each of the reference's residues and of all, over heavy atoms that both residue types have.
+    """Return lDDT of each of the reference's residues and of all, over heavy atoms that both residue types have.
 
     Where half a turn of a planar group only exchanges names (Asp, Glu, Phe, Tyr), atoms have the names that fit better.
     """
@@ -134,7 +134,7 @@ def _swapped(
     true: Float[np.ndarray, "r 14 3"],
     exists: Bool[np.ndarray, "r 14"],
 ) -> Bool[np.ndarray, " r"]:
-    """Which residues keep more distances to atoms of one name only with their others under each other's names."""
+    """Return which residues keep more distances, to atoms of one name only, if their other atoms exchange names."""
     aatype = pairing.reference.aatype
     rows = np.arange(len(true))[:, None]
     ambiguous = ATOM14_IS_AMBIGUOUS[aatype] > 0
@@ -152,7 +152,7 @@ def _swapped(
 
 
 def _somewhere(points: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
-    """Points with those that are not known far from everything and from each other."""
+    """Return points with those that are not known far from everything and from each other."""
     unknown = np.flatnonzero(np.isnan(points).any(-1))
     placed = points.copy()
     placed[unknown] = _AWAY * (1 + np.arange(len(unknown)))[:, None]

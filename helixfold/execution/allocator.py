@@ -1,6 +1,6 @@
-"""What becomes of memory that tensors leave on a CPU: kept for the next ones, or given back to the system.
+"""Decide what becomes of memory that tensors leave on a CPU: kept for the next ones, or given back to the system.
 
-As it comes, the C library maps every tensor above 32 MiB anew and lets the system clear it page by page when it is
+By default the C library maps every tensor above 32 MiB anew and lets the system clear it page by page when it is
 first written, which takes longer than many an operator. Commands choose otherwise once, for the whole process; nothing
 here is done on import. Only glibc can be told.
 """

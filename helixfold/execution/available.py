@@ -1,4 +1,4 @@
-"""How much memory and disk space there is, asked before anything is tried."""
+"""Find how much memory and disk space there is, before anything is tried."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ _OUT_OF_MEMORY = (
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that new tensors on a device may take: what is free, and what PyTorch's allocator holds unused.
+    """Return the bytes that new tensors on a device may take: what is free, and what PyTorch's allocator holds unused.
 
     Beside a CPU that is the least of what the system, the control groups (containers, batch systems) and the limits of
     this process leave; systems without /proc tell only how much memory they have in all.

@@ -184,17 +184,9 @@ def _product(left: Tensor, right: Tensor) -> _Layout:
     return _dense((*left.shape[:-1], *right.shape[left.ndim - 1 :]), left.dtype)
 
 
-def _sum_of_product(_: Tensor, left: Tensor, right: Tensor, **factors: float) -> _Layout:
-    return _product(left, right)
-
-
 def _layer_norm(x: Tensor, channels: Sequence[int], *_: Any) -> tuple[_Layout, ...]:
     of_rows = _dense((*x.shape[: x.ndim - len(channels)], *[1] * len(channels)), torch.float32)
     return _dense(x.shape, x.dtype), of_rows, of_rows
-
-
-def _softmax(x: Tensor, *_: Any) -> _Layout:
-    return _dense(x.shape, x.dtype)
 
 
 def _glu(x: Tensor, dim: int = -1) -> _Layout:
@@ -222,8 +214,8 @@ def _reduced(
 
 _SIMPLE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("mm", "bmm", "mv"), _product),
-    **dict.fromkeys(("addmm", "baddbmm"), _sum_of_product),
-    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("addmm", "baddbmm"), lambda _, left, right, **factors: _product(left, right)),
+    **dict.fromkeys(("_softmax", "_log_softmax"), lambda x, *_: _dense(x.shape, x.dtype)),
     **dict.fromkeys(("sum", "mean", "amax"), _reduced),
     "linalg_vector_norm": lambda x, _, *others, **named: _reduced(x, *others, **named),
     "native_layer_norm": _layer_norm,
@@ -257,7 +249,7 @@ def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Lay
 
 
 class _NotOnMetaError(Exception):
-    """Some tensor has numbers."""
+    """Raised where some tensor has numbers."""
 
 
 def _signature(value: Any) -> Hashable:
@@ -293,5 +285,5 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _size(tensor: Tensor) -> int:
-    """Bytes that are read or written of a tensor: one that is expanded has fewer in memory than elements."""
+    """Return the bytes that are read or written of a tensor: one that is expanded has fewer in memory than elements."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())

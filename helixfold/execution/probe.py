@@ -1,4 +1,4 @@
-"""What a row takes, found by running a few of them: an update's rows on the meta device, others for real."""
+"""Measure what a row takes by running a few of them: an update's rows on the meta device, others for real."""
 
 import copy
 from collections.abc import Callable, Hashable
@@ -75,9 +75,8 @@ def _update_cost(
     length = slab.shape[1]
     key = (method, type(update), update.axis, parameters, length, *like, card, torch.get_num_threads())
     if key not in _costs:
-        twin = _twin(update)
         with described(card), torch.no_grad():
-            _costs[key] = _measured(partial(run, twin), _UPDATE_ROWS, length)
+            _costs[key] = _measured(partial(run, _twin(update)), _UPDATE_ROWS, length)
     return _costs[key]
 
 

@@ -8,12 +8,12 @@ import torch
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM37_MASK
-from helixfold.batch import Batch
+from helixfold.batch import Batch, batch_of_one
 from helixfold.labels import Labels
 
 
 def random_batch(residues: int, rows: int, extra_rows: int, templates: int, device: torch.device) -> Batch:
-    """One sample, everything in it present."""
+    """Return one sample with everything in it present."""
     aatype = _numbers(20, 1, residues)
     atoms = 20 * torch.rand(1, templates, residues, 37, 3)
     batch = Batch(
@@ -43,7 +43,7 @@ def _numbers(count: int, *shape: int) -> torch.Tensor:
 
 
 def random_labels(batch: Batch) -> Labels:
-    """A random walk as the true structure of the batch's sequence."""
+    """Return labels with a random walk as the true structure of the batch's sequence."""
     device, residues = batch.aatype.device, batch.aatype.shape[1]
     random = np.random.default_rng(0)
     # The meta device has no sequence to be true of.
@@ -62,14 +62,9 @@ def random_labels(batch: Batch) -> Labels:
             is_distillation=False,
         ),
     )
-
-    def tensor(array: np.ndarray) -> torch.Tensor:
-        kind = torch.int64 if np.issubdtype(array.dtype, np.integer) else torch.float32
-        return torch.tensor(array, dtype=kind, device=device)[None]
-
     rows = batch.msa_mask
     return Labels(
-        **{field.name: tensor(getattr(truth, field.name)) for field in fields(GroundTruth)},
+        **{field.name: batch_of_one(getattr(truth, field.name), device) for field in fields(GroundTruth)},
         true_msa=_numbers(20, *rows.shape).to(device),
         bert_mask=(torch.rand(rows.shape, device=device) < 0.15).float(),
         use_clamped_fape=torch.ones(1, device=device),

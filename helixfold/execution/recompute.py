@@ -26,7 +26,7 @@ Choice = Literal["auto", "none", "inputs", "block"]
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeConfig(Config):
-    """What is recomputed in each part of the network: "none", or everything but the "inputs" of each update, or
+    """Choose what is recomputed in each part of the network: "none", or everything but the "inputs" of each update, or
     everything but what enters a "block". "auto" stands for the least of these that there is memory for, and is settled
     before a run begins (`planning.recompute_choice`).
 
@@ -53,7 +53,7 @@ class RecomputeConfig(Config):
 
     @classmethod
     def everywhere(cls, keep: Choice) -> "RecomputeConfig":
-        """The same choice for all parts."""
+        """Return the same choice for all parts."""
         return cls(evoformer=keep, extra_msa=keep, template=keep, structure=keep)
 
     @property
@@ -93,7 +93,15 @@ class Recomputed(StandIn):
     """A method that keeps its arguments only."""
 
     def __call__(self, *arguments: Any) -> Any:
-        return _recomputed(self.method, *arguments)
+        if not torch.is_grad_enabled():
+            return self.method(*arguments)
+        return checkpoint(
+            self.method,
+            *arguments,
+            use_reentrant=False,
+            preserve_rng_state=True,
+            context_fn=lambda: (nullcontext(), _running_again()),
+        )
 
 
 class EachUpdate(StandIn):
@@ -110,12 +118,12 @@ class _Recomputing(Executor):
     """An executor whose updates are carried out by another one, and again for the gradients; blocks make no streams."""
 
     def __init__(self, run: Executor) -> None:
-        self.run = run
+        self.run = Recomputed(run)
 
     def __call__(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
     ) -> Stream:
-        changed: Stream = _recomputed(self.run, update, stream, mask, context_from)
+        changed: Stream = self.run(update, stream, mask, context_from)
         return changed
 
     def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Stream:
@@ -126,7 +134,7 @@ _second_run: ContextVar[bool] = ContextVar("_second_run", default=False)
 
 
 def is_recomputing() -> bool:
-    """Whether what runs now is run a second time, for gradients, and ends as soon as these have what they need."""
+    """Return whether what runs now is run a second time, for gradients, and ends once these have what they need."""
     return _second_run.get()
 
 
@@ -137,15 +145,3 @@ def _running_again() -> Iterator[None]:
         yield
     finally:
         _second_run.reset(token)
-
-
-def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
-    if not torch.is_grad_enabled():
-        return function(*arguments)
-    return checkpoint(
-        function,
-        *arguments,
-        use_reentrant=False,
-        preserve_rng_state=True,
-        context_fn=lambda: (nullcontext(), _running_again()),
-    )

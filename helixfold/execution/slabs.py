@@ -1,4 +1,4 @@
-"""Everything of a stream's size carried out slab by slab: inference in the memory of the stream and one context."""
+"""Carry out everything of a stream's size slab by slab: inference in the memory of the stream and one context."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
@@ -6,6 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from helixfold.config import require
 from helixfold.execution.allocator import give_back
 from helixfold.execution.probe import RowCost, context_cost, forward_cost, map_cost
 from helixfold.execution.spilled_stream import SpilledStream
@@ -33,10 +34,8 @@ class Slabs(Executor):
     """
 
     def __init__(self, budget: int | None = None, rows: int | None = None) -> None:
-        for name, value in (("budget", budget), ("rows", rows)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} of slabs must be at least 1, got {value}")
         self.budget, self.rows = budget, rows
+        require(self, ["budget", "rows"], lambda value: value >= 1, "be at least 1")
         self.sharers = 1  # how many ranks share a stream, and what its temporaries may take
         self._buffer: Tensor | None = None
 

@@ -39,7 +39,7 @@ class Lane:
             self._far = [torch.empty(elements, dtype=tensor.dtype, device=device) for _ in slots]
 
     def slab(self, slot: int, part: slice) -> Tensor:
-        """What is in a staging buffer, with the tensor's dims."""
+        """Return what is in a staging buffer, with the tensor's dims."""
         dense = _shaped(self._far[slot], self._at_home(part))
         return dense.permute([self._order.index(each) for each in range(dense.ndim)])
 
@@ -63,7 +63,7 @@ class Lane:
             near.copy_(_shaped(self._far[slot], slab), non_blocking=True)
 
     def store(self, slot: int, part: slice) -> None:
-        """Write it home, once it is there."""
+        """Write a slab home once it is back on the host."""
         slab = self._at_home(part)
         if not (self.crosses and slab.is_contiguous()):
             self._home.store(slab, _shaped(self._near[slot], slab))

@@ -23,12 +23,12 @@ class Change:
 
     @property
     def title(self) -> str:
-        """Where it was made, and how large it is on average."""
+        """Title that says where the change was made, and how large it is on average."""
         return f"{self.block + 1}: {self.update.replace('_', ' ')}, {float(self.size.mean()):.2f}"
 
     @property
     def pattern(self) -> Float[Tensor, "r r"]:
-        """Its size as a share of the largest, so that small changes can be seen beside large ones."""
+        """Size of the change as a share of the largest, so that small changes can be seen beside large ones."""
         return self.size / self.size.max().clamp(min=1e-12)
 
 

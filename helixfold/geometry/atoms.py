@@ -1,4 +1,4 @@
-"""From frames and torsions to atoms, and between the two atom layouts (14 per residue type, 37 for all)."""
+"""Convert frames and torsions to atoms, and between the two atom layouts (14 per residue type, 37 for all)."""
 
 from dataclasses import dataclass
 from itertools import accumulate

@@ -24,18 +24,18 @@ class Rigid:
         )
 
     def compose(self, other: "Rigid") -> "Rigid":
-        """First `other`, then `self`."""
+        """Return the motion that is first `other`, then `self`."""
         return Rigid(
             rotation=self.rotation @ other.rotation,
             translation=self.apply(other.translation),
         )
 
     def apply(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-        """Local points in global coordinates."""
+        """Return local points in global coordinates."""
         return einsum(self.rotation, points, "... x y, ... y -> ... x") + self.translation
 
     def invert_apply(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-        """Global points in local coordinates."""
+        """Return global points in local coordinates."""
         return einsum(self.rotation, points - self.translation, "... x y, ... x -> ... y")
 
 

@@ -64,7 +64,7 @@ def alternative_is_better(
     alternative: Float[Tensor, "b r 14 3"],
     ambiguous: Float[Tensor, "b r 14"],
 ) -> Bool[Tensor, "b r"]:
-    """For each residue, whether distances to all unambiguous atoms fit better under the other name."""
+    """Return for each residue whether distances to all unambiguous atoms fit better under the other name."""
     unambiguous = rearrange(exists * (1 - ambiguous), "b r a -> b (r a) 1")
     # Where one atom of a pair is missing, the other's alternative position is that of a missing atom, the origin, and
     # the choice is a matter of chance. That is so in DeepMind's program.
@@ -82,7 +82,7 @@ def alternative_is_better(
 
 
 def _distances(ambiguous: Float[Tensor, "b r 14 3"], others: Float[Tensor, "b r 14 3"]) -> Float[Tensor, "b p q"]:
-    """From each atom that may be ambiguous to all atoms."""
+    """Return the distances from each atom that may be ambiguous to all atoms."""
     return torch.cdist(
         rearrange(ambiguous[:, :, _AMBIGUOUS], "b r a x -> b (r a) x"),
         rearrange(others, "b r a x -> b (r a) x"),

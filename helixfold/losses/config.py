@@ -1,4 +1,4 @@
-"""What the training loss is made of: weights of its terms, and the constants one may want to change."""
+"""Settings of the training loss: weights of its terms, and the constants one may want to change."""
 
 import math
 from dataclasses import dataclass, fields

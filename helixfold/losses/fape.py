@@ -106,7 +106,7 @@ class _SummedErrors(torch.autograd.Function):
 
 
 def _counting(mask: Float[Tensor, "n k"]) -> Int[Tensor, " kept"]:
-    """Those that count in some sample; all where asking would make the host wait for the device."""
+    """Return those that count in some sample; all where asking would make the host wait for the device."""
     if card_of(mask.device).kind != "cpu":
         return torch.arange(mask.shape[1], device=mask.device)
     # Of a tensor without numbers: about half of all rigid groups and of all atoms are there in a protein.
@@ -116,7 +116,7 @@ def _counting(mask: Float[Tensor, "n k"]) -> Int[Tensor, " kept"]:
 def backbone_fape(
     trajectory: Float[Tensor, "l b r 7"], true_frames: Rigid, mask: Float[Tensor, "b r"], clamp: Float[Tensor, " b"]
 ) -> Float[Tensor, " b"]:
-    """C-alphas as seen from backbone frames (b r), the mean over iterations (Suppl. Alg. 20 line 17)."""
+    """Compare C-alphas as seen from backbone frames (b r), the mean over iterations (Suppl. Alg. 20 line 17)."""
     frames = rigid_from_tensor(trajectory)
     true_frames = Rigid(
         rotation=true_frames.rotation.expand_as(frames.rotation),
@@ -135,7 +135,7 @@ def backbone_fape(
 def sidechain_fape(
     structure: Structure, truth: RenamedTruth, aatype: Int[Tensor, "b r"], clamp: float
 ) -> Float[Tensor, " b"]:
-    """All atoms as seen from the frames of all rigid groups, in the last iteration (Suppl. Alg. 20 line 28)."""
+    """Compare all atoms as seen from the frames of all rigid groups, in the last iteration (Suppl. Alg. 20 line 28)."""
     # Differs from AlphaFold: an unknown residue's groups do not count. Its type has none to predict: what the
     # structure module gives for them are no rotations.
     frames_mask = truth.frames_mask * (aatype != UNKNOWN)[..., None]

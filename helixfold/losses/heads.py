@@ -26,7 +26,7 @@ _LDDT_FLOOR = 1e-10  # DeepMind's program: a residue without neighbours has an l
 
 
 def cross_entropy(logits: Float[Tensor, "*batch v"], labels: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Minus the logarithm of the probability given to each label."""
+    """Return minus the logarithm of the probability given to each label."""
     flat = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
     return flat.view(labels.shape)
 
@@ -63,7 +63,7 @@ def lddt_ca(
 def off_and_counted(
     points: Float[Tensor, "*l b r 3"], true_points: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> tuple[Float[Tensor, "*l b r r"], Float[Tensor, "b r r"]]:
-    """How far the distance of every pair of residues is off, and 1 for those pairs that lDDT counts."""
+    """Return how far the distance of every pair of residues is off, and 1 for those pairs that lDDT counts."""
     true_distances = _distances(true_points)
     off = (_distances(points) - true_distances).abs()
     counted = (true_distances < _LDDT_CUTOFF) * rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
@@ -100,7 +100,7 @@ def experimentally_resolved_loss(logits: Float[Tensor, "b r 37"], labels: Labels
 
 
 def has_resolution(labels: Labels, least: float, most: float) -> Bool[Tensor, " b"]:
-    """Which samples are experiments sharp enough to learn confidences from (Suppl. Sec. 1.9.6 and 1.9.10)."""
+    """Return which samples are experiments sharp enough to learn confidences from (Suppl. Sec. 1.9.6 and 1.9.10)."""
     return (labels.resolution >= least) & (labels.resolution <= most)
 
 

@@ -13,7 +13,7 @@ _COUNT_FLOOR = 1e-10
 
 
 def smooth_lddt_loss(frames: Float[Tensor, "l b r 7"], labels: Labels) -> Float[Tensor, " b"]:
-    """1 less the smooth lDDT of the C-alphas, 0 to 1, mean over residues and iterations (AlphaFold 3, Suppl. Alg. 27).
+    """Return 1 less the smooth lDDT of the C-alphas, mean over residues and iterations (AlphaFold 3, Suppl. Alg. 27).
 
     Each of lDDT's four steps is a logistic function, one Angstrom wide, of how far a distance is off; the C-alphas are
     where the backbone's frames lie. It does not tell a structure from its mirror image, so it goes beside FAPE.

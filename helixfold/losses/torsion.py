@@ -28,7 +28,7 @@ def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[
 
 
 def angle_norm_loss(unnormalized: Float[Tensor, "l b r 7 2"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, " b"]:
-    """How far the unnormalised torsion vectors are from unit length (Suppl. Alg. 27 line 3)."""
+    """Return how far the unnormalised torsion vectors are from unit length (Suppl. Alg. 27 line 3)."""
     length = torch.sqrt(unnormalized.square().sum(-1) + _LENGTH_FLOOR)
     off = (length - 1).abs().mean((0, -1))
     return (off * seq_mask).sum(-1) / (_COUNT_FLOOR + seq_mask.sum(-1))

@@ -44,7 +44,7 @@ class Losses:
 
 
 def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfig) -> Losses:
-    """AlphaFold 2's loss (Suppl. Eq. 7) of a pass's outputs, float32; `batch` is what that pass read.
+    """Return AlphaFold 2's loss (Suppl. Eq. 7) of a pass's outputs, float32; `batch` is what that pass read.
 
     The total is the weighted sum times the root of the number of residues (Suppl. Sec. 1.11.3), so that short
     chains count less than long ones. Terms of weight 0 are computed and take no part in it.

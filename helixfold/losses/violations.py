@@ -1,4 +1,4 @@
-"""Where a structure breaks the rules of chemistry: bonds and angles between residues, clashes, shapes of residues.
+"""Find where a structure breaks the rules of chemistry: bonds and angles between residues, clashes, residue shapes.
 
 AlphaFold 2, Suppl. Sec. 1.9.11.
 """
@@ -31,7 +31,7 @@ _SLAB_ELEMENTS = 2**20  # distances looked at at a time: 4 MiB, while everything
 
 @dataclass(frozen=True, kw_only=True)
 class Violations:
-    """How far the atoms of each sample are outside of what is tolerated (Angstrom; angles as cosines), and which are.
+    """Distances of each sample's atoms beyond what is tolerated (Angstrom; angles as cosines), and masks of which are.
 
     The masks are 1 where a bound is crossed.
     """
@@ -50,7 +50,7 @@ class Violations:
     extreme_ca_ca: Float[Tensor, " b"]  # share of neighbours that are far too far apart
 
     def shares(self, seq_mask: Float[Tensor, "b r"]) -> dict[str, Float[Tensor, " b"]]:
-        """The share of residues with each kind of violation, by kind."""
+        """Return the share of residues with each kind of violation, by kind."""
         masks = {
             "between_residue_bond": self.connections_mask,
             "between_residue_clash": self.clashes_mask.amax(-1),
@@ -71,7 +71,7 @@ def violation_loss(
     tolerance_factor: float = 12.0,
     overlap_tolerance: float = 1.5,
 ) -> Float[Tensor, " b"]:
-    """The violations of the structure module's last atoms as one number (Suppl. Eq. 47)."""
+    """Return the violations of the structure module's last atoms as one number (Suppl. Eq. 47)."""
     exists = labels.atom14_atom_exists
     found = violations(
         structure.atom14[-1],
@@ -96,7 +96,7 @@ def violations(
     tolerance_factor: float = 12.0,
     overlap_tolerance: float = 1.5,
 ) -> Violations:
-    """What is wrong with these atoms (Angstrom); residues whose numbers follow each other are taken to be bonded.
+    """Return what is wrong with these atoms (Angstrom); residues whose numbers follow each other count as bonded.
 
     Bonds and angles may be `tolerance_factor` standard deviations off, other atoms overlap by `overlap_tolerance`.
     """
@@ -125,7 +125,7 @@ def _connections(
     *,
     tolerance_factor: float,
 ) -> dict[str, Tensor]:
-    """What `Violations` says of the peptide bond between each residue and the next and of the angles at its ends."""
+    """Return the part of `Violations` about the peptide bond between each residue and the next and its two angles."""
     ca, c = atoms[:, :-1, _CA], atoms[:, :-1, _C]
     next_n, next_ca = atoms[:, 1:, _N], atoms[:, 1:, _CA]
     has_ca, has_c = exists[:, :-1, _CA], exists[:, :-1, _C]
@@ -173,7 +173,7 @@ def _clashes(
     residue_index: Int[Tensor, "b r"],
     overlap_tolerance: float,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b r 14"]]:
-    """Atoms of different residues that overlap: mean over all pairs, and the sum of each atom.
+    """Return by how much atoms of different residues overlap: mean over all pairs, and the sum of each atom.
 
     Only pairs that clash have a value or a gradient. They are few of many millions, so they are looked for slab by slab
     and without gradients, and only what is found is computed with.
@@ -197,7 +197,7 @@ def _clashing(
     residue_index: Int[Tensor, "b r"],
     overlap_tolerance: float,
 ) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-    """The two atoms of each pair that may clash, numbered through the batch; in the order of the chain."""
+    """Return the two atoms of each pair that may clash, numbered through the batch; in the order of the chain."""
     b, r, _ = radius.shape
     everything, reach = atoms.flatten(1, 2), radius.flatten(1) - overlap_tolerance + 1e-3
     found = []
@@ -224,7 +224,7 @@ def _clashing(
 
 @torch.no_grad()
 def _pairs(exists: Float[Tensor, "b r 14"], residue_index: Int[Tensor, "b r"]) -> Float[Tensor, " b"]:
-    """How many pairs of atoms `_clashing` looks at."""
+    """Return the number of pairs of atoms that `_clashing` looks at."""
     in_order = _in_order(residue_index, residue_index).to(exists.dtype)
     bonded = (residue_index[:, :, None] + 1 == residue_index[:, None]).to(exists.dtype)
     atoms, sulphur = exists.sum(-1), exists[..., _SULPHUR]
@@ -244,7 +244,7 @@ def _within(
     tolerance_factor: float,
     overlap_tolerance: float,
 ) -> Float[Tensor, "b r 14"]:
-    """Atoms of one residue that are nearer to each other or further apart than bonds, angles and radii allow."""
+    """Return by how much each atom is nearer to others of its residue, or further away, than bonds and radii allow."""
     least, most = (table[aatype] for table in _bounds(tolerance_factor, overlap_tolerance, atoms.device))
     difference = rearrange(atoms, "b r a x -> b r a 1 x") - rearrange(atoms, "b r c x -> b r 1 c x")
     distance = (difference.square().sum(-1) + _SMALL_DISTANCE).sqrt()

@@ -13,17 +13,17 @@ _CHUNK = 2**18
 
 
 def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
-    """The norm of each of the tensors of so many `lines` that fill a flat buffer, in one pass."""
+    """Return the norm of each of the tensors of so many `lines` that fill a flat buffer, in one pass."""
     return tensor_norms_of_lines(row_norms(flat, LINE), lines)
 
 
 def tensor_norms_of_lines(norms: Float32[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
-    """The same from the norms of the lines."""
+    """Return the norm of each tensor from the norms of its lines."""
     return torch.segment_reduce(norms.double().square_(), "sum", lengths=lines, unsafe=True).sqrt_()
 
 
 def norm(flat: Float[Tensor, " n"]) -> Float64[Tensor, ""]:
-    """The norm of a whole flat buffer, in one pass.
+    """Return the norm of a whole flat buffer, in one pass.
 
     A sum over all of it in float32 can be off by a percent: only rows are summed in float32.
     """
@@ -31,12 +31,12 @@ def norm(flat: Float[Tensor, " n"]) -> Float64[Tensor, ""]:
 
 
 def norm_of_rows(norms: Float32[Tensor, " n"]) -> Float64[Tensor, ""]:
-    """The same from the norms of the rows."""
+    """Return the norm of a whole buffer from the norms of its rows."""
     return torch.linalg.vector_norm(norms.double())
 
 
 def row_norms(flat: Float[Tensor, " n"], size: int) -> Float32[Tensor, " rows"]:
-    """The norm of each stretch of `size` elements, the last of which may be shorter."""
+    """Return the norm of each stretch of `size` elements, the last of which may be shorter."""
     rest = len(flat) % size
     whole = flat[: len(flat) - rest]
     norms = torch.empty(-(-len(flat) // size), device=flat.device)
@@ -51,7 +51,7 @@ def row_norms(flat: Float[Tensor, " n"], size: int) -> Float32[Tensor, " rows"]:
 
 
 def factor(norms: Float[Tensor, "*t"], limit: Float[Tensor, "*t"] | float) -> Float32[Tensor, "*t"]:
-    """What brings a norm down to its limit, 1 below it; NaN for a norm that is not finite, so that it is noticed."""
+    """Return what brings a norm down to its limit, 1 below it; NaN, to be noticed, for a norm that is not finite."""
     return torch.where(norms.isfinite(), torch.where(norms > limit, limit / norms, 1.0), torch.nan).float()
 
 

@@ -38,7 +38,7 @@ class AdaGCConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class MuonConfig(Config):
-    """How hidden matrices move with `method` "muon" (Jordan et al. 2024; scaled as in arXiv 2502.16982).
+    """Settings of how hidden matrices move with `method` "muon" (Jordan et al. 2024; scaled as in arXiv 2502.16982).
 
     `rate` is their learning rate, as a multiple of Adam's; `rounds` are those of the Newton-Schulz iteration.
     """
@@ -97,7 +97,7 @@ class OptimizerConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PenaltyConfig(Config):
-    """What islands that moved oddly far count for (after EDiT, arXiv 2412.07210).
+    """Settings of what islands count for that moved oddly far (after EDiT, arXiv 2412.07210).
 
     After `settle` meetings, an island is left out of a module where the norm of what it moved is more than `threshold`
     standard deviations above the mean, both moving averages of the given `decay` over meetings. `clip_norm` limits what
@@ -139,7 +139,7 @@ class OuterConfig(Config):
 
     @property
     def step_size(self) -> float:
-        """How many times the average of what the islands moved is moved."""
+        """Multiple of the average of what the islands moved by which the parameters move."""
         return math.sqrt(self.islands) if self.learning_rate is None else self.learning_rate
 
 

@@ -19,7 +19,7 @@ from helixfold.optim.muon import Muon
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """What became of a step.
+    """Outcome of a step.
 
     `gradient_norm` is that of the mean over parts, before "global" and after "sample" clipping; `clipped` the fraction
     that was limited: of the samples, of the tensors ("adagc"), or 0 or 1 for the whole gradient.
@@ -63,7 +63,7 @@ class FlatOptimizer:
         keep_float32: Collection[str] = ("structure_module", "heads"),
         averages: bool = True,
     ) -> None:
-        """Without `averages`, steps leave the moving average to another, who has what is to be averaged."""
+        """Set up the buffers; without `averages`, steps leave the moving average to another, who has what it is of."""
         if working_dtype not in (torch.float32, torch.bfloat16):
             raise InputError(f"working_dtype must be torch.float32 or torch.bfloat16, got {working_dtype}")
         self.config = config

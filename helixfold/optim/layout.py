@@ -1,4 +1,4 @@
-"""Where each parameter lies in the flat buffers."""
+"""Lay out where each parameter lies in the flat buffers."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

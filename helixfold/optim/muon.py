@@ -61,12 +61,12 @@ class Muon:
 
 
 def is_hidden_matrix(slot: Slot) -> bool:
-    """Whether a parameter maps one hidden representation to another."""
+    """Return whether a parameter maps one hidden representation to another."""
     return len(slot.shape) == 2 and min(slot.shape) >= _SMALLEST and not slot.name.startswith(_OUTER_LAYERS)
 
 
 def orthogonal(matrices: Float[Tensor, "k m n"], rounds: int) -> Float[Tensor, "k m n"]:
-    """Each matrix with its singular values brought near 1, by rounds of Newton-Schulz iteration; zeros stay zero."""
+    """Return each matrix with its singular values brought near 1, by Newton-Schulz iteration; zeros stay zero."""
     a, b, c = _COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     now = matrices.mT if tall else matrices
@@ -78,7 +78,7 @@ def orthogonal(matrices: Float[Tensor, "k m n"], rounds: int) -> Float[Tensor, "
 
 
 def _by_shape(slots: Sequence[Slot]) -> list[list[Slot]]:
-    """Matrices of one shape are worked on together."""
+    """Group matrices by their shape: those of one shape are worked on together."""
     groups: dict[tuple[int, ...], list[Slot]] = {}
     for slot in slots:
         groups.setdefault(slot.shape, []).append(slot)
@@ -86,6 +86,6 @@ def _by_shape(slots: Sequence[Slot]) -> list[list[Slot]]:
 
 
 def _matrix(flat: Tensor, slot: Slot) -> Tensor:
-    """A view of it in a flat buffer."""
+    """Return a view of a matrix in a flat buffer."""
     rows, columns = slot.shape
     return flat[slot.offset : slot.offset + rows * columns].view(rows, columns)

@@ -1,4 +1,4 @@
-"""What islands that train apart make of their steps when they meet: one step of an outer optimiser for all.
+"""Combine the steps of islands that train apart when they meet: one step of an outer optimiser for all.
 
 DiLoCo (arXiv 2311.08105, Alg. 1) moves an anchor by Nesterov's momentum along the mean of what the islands moved;
 EDiT (arXiv 2412.07210) first weakens or leaves out the islands that moved oddly far.
@@ -59,7 +59,7 @@ class NormStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class OuterReport:
-    """What became of a meeting: how many pairs of island and module were left out, and modules without any island."""
+    """Outcome of a meeting: how many pairs of island and module were left out, and modules without any island."""
 
     left_out: int
     rolled_back: int
@@ -90,7 +90,7 @@ class OuterOptimizer:
 
     @torch.no_grad()
     def step(self, total: Callable[[Tensor], None]) -> OuterReport:
-        """One meeting; `total` replaces a tensor by its sum over the islands, the same to the bit on all ranks."""
+        """Hold one meeting; `total` replaces a tensor by its sum over the islands, the same to the bit on all ranks."""
         config = self._config
         moved = self._anchor - self._master
         norms = torch.zeros_like(self._statistics.mean)
@@ -109,7 +109,7 @@ class OuterOptimizer:
         return OuterReport(left_out=int((weights == 0).sum()), rolled_back=int((~is_moving).sum()))
 
     def _weights(self, norms: Float64[Tensor, "k m"]) -> Float64[Tensor, "k m"]:
-        """How much each island counts in each module; 0 for all where none is fit."""
+        """Return how much each island counts in each module; 0 for all where none is fit."""
         if self._config.average == "plain":
             return torch.full_like(norms, 1 / len(norms))
         penalty = self._config.penalty
@@ -118,7 +118,7 @@ class OuterOptimizer:
         return torch.softmax(torch.where(is_out, -torch.inf, -norms), dim=0).nan_to_num(0.0)
 
     def _move(self, gradient: Tensor, is_moving: Tensor) -> None:
-        """Nesterov's step where something moves; everyone's parameters are the anchor afterwards."""
+        """Take Nesterov's step where something moves; everyone's parameters are the anchor afterwards."""
         config, rows = self._config, gradient.view(-1, LINE)
         momentum = self._momentum.view(-1, LINE)
         momentum.copy_(torch.where(is_moving, config.momentum * momentum + rows, momentum))
@@ -133,7 +133,7 @@ class OuterOptimizer:
         return of_modules[self._module_of_line, None]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What to keep beside the inner optimiser's state, of any island when they have met; then `restored()`."""
+        """Return what to keep of any island, beside the inner optimiser's state, when they have met; then `restored()`."""
         statistics = self._statistics
         return {
             "outer_momentum": self._momentum,
@@ -155,7 +155,7 @@ def _lines_of_modules(optimizer: FlatOptimizer) -> list[int]:
 
 
 def module_of(name: str) -> str:
-    """Such as "evoformer.blocks.3" for all parameters of that block, and "structure_module" for all of its."""
+    """Return "evoformer.blocks.3", say, for all parameters of that block, and "structure_module" for all of its."""
     parts = name.split(".")
     number = next((index for index, part in enumerate(parts) if part.isdecimal()), 0)
     return ".".join(parts[: number + 1])

@@ -1,4 +1,4 @@
-"""From a protein's arrays to OpenMM's atoms, with missing ones and hydrogens added, and back."""
+"""Turn a protein's arrays into OpenMM's atoms, with missing ones and hydrogens added, and back."""
 
 import io
 import random
@@ -25,7 +25,7 @@ _ANY_FILE = "ATOM      1  N   GLY A   1       0.000   0.000   0.000  1.00  0.00 
 
 @dataclass(frozen=True, kw_only=True)
 class Atoms:
-    """What OpenMM computes with, and where each of its atoms is in the protein."""
+    """The atoms that OpenMM computes with, and where each of them is in the protein."""
 
     topology: app.Topology
     positions: Float[np.ndarray, "n 3"]  # nanometers
@@ -36,7 +36,7 @@ class Atoms:
 
 
 def completed(protein: Protein, pieces: Pieces, platform: Platform) -> Atoms:
-    """The pieces with every heavy atom and hydrogen that they should have at pH 7, placed without strain.
+    """Return the pieces with every heavy atom and hydrogen that they should have at pH 7, placed without strain.
 
     Only what is added is moved. Cysteines whose sulphur atoms are within 3 Angstrom become a disulphide bridge.
     """
@@ -51,7 +51,7 @@ def completed(protein: Protein, pieces: Pieces, platform: Platform) -> Atoms:
 
 
 def moved(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[np.ndarray, "n 3"]) -> Protein:
-    """The protein with its atoms at new positions (nanometers), the added heavy atoms too.
+    """Return the protein with its atoms at new positions (nanometers), the added heavy atoms too.
 
     Atoms that had no place in the force field move along with their residue's C-alpha. An added atom gets the
     B-factor of its residue.
@@ -71,7 +71,7 @@ def moved(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[np.nd
 
 
 def hydrogens(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[np.ndarray, "n 3"]) -> Hydrogens:
-    """Those of `atoms` at these positions (nanometers)."""
+    """Return the hydrogens among `atoms` at these positions (nanometers)."""
     chosen = np.flatnonzero(_kept(pieces, protein, atoms) & (atoms.kind == _HYDROGEN))
     chosen = chosen[np.argsort(atoms.residue[chosen], kind="stable")]
     return Hydrogens(
@@ -82,7 +82,7 @@ def hydrogens(protein: Protein, pieces: Pieces, atoms: Atoms, positions: Float[n
 
 
 def _topology(protein: Protein, pieces: Pieces) -> tuple[app.Topology, unit.Quantity]:
-    """The pieces as OpenMM's chains of standard residues, with positions; in the order of the protein."""
+    """Return the pieces as OpenMM's chains of standard residues, with positions; in the order of the protein."""
     elements = {letter: app.Element.getBySymbol(letter) for letter in "CNOS"}
     topology, positions = app.Topology(), []
     for piece in pieces.residues:
@@ -115,7 +115,7 @@ def _located(fixer: pdbfixer.PDBFixer, protein: Protein, pieces: Pieces) -> Atom
 
 
 def _kept(pieces: Pieces, protein: Protein, atoms: Atoms) -> Bool[np.ndarray, " n"]:
-    """Not what the force field alone needs: ends of a chain where it is only broken, hydrogens of unknown residues."""
+    """Return which atoms the protein gets back: no ends where a chain is broken, no hydrogens of unknown residues."""
     names = np.array(atoms.names)
     start, end = pieces.starts[atoms.residue], pieces.ends[atoms.residue]
     only_here = (np.isin(names, ("H2", "H3")) & ~start) | ((names == "OXT") & ~end)
@@ -124,7 +124,7 @@ def _kept(pieces: Pieces, protein: Protein, atoms: Atoms) -> Bool[np.ndarray, " 
 
 @contextmanager
 def _drawn_alike() -> Iterator[None]:
-    """OpenMM places hydrogens with Python's own random numbers."""
+    """Draw the same numbers every time: OpenMM places hydrogens with Python's own random ones."""
     state = random.getstate()
     random.seed(_SEED)
     try:

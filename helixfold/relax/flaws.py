@@ -1,4 +1,4 @@
-"""What is wrong with a structure's geometry, counted; and which structures no force field should be given."""
+"""Count what is wrong with a structure's geometry, and refuse structures that no force field should be given."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ _MOST_FLAWED = 0.25  # of the residues
 
 @dataclass(frozen=True, kw_only=True)
 class Flaws:
-    """How many residues break the rules of chemistry, by AlphaFold's definitions (Suppl. Sec. 1.9.11)."""
+    """Numbers of residues that break the rules of chemistry, by AlphaFold's definitions (Suppl. Sec. 1.9.11)."""
 
     residues: int  # any of the following
     bonds: int  # lengths and angles of peptide bonds
@@ -28,7 +28,7 @@ class Flaws:
 
 
 def flaws(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> tuple[Flaws, Bool[np.ndarray, "r"]]:
-    """The flaws of these atoms (Angstrom), and in which residues they are."""
+    """Return the flaws of these atoms (Angstrom), and in which residues they are."""
     rows = np.arange(len(positions))[:, None]
     atom37 = ATOM14_TO_ATOM37[pieces.aatype]
     exists = torch.from_numpy((pieces.atoms[rows, atom37] & (ATOM14_MASK[pieces.aatype] > 0)).astype(np.float32))

@@ -1,4 +1,4 @@
-"""What of a structure the force field can be given: unbroken pieces of chains, and which residues are left out."""
+"""Choose what of a structure the force field can be given: unbroken pieces of chains, without some residues."""
 
 from dataclasses import dataclass
 
@@ -30,11 +30,11 @@ class Pieces:
 
     @property
     def modelled(self) -> Bool[np.ndarray, "r"]:
-        """Which residues take part."""
+        """Residues that take part."""
         return np.asarray(self.atoms.any(-1))
 
     def numbering(self) -> Int[np.ndarray, "r"]:
-        """Numbers that follow each other where, and only where, two residues are bonded."""
+        """Return numbers that follow each other where, and only where, two residues are bonded."""
         bonded = np.zeros(len(self.aatype), bool)  # to the residue before
         for piece in self.residues:
             bonded[piece[1:]] = True

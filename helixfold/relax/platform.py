@@ -1,4 +1,4 @@
-"""Where OpenMM computes: the GPU that the prediction was made on if OpenMM can use it, else the CPU."""
+"""Choose where OpenMM computes: the GPU that the prediction was made on if OpenMM can use it, else the CPU."""
 
 import openmm
 import torch

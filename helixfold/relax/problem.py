@@ -1,4 +1,4 @@
-"""Why a structure is left as it was predicted."""
+"""Errors that say why a structure is left as it was predicted."""
 
 import importlib.util
 
@@ -14,7 +14,7 @@ class NotInstalledError(RelaxationError):
 
 
 def installed() -> bool:
-    """Whether relaxation can be done here."""
+    """Return whether relaxation can be done here."""
     return not _missing()
 
 

@@ -17,7 +17,7 @@ from helixfold.relax.problem import require
 
 @dataclass(frozen=True, kw_only=True)
 class RelaxOptions:
-    """How long to try."""
+    """Limits of rounds and of time."""
 
     max_rounds: int = 3  # of minimisation; in each, residues that were still flawed are freed of restraints
     max_seconds: float = 3600.0  # for one structure
@@ -52,7 +52,7 @@ def where(device: torch.device) -> str:
 
 
 def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.device | None = None) -> Relaxed:
-    """The structure relaxed on `device`'s GPU if OpenMM has a platform for it, else on the CPU.
+    """Return the structure relaxed on `device`'s GPU if OpenMM has a platform for it, else on the CPU.
 
     Minimises the energy of Amber99sb in vacuum, with hydrogens and missing atoms added and every given heavy atom held
     where it is by a spring. While residues are flawed it does so again from there, with these residues freed.

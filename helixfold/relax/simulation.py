@@ -20,7 +20,7 @@ _TOLERANCE = 10.0
 
 
 class Deadline:
-    """When a structure has had its time."""
+    """The time after which a structure is given up."""
 
     def __init__(self, seconds: float) -> None:
         self._started, self._seconds = time.monotonic(), seconds
@@ -55,7 +55,7 @@ class Simulation:
         self._context.setPositions(atoms.positions)
 
     def energy(self) -> float:
-        """Of the force field alone, in kcal/mol."""
+        """Return the energy of the force field alone, in kcal/mol."""
         state = self._context.getState(energy=True, groups={0})
         return float(state.getPotentialEnergy().value_in_unit(unit.kilocalorie_per_mole))
 
@@ -65,7 +65,7 @@ class Simulation:
         )
 
     def minimised(self, freed: Bool[np.ndarray, "r"], deadline: Deadline) -> Float[np.ndarray, "n 3"]:
-        """Positions (nanometers) of least energy near where the atoms are now; residues that are `freed` may go."""
+        """Return the positions (nanometers) of least energy near where the atoms are now; `freed` residues may go."""
         start = self.positions()
         for index, atom in enumerate(self._held.tolist()):
             stiffness = 0.0 if freed[self._residue[atom]] else _STIFFNESS
@@ -82,7 +82,7 @@ class Simulation:
 
 
 class _Reporter(openmm.MinimizationReporter):  # type: ignore[misc]
-    """What OpenMM asks after every step whether to go on: it ends a minimisation in time, and when interrupted."""
+    """Tells OpenMM after every step whether to go on: it ends a minimisation in time, and when interrupted."""
 
     def __init__(self, deadline: Deadline) -> None:
         super().__init__()

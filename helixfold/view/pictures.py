@@ -35,7 +35,7 @@ def maps(
     most: float | None = None,
     columns: int = _MOST_COLUMNS,
 ) -> Picture:
-    """One map of residue pairs per panel on one scale of colours, which `label` names with its unit.
+    """Draw one map of residue pairs per panel on one scale of colours, which `label` names with its unit.
 
     With `least` None, the scale has white at 0 and the same length to both sides: for differences.
     """
@@ -73,7 +73,7 @@ def lines(
     along_label: str = "Residue",
     most: float | None = None,
 ) -> Picture:
-    """One line per name, over residues from 1 or over `along`."""
+    """Draw one line per name, over residues from 1 or over `along`."""
     figure = Figure(figsize=(6.5, 2.8), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained")
     axes = figure.add_subplot()
     for number, (name, line) in enumerate(values.items()):

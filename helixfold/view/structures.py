@@ -15,14 +15,13 @@ from helixfold.write.pdb import to_pdb
 
 # Okabe and Ito's colours, told apart with any kind of colour vision.
 _COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
-_SIZE = {"width": 520, "height": 400}
 # Angstrom: of C-alpha atoms drawn alone, and between neighbours in a chain, with room for what is nearly one.
 _BALL, _STEPS = 0.7, (2.0, 5.0)
 _SIDE_CHAINS = {"stick": {"radius": 0.12, "colorscheme": "default"}}
 
 
 def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
-    """One structure in AlphaFold DB's colours; its B-factors are pLDDT."""
+    """Show one structure in AlphaFold DB's colours; its B-factors are pLDDT."""
     view = _empty_view()
     view.addModel(to_pdb(protein), "pdb")
     view.setStyle({}, {})
@@ -36,7 +35,7 @@ def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
 
 
 def show_together(proteins: Mapping[str, Protein]) -> Any:
-    """Several structures as they lie, each in one colour that its name is printed in."""
+    """Show several structures as they lie, each in one colour that its name is printed in."""
     view = _empty_view()
     for number, (name, protein) in enumerate(proteins.items()):
         color = _COLORS[number % len(_COLORS)]
@@ -58,7 +57,7 @@ def show_together(proteins: Mapping[str, Protein]) -> Any:
 
 
 def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
-    """The same chain again and again, as it changes, from blue at its first residue to red; the truth grey."""
+    """Show one chain again and again, as it changes, from blue at its first residue to red; the truth grey."""
     view = _empty_view()
     view.addModelsAsFrames(
         "".join(_as_model(number, protein) for number, protein in enumerate(proteins, start=1)), "pdb"
@@ -75,7 +74,7 @@ def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
 
 
 def _draw(view: Any, selection: dict[str, object], color: str, protein: Protein) -> None:
-    """As a ribbon; as balls where residues are not where a chain has them, and no ribbon would be seen."""
+    """Draw a ribbon, or balls where residues are not where a chain has them and no ribbon would be seen."""
     if _is_chain(protein):
         view.addStyle(selection, {"cartoon": {"color": color, "thickness": 0.5}})
     else:
@@ -93,11 +92,11 @@ def _as_model(number: int, protein: Protein) -> str:
 
 
 def _empty_view() -> Any:
-    return py3Dmol.view(js=_viewer(), **_SIZE)
+    return py3Dmol.view(js=_viewer(), width=520, height=400)
 
 
 @cache
 def _viewer() -> str:
-    """3Dmol.js as an address that needs no network: it comes with the reports."""
+    """Return 3Dmol.js as an address that needs no network: it comes with the reports."""
     (script,) = (Path(plots.__file__).parent / "pages").glob("3Dmol-*-min.js")
     return "data:text/javascript;base64," + base64.b64encode(script.read_bytes()).decode("ascii")
