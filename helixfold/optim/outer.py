@@ -133,7 +133,7 @@ class OuterOptimizer:
         return of_modules[self._module_of_line, None]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what to keep of any island, beside the inner optimiser's state, when they have met; then `restored()`."""
+        """Return what to keep beside the inner optimiser's state, of any island after a meeting; then `restored()`."""
         statistics = self._statistics
         return {
             "outer_momentum": self._momentum,
