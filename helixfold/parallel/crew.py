@@ -139,8 +139,7 @@ class Crew:
         axial = self.mesh.axial
         if axial.size == 1:
             return
-        first = self.mesh.rank - axial.rank
-        ranks = list(range(first, first + axial.size))
+        ranks = dist.get_process_group_ranks(axial.handle)
         # The old one is kept: the names of groups that are gone would be given again, with their addresses.
         timeout = timedelta(seconds=self._patience)
         handle = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)

@@ -202,9 +202,8 @@ class Checkpoints:
                 remove_checkpoint(self._directory, step)
 
     def _wait(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        if self._pending is not None:
+            self._pending.result()
 
     def _finish(self) -> None:
         self._wait()

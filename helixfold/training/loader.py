@@ -258,9 +258,6 @@ class TrainingLoader:
             pin_memory=self.device.type == "cuda",
         )
 
-    def __len__(self) -> int:
-        return len(self._loader)
-
     def __iter__(self) -> Iterator[TrainingBatch]:
         for packed in self._loader:
             if isinstance(packed, InputError):

@@ -1,4 +1,4 @@
-"""What memory a training run takes, known before it begins, and what it recomputes therefore."""
+"""The needs of a training run, known before it begins: its memory, what it recomputes therefore, and its work."""
 
 import platform
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
+from helixfold.planning.layouts import Workload
 from helixfold.planning.recompute_choice import TrainingNeeds, no_room, settled
 from helixfold.planning.size import PassSize, gib
 from helixfold.planning.training import ALONE
@@ -94,6 +95,20 @@ def table(config: TrainingConfig, memory: int, card: Card) -> Iterator[str]:
     if not config.recompute.is_settled:
         chosen = with_settled_recompute(config, memory, card).recompute
         yield f"chosen for {gib(memory)}: {chosen}, {_number(wanted.peak(chosen))} GiB in all"
+
+
+def workload(config: TrainingConfig) -> Workload:
+    """Return what a step of this run takes, on however many ranks."""
+    return Workload(
+        needs=needs(config),
+        recompute=config.recompute,
+        parts=config.parts,
+        # Each step draws its number of passes from 1 to the most; the last of them learns.
+        passes=(config.example.max_passes - 1) / 2,
+        parameters=parameter_count(config.model),
+        gradient_itemsize=DTYPES[config.reduction].itemsize,
+        clips_samples=config.optimizer.clipping == "sample",
+    )
 
 
 def _state(config: TrainingConfig) -> int:
