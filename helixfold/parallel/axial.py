@@ -82,7 +82,7 @@ class Axial(Executor):
     def gather(self, stream: Stream) -> Tensor:
         shard = _shard(stream)
         local = self.within.gather(shard.along(shard.cut))
-        found = torch.cat(self.channel.gather(local).wait().unbind(), shard.cut)
+        found = torch.cat(self.channel.begin("all_gather", local).wait().unbind(), shard.cut)
         for dim in (1, 2):
             found = found.narrow(dim, 0, shard.shape[dim])
         return found
@@ -125,7 +125,7 @@ class Axial(Executor):
         dense = [part.permute(order) for part, order in zip(parts, orders, strict=True)]
         # Several travel together in the dtype of the first: the others are masks, which are exact in any.
         packed = torch.cat([each.flatten().to(dense[0].dtype) for each in dense]) if len(dense) > 1 else dense[0]
-        gathering = self.channel.gather(packed.flatten())
+        gathering = self.channel.begin("all_gather", packed.flatten())
 
         def arrived() -> Context:
             pieces = gathering.wait().split([each.numel() for each in dense], 1)

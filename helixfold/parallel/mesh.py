@@ -1,4 +1,4 @@
-"""Which processes work together, on what, and the few things that they tell each other.
+"""Processes that work together: their place among the others, and the few things that they tell each other.
 
 There is one process for each device. `torchrun` starts them and starts them again after a failure; without it a
 process is alone, and everything here costs nothing.
@@ -39,7 +39,7 @@ class Group:
 
     @property
     def talks(self) -> bool:
-        """Whether collectives are called: in a group of several ranks, or of one that was made with them."""
+        """Return whether collectives are called: in a group of several ranks, or of one that was made with them."""
         return self.size > 1 or self.handle is not None
 
 
@@ -86,7 +86,7 @@ class Mesh:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes what only one may write."""
+        """Return whether this is the rank that writes what only one may write."""
         return self.rank == 0
 
     def parts(self, count: int) -> range:

@@ -41,7 +41,7 @@ LOCK_PATIENCE = 10.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """Where a run goes on: the step, its record, and a sentence for each newer checkpoint that could not be used."""
+    """The place where a run goes on: its step and record, and why each newer checkpoint was of no use, in a sentence."""
 
     step: int
     record: dict[str, Any]
@@ -88,7 +88,7 @@ class Checkpoints:
         _on_first(self._mesh, self._finish)
 
     def problems(self) -> list[str]:
-        """What went wrong since this was last asked, one sentence each, on the first rank; none of it stops a run."""
+        """Return what went wrong since the last call, one sentence each, on the first rank; none of it stops a run."""
         problems = self._problems[:]
         del self._problems[: len(problems)]  # a save under way may add to the end meanwhile
         return problems
@@ -123,11 +123,11 @@ class Checkpoints:
             self._problems.append(f"step {step} could not be marked as the best in {self._directory}: {_why(error)}")
 
     def latest(self) -> int | None:
-        """The newest step that has a checkpoint in the directory, as this rank sees it."""
+        """Return the newest step that has a checkpoint in the directory, as this rank sees it."""
         return max(checkpoint_steps(self._directory), default=None)
 
     def best(self) -> int | None:
-        """The step marked as the best, as this rank sees the directory."""
+        """Return the step marked as the best, as this rank sees the directory."""
         try:
             step = json.loads((self._directory / BEST).read_text())["step"]
         except (OSError, ValueError, KeyError, TypeError):

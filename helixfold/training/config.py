@@ -1,4 +1,4 @@
-"""What a training run is: everything that its results depend on, kept with every checkpoint."""
+"""Settings of a training run: everything that its results depend on, kept with every checkpoint."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,7 +19,7 @@ FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation", "re
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(Config):
-    """How often held-out chains are folded, and how."""
+    """Settings of evaluations: how often held-out chains are folded, and how."""
 
     every: int = 1000  # steps
     num_recycles: int = 3
@@ -98,7 +98,7 @@ class TrainingConfig(Config):
 
     @property
     def parts(self) -> int:
-        """How many parts a step's batch is cut into; each goes through the network at once."""
+        """Return how many parts a step's batch is cut into; each goes through the network at once."""
         return self.batch_size // self.micro_batch
 
     def prediction_preset(self, name: str) -> Preset:

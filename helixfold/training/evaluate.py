@@ -44,7 +44,7 @@ _CA = ATOM_ORDER["CA"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChainScores:
-    """What one held-out chain came to. Scores are from 0 to 1 and about what the experiment observed."""
+    """The scores of one held-out chain. They are from 0 to 1 and about what the experiment observed."""
 
     name: str
     residues: int  # that were folded
@@ -60,7 +60,7 @@ class ChainScores:
 
 
 def summary(scores: Sequence[ChainScores]) -> dict[str, float]:
-    """Means over the chains: of each score, of the weighted loss ("loss") and of its terms ("loss/fape" and so on)."""
+    """Return means over the chains: of each score, of the weighted loss ("loss") and of its terms ("loss/fape" ...)."""
     if not scores:
         return {}
     measured = [field.name for field in fields(ChainScores) if field.name not in ("name", "residues", "losses")]

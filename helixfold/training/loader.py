@@ -73,7 +73,7 @@ class _Place:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedStep:
-    """What becomes a `TrainingBatch` on the device: the arrays of all examples, unpadded, in one buffer of bytes."""
+    """A `TrainingBatch` on its way to the device: the arrays of all examples, unpadded, in one buffer of bytes."""
 
     step: int
     part: int

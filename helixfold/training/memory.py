@@ -61,7 +61,10 @@ def with_settled_recompute(config: TrainingConfig, memory: int, card: Card, layo
 
 
 def memory_of_each(mesh: Mesh) -> int:
-    """Bytes that every rank may take: of the rank that has least. Ranks of one host share its processors' memory."""
+    """Return the bytes that every rank may take: those of the rank that has least.
+
+    Ranks of one host share its processors' memory.
+    """
     everyone = mesh.gather({"host": platform.node(), "free": available_memory(mesh.device)})
     hosts = [each["host"] for each in everyone]
     sharing = 1 if mesh.device.type == "cuda" else max(hosts.count(host) for host in hosts)
@@ -75,7 +78,7 @@ def remark(config: TrainingConfig, memory: int, card: Card, layout: Layout) -> s
 
 
 def table(config: TrainingConfig, memory: int, card: Card) -> Iterator[str]:
-    """The lines of a dry run: what would be taken by what is recomputed, and what is chosen."""
+    """Yield the lines of a dry run: what would be taken by what is recomputed, and what is chosen."""
     wanted = needs(config, card)
     size = wanted.size
     yield (
@@ -123,7 +126,7 @@ def _state(config: TrainingConfig) -> int:
 
 @cache
 def parameter_count(model: ModelConfig) -> int:
-    """Numbers that a model learns."""
+    """Return how many numbers a model learns."""
     with torch.device("meta"):
         return sum(each.numel() for each in AlphaFold(model).parameters())
 

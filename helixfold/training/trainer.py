@@ -30,7 +30,7 @@ from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig
 from helixfold.training.evaluate import ChainScores, evaluate, summary
 from helixfold.training.loader import TrainingBatch, TrainingLoader
-from helixfold.training.log import StepRecord, TrainingLog
+from helixfold.training.log import SilentLog, StepRecord, TrainingLog
 from helixfold.training.meetings import MadeStep, Meetings, Share
 from helixfold.training.memory import memory_of_each, remark, with_settled_recompute
 from helixfold.training.results import RunFiles
@@ -46,7 +46,7 @@ class DivergedError(RuntimeError):
 
 @dataclass(kw_only=True)
 class RunProgress:
-    """How far a run has come: what its checkpoints record beside tensors."""
+    """The progress of a run: what its checkpoints record beside tensors."""
 
     step: int = 0  # the next one to be made
     skipped: int = 0  # in all
@@ -112,7 +112,7 @@ class Trainer:
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
         self.progress, self._notes["restore"] = self._restored()
         self._shows_progress = progress
-        self.log = TrainingLog.silent()
+        self.log: TrainingLog = SilentLog()
 
     def run(self, stop: StopRequest) -> bool:
         """Make the steps that are left; False if `stop` was asked for before (all is saved then)."""
