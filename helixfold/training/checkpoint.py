@@ -41,7 +41,7 @@ LOCK_PATIENCE = 10.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """The place where a run goes on: its step and record, and why each newer checkpoint was of no use, in a sentence."""
+    """The place where a run goes on: its step and record, and a sentence for each newer checkpoint of no use."""
 
     step: int
     record: dict[str, Any]
