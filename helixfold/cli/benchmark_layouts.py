@@ -19,10 +19,10 @@ from helixfold.model.outputs import Recycled
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.gradients import GradientRule
+from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, divided
 from helixfold.parallel.parallelize import parallelize
-from helixfold.parallel.spawned import on_ranks
 from helixfold.planning.layouts import Workload, predict
 from helixfold.planning.recompute_choice import KEEPS, TrainingNeeds
 from helixfold.planning.size import PassSize

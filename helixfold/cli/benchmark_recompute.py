@@ -25,8 +25,8 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import EvoformerStack
 from helixfold.ops.card import Card, card_of, described
 from helixfold.ops.dispatch import forced
+from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
-from helixfold.parallel.spawned import on_ranks
 from helixfold.planning.prediction import META
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import KEPT_BLOCKS, beside_tensors, forecast_training

@@ -11,17 +11,17 @@ from helixfold.config import ModelConfig
 from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.available import available_memory
 from helixfold.execution.recompute import RecomputeConfig
+from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
-from helixfold.parallel.spawned import on_ranks
 from helixfold.planning import machines
 from helixfold.planning.layouts import Workload, best, predict, predictions, table, where_axial_stops
 from helixfold.planning.size import gib
 from helixfold.planning.steps import Machine, measured_machine
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.training.config import TrainingConfig
+from helixfold.training.memory import workload
 from helixfold.training.presets import TRAINING_PRESETS, initial_training, training_preset
-from helixfold.training.workload import workload
 
 HERE = "here"
 _RANKS = (128, 256, 512, 2048)

@@ -22,10 +22,10 @@ from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
+from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, divided
 from helixfold.parallel.parallelize import on_mesh
-from helixfold.parallel.spawned import on_ranks
 from helixfold.planning import executors as policy
 from helixfold.planning.prediction import forecast_prediction
 from helixfold.planning.size import PassSize, floor, gib, of_blocks

@@ -24,12 +24,11 @@ from helixfold.planning.layouts import chosen_layout
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names
-from helixfold.training.memory import memory_of_each, table
+from helixfold.training.memory import memory_of_each, table, workload
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
 from helixfold.training.results import RunFiles
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError, Trainer
-from helixfold.training.workload import workload
 from helixfold.weights.load import load_weights
 
 FAILED, TERMINATED = 1, 143

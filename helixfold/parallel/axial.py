@@ -82,7 +82,7 @@ class Axial(Executor):
     def gather(self, stream: Stream) -> Tensor:
         shard = _shard(stream)
         local = self.within.gather(shard.along(shard.cut))
-        found = _joined(self.channel.gather(local).wait(), shard.cut)
+        found = torch.cat(self.channel.begin("all_gather", local).wait().unbind(), shard.cut)
         for dim in (1, 2):
             found = found.narrow(dim, 0, shard.shape[dim])
         return found
@@ -125,12 +125,12 @@ class Axial(Executor):
         dense = [part.permute(order) for part, order in zip(parts, orders, strict=True)]
         # Several travel together in the dtype of the first: the others are masks, which are exact in any.
         packed = torch.cat([each.flatten().to(dense[0].dtype) for each in dense]) if len(dense) > 1 else dense[0]
-        gathering = self.channel.gather(packed.flatten())
+        gathering = self.channel.begin("all_gather", packed.flatten())
 
         def arrived() -> Context:
             pieces = gathering.wait().split([each.numel() for each in dense], 1)
             return tuple(
-                _joined(piece.view(len(piece), *each.shape), order.index(update.context_dim))
+                torch.cat(piece.view(len(piece), *each.shape).unbind(), order.index(update.context_dim))
                 .permute([order.index(dim) for dim in range(part.ndim)])
                 .to(part.dtype)
                 for piece, each, order, part in zip(pieces, dense, orders, parts, strict=True)
@@ -212,7 +212,3 @@ def _shard(stream: Stream) -> Shard:
     if not isinstance(stream, Shard):
         raise TypeError(f"a stream must come from the executor's own `map_rows`, got {type(stream).__name__}")
     return stream
-
-
-def _joined(parts: Tensor, dim: int) -> Tensor:
-    return torch.cat(parts.unbind(), dim)

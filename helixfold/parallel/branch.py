@@ -54,7 +54,7 @@ class _Half(StandIn):
             block.msa_half(skip, msa, pair, msa_mask, pair_mask)
             own = block.pair_half(run, pair, pair_mask)
         part = _part(own)
-        return msa, _with_part(own, part + self.channel.swap(part).wait())
+        return msa, _with_part(own, part + self.channel.begin("swap", part).wait())
 
 
 class _Reunited(StandIn):
@@ -67,7 +67,7 @@ class _Reunited(StandIn):
     def __call__(self, run: Executor, msa: Stream, pair: Stream, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
         msa, pair = self.method(run, msa, pair, msa_mask, pair_mask)
         cut = 2  # Along columns, as its last updates leave it on the rank that computed them.
-        return _with_part(msa, self.channel.spread(_part(msa, cut), MSA_RANK).wait(), cut), pair
+        return _with_part(msa, self.channel.begin("broadcast", _part(msa, cut), MSA_RANK).wait(), cut), pair
 
 
 class _Draws(Executor):

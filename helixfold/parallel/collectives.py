@@ -1,4 +1,4 @@
-"""What the ranks of a group send each other, as functions with gradients: each collective's backward is its adjoint.
+"""Collectives of the ranks of a group, as functions with gradients: each one's backward is its adjoint.
 
 A collective is started and waited for in two calls, so that something else can be computed meanwhile, and its adjoint
 is started where the gradient arrives and waited for where it is used, the other way round.
@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.parallel.mesh import Group
 
+# As in `torch.distributed`; "swap" gives each of two ranks what the other one has.
 Kind = Literal["all_to_all", "all_gather", "reduce_scatter", "swap", "broadcast", "reduce"]
 # Those between the ranks of two branches; the others are between ranks that cut streams.
 BETWEEN_BRANCHES: frozenset[Kind] = frozenset({"swap", "broadcast", "reduce"})
@@ -29,7 +29,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 class Traffic:
-    """How often this rank took part in each kind of collective, and the bytes that it sent to others in them."""
+    """Counts how often this rank took part in each kind of collective, and the bytes that it sent to others in them."""
 
     def __init__(self) -> None:
         self.calls: Counter[Kind] = Counter()
@@ -44,60 +44,43 @@ class Channel:
         self.group = group
         self.traffic = traffic or Traffic()
 
-    def exchange(self, blocks: Float[Tensor, "n *block"]) -> "Pending":
-        """Block k goes to rank k; block k of what is waited for came from rank k."""
-        return Pending(self, "all_to_all", blocks)
+    def begin(self, kind: Kind, tensor: Tensor, root: int = 0) -> "Pending":
+        """Start a collective that has an adjoint; in a broadcast every rank gets what the rank `root` has.
 
-    def gather(self, part: Float[Tensor, "*part"]) -> "Pending":
-        """All ranks' parts, [n, *part], on every rank."""
-        return Pending(self, "all_gather", part)
-
-    def swap(self, own: Float[Tensor, "*own"]) -> "Pending":
-        """What the other one of two ranks has, of the same shape."""
-        return Pending(self, "swap", own)
-
-    def spread(self, own: Float[Tensor, "*own"], source: int) -> "Pending":
-        """What the rank `source` has, of the same shape, on every rank."""
-        return Pending(self, "broadcast", own, source)
+        The first dimension of what "all_to_all" takes and returns, and of what "all_gather" returns, numbers the ranks.
+        """
+        return Pending(self, kind, tensor, root)
 
     def start(self, kind: Kind, tensor: Tensor, root: int) -> "tuple[Tensor, dist.Work | _Done]":
-        """The memory that a collective will fill, and the collective."""
+        """Return the memory that a collective will fill, and the collective.
+
+        In a group whose other ranks are pretended it is filled with zeros at once, and the bytes are counted.
+        """
         n, group = self.group.size, self.group.handle
         tensor = tensor.contiguous()
+        shape = {"all_gather": (n, *tensor.shape), "reduce_scatter": tensor.shape[1:]}.get(kind, tensor.shape)
+        sent = self._count(kind, tensor, root)
         if group is None:
-            return self._pretend(kind, tensor, root), _Done()
+            self.traffic.messages.append((kind, sent))
+            return tensor.new_zeros(shape), _Done()
         options: dict[str, Any] = {"group": group, "async_op": True}
+        found = tensor.clone() if kind in ("broadcast", "reduce") else tensor.new_empty(shape)
         if kind == "all_to_all":
-            found = torch.empty_like(tensor)
             work = dist.all_to_all_single(found, tensor, **options)
         elif kind == "all_gather":
-            found = tensor.new_empty(n, *tensor.shape)
             work = _all_gather(found.view(-1), tensor.view(-1), **options)
         elif kind == "reduce_scatter":
-            found = tensor.new_empty(tensor.shape[1:])
             work = _reduce_scatter(found.view(-1), tensor.view(-1), **options)
         elif kind == "swap":
-            found = torch.empty_like(tensor)
             # A group of one has itself as the other.
             to_other = [0] * n
             to_other[-1 - self.group.rank] = tensor.numel()
             work = dist.all_to_all_single(found.view(-1), tensor.view(-1), to_other, to_other, **options)
         elif kind == "broadcast":
-            found = tensor.clone()
             work = dist.broadcast(found, group_src=root, **options)
         else:
-            found = tensor.clone()
             work = dist.reduce(found, group_dst=root, **options)
-        self._count(kind, tensor, root)
         return found, work
-
-    def _pretend(self, kind: Kind, tensor: Tensor, root: int) -> Tensor:
-        """Return memory as a collective fills it, for a group whose other ranks are not there, and count its bytes."""
-        self.traffic.messages.append((kind, self._count(kind, tensor, root)))
-        n = self.group.size
-        if kind == "all_gather":
-            return tensor.new_zeros(n, *tensor.shape)
-        return tensor.new_zeros(tensor.shape[1:] if kind == "reduce_scatter" else tensor.shape)
 
     def _count(self, kind: Kind, tensor: Tensor, root: int) -> int:
         n, rank = self.group.size, self.group.rank
@@ -125,7 +108,7 @@ class Pending:
         self._token = _Start.apply(tensor, self)
 
     def wait(self) -> Tensor:
-        """What was sent here."""
+        """Return what was sent here."""
         found: Tensor = _Wait.apply(self._token, self)
         return found
 

@@ -30,7 +30,7 @@ _LONGEST_PAUSE = 0.2  # seconds between two looks at the store
 
 
 class ElsewhereError(RuntimeError):
-    """What went wrong on another rank that this one works with; it is said there."""
+    """Something went wrong on another rank that this one works with; it is said there."""
 
 
 class Circle:
@@ -41,7 +41,7 @@ class Circle:
         self._store, self._turn = store, 0
 
     def exchange(self, value: Any) -> list[Any]:
-        """Every rank's value, in the order of ranks, on every rank."""
+        """Return every rank's value, in the order of ranks, on every rank."""
         if self._store is None:
             return [value]
         self._turn += 1
@@ -51,7 +51,7 @@ class Circle:
         return [json.loads(self._store.get(key)) for key in keys]
 
     def together(self, action: Callable[[], Result]) -> Result:
-        """What `action` returns on this rank, if it succeeds on all.
+        """Return what `action` returns on this rank, if it succeeds on all.
 
         Otherwise it fails on all: with its own error on the rank that failed first, with `MemoryError` on the others if
         that one was out of memory, and else with `ElsewhereError`.
@@ -102,11 +102,11 @@ class Crew:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the rank of its group that writes what becomes of a task."""
+        """Return whether this is the rank of its group that writes what becomes of a task."""
         return self.group.rank == 0
 
     def taken(self, count: int) -> Iterator[int]:
-        """Numbers of tasks for this rank's group, as long as any of all `count` are left.
+        """Yield numbers of tasks for this rank's group, as long as any of all `count` are left.
 
         The group's other ranks get the numbers that its first rank takes.
         """
@@ -123,7 +123,7 @@ class Crew:
             wait_until(lambda: self.queue.left(range(self.mesh.size)))
 
     def carried_out(self, within: Whole | Slabs, action: Callable[[Executor], Result]) -> Result:
-        """What `action` makes with an executor of the whole group, in which each rank works as `within` does.
+        """Return what `action` makes with an executor of the whole group, in which each rank works as `within` does.
 
         Where one rank is out of memory, all are, and the next attempt finds them ready. Those who waited for it in a
         collective hear of it when their patience ends.
@@ -139,8 +139,7 @@ class Crew:
         axial = self.mesh.axial
         if axial.size == 1:
             return
-        first = self.mesh.rank - axial.rank
-        ranks = list(range(first, first + axial.size))
+        ranks = dist.get_process_group_ranks(axial.handle)
         # The old one is kept: the names of groups that are gone would be given again, with their addresses.
         timeout = timedelta(seconds=self._patience)
         handle = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
@@ -175,7 +174,7 @@ def assembled(device: str = "auto", ranks_per_task: int = 1, patience: float = P
 
 
 def sharers() -> int:
-    """Processes of the run on this machine."""
+    """Return how many processes of the run are on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
 
 

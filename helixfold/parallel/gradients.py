@@ -67,7 +67,7 @@ class GradientRule:
 
     @property
     def replicas(self) -> int:
-        """How often each part's gradient is in the sum: once for each rank that shares its sample."""
+        """Return how often each part's gradient is in the sum: once for each rank that shares its sample."""
         return self._mesh.sample.size
 
     def backward(self, loss: Float[Tensor, ""], *, last: bool) -> None:

@@ -43,7 +43,7 @@ class Islands:
             dist.broadcast(tensor, group=self.waiting.world.handle, group_src=0)
 
     def sent_by_sum(self, size: int) -> int:
-        """Bytes that one island sends when so many are summed over all: each part goes round twice."""
+        """Return the bytes that one island sends when so many are summed over all: each part goes round twice."""
         return 2 * size * (self.count - 1) // self.count
 
     def gather(self, value: Any) -> list[Any]:

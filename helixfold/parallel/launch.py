@@ -1,6 +1,7 @@
-"""Processes of one machine that work together, started from one command: for who does not know `torchrun`.
+"""Processes of this machine that work together, started without `torchrun`: for a list of tasks, or for one function.
 
-Unlike there, one that dies takes only those with it that worked on the same task. The others go on.
+Unlike under `torchrun`, one that dies at a list of tasks takes only those with it that worked on the same task. The
+others go on.
 """
 
 import multiprocessing
@@ -11,19 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from queue import Empty
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from helixfold.parallel.mesh import join, leave
 from helixfold.parallel.queue import Queue, list_of
 
 _FAILED = 1
 _PATIENCE = 20  # seconds, with a process that was asked to end
 _HOST = "127.0.0.1"
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class Launched:
-    """What became of a run: its exit code, and if its first process died the list of tasks as the others left it."""
+    """The end of a run: its exit code, and if its first process died the list of tasks as the others left it."""
 
     def __init__(self, code: int, unclosed: Queue | None = None) -> None:
         self.code, self.unclosed = code, unclosed
@@ -48,8 +53,8 @@ def launch(
         processes: list[BaseProcess] = []
         stack.callback(_end, processes)
         for rank in range(count):
-            told = {**(environment or {}), **_numbers(rank, count, store.port)}
-            processes.append(_started(function, argument, told))
+            told = {**(environment or {}), **torchrun_environment(rank, count, store.port)}
+            processes.append(_started(told, _call, function, argument))
         running, first_died = set(range(count)), False
         while running:
             wait([processes[rank].sentinel for rank in running])
@@ -72,8 +77,34 @@ def launch(
         return Launched(processes[0].exitcode or 0, queue if first_died else None)
 
 
-def _numbers(rank: int, count: int, port: int) -> dict[str, str]:
-    """What `torchrun` tells a process."""
+def on_ranks(count: int, function: Callable[..., Any], *arguments: Any, device: str = "cpu", threads: int = 1) -> Any:
+    """Return what `function(mesh, *arguments)` returns on the first of `count` ranks.
+
+    The function and its arguments must be such that another process can import them. Raises RuntimeError if a rank
+    fails.
+    """
+    store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
+    results: Any = _SPAWN.Queue()
+    processes = []
+    for rank in range(count):
+        told = torchrun_environment(rank, count, store.port) if count > 1 else {}
+        processes.append(_started(told, _call_on_mesh, device, threads, results, function, arguments))
+    try:
+        while True:
+            try:
+                return results.get(timeout=1)
+            except Empty:
+                failed = [rank for rank, process in enumerate(processes) if process.exitcode not in (None, 0)]
+                if failed:
+                    raise RuntimeError(f"rank {failed[0]} of {count} ended with an error") from None
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
+
+
+def torchrun_environment(rank: int, count: int, port: int) -> dict[str, str]:
+    """Return what `torchrun` tells a process; the store at the port is that of the process that starts the others."""
     numbers = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -86,12 +117,15 @@ def _numbers(rank: int, count: int, port: int) -> dict[str, str]:
     return names | {name: str(number) for name, number in numbers.items()}
 
 
-def _started(function: Callable[[Any], int], argument: Any, environment: Mapping[str, str]) -> BaseProcess:
-    """A new interpreter, which has these variables from its beginning: libraries read some as they are loaded."""
+def _started(environment: Mapping[str, str], function: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start a function in a new interpreter.
+
+    It has these variables from its beginning: libraries read some as they are loaded.
+    """
     before = dict(os.environ)
     os.environ.update(environment)
     try:
-        process = multiprocessing.get_context("spawn").Process(target=_call, args=(function, argument), daemon=False)
+        process = _SPAWN.Process(target=function, args=arguments, daemon=False)
         process.start()
     finally:
         os.environ.clear()
@@ -103,6 +137,18 @@ def _call(function: Callable[[Any], int], argument: Any) -> None:
     # The keyboard interrupts all processes of a terminal; the one that waits for these ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(function(argument))
+
+
+def _call_on_mesh(device: str, threads: int, results: Any, function: Callable[..., Any], arguments: Any) -> None:
+    torch.set_num_threads(threads)
+    mesh = join(device)
+    try:
+        found = function(mesh, *arguments)
+        if mesh.is_first:
+            results.put(found)
+        mesh.barrier()
+    finally:
+        leave()
 
 
 def _end(processes: Sequence[BaseProcess]) -> None:

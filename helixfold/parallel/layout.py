@@ -1,4 +1,4 @@
-"""How the ranks of a run are divided: samples, the two branches of a block, parts of one sample's streams."""
+"""Layouts that divide the ranks of a run: by samples, by branches of a block, by parts of one sample's streams."""
 
 from dataclasses import dataclass, fields
 from math import prod
@@ -29,9 +29,9 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str, ranks: int, *, any_dp: bool = False) -> "Layout":
-        """Such as "dp=16,bp=2,dap=2", for so many ranks; without dp, as many groups as there are ranks for.
+        """Read a layout such as "dp=16,bp=2,dap=2", for so many ranks.
 
-        So it is, too, with `any_dp`, whatever dp the text has.
+        Without dp it has as many groups as there are ranks for, and with `any_dp` whatever dp the text has.
         """
         given: dict[str, int] = {}
         for part in text.split(","):

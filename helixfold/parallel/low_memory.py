@@ -36,7 +36,7 @@ def exchanged_in_parts(
     whole = transposed(local, axis)
     pattern = "b (n i) j c -> n b i j c" if cut == 1 else "b i (n j) c -> n b i j c"
     for part, (slab,), _ in within.visited([whole], _rows_at_once(within, whole)):
-        arrived = channel.exchange(rearrange(transposed(slab, axis), pattern, n=size)).wait()
+        arrived = channel.begin("all_to_all", rearrange(transposed(slab, axis), pattern, n=size)).wait()
         for rank, block in enumerate(arrived):
             place = slice(rank * share + part.start, rank * share + part.stop)
             room[:, place].copy_(block) if old == 1 else room[:, :, place].copy_(block)
@@ -77,7 +77,7 @@ def _products(
         own = like.new_empty(b, channels.stop - channels.start, share, k)
         for part, (slab, slab_mask), _ in within.visited([rows, mask], at_once):
             own[:, :, part] = update.operand(slab, slab_mask, "right", channels)
-        right = channel.gather(own).wait()
+        right = channel.begin("all_gather", own).wait()
         del own
         for _, (slab, slab_mask), room in within.visited([rows, mask], at_once, products[:, :, channels]):
             assert room is not None

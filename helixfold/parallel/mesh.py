@@ -1,4 +1,4 @@
-"""Which processes work together, on what, and the few things that they tell each other.
+"""Processes that work together: their place among the others, and the few things that they tell each other.
 
 There is one process for each device. `torchrun` starts them and starts them again after a failure; without it a
 process is alone, and everything here costs nothing.
@@ -39,7 +39,7 @@ class Group:
 
     @property
     def talks(self) -> bool:
-        """Whether collectives are called: in a group of several ranks, or of one that was made with them."""
+        """Return whether collectives are called: in a group of several ranks, or of one that was made with them."""
         return self.size > 1 or self.handle is not None
 
 
@@ -63,19 +63,9 @@ class Mesh:
     sample: Group = field(default_factory=Group)
 
     @classmethod
-    def alone(cls, device: torch.device | str = "cpu", *, collectives: bool = False) -> "Mesh":
-        """Return the mesh of this process alone.
-
-        With `collectives` it goes through all of them nevertheless, as a group of one, so that one device can test
-        them; `leave` ends that.
-        """
-        place = torch.device(device)
-        if not collectives:
-            return cls(rank=0, size=1, device=place)
-        backend = "nccl" if place.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        group = Group(handle=dist.group.WORLD)
-        return cls(rank=0, size=1, device=place, world=group, data=group, branch=group, axial=group, sample=group)
+    def alone(cls, device: torch.device | str = "cpu") -> "Mesh":
+        """Return the mesh of this process alone."""
+        return cls(rank=0, size=1, device=torch.device(device))
 
     @classmethod
     def pretended(cls, layout: Layout, branch_rank: int = 0, device: torch.device | str = "meta") -> "Mesh":
@@ -96,11 +86,11 @@ class Mesh:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that writes what only one may write."""
+        """Return whether this is the rank that writes what only one may write."""
         return self.rank == 0
 
     def parts(self, count: int) -> range:
-        """Which of a step's `count` equal parts this rank works on, with those that share its sample.
+        """Return which of a step's `count` equal parts this rank works on, with those that share its sample.
 
         Where they cannot be shared equally, some ranks have one more than others.
         """
@@ -112,21 +102,15 @@ class Mesh:
         if self.size > 1:
             dist.all_reduce(tensor, group=self.world.handle)
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is so on any rank."""
-        count = torch.tensor(float(flag), device=self.device)
-        self.sum_(count)
-        return bool(count > 0)
-
     def broadcast(self, value: Any) -> Any:
-        """The first rank's value, plain data, on every rank."""
+        """Return the first rank's value, plain data, on every rank."""
         values = [value]
         if self.size > 1:
             dist.broadcast_object_list(values, group=self.world.handle, group_src=0)
         return values[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, plain data, in the order of ranks, on every rank."""
+        """Return every rank's value, plain data, in the order of ranks, on every rank."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value, group=self.world.handle)
@@ -169,7 +153,7 @@ def join(device: str = "auto", layout: str | None = None, patience: float = PATI
 
 
 def divided(layout: Layout, device: torch.device, patience: float = PATIENCE) -> Mesh:
-    """The mesh of all ranks of the process group that there is."""
+    """Return the mesh of all ranks of the process group that there is."""
     rank, size = dist.get_rank(), dist.get_world_size()
     numbers = torch.arange(size).view(layout.dp, layout.bp, layout.dap)
 
@@ -193,7 +177,7 @@ def divided(layout: Layout, device: torch.device, patience: float = PATIENCE) ->
 
 
 def own_group(rows: list[list[int]], patience: float) -> Group:
-    """The group that this rank is in, of those given by ranks of the world; alone if it is in none.
+    """Return the group that this rank is in, of those given by ranks of the world; alone if it is in none.
 
     Every rank calls this with the same rows, as all of them make all groups, and then `set_patience`.
     """
@@ -206,7 +190,7 @@ def own_group(rows: list[list[int]], patience: float) -> Group:
 
 
 def set_patience(patience: float, *groups: Group) -> None:
-    """How many seconds ranks wait for each other in these groups, from when all ranks have made them."""
+    """Set how many seconds ranks wait for each other in these groups, from when all ranks have made them."""
     dist.barrier()
     for group in groups:
         if group.handle is not None:

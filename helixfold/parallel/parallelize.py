@@ -16,7 +16,7 @@ from helixfold.parallel.mesh import Mesh
 
 @dataclass(frozen=True, kw_only=True)
 class Parallelized:
-    """What carries out a model's updates on one rank, and what the rank has sent to those that share its sample."""
+    """The executor of a model's updates on one rank, and what the rank has sent to those that share its sample."""
 
     run: Executor
     traffic: Traffic

@@ -4,7 +4,7 @@ Nobody waits for anybody here. Who ends early, or is killed, leaves the rest of 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
@@ -24,7 +24,7 @@ class Queue:
         return self._store.check(["names"])
 
     def take(self) -> int:
-        """The number of the next task that nobody has; one that is no task's if there is none left."""
+        """Return the number of the next task that nobody has; one that is no task's if there is none left."""
         return self._store.add("taken", 1) - 1
 
     def finished(self, number: int, failure: str | None = None) -> None:
@@ -32,22 +32,22 @@ class Queue:
         self._store.set(f"task {number}", json.dumps(failure))
 
     def failures(self) -> dict[str, str]:
-        """Why tasks failed, by name and in the list's order.
+        """Return why tasks failed, by name and in the list's order.
 
         To be asked when all processes have left: what was taken and not reported then is lost with its process.
         """
-        return dict(self._failures())
+        taken, names = self._store.add("taken", 0), self._names()
+        fates = dict.fromkeys(names, "its process was ended from outside, perhaps as the system was out of memory")
+        fates |= dict.fromkeys(names[taken:], "no process was left to begin it")
+        return _failed(fates | self._reported())
 
     def number_finished(self) -> int:
-        """How many tasks were reported as done."""
-        keys = (f"task {number}" for number in range(len(self)))
-        return sum(self._store.check([key]) and json.loads(self._store.get(key)) is None for key in keys)
+        """Return how many tasks were reported as done."""
+        return list(self._reported().values()).count(None)
 
     def failures_so_far(self) -> dict[str, str]:
-        """Why tasks failed that were reported as failed, while others are still at work."""
-        keys = {name: f"task {number}" for number, name in enumerate(self._names())}
-        found = {name: json.loads(self._store.get(key)) for name, key in keys.items() if self._store.check([key])}
-        return {name: failure for name, failure in found.items() if failure is not None}
+        """Return why tasks failed that were reported as failed, while others are still at work."""
+        return _failed(self._reported())
 
     def __len__(self) -> int:
         return len(self._names())
@@ -55,27 +55,22 @@ class Queue:
     def _names(self) -> list[str]:
         return json.loads(self._store.get("names"))
 
-    def _failures(self) -> Iterator[tuple[str, str]]:
-        taken = self._store.add("taken", 0)
-        for number, name in enumerate(self._names()):
-            if number >= taken:
-                yield name, "no process was left to begin it"
-            elif not self._store.check([f"task {number}"]):
-                yield name, "its process was ended from outside, perhaps as the system was out of memory"
-            elif (failure := json.loads(self._store.get(f"task {number}"))) is not None:
-                yield name, failure
+    def _reported(self) -> dict[str, str | None]:
+        """Return what was reported, by name and in the list's order: why a task failed, None of one that is done."""
+        keys = {name: f"task {number}" for number, name in enumerate(self._names())}
+        return {name: json.loads(self._store.get(key)) for name, key in keys.items() if self._store.check([key])}
 
     def leave(self, rank: int) -> None:
         """Say that a process takes no more tasks."""
         self._store.set(f"left {rank}", "")
 
     def left(self, ranks: Sequence[int]) -> bool:
-        """Whether these processes have all left."""
+        """Return whether these processes have all left."""
         return all(self._store.check([f"left {rank}"]) for rank in ranks)
 
 
 def store_of(environment: Mapping[str, str], start: int) -> dist.Store:
-    """The store of the processes that `torchrun` started, who tells where it is by environment variables.
+    """Return the store of the processes that `torchrun` started, which tells where it is by environment variables.
 
     Each start after a failure has a list of its own: `start` counts them.
     """
@@ -84,5 +79,9 @@ def store_of(environment: Mapping[str, str], start: int) -> dist.Store:
 
 
 def list_of(store: dist.Store, start: int = 0) -> dist.Store:
-    """The part of a run's store that holds the list."""
+    """Return the part of a run's store that holds the list."""
     return dist.PrefixStore(f"tasks {start}", store)
+
+
+def _failed(fates: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: failure for name, failure in fates.items() if failure is not None}

@@ -71,7 +71,8 @@ class Shard:
     def start(self, cut: int) -> None:
         """Begin to cut it along another dim."""
         if self._moving is None and cut != self._cut:
-            self._moving = cut, self.channel.exchange(_blocks(as_tensor(self._local), cut, self.channel.group.size))
+            blocks = _blocks(as_tensor(self._local), cut, self.channel.group.size)
+            self._moving = cut, self.channel.begin("all_to_all", blocks)
 
     def along(self, cut: int, exchanged: Callable[[Stream, int], Stream] | None = None) -> Stream:
         """Return this rank's part, cut along that dim, as it stays; `exchanged` is another way to get it there."""

@@ -41,7 +41,7 @@ LOCK_PATIENCE = 10.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """Where a run goes on: the step, its record, and a sentence for each newer checkpoint that could not be used."""
+    """The place where a run goes on: its step and record, and a sentence for each newer checkpoint of no use."""
 
     step: int
     record: dict[str, Any]
@@ -88,7 +88,7 @@ class Checkpoints:
         _on_first(self._mesh, self._finish)
 
     def problems(self) -> list[str]:
-        """What went wrong since this was last asked, one sentence each, on the first rank; none of it stops a run."""
+        """Return what went wrong since the last call, one sentence each, on the first rank; none of it stops a run."""
         problems = self._problems[:]
         del self._problems[: len(problems)]  # a save under way may add to the end meanwhile
         return problems
@@ -123,11 +123,11 @@ class Checkpoints:
             self._problems.append(f"step {step} could not be marked as the best in {self._directory}: {_why(error)}")
 
     def latest(self) -> int | None:
-        """The newest step that has a checkpoint in the directory, as this rank sees it."""
+        """Return the newest step that has a checkpoint in the directory, as this rank sees it."""
         return max(checkpoint_steps(self._directory), default=None)
 
     def best(self) -> int | None:
-        """The step marked as the best, as this rank sees the directory."""
+        """Return the step marked as the best, as this rank sees the directory."""
         try:
             step = json.loads((self._directory / BEST).read_text())["step"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -202,9 +202,8 @@ class Checkpoints:
                 remove_checkpoint(self._directory, step)
 
     def _wait(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        if self._pending is not None:
+            self._pending.result()
 
     def _finish(self) -> None:
         self._wait()

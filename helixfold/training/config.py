@@ -1,4 +1,4 @@
-"""What a training run is: everything that its results depend on, kept with every checkpoint."""
+"""Settings of a training run: everything that its results depend on, kept with every checkpoint."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -6,16 +6,29 @@ from typing import Literal
 from data_pipeline.config import Config, ConfigError
 from data_pipeline.datasets.sampling import ChainSelection
 from data_pipeline.transforms.training import ExampleConfig
-from helixfold.config import ModelConfig
+from helixfold.config import ModelConfig, require
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses.config import LossConfig
 from helixfold.optim.config import OptimizerConfig, OuterConfig
 from helixfold.presets import Preset
-from helixfold.training.evaluate import EvaluationConfig
 
 # Settings that a run may change when it goes on: they say how long, in how much memory and how closely watched it is,
 # not what it computes.
 FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation", "recompute")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(Config):
+    """Settings of evaluations: how often held-out chains are folded, and how."""
+
+    every: int = 1000  # steps
+    num_recycles: int = 3
+    max_residues: int = 256  # of longer chains a stretch, always the same, is folded
+    structures: int = 4  # how many of the predicted structures are written
+
+    def __post_init__(self) -> None:
+        self._require_positive("every", "max_residues")
+        require(self, ["num_recycles", "structures"], lambda value: value >= 0, "not be negative")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +98,11 @@ class TrainingConfig(Config):
 
     @property
     def parts(self) -> int:
-        """How many parts a step's batch is cut into; each goes through the network at once."""
+        """Return how many parts a step's batch is cut into; each goes through the network at once."""
         return self.batch_size // self.micro_batch
 
     def prediction_preset(self, name: str) -> Preset:
-        """How a model trained so is used for prediction."""
+        """Return how a model trained so is used for prediction."""
         return Preset(
             name=name, model=self.model, sampling=self.example.sampling, num_recycles=self.example.max_passes - 1
         )

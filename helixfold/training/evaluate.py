@@ -2,8 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import nn
 
 from data_pipeline.datasets.examples import ChainStore, StepExamples
 from data_pipeline.errors import InputError, printable
@@ -25,7 +23,6 @@ from data_pipeline.transforms.training import ExampleConfig, training_example
 from helixfold import metrics
 from helixfold.batch import Batch
 from helixfold.confidence import plddt
-from helixfold.config import Config, require
 from helixfold.execution.slabs import Slabs
 from helixfold.labels import Labels
 from helixfold.losses.ambiguity import alternative_is_better
@@ -33,9 +30,11 @@ from helixfold.losses.config import LossConfig
 from helixfold.losses.total import total_loss
 from helixfold.losses.violations import violations
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.outputs import Outputs, Recycled
+from helixfold.model.outputs import Outputs
+from helixfold.training.config import EvaluationConfig
 from helixfold.training.loader import TrainingBatch, pack
 from helixfold.training.progress import say
+from helixfold.training.step import forward
 from helixfold.write.pdb import to_pdb
 
 MAX_NAMES_BYTES = 2**26
@@ -44,22 +43,8 @@ _CA = ATOM_ORDER["CA"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig(Config):
-    """How often held-out chains are folded, and how."""
-
-    every: int = 1000  # steps
-    num_recycles: int = 3
-    max_residues: int = 256  # of longer chains a stretch, always the same, is folded
-    structures: int = 4  # how many of the predicted structures are written
-
-    def __post_init__(self) -> None:
-        self._require_positive("every", "max_residues")
-        require(self, ["num_recycles", "structures"], lambda value: value >= 0, "not be negative")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ChainScores:
-    """What one held-out chain came to. Scores are from 0 to 1 and about what the experiment observed."""
+    """The scores of one held-out chain. They are from 0 to 1 and about what the experiment observed."""
 
     name: str
     residues: int  # that were folded
@@ -75,7 +60,7 @@ class ChainScores:
 
 
 def summary(scores: Sequence[ChainScores]) -> dict[str, float]:
-    """Means over the chains: of each score, of the weighted loss ("loss") and of its terms ("loss/fape" and so on)."""
+    """Return means over the chains: of each score, of the weighted loss ("loss") and of its terms ("loss/fape" ...)."""
     if not scores:
         return {}
     measured = [field.name for field in fields(ChainScores) if field.name not in ("name", "residues", "losses")]
@@ -126,7 +111,7 @@ def evaluate(
     structures: Path | None,
     report: Callable[[str], None] = say,
 ) -> tuple[ChainScores, ...]:
-    """Fold these chains with the weights that the model has; its mode stays as it is.
+    """Fold these chains with the weights that the model has, in evaluation mode, which it stays in.
 
     What is drawn for a chain depends on its name alone, so every evaluation of it asks the same. PDB files of the first
     `config.structures` chains are written into `structures`. A chain that cannot be used is reported and left out.
@@ -138,30 +123,19 @@ def evaluate(
         unclamped_fraction=0.0,
         spatial_crop_probability=0.0,
     )
-    scores: list[ChainScores] = []
-    with _evaluating(model):
-        for number, name in enumerate(names):
-            try:
-                batch = _drawn(store, name, shown, config.num_recycles + 1, device)
-            except InputError as error:
-                report(f"held-out chain {printable(name)} is left out: {error}")
-                continue
-            outputs = _folded(model, batch, dtype)
-            scores.append(_scores(name, outputs, batch, loss))
-            if structures is not None and number < config.structures:
-                _write_structure(structures, scores[-1], outputs, batch.passes[-1], report)
-    return tuple(scores)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    scores: list[ChainScores] = []
+    for number, name in enumerate(names):
+        try:
+            batch = _drawn(store, name, shown, config.num_recycles + 1, device)
+        except InputError as error:
+            report(f"held-out chain {printable(name)} is left out: {error}")
+            continue
+        outputs = forward(model, batch, Slabs(), dtype)
+        scores.append(_scores(name, outputs, batch, loss))
+        if structures is not None and number < config.structures:
+            _write_structure(structures, scores[-1], outputs, batch.passes[-1], report)
+    return tuple(scores)
 
 
 def _drawn(store: ChainStore, name: str, config: ExampleConfig, num_passes: int, device: torch.device) -> TrainingBatch:
@@ -169,14 +143,6 @@ def _drawn(store: ChainStore, name: str, config: ExampleConfig, num_passes: int,
     if not drawn.truth.all_atom_mask[:, _CA].any():
         raise InputError(f"none of the C-alpha atoms of its {len(drawn.truth.aatype)} residues were observed")
     return pack(StepExamples(step=0, part=0, examples=(drawn,), refused=()), None).on(device)
-
-
-def _folded(model: AlphaFold, batch: TrainingBatch, dtype: torch.dtype) -> Outputs:
-    run = Slabs()
-    previous: Recycled | None = None
-    for sample in batch.passes[:-1]:
-        previous = model.fold(run, [sample], previous, dtype).recycled()
-    return model(run, [batch.passes[-1]], previous, dtype)
 
 
 def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig) -> ChainScores:

@@ -73,7 +73,7 @@ class _Place:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedStep:
-    """What becomes a `TrainingBatch` on the device: the arrays of all examples, unpadded, in one buffer of bytes."""
+    """A `TrainingBatch` on its way to the device: the arrays of all examples, unpadded, in one buffer of bytes."""
 
     step: int
     part: int
@@ -257,9 +257,6 @@ class TrainingLoader:
             multiprocessing_context="spawn" if workers else None,
             pin_memory=self.device.type == "cuda",
         )
-
-    def __len__(self) -> int:
-        return len(self._loader)
 
     def __iter__(self) -> Iterator[TrainingBatch]:
         for packed in self._loader:

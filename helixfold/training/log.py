@@ -1,4 +1,4 @@
-"""What a training run records: lines in `log.jsonl`, TensorBoard events, and progress on the screen.
+"""Records of a training run: lines in `log.jsonl`, TensorBoard events, and progress on the screen.
 
 Steps count from 0, as in `TrainingLoader`. A run that was killed and goes on at `first_step` makes the steps from there
 on again, so what was recorded of them is removed first: in the end the log has each step once.
@@ -12,7 +12,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
@@ -24,7 +24,7 @@ LOG_FILE, TENSORBOARD_DIRECTORY = "log.jsonl", "tensorboard"
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """What is known of one step, of all processes together."""
+    """All that is recorded of one step, of all processes together."""
 
     step: int
     examples_seen: int  # since the beginning of the run, with this step's
@@ -43,7 +43,7 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRecord:
-    """What the held-out chains came to after a step."""
+    """The scores of the held-out chains after a step."""
 
     step: int
     summary: dict[str, float]  # means over the chains
@@ -62,7 +62,7 @@ _Record = TypeVar("_Record", StepRecord, EvaluationRecord)
 
 
 class TrainingLog:
-    """Records a run's steps, evaluations and events; on rank 0, the others have `TrainingLog.silent()`.
+    """Records a run's steps, evaluations and events; on rank 0, the others have a `SilentLog`.
 
     Every line of `log.jsonl` is one JSON object with "type" ("step", "evaluation" or "event") and "time" (seconds since
     1970). JSON has no NaN and no infinity: such a number is null. A line is written as a whole when its method returns,
@@ -74,32 +74,21 @@ class TrainingLog:
 
     def __init__(self, directory: Path, *, first_step: int, last_step: int, progress: bool) -> None:
         """`first_step` is the one that is made next, `last_step` the one before which the run ends."""
-        self._lines: _Lines | None = _Lines(directory / LOG_FILE, first_step)
-        self._board: Board | None = Board(directory / TENSORBOARD_DIRECTORY, first_step)
+        self._lines = _Lines(directory / LOG_FILE, first_step)
+        self._board = Board(directory / TENSORBOARD_DIRECTORY, first_step)
         self._progress = Progress(first_step=first_step, last_step=last_step) if progress else None
-
-    @classmethod
-    def silent(cls) -> Self:
-        """A log that writes and prints nothing."""
-        log = cls.__new__(cls)
-        log._lines = log._board = log._progress = None
-        return log
 
     def step(self, record: StepRecord) -> None:
         """Record one step."""
-        if self._lines is not None:
-            self._lines.write("step", {field.name: getattr(record, field.name) for field in fields(record)})
-        if self._board is not None:
-            self._board.write(record.step, _scalars(record))
+        self._lines.write("step", {field.name: getattr(record, field.name) for field in fields(record)})
+        self._board.write(record.step, _scalars(record))
         if self._progress is not None:
             self._progress.step(record.step, record.losses["total"], record.examples_per_second)
 
     def evaluation(self, step: int, summary: Mapping[str, float], chains: Iterable[Mapping[str, Any]]) -> None:
         """Record what the held-out chains came to; `step` is the last that was made, and is made again with it."""
-        if self._lines is not None:
-            self._lines.write("evaluation", {"step": step, "summary": dict(summary), "chains": [*map(dict, chains)]})
-        if self._board is not None:
-            self._board.write(step, {f"evaluation/{name}": value for name, value in summary.items()})
+        self._lines.write("evaluation", {"step": step, "summary": dict(summary), "chains": [*map(dict, chains)]})
+        self._board.write(step, {f"evaluation/{name}": value for name, value in summary.items()})
         if self._progress is not None:
             self._progress.evaluation(step, summary)
 
@@ -108,18 +97,34 @@ class TrainingLog:
 
         An event with a step is removed when that step is made again; one without stays.
         """
-        if self._lines is not None:
-            self._lines.write("event", {"kind": kind, "text": text, "step": step, "details": details})
-            say(text if step is None else f"step {step}: {text}")
+        self._lines.write("event", {"kind": kind, "text": text, "step": step, "details": details})
+        say(text if step is None else f"step {step}: {text}")
 
     def close(self) -> None:
         """Write what waits, and end the progress bar."""
         if self._progress is not None:
             self._progress.close()
-        if self._lines is not None:
-            self._lines.close()
-        if self._board is not None:
-            self._board.close()
+        self._lines.close()
+        self._board.close()
+
+
+class SilentLog(TrainingLog):
+    """The log of a rank that is not the first, or of a run before it begins: it writes and prints nothing."""
+
+    def __init__(self) -> None:
+        """Open no file."""
+
+    def step(self, record: StepRecord) -> None:
+        """Record nothing."""
+
+    def evaluation(self, step: int, summary: Mapping[str, float], chains: Iterable[Mapping[str, Any]]) -> None:
+        """Record nothing."""
+
+    def event(self, kind: str, text: str, *, step: int | None = None, **details: Any) -> None:
+        """Record nothing, and print nothing."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 class _Lines:
@@ -154,7 +159,7 @@ class _Lines:
 
 
 def read_log(path: Path) -> TrainingHistory:
-    """The steps and evaluations in a `log.jsonl`; a torn last line is left out.
+    """Return the steps and evaluations in a `log.jsonl`; a torn last line is left out.
 
     Raises `InputError` for a file that is not such a log, with the line.
     """

@@ -1,20 +1,84 @@
-"""Islands of ranks that train apart: when they meet, what they agree on then, and what is kept of each."""
+"""Steps that ranks make together: their shares of one, joined so that all decide alike, and the meetings of islands.
+
+Islands are ranks that train apart between meetings: this says when they meet, what they agree on then, and what is kept
+of each.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from helixfold.optim.config import OuterConfig
-from helixfold.optim.flat import FlatOptimizer
+from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.optim.outer import OuterOptimizer
 from helixfold.parallel.islands import divide
 from helixfold.parallel.mesh import Mesh
-from helixfold.training.share import MadeStep, one_step
 
 # What islands have in common when they have met; the rest of the inner optimiser's state is each one's own.
 _COMMON = ("master", "average")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One rank's share of a step, or, joined, that of some ranks or all."""
+
+    losses: dict[str, float]  # sums over the examples
+    names: list[str]  # of their chains
+    refused: list[str]  # chains that were drawn and cannot be used, with the reason
+    data_seconds: float  # waiting for data
+    memory: int  # bytes
+    stop: bool  # whether the process was asked to end
+
+    def joined(self, mesh: Mesh) -> "Share":
+        """Return all ranks' shares as one, on every rank; what ranks that share a sample all have counts once."""
+        shares = [Share(**share) for share in mesh.gather(asdict(self))]
+        return together(shares[:: mesh.sample.size], shares)
+
+
+def together(parts: Sequence[Share], shares: Sequence[Share]) -> Share:
+    """Join shares of one step, with each part of its batch once."""
+    return Share(
+        losses={name: sum(part.losses[name] for part in parts) for name in parts[0].losses},
+        names=[name for part in parts for name in part.names],
+        refused=[text for part in parts for text in part.refused],
+        data_seconds=max(share.data_seconds for share in shares),
+        memory=max(share.memory for share in shares),
+        stop=any(share.stop for share in shares),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeStep:
+    """A step that an island made, or, together, all islands; there the norm of the gradient is a mean over islands."""
+
+    step: int
+    share: Share
+    report: StepReport
+    seconds: float
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "MadeStep":
+        return cls(**{**values, "share": Share(**values["share"]), "report": StepReport(**values["report"])})
+
+
+def one_step(made: Sequence[MadeStep]) -> MadeStep:
+    """Join what all islands made of the same step."""
+    if len(made) == 1:
+        return made[0]
+    shares = [each.share for each in made]
+    return MadeStep(
+        step=made[0].step,
+        share=together(shares, shares),
+        report=StepReport(
+            gradient_norm=sum(each.report.gradient_norm for each in made) / len(made),
+            clipped=sum(each.report.clipped for each in made) / len(made),
+            skipped=any(each.report.skipped for each in made),
+        ),
+        seconds=max(each.seconds for each in made),
+    )
 
 
 class Meetings:
@@ -32,13 +96,13 @@ class Meetings:
         self._steps = 0  # since this was made
 
     def is_due(self, step: int) -> bool:
-        """Whether islands meet when they have made so many steps."""
+        """Return whether islands meet when they have made so many steps."""
         return self._outer is None or step % self._config.every == 0
 
     def meet(self, made: Sequence[MadeStep]) -> tuple[list[MadeStep], list[str]]:
-        """Agree on parameters; the steps since the last meeting as all islands made them, and what one should know.
+        """Agree on parameters; return the steps since the last meeting as all made them, and what one should know.
 
-        The same on every rank.
+        Every rank gets the same.
         """
         if self._outer is None:
             return list(made), []
@@ -53,11 +117,11 @@ class Meetings:
         return merged, [note] if report.left_out else []
 
     def gathered(self) -> dict[str, Tensor]:
-        """The state of all islands, to be saved by the first rank after a meeting; on others it is of no use."""
+        """Return the state of all islands, to be saved by the first rank after a meeting; on others it is of no use."""
         return self._state(self.islands.stack)
 
     def blank(self) -> dict[str, Tensor]:
-        """Tensors for a checkpoint to fill, as `gathered` gives them; then `fill`."""
+        """Return tensors for a checkpoint to fill, as `gathered` gives them; then `fill`."""
         return self._state(lambda tensor: torch.empty(self.islands.count, *tensor.shape, dtype=tensor.dtype))
 
     def _state(self, of_islands: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
@@ -68,7 +132,7 @@ class Meetings:
         return {name: state[name] for name in _COMMON} | own | self._outer.tensors()
 
     def fill(self, state: dict[str, Tensor]) -> None:
-        """Go on from these."""
+        """Go on from the state that a checkpoint has filled in."""
         if self._outer is not None:
             for name, tensor in self._optimizer.tensors().items():
                 if name not in _COMMON:
@@ -77,7 +141,7 @@ class Meetings:
         self._optimizer.restored()
 
     def told(self) -> Iterator[str]:
-        """What went between islands, in a sentence, on the first rank."""
+        """Say what went between islands, in a sentence, on the first rank."""
         if self._outer is None or not self._is_first or not self._steps:
             return
         sent, collected = self.islands.sent, self.islands.collected

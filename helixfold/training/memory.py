@@ -1,4 +1,4 @@
-"""What memory a training run takes, known before it begins, and what it recomputes therefore."""
+"""The needs of a training run, known before it begins: its memory, what it recomputes therefore, and its work."""
 
 import platform
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
+from helixfold.planning.layouts import Workload
 from helixfold.planning.recompute_choice import TrainingNeeds, no_room, settled
 from helixfold.planning.size import PassSize, gib
 from helixfold.planning.training import ALONE
@@ -60,7 +61,10 @@ def with_settled_recompute(config: TrainingConfig, memory: int, card: Card, layo
 
 
 def memory_of_each(mesh: Mesh) -> int:
-    """Bytes that every rank may take: of the rank that has least. Ranks of one host share its processors' memory."""
+    """Return the bytes that every rank may take: those of the rank that has least.
+
+    Ranks of one host share its processors' memory.
+    """
     everyone = mesh.gather({"host": platform.node(), "free": available_memory(mesh.device)})
     hosts = [each["host"] for each in everyone]
     sharing = 1 if mesh.device.type == "cuda" else max(hosts.count(host) for host in hosts)
@@ -74,7 +78,7 @@ def remark(config: TrainingConfig, memory: int, card: Card, layout: Layout) -> s
 
 
 def table(config: TrainingConfig, memory: int, card: Card) -> Iterator[str]:
-    """The lines of a dry run: what would be taken by what is recomputed, and what is chosen."""
+    """Yield the lines of a dry run: what would be taken by what is recomputed, and what is chosen."""
     wanted = needs(config, card)
     size = wanted.size
     yield (
@@ -96,6 +100,20 @@ def table(config: TrainingConfig, memory: int, card: Card) -> Iterator[str]:
         yield f"chosen for {gib(memory)}: {chosen}, {_number(wanted.peak(chosen))} GiB in all"
 
 
+def workload(config: TrainingConfig) -> Workload:
+    """Return what a step of this run takes, on however many ranks."""
+    return Workload(
+        needs=needs(config),
+        recompute=config.recompute,
+        parts=config.parts,
+        # Each step draws its number of passes from 1 to the most; the last of them learns.
+        passes=(config.example.max_passes - 1) / 2,
+        parameters=parameter_count(config.model),
+        gradient_itemsize=DTYPES[config.reduction].itemsize,
+        clips_samples=config.optimizer.clipping == "sample",
+    )
+
+
 def _state(config: TrainingConfig) -> int:
     """Bytes of parameters, both moments, the average and the sum of gradients; of a part's gradients and of the rounded
     copies where they are apart (`FlatOptimizer`); and of what islands have to meet (`OuterOptimizer`).
@@ -108,7 +126,7 @@ def _state(config: TrainingConfig) -> int:
 
 @cache
 def parameter_count(model: ModelConfig) -> int:
-    """Numbers that a model learns."""
+    """Return how many numbers a model learns."""
     with torch.device("meta"):
         return sum(each.numel() for each in AlphaFold(model).parameters())
 

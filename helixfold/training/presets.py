@@ -14,8 +14,7 @@ from helixfold.execution.recompute import RecomputeConfig
 from helixfold.losses import config as losses
 from helixfold.optim import config as optimizers
 from helixfold.optim.config import MuonConfig, OptimizerConfig
-from helixfold.training.config import TrainingConfig
-from helixfold.training.evaluate import EvaluationConfig
+from helixfold.training.config import EvaluationConfig, TrainingConfig
 
 
 def initial_training() -> TrainingConfig:
@@ -109,7 +108,7 @@ TRAINING_PRESETS: dict[str, Callable[[], TrainingConfig]] = {
 
 
 def training_preset(name: str) -> TrainingConfig:
-    """The training run of that name."""
+    """Return the training run of that name."""
     if name not in TRAINING_PRESETS:
         raise ConfigError(f"there is no training preset {name!r}; choose one of {', '.join(TRAINING_PRESETS)}")
     return TRAINING_PRESETS[name]()

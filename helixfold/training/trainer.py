@@ -30,11 +30,10 @@ from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig
 from helixfold.training.evaluate import ChainScores, evaluate, summary
 from helixfold.training.loader import TrainingBatch, TrainingLoader
-from helixfold.training.log import StepRecord, TrainingLog
-from helixfold.training.meetings import Meetings
+from helixfold.training.log import SilentLog, StepRecord, TrainingLog
+from helixfold.training.meetings import MadeStep, Meetings, Share
 from helixfold.training.memory import memory_of_each, remark, with_settled_recompute
 from helixfold.training.results import RunFiles
-from helixfold.training.share import MadeStep, Share
 from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
 
@@ -47,7 +46,7 @@ class DivergedError(RuntimeError):
 
 @dataclass(kw_only=True)
 class RunProgress:
-    """How far a run has come: what its checkpoints record beside tensors."""
+    """The progress of a run: what its checkpoints record beside tensors."""
 
     step: int = 0  # the next one to be made
     skipped: int = 0  # in all
@@ -113,7 +112,7 @@ class Trainer:
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
         self.progress, self._notes["restore"] = self._restored()
         self._shows_progress = progress
-        self.log = TrainingLog.silent()
+        self.log: TrainingLog = SilentLog()
 
     def run(self, stop: StopRequest) -> bool:
         """Make the steps that are left; False if `stop` was asked for before (all is saved then)."""
@@ -207,11 +206,9 @@ class Trainer:
             stop=stop.is_asked(),
         )
         everyone = own.joined(self.meetings.islands.within)
-        report, rate = self._update(step, everyone)
+        report = self._update(step, everyone)
         self.progress.step = step + 1
-        return MadeStep(
-            step=step, share=everyone, report=report, learning_rate=rate, seconds=time.perf_counter() - start
-        )
+        return MadeStep(step=step, share=everyone, report=report, seconds=time.perf_counter() - start)
 
     def _record(self, made: list[MadeStep]) -> bool:
         """Have islands meet and record the steps since they last did; whether some rank was asked to stop."""
@@ -224,7 +221,7 @@ class Trainer:
                     step=each.step,
                     examples_seen=(each.step + 1) * config.batch_size,
                     losses={name: value / config.batch_size for name, value in share.losses.items()},
-                    learning_rate=each.learning_rate,
+                    learning_rate=config.optimizer.rate(each.step),
                     gradient_norm=report.gradient_norm,
                     clipped=report.clipped,
                     skipped=report.skipped,
@@ -243,14 +240,13 @@ class Trainer:
             self.log.event("islands", text, step=made[-1].step)
         return any(each.share.stop for each in made)
 
-    def _update(self, step: int, everyone: Share) -> tuple[StepReport, float]:
+    def _update(self, step: int, everyone: Share) -> StepReport:
         """Change the parameters, on all ranks of an island alike: they have the same gradients and the same losses."""
-        rate = self.config.optimizer.rate(step)
         if not all(math.isfinite(value) for value in everyone.losses.values()):
             self.optimizer.zero_gradients()
-            return StepReport(gradient_norm=math.nan, clipped=0.0, skipped=True), rate
+            return StepReport(gradient_norm=math.nan, clipped=0.0, skipped=True)
         parts = self.config.parts // self.config.outer.islands * self.gradients.replicas
-        return self.optimizer.step(rate, parts=parts), rate
+        return self.optimizer.step(self.config.optimizer.rate(step), parts=parts)
 
     def _count_skipped(self, step: int, report: StepReport, everyone: Share) -> None:
         if not report.skipped:
@@ -320,7 +316,7 @@ class Trainer:
         mesh = self.mesh
         reports: list[str] = []
         scores = evaluate(
-            model.eval(),
+            model,
             self.store,
             self.held_out[mesh.rank :: mesh.size],
             example=config.example,

@@ -9,8 +9,6 @@ def tell(mesh: Mesh) -> None:
     total = torch.arange(3.0) + mesh.rank
     mesh.sum_(total)
     assert total.tolist() == [1.0, 3.0, 5.0]
-    assert mesh.any(mesh.rank == 1)
-    assert not mesh.any(False)
     for value in ("first", {"losses": [1.5, float("inf")], "names": ["ä"]}, None, []):
         assert mesh.broadcast(value if mesh.is_first else "other") == value
     values = [{"rank": 0, "text": ""}, {"rank": 1, "text": "longer than the other's"}]

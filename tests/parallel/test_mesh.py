@@ -18,7 +18,6 @@ def test_a_process_alone_has_all_and_changes_nothing() -> None:
     tensor = torch.arange(3.0)
     mesh.sum_(tensor)
     assert tensor.tolist() == [0.0, 1.0, 2.0]
-    assert (mesh.any(True), mesh.any(False)) == (True, False)
     assert mesh.broadcast({"a": 1}) == {"a": 1}
     assert mesh.gather("own") == ["own"]
     assert list(mesh.parts(3)) == [0, 1, 2]

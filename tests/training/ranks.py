@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from helixfold.cli import main
+from helixfold.parallel.launch import torchrun_environment
 from helixfold.parallel.mesh import Mesh, join, leave
-from helixfold.parallel.spawned import environment
 from helixfold.training.checkpoint import Checkpoints
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -33,7 +33,7 @@ class Ranks:
             port = server.getsockname()[1]
         self.output = output
         self.processes: list[BaseProcess] = [
-            SERVER.Process(target=_run, args=(environment(rank, count, port), output, function, arguments))
+            SERVER.Process(target=_run, args=(_environment(rank, count, port), output, function, arguments))
             for rank in range(count)
         ]
         for process in self.processes:
@@ -65,6 +65,13 @@ class Ranks:
 
     def printed(self) -> str:
         return self.output.read_text()
+
+
+def _environment(rank: int, count: int, port: int) -> dict[str, str]:
+    """What `torchrun` tells a process, but that the first one has the store; nothing to one that is alone."""
+    if count == 1:
+        return {}
+    return torchrun_environment(rank, count, port) | {"TORCHELASTIC_USE_AGENT_STORE": "False"}
 
 
 def _run(

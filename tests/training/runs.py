@@ -10,8 +10,7 @@ from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureCon
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.mesh import Mesh
-from helixfold.training.config import TrainingConfig
-from helixfold.training.evaluate import EvaluationConfig
+from helixfold.training.config import EvaluationConfig, TrainingConfig
 from helixfold.training.results import RunFiles
 from helixfold.training.trainer import Trainer
 from tests.data_pipeline.datasets.memory_store import small_store

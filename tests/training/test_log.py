@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from data_pipeline.errors import InputError
 from helixfold.training.board import Board
-from helixfold.training.log import LOG_FILE, TENSORBOARD_DIRECTORY, StepRecord, TrainingLog, read_log
+from helixfold.training.log import LOG_FILE, TENSORBOARD_DIRECTORY, SilentLog, StepRecord, TrainingLog, read_log
 
 ROOT = Path(__file__).parents[2]
 SUMMARY = {"loss": 3.5, "lddt_ca": 0.25, "tm_score": 0.125, "loss/distogram": 1.5}
@@ -312,7 +312,7 @@ def test_a_silent_log_writes_and_prints_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    log = TrainingLog.silent()
+    log = SilentLog()
     log.step(record(0))
     log.evaluation(0, SUMMARY, CHAINS)
     log.event("skipped", "not finite", step=0)
@@ -368,7 +368,7 @@ def test_on_a_terminal_progress_is_a_bar_that_events_stand_above(
 
 def test_only_a_log_that_writes_imports_tensorboard() -> None:
     code = (
-        "import sys; from helixfold.training.log import TrainingLog, read_log; TrainingLog.silent().close();"
+        "import sys; from helixfold.training.log import SilentLog, read_log; SilentLog().close();"
         "sys.exit('tensorboard' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

@@ -9,9 +9,8 @@ import torch
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.parallel.layout import Layout
-from helixfold.training.memory import needs, with_settled_recompute
+from helixfold.training.memory import needs, with_settled_recompute, workload
 from helixfold.training.presets import initial_training, tiny
-from helixfold.training.workload import workload
 from tests.training.ended import Run
 
 
