@@ -2,7 +2,8 @@
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from torch import nn
 
 from data_pipeline.datasets.examples import ChainStore, StepExamples
 from data_pipeline.errors import InputError, printable
@@ -111,7 +113,7 @@ def evaluate(
     structures: Path | None,
     report: Callable[[str], None] = say,
 ) -> tuple[ChainScores, ...]:
-    """Fold these chains with the weights that the model has, in evaluation mode, which it stays in.
+    """Fold these chains with the weights that the model has; its mode stays as it is.
 
     What is drawn for a chain depends on its name alone, so every evaluation of it asks the same. PDB files of the first
     `config.structures` chains are written into `structures`. A chain that cannot be used is reported and left out.
@@ -123,19 +125,30 @@ def evaluate(
         unclamped_fraction=0.0,
         spatial_crop_probability=0.0,
     )
-    model.eval()
     scores: list[ChainScores] = []
-    for number, name in enumerate(names):
-        try:
-            batch = _drawn(store, name, shown, config.num_recycles + 1, device)
-        except InputError as error:
-            report(f"held-out chain {printable(name)} is left out: {error}")
-            continue
-        outputs = forward(model, batch, Slabs(), dtype)
-        scores.append(_scores(name, outputs, batch, loss))
-        if structures is not None and number < config.structures:
-            _write_structure(structures, scores[-1], outputs, batch.passes[-1], report)
+    with _evaluating(model):
+        for number, name in enumerate(names):
+            try:
+                batch = _drawn(store, name, shown, config.num_recycles + 1, device)
+            except InputError as error:
+                report(f"held-out chain {printable(name)} is left out: {error}")
+                continue
+            outputs = forward(model, batch, Slabs(), dtype)
+            scores.append(_scores(name, outputs, batch, loss))
+            if structures is not None and number < config.structures:
+                _write_structure(structures, scores[-1], outputs, batch.passes[-1], report)
     return tuple(scores)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def _drawn(store: ChainStore, name: str, config: ExampleConfig, num_passes: int, device: torch.device) -> TrainingBatch:

@@ -1,11 +1,9 @@
 """One process alone goes through every collective if it is asked to, and computes what it computes without them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from helixfold.execution.recompute import RecomputeConfig
@@ -16,7 +14,7 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.collectives import Channel, Kind, Traffic
 from helixfold.parallel.gradients import GradientRule
-from helixfold.parallel.mesh import Group, Mesh, leave
+from helixfold.parallel.mesh import Mesh, leave
 from helixfold.parallel.parallelize import parallelize
 from tests.networks import random_batch, relative_error, tiny_model
 
@@ -25,10 +23,7 @@ from tests.networks import random_batch, relative_error, tiny_model
 def mesh(request: pytest.FixtureRequest) -> Iterator[Mesh]:
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
-    dist.init_process_group("nccl" if request.param == "cuda" else "gloo", store=dist.HashStore(), rank=0, world_size=1)
-    group = Group(handle=dist.group.WORLD)
-    # A group of one that has its collectives nevertheless.
-    yield replace(Mesh.alone(request.param), world=group, data=group, branch=group, axial=group, sample=group)
+    yield Mesh.alone(request.param, collectives=True)
     leave()
 
 
