@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.cli.memory_points import EVOFORMER, PARTS, PLAIN, PREDICTION, Found, Point, measure
+from helixfold.cli.benchmark_timing import PLAIN
+from helixfold.cli.memory_points import EVOFORMER, PARTS, PREDICTION, Found, Point, measure
 from helixfold.cli.sizes import positive
 from helixfold.device import pick_device
 from helixfold.execution.available import available_memory

@@ -29,7 +29,7 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.spawned import on_ranks
 from helixfold.planning.prediction import META
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import KEPT_BLOCKS, beside_tensors, forecast_training
+from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds, beside_tensors
 from helixfold.presets import PRESETS, preset
 
 EVOFORMER, EXTRA_MSA, WHOLE = PARTS = ("evoformer", "extra_msa", "whole")
@@ -214,9 +214,8 @@ def _print_whole(point: Point, dtypes: list[str]) -> None:
             templates=point.templates,
             dtype=DTYPES[dtype],
         )
-        estimates = {
-            keep: forecast_training(point.config, size, RecomputeConfig.everywhere(keep), point.card) for keep in _KEEPS
-        }
+        needs = TrainingNeeds(model=point.config, size=size, card=point.card)
+        estimates = {keep: needs.forecast(RecomputeConfig.everywhere(keep)) for keep in _KEEPS}
         stages = next(iter(estimates.values())).stages
         title = f"all of {point.preset}, {dtype}: GiB predicted"
         print(f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}")

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from helixfold.cli.benchmark_machine import Machine
-from helixfold.cli.benchmark_timing import Cost
+from helixfold.cli.benchmark_timing import PLAIN, Cost
 from helixfold.cli.op_cases import Work
 
-PLAIN = "plain"
 HEADER = (
     f"{'':22} {'by':28} {'ms':>10} {'GFLOP/s':>9} {'of best':>8} {'GB/s':>8} {'of best':>8} {'MiB':>9} "
     f"{'faster':>7} {'memory':>7}"

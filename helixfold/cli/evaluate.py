@@ -119,7 +119,8 @@ def _print_table(results: Sequence[Evaluated]) -> None:
         if scores.compared < scores.residues:
             residues = f"{scores.compared}/{scores.residues}"
         target = each.target if each.rank == 0 else f"{each.target}, rank {each.rank}"
-        lines.append([_short(target), _short(reference), residues, *(_shown(n, getattr(scores, n)) for n in MEASURES)])
+        names = [printable(name, _WIDEST) for name in (target, reference)]
+        lines.append([*names, residues, *(_shown(name, getattr(scores, name)) for name in MEASURES)])
     summary = summary_of(results)
     if summary.count > 1:
         lines.append(
@@ -133,10 +134,6 @@ def _print_table(results: Sequence[Evaluated]) -> None:
     for what, value in (("targets", summary.pearson_targets), ("residues", summary.pearson_residues)):
         if value is not None:
             print(f"Pearson's correlation of pLDDT with lDDT-CA over {what}: {value:.2f}")
-
-
-def _short(name: str) -> str:
-    return printable(name, _WIDEST)
 
 
 def _shown(measure: str, value: float | None) -> str:

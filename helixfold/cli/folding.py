@@ -155,16 +155,10 @@ def _progress(wanted: Wanted, method: Method) -> Iterator[None]:
     share = 1 / (len(blocks) * method.options.num_ensemble)
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
     passes = method.options.recycles(wanted.model.preset) + 1
-    with ExitStack() as stack:
-        bar = stack.enter_context(
-            tqdm(
-                total=passes,
-                desc=f"{wanted.name} passes",
-                bar_format=layout,
-                leave=False,
-                disable=method.no_bars,
-            )
-        )
+    with (
+        tqdm(total=passes, desc=f"{wanted.name} passes", bar_format=layout, leave=False, disable=method.no_bars) as bar,
+        ExitStack() as stack,
+    ):
 
         def block_done(*_: object) -> None:
             bar.update(share)

@@ -16,8 +16,8 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.spawned import on_ranks
 from helixfold.planning import machines
 from helixfold.planning.layouts import Workload, best, predict, predictions, table, where_axial_stops
+from helixfold.planning.machines import Machine, measured_machine
 from helixfold.planning.size import gib
-from helixfold.planning.steps import Machine, measured_machine
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.training.config import TrainingConfig
 from helixfold.training.presets import TRAINING_PRESETS, initial_training, training_preset

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from scipy.optimize import nnls
 
 
 class Pace:
@@ -30,27 +31,15 @@ class Pace:
         return seconds / at_once
 
     def _fitted(self) -> np.ndarray:
-        measured = np.array(self._seconds)
-        terms = _terms(self._lengths) / measured[:, None]
-        target = np.ones(len(measured))
-        # Of two terms the best that are not negative are both, or one alone.
-        candidates = [_alone(terms, target, 0), _alone(terms, target, 1)]
-        if len(set(self._lengths)) > 1:
-            both = np.linalg.lstsq(terms, target, rcond=None)[0]
-            if (both >= 0).all():
-                candidates.append(both)
-        return min(candidates, key=lambda factors: float(np.square(terms @ factors - target).sum()))
+        terms = _terms(self._lengths) / np.array(self._seconds)[:, None]
+        # Scaled, both are one size to the solver. One target alone is fitted by either, and the first is taken.
+        scale = terms.max(axis=0)
+        return nnls(terms / scale, np.ones(len(terms)))[0] / scale
 
 
 def _terms(lengths: Sequence[int]) -> np.ndarray:
     residues = np.array(lengths, dtype=np.float64)
     return np.stack([residues**2, residues**3], axis=1)
-
-
-def _alone(terms: np.ndarray, target: np.ndarray, column: int) -> np.ndarray:
-    factors = np.zeros(2)
-    factors[column] = (terms[:, column] @ target) / (terms[:, column] @ terms[:, column])
-    return factors
 
 
 def in_words(seconds: float) -> str:

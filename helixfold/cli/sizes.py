@@ -3,8 +3,6 @@
 import argparse
 import re
 
-_UNITS = "KMGT"
-
 
 def positive(word: str) -> int:
     """A whole number of at least 1."""
@@ -19,4 +17,4 @@ def memory_size(word: str) -> int:
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"must be a size with its unit, such as 8GiB or 6000MB, got {word!r}")
     base = 1000 if found[3].lower() == "b" else 1024
-    return int(float(found[1]) * base ** (_UNITS.index(found[2].upper()) + 1))
+    return int(float(found[1]) * base ** ("KMGT".index(found[2].upper()) + 1))

@@ -57,12 +57,6 @@ def whole(value: str) -> int:
     return int(value)
 
 
-def at_least_1(value: str) -> int:
-    if whole(value) < 1:
-        raise ValueError(f"must be at least 1, got {value}")
-    return int(value)
-
-
 def number(value: str) -> float:
     try:
         return float(value)

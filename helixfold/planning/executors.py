@@ -1,6 +1,7 @@
 """Which executor a pass gets: what it will take is known before it begins, and what to do if that was wrong."""
 
 import gc
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -133,12 +134,11 @@ def longest(config: ModelConfig, size: PassSize, room: Room, card: Card, executo
         np.polyfit(lengths, values, 2)
         for values in ([RESERVE * each.peak for each in found], [each.spilled for each in found])
     )
-    least, most = 0, _MOST_RESIDUES
-    while least < most:
-        middle = (least + most + 1) // 2
-        fits = np.polyval(memory, middle) <= room.memory and np.polyval(spill, middle) <= room.spill
-        least, most = (middle, most) if fits else (least, middle - 1)
-    return least
+
+    def is_too_long(residues: int) -> bool:
+        return bool(np.polyval(memory, residues) > room.memory or np.polyval(spill, residues) > room.spill)
+
+    return bisect_left(range(1, _MOST_RESIDUES + 1), x=True, key=is_too_long)
 
 
 def executor(name: str, directory: Path, device: torch.device | str = "cpu") -> Whole | Slabs:

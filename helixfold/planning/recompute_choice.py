@@ -2,51 +2,20 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 
-from helixfold.config import ConfigError, ModelConfig
+from helixfold.config import ConfigError
 from helixfold.execution.recompute import Keep, RecomputeConfig
-from helixfold.ops.card import CARDS, Card
-from helixfold.parallel.layout import Layout
-from helixfold.planning.executors import RESERVE
-from helixfold.planning.size import Forecast, PassSize, gib
-from helixfold.planning.training import ALONE, forecast_training, part_costs, part_products
+from helixfold.planning.size import gib
+from helixfold.planning.training import TrainingNeeds, part_costs
 
 CHOICES = tuple(field.name for field in fields(RecomputeConfig))
 KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
 # Operations that are done in the time in which an operator that computes next to nothing is called, on any device.
 _OPERATIONS_OF_A_CALL = 10**6
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingNeeds:
-    """What a training run takes on each rank, beside what is recomputed.
-
-    `state` are bytes of parameters and optimizer, `samples` go through the network at once, `card` is what computes,
-    and the ranks that share a sample do so as the layout says.
-    """
-
-    model: ModelConfig
-    size: PassSize
-    samples: int = 1
-    state: int = 0
-    card: Card = CARDS["cpu"]
-    layout: Layout = ALONE
-
-    def peak(self, keep: RecomputeConfig) -> int:
-        """Return the bytes of the whole run, as forecast."""
-        return self.state + self.samples * self.forecast(keep).peak
-
-    def needed(self, keep: RecomputeConfig) -> int:
-        """Return the same with a reserve for what forecasts are wrong by."""
-        return self.state + int(RESERVE * self.samples * self.forecast(keep).peak)
-
-    def forecast(self, keep: RecomputeConfig) -> Forecast:
-        """Return what a pass of one sample takes."""
-        return forecast_training(self.model, self.size, keep, self.card, self.layout)
 
 
 def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> RecomputeConfig | None:
@@ -57,7 +26,7 @@ def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> Recomp
     """
     if asked.is_settled:
         return asked
-    once = part_products(needs.model, needs.size, needs.card)
+    once = part_costs(needs.model, needs.size, "none", needs.card, plain=True)
     calls = {keep: part_costs(needs.model, needs.size, keep, needs.card) for keep in KEEPS}
 
     def cost(keep: RecomputeConfig) -> tuple[int, int]:
