@@ -73,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_print_loader)
 
 
-def _print_loader(options: argparse.Namespace) -> int:
+def _print_loader(options: argparse.Namespace) -> None:
     store = FeatureStore.open(options.store)
     sources: dict[str, ChainStore] = {"store": store}
     if options.structures is not None:
@@ -95,4 +95,3 @@ def _print_loader(options: argparse.Namespace) -> int:
         median = statistics.median(rates)
         ratio = f"{median / statistics.median(found['files']):8.1f}x" if "files" in found else ""
         print(f"{name:6} {median:8.1f} {min(rates):8.1f} {max(rates):8.1f} {ratio:>9}")
-    return 0

@@ -31,6 +31,7 @@ from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
+from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from helixfold.presets import PRESETS, Preset, preset
 from helixfold.weights.alphafold import from_state_dict
@@ -108,16 +109,18 @@ def _measure(
     shapes: dict[str, tuple[int, ...]],
 ) -> Cost:
     """Return one way's cost; the shapes of its outputs are put into `shapes`."""
+    plain = way == PLAIN
+    run = Whole() if plain else OURS[way]()
     device, templates = batch.aatype.device, batch.template_mask.shape[1]
     # Threads, libraries and, on a GPU, kernels for this size are ready before the clock starts.
-    _pass(model, batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device), dtype, way)
-    action = {WHOLE: lambda: shapes.update(_shapes(_pass(model, batch, dtype, way)))}
+    first = batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device)
+    _pass(model, run, first, dtype, plain=plain)
+    action = {WHOLE: lambda: shapes.update(_shapes(_pass(model, run, batch, dtype, plain=plain)))}
     return measure_parts(action, device, repeats)[WHOLE]
 
 
-def _pass(model: AlphaFold, batch: Batch, dtype: torch.dtype, way: str) -> Outputs:
-    run = Whole() if way == PLAIN else OURS[way]()
-    with torch.no_grad(), forced("reference") if way == PLAIN else nullcontext():
+def _pass(model: AlphaFold, run: Executor, batch: Batch, dtype: torch.dtype, *, plain: bool) -> Outputs:
+    with torch.no_grad(), forced("reference") if plain else nullcontext():
         outputs: Outputs = model(run, [batch], None, dtype)
     return outputs
 
@@ -142,7 +145,7 @@ def _counted(chosen: Preset, batch: Batch, *, extra_blocks: int, blocks: int) ->
         shapes = batch.msa_mask.shape, batch.extra_msa_mask.shape, batch.template_mask.shape
         meta = random_batch(shapes[0][2], shapes[0][1], shapes[1][1], shapes[2][1], torch.device("meta"))
     with FlopCounterMode(display=False) as counter:
-        _pass(network, meta, torch.float32, PLAIN)
+        _pass(network, Whole(), meta, torch.float32, plain=True)
     return int(counter.get_total_flops())
 
 

@@ -32,7 +32,7 @@ class Readings:
     notes: tuple[str, ...] = ()
 
     def lines(self, machine: Machine) -> list[str]:
-        """A line for each way; rates beside the machine's best, time and memory beside the plain way's."""
+        """Return a line for each way; rates beside the machine's best, time and memory beside the plain way's."""
         lines = []
         for by, cost in self.costs.items():
             start = f"{self.passes:22} {by:28}"
@@ -54,7 +54,7 @@ class Readings:
         return lines + [f"  {note}" for note in self.notes]
 
     def rows(self, machine: Machine) -> list[dict[str, Any]]:
-        """For JSON, one for each way."""
+        """Return the rows for JSON, one for each way."""
         return [self._row(by, machine) for by in self.costs]
 
     def _row(self, by: str, machine: Machine) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def evaluate(predictions: Path, references: Path, *, output: Path, all_ranks: bo
 
 @dataclass(kw_only=True)
 class _Work:
-    """What was compared so far."""
+    """Comparisons made so far, and what went wrong with the others."""
 
     references: Sequence[StructureFile]
     results: list[Evaluated] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Work:
 
 
 def _print_table(results: Sequence[Evaluated]) -> None:
-    """Every pair on a line, and the means of first ranks under them."""
+    """Print every pair on a line, and the means of first ranks under them."""
     if not results:
         return
     lines = [["target", "reference", "residues", *(_HEADINGS[name] for name in MEASURES)]]

@@ -42,7 +42,7 @@ Run = Callable[["Point", Executor], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Say what is run, of which size and how.
+    """A measurement: what is run, of which size and how.
 
     `blocks` cuts every stack to so many blocks; None leaves them whole. `ranks` carry it out together.
     """
@@ -63,13 +63,13 @@ class Point:
 
     @property
     def config(self) -> ModelConfig:
-        """The network with as many blocks as are run."""
+        """Return the network with as many blocks as are run."""
         model = preset(self.preset).model
         return of_blocks(model, self.blocks or model.evoformer.blocks)
 
     @property
     def size(self) -> PassSize:
-        """The size of a pass, for forecasts; an Evoformer alone reads nothing but its streams."""
+        """Return the size of a pass, for forecasts; an Evoformer alone reads nothing but its streams."""
         alone = self.part == EVOFORMER
         return PassSize(
             residues=self.residues,
@@ -174,7 +174,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
 
 
 def _prediction(point: Point, device: torch.device) -> Run:
-    """Passes as `predict` makes them, on random samples, and the confidences of the last."""
+    """Return a function that makes passes as `predict` does, on random samples, and the confidences of the last."""
     model = untrained_model(point.config, seed=0).requires_grad_(False).to(device)
 
     def run(point: Point, executor: Executor) -> None:
@@ -196,7 +196,7 @@ def _prediction(point: Point, device: torch.device) -> Run:
 
 
 def _evoformer(point: Point, device: torch.device) -> Run:
-    """The Evoformer alone, between random streams."""
+    """Return a function that runs the Evoformer alone, between random streams."""
     config = point.config
     stack = evoformer(point.preset, config.evoformer.blocks, device)
 

@@ -45,7 +45,7 @@ _VALUES: dict[str, str | int | None] = {"one": None, "none": 0, "flag": "?"}
 
 @dataclass(frozen=True, kw_only=True)
 class OtherName:
-    """One of their options: what it is here in a few words, and how it changes ours; it may return a remark."""
+    """An option of another program: what it is here in a few words, and how it changes ours; it may return a remark."""
 
     name: str
     program: str
@@ -89,7 +89,7 @@ def resolve(options: argparse.Namespace) -> None:
 
 
 def listing() -> Iterator[str]:
-    """All of them with what they are here, by program."""
+    """Yield all options of other programs with what they are here, by program."""
     for program in (COLABFOLD, ALPHAFOLD):
         yield f"{program}'s options, and what they are here:"
         mine = [other for other in OTHER_NAMES if other.program == program]

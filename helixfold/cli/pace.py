@@ -23,7 +23,7 @@ class Pace:
             self._seconds.append(max(seconds, 1e-3) / predictions)
 
     def left(self, targets: Iterable[tuple[int, int]], at_once: int = 1) -> float | None:
-        """Seconds for the rest, given as residues and predictions of each; None before anything was measured."""
+        """Return the seconds for the rest, residues and predictions of each; None before anything was measured."""
         if not self._lengths:
             return None
         factors = self._fitted()
@@ -43,7 +43,7 @@ def _terms(lengths: Sequence[int]) -> np.ndarray:
 
 
 def in_words(seconds: float) -> str:
-    """A duration as a person says it: 40 s, 12 min, 3.5 h, 2 d."""
+    """Return a duration as a person says it: 40 s, 12 min, 3.5 h, 2 d."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:

@@ -43,12 +43,12 @@ class Workload:
 
     @property
     def batch_size(self) -> int:
-        """Samples of a step."""
+        """Return the samples of a step."""
         return self.parts * self.needs.samples
 
     @property
     def keeps(self) -> list[RecomputeConfig]:
-        """What may be recomputed: `recompute` with each "auto" replaced, in all parts alike."""
+        """Return what may be recomputed: `recompute` with each "auto" replaced, in all parts alike."""
         asked = self.recompute
         automatic = [each.name for each in fields(asked) if getattr(asked, each.name) == "auto"]
         return [replace(asked, **dict.fromkeys(automatic, keep)) for keep in (KEEPS if automatic else KEEPS[:1])]
@@ -65,7 +65,7 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """Where a step's time goes; it is their sum."""
+    """Seconds of a step by where they go; its time is their sum."""
 
     passes: float = 0.0  # of what a rank computes
     messages: float = 0.0  # between ranks that share a sample
@@ -74,7 +74,7 @@ class Seconds:
 
     @property
     def total(self) -> float:
-        """The seconds of the step."""
+        """Return the seconds of the step."""
         return sum(getattr(self, each.name) for each in fields(self))
 
     def plus(self, other: "Seconds", times: float = 1.0) -> "Seconds":
@@ -85,7 +85,7 @@ class Seconds:
 
     @property
     def most(self) -> str:
-        """The name of the largest of them."""
+        """Return the name of the largest of them."""
         return max(fields(self), key=lambda each: getattr(self, each.name)).name
 
 

@@ -19,7 +19,7 @@ _OPERATIONS_OF_A_CALL = 10**6
 
 
 def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> RecomputeConfig | None:
-    """`asked` with every "auto" replaced, so that all fits into `memory` bytes; None if nothing does.
+    """Return `asked` with every "auto" replaced, so that all fits into `memory` bytes; None if nothing does.
 
     Of what fits, that which computes the least a second time is chosen, and of equals what takes the least memory.
     What was asked for by name stays, and is not judged if there is no "auto".
@@ -43,12 +43,12 @@ def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> Recomp
 
 
 def least_needed(asked: RecomputeConfig, needs: TrainingNeeds) -> int:
-    """Bytes without which nothing that was asked for fits."""
+    """Return the bytes without which nothing that was asked for fits."""
     return min(needs.needed(keep) for keep in _settlements(asked))
 
 
 def no_room(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> ConfigError:
-    """Why nothing fits, and what would."""
+    """Return the error that says why nothing fits, and what would."""
     size = needs.size
     least = least_needed(asked, needs)
     remedies = []

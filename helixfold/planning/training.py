@@ -113,9 +113,9 @@ class TrainingNeeds:
     def forecast(self, keep: RecomputeConfig) -> Forecast:
         """Return what a pass of one sample takes, forward and backward, on the rank of the layout that takes most.
 
-        Beyond parameters and their gradients. A stage's bytes are the most while it is computed or its gradients are,
-        with all that the stages before it have kept. `size.ensemble` counts the samples that are held, such as those of
-        all recycling passes.
+        These are bytes beyond parameters and their gradients. A stage's are the most while it is computed or its
+        gradients are, with all that the stages before it have kept. `size.ensemble` counts the samples that are held,
+        such as those of all recycling passes.
         """
         found = [self._forecast(keep, rank) for rank in range(self.layout.bp)]
         return max(found, key=lambda forecast: forecast.peak)
