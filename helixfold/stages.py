@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +36,7 @@ class Stages:
         try:
             yield
         finally:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            synchronize(self.device)
             seconds = time.perf_counter() - start
             self.finished.append(Stage(name=name, seconds=seconds, peak_memory=peak_memory(self.device)))
 
@@ -49,6 +48,23 @@ class Stages:
             row["seconds"] = round(row["seconds"] + stage.seconds, 3)
             row["peak_memory_gib"] = round(max(row["peak_memory_gib"], stage.peak_memory / 2**30), 3)
         return rows
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until all that was asked of a device is computed."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def mean_seconds(action: Callable[[], object], times: int = 1, device: torch.device | str = "cpu") -> float:
+    """Return the seconds of a call, the mean over so many, until the device has computed what they asked of it."""
+    device = torch.device(device)
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(times):
+        action()
+    synchronize(device)
+    return (time.perf_counter() - start) / times
 
 
 def peak_memory(device: torch.device) -> int:

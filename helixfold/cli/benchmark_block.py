@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.cli.benchmark_machine import Machine
-from helixfold.cli.benchmark_table import PLAIN, Readings
-from helixfold.cli.benchmark_timing import measure
+from helixfold.cli.benchmark_table import Readings
+from helixfold.cli.benchmark_timing import PLAIN, measure
 from helixfold.cli.op_cases import Work
 from helixfold.cli.sizes import positive
 from helixfold.execution.graphs import Replayed
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
-    """Forward without gradients whole and in slabs, then forward and backward."""
+    """Measure forward without gradients whole and in slabs, then forward and backward."""
     name = f"Evoformer block of {options.preset}, {options.residues} residues, {options.rows} rows"
     for dtype in options.dtypes:
         kind = getattr(torch, dtype)
@@ -82,11 +82,10 @@ def _way(stack: EvoformerStack, run: Executor, streams: Streams, backend: str | 
 
 
 def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: bool = False) -> int:
-    """Floating-point operations of one block's pass or passes, as PyTorch counts them; nothing is computed."""
+    """Return the FLOP of one block's pass or passes, as PyTorch counts them; nothing is computed."""
     meta = torch.device("meta")
     stack = evoformer(name, 1, meta).requires_grad_(gradients)
-    streams = random_streams(name, residues, rows, torch.float32, meta)
-    given = _leaves(streams, gradients=gradients)
+    given = _leaves(random_streams(name, residues, rows, torch.float32, meta), gradients=gradients)
     with FlopCounterMode(display=False) as counter, forced("reference"), torch.set_grad_enabled(gradients):
         outputs = stack(Whole(), *given)
         if gradients:
@@ -95,7 +94,7 @@ def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: b
 
 
 def evoformer(name: str, blocks: int, device: torch.device) -> EvoformerStack:
-    """Blocks of a preset's size with small random parameters."""
+    """Return blocks of a preset's size with small random parameters."""
     model = preset(name).model
     with device:
         stack = EvoformerStack(replace(model.evoformer, blocks=blocks), model.c_z).eval().requires_grad_(False)
@@ -105,7 +104,7 @@ def evoformer(name: str, blocks: int, device: torch.device) -> EvoformerStack:
 
 
 def random_streams(name: str, residues: int, rows: int, dtype: torch.dtype, device: torch.device) -> Streams:
-    """MSA, pair and their masks."""
+    """Return MSA, pair and their masks."""
     model = preset(name).model
     with device:
         msa = torch.randn(1, rows, residues, model.evoformer.c_m, dtype=dtype)

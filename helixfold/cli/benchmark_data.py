@@ -16,6 +16,7 @@ from data_pipeline.datasets.recipe import Recipe
 from data_pipeline.datasets.store import DATABASE_FILE, FeatureStore
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
+from helixfold.stages import mean_seconds
 
 _Item = TypeVar("_Item")
 
@@ -42,7 +43,7 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
         start = time.perf_counter()
         report = build_store(options, recipe)
         build = time.perf_counter() - start
-        build_again = _seconds(lambda: build_store(options, recipe))
+        build_again = mean_seconds(lambda: build_store(options, recipe))
         store = FeatureStore.open(temporary)
         names = [entry.name for entry in store.entries]
         found = [directory.find(name) for name in names] if directory else []
@@ -62,9 +63,9 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
                 "build": build,
                 "build again, all is there": build_again,
                 # Structures and alignments, as a loader without a store would at every use.
-                "read the files": _seconds(read_files),
-                "load from the store": _seconds(lambda: _each(names, store.load)),
-                "load labels only": _seconds(lambda: _each(names, store.labels)),
+                "read the files": mean_seconds(read_files),
+                "load from the store": mean_seconds(lambda: _each(names, store.load)),
+                "load labels only": mean_seconds(lambda: _each(names, store.labels)),
             },
         )
 
@@ -81,25 +82,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def print_store_rates(rates: StoreRates) -> None:
-    """The table of `helixfold benchmark data` about the store."""
+    """Print the table of `helixfold benchmark data` about the store."""
     structures, alignments, store = (
         size / 1e6 for size in (rates.structure_bytes, rates.alignment_bytes, rates.store_bytes)
     )
     share, each = store / max(structures + alignments, 1e-6), 1e3 * store / max(rates.chains, 1)
-    print(f"{rates.chains} chains ({rates.failed} failed)", end=": ")
     print(
-        f"structures {structures:.1f} MB and alignments {alignments:.1f} MB become a store of {store:.1f} MB", end=" "
+        f"{rates.chains} chains ({rates.failed} failed): structures {structures:.1f} MB and alignments "
+        f"{alignments:.1f} MB become a store of {store:.1f} MB ({share:.0%}, {each:.1f} kB per chain)"
     )
-    print(f"({share:.0%}, {each:.1f} kB per chain)")
     print(f"{'':28} {'seconds':>8} {'chains/s':>9}")
     for what, seconds in rates.seconds.items():
         print(f"{what:28} {seconds:8.2f} {rates.chains / seconds:9.0f}")
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
 
 
 def _each(items: Iterable[_Item], action: Callable[[_Item], object]) -> None:

@@ -1,7 +1,6 @@
 """`helixfold benchmark layouts`: a training step of every layout that the cores can run, measured beside predicted."""
 
 import argparse
-import time
 from dataclasses import replace
 
 import torch
@@ -24,11 +23,12 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, divided
 from helixfold.parallel.parallelize import parallelize
 from helixfold.planning.layouts import Workload, predict
-from helixfold.planning.recompute_choice import KEEPS, TrainingNeeds
+from helixfold.planning.machines import Machine
+from helixfold.planning.recompute_choice import KEEPS
 from helixfold.planning.size import PassSize
-from helixfold.planning.steps import Machine
-from helixfold.planning.training import KEPT_BLOCKS
+from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds
 from helixfold.presets import PRESETS, preset
+from helixfold.stages import mean_seconds
 from helixfold.training.memory import parameter_count
 
 
@@ -120,7 +120,5 @@ def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> f
         readings = []
         for _ in range(repeats + 1):
             mesh.barrier()
-            start = time.perf_counter()
-            step()
-            readings.append(time.perf_counter() - start)
+            readings.append(mean_seconds(step))
     return min(readings[1:])

@@ -2,7 +2,6 @@
 
 import argparse
 import statistics
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +19,12 @@ from data_pipeline.features.schema import Features
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.transforms.training import initial_training
+from helixfold.stages import mean_seconds
 from helixfold.training.loader import TrainingLoader
 
 
 class SourceFiles:
-    """What the store is measured against: the same chains, their structure and alignments read anew each time."""
+    """The same chains as a store has, for comparison: their structure and alignments read anew each time."""
 
     def __init__(self, entries: tuple[IndexEntry, ...], structures: Path, alignments: Path | None) -> None:
         self.entries = entries
@@ -32,7 +32,7 @@ class SourceFiles:
         self._alignments = None if alignments is None else AlignmentDirectory(alignments)
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
-        """Features, without templates, and labels of one chain."""
+        """Return features, without templates, and labels of one chain."""
         path = self._path(name)
         structure = read_structure(path)
         chain = next((chain for chain in structure.chains if chain_name(structure, chain.name, path) == name), None)
@@ -54,18 +54,12 @@ class SourceFiles:
 
 
 def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeats: int) -> tuple[float, ...]:
-    """Examples per second in each of `repeats` stretches of `steps` steps, once all workers run."""
+    """Return the examples per second in each of `repeats` stretches of `steps` steps, once all workers run."""
     warm_up = 4 * max(1, workers)
     batches = iter(TrainingLoader(dataset, first_step=0, last_step=warm_up + steps * repeats, workers=workers))
     for _ in range(warm_up):
         next(batches)
-    rates = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        for _ in range(steps):
-            next(batches)
-        rates.append(steps * dataset.batch_size / (time.perf_counter() - start))
-    return tuple(rates)
+    return tuple(dataset.batch_size / mean_seconds(lambda: next(batches), steps) for _ in range(repeats))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_print_loader)
 
 
-def _print_loader(options: argparse.Namespace) -> int:
+def _print_loader(options: argparse.Namespace) -> None:
     store = FeatureStore.open(options.store)
     sources: dict[str, ChainStore] = {"store": store}
     if options.structures is not None:
@@ -101,4 +95,3 @@ def _print_loader(options: argparse.Namespace) -> int:
         median = statistics.median(rates)
         ratio = f"{median / statistics.median(found['files']):8.1f}x" if "files" in found else ""
         print(f"{name:6} {median:8.1f} {min(rates):8.1f} {max(rates):8.1f} {ratio:>9}")
-    return 0

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.cli.memory_points import EVOFORMER, PARTS, PLAIN, PREDICTION, Found, Point, measure
+from helixfold.cli.benchmark_timing import PLAIN
+from helixfold.cli.memory_points import EVOFORMER, PARTS, PREDICTION, Found, Point, measure
 from helixfold.cli.sizes import positive
 from helixfold.device import pick_device
 from helixfold.execution.available import available_memory
@@ -126,7 +127,7 @@ def _points(options: argparse.Namespace) -> list[Point]:
 
 
 def _title(point: Point) -> str:
-    """What all points of a run have in common."""
+    """Return what all points of a run have in common."""
     blocks = "all blocks" if point.blocks is None else f"{point.blocks} block{'' if point.blocks == 1 else 's'}"
     if point.part == EVOFORMER:
         return f"Evoformer of {point.preset}, {blocks}, {point.rows} rows"
@@ -143,7 +144,7 @@ def _common(point: Point) -> Point:
 
 
 def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
-    """The plot of all readings on one rank that differ from a point only in residues, dtype and executor."""
+    """Draw all readings on one rank that differ from a point only in residues, dtype and executor."""
     common = _common(replace(like, ranks=1))
     shown = {point: found.peak for point, found in readings if _common(point) == common and found.failure is None}
     if not shown:
@@ -168,7 +169,7 @@ def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
 
 
 def _read(path: Path) -> Iterator[Reading]:
-    """The readings of an earlier run."""
+    """Yield the readings of an earlier run."""
     try:
         for row in json.loads(path.read_text())["readings"]:
             point, found = (

@@ -6,7 +6,7 @@ import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -22,8 +22,8 @@ from data_pipeline.search.process import run_program
 from helixfold.batch import Batch
 from helixfold.cli import benchmark_deepmind
 from helixfold.cli.benchmark_machine import Machine
-from helixfold.cli.benchmark_table import PLAIN, Readings
-from helixfold.cli.benchmark_timing import WHOLE, Cost, measure_parts, settle
+from helixfold.cli.benchmark_table import Readings
+from helixfold.cli.benchmark_timing import PLAIN, WHOLE, Cost, measure_parts, settle
 from helixfold.cli.op_cases import Work
 from helixfold.cli.sizes import positive
 from helixfold.execution.random_inputs import random_batch
@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
-    """One pass without recycling in every dtype."""
+    """Measure one pass without recycling in every dtype."""
     chosen = preset(options.preset)
     model = untrained_model(chosen.model, seed=0).requires_grad_(False).to(machine.device)
     rows = options.rows or chosen.sampling.max_msa_clusters
@@ -100,7 +100,7 @@ def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings
 
 
 def _measure(
-    name: str,
+    way: str,
     model: AlphaFold,
     batch: Batch,
     dtype: torch.dtype,
@@ -108,25 +108,25 @@ def _measure(
     repeats: int,
     shapes: dict[str, tuple[int, ...]],
 ) -> Cost:
-    """One way's cost; the shapes of its outputs are put in."""
-    action = _pass(model, Whole() if name == PLAIN else OURS[name](), dtype, name)
+    """Return one way's cost; the shapes of its outputs are put into `shapes`."""
+    plain = way == PLAIN
+    run = Whole() if plain else OURS[way]()
     device, templates = batch.aatype.device, batch.template_mask.shape[1]
     # Threads, libraries and, on a GPU, kernels for this size are ready before the clock starts.
-    action(batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device))
-    return measure_parts({WHOLE: lambda: shapes.update(_shapes(action(batch)))}, device, repeats)[WHOLE]
+    first = batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device)
+    _pass(model, run, first, dtype, plain=plain)
+    action = {WHOLE: lambda: shapes.update(_shapes(_pass(model, run, batch, dtype, plain=plain)))}
+    return measure_parts(action, device, repeats)[WHOLE]
 
 
-def _pass(model: AlphaFold, run: Executor, dtype: torch.dtype, name: str) -> Callable[[Batch], Outputs]:
-    def action(batch: Batch) -> Outputs:
-        with torch.no_grad(), forced("reference") if name == PLAIN else nullcontext():
-            outputs: Outputs = model(run, [batch], None, dtype)
-        return outputs
-
-    return action
+def _pass(model: AlphaFold, run: Executor, batch: Batch, dtype: torch.dtype, *, plain: bool) -> Outputs:
+    with torch.no_grad(), forced("reference") if plain else nullcontext():
+        outputs: Outputs = model(run, [batch], None, dtype)
+    return outputs
 
 
 def _flops(chosen: Preset, batch: Batch) -> int:
-    """Of one pass, as PyTorch counts them with one block in each stack, and with two; nothing is computed."""
+    """Return the FLOP of a pass, by PyTorch's counts with one block in each stack and with two; nothing is computed."""
     one = _counted(chosen, batch, extra_blocks=1, blocks=1)
     extra = _counted(chosen, batch, extra_blocks=2, blocks=1) - one
     block = _counted(chosen, batch, extra_blocks=1, blocks=2) - one
@@ -145,12 +145,12 @@ def _counted(chosen: Preset, batch: Batch, *, extra_blocks: int, blocks: int) ->
         shapes = batch.msa_mask.shape, batch.extra_msa_mask.shape, batch.template_mask.shape
         meta = random_batch(shapes[0][2], shapes[0][1], shapes[1][1], shapes[2][1], torch.device("meta"))
     with FlopCounterMode(display=False) as counter:
-        _pass(network, Whole(), torch.float32, PLAIN)(meta)
+        _pass(network, Whole(), meta, torch.float32, plain=True)
     return int(counter.get_total_flops())
 
 
 def _shapes(outputs: Outputs) -> dict[str, tuple[int, ...]]:
-    """Of the outputs that DeepMind's program gives too, without their leading 1."""
+    """Return the shapes of the outputs that DeepMind's program gives too, without their leading 1."""
     found = {
         "positions": outputs.structure.positions,
         "pair": outputs.representations.pair,
@@ -171,7 +171,7 @@ def measure_deepmind(
     options: argparse.Namespace,
     expected: dict[str, tuple[int, ...]],
 ) -> tuple[Cost, str]:
-    """DeepMind's program with our parameters and features, in a process of its own; and a word on it."""
+    """Measure DeepMind's program with our parameters and features, in a process of its own; and a word on it."""
     if chosen.name not in PUBLISHED:
         return Cost(failure=f"there is no {chosen.name} in it; choose {', '.join(PUBLISHED)}"), ""
     settle()
@@ -210,7 +210,7 @@ def measure_deepmind(
 
 
 def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
-    """The batch as DeepMind's program reads it: its leading dimension is the number of samples there."""
+    """Return the batch as DeepMind's program reads it: its leading dimension is the number of samples there."""
     aatype = batch.aatype.cpu().numpy()
     arrays = {field.name: getattr(batch, field.name).cpu().numpy() for field in fields(batch)}
     rows, extra_rows = arrays["msa_mask"], arrays["extra_msa_mask"]
@@ -232,6 +232,6 @@ def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
 
 
 def _reason(message: str) -> str:
-    """What it failed with, out of all that it printed: a missing package, no memory."""
+    """Return what it failed with, out of all that it printed: a missing package, no memory."""
     named = [line for line in re.split(r" \| |it printed: ", message) if "Error: " in line]
     return named[-1].partition("; command: ")[0] if named else message

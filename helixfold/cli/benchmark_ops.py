@@ -3,16 +3,17 @@
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Protocol
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from helixfold.cli.benchmark_machine import Machine
-from helixfold.cli.benchmark_peers import absent, peers_of
-from helixfold.cli.benchmark_table import PLAIN, Readings
-from helixfold.cli.benchmark_timing import measure
-from helixfold.cli.op_cases import OpCase, Shape, op_cases
+from helixfold.cli.benchmark_table import Readings
+from helixfold.cli.benchmark_timing import PLAIN, measure
+from helixfold.cli.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
 from helixfold.cli.sizes import positive
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
@@ -20,13 +21,22 @@ from helixfold.presets import PRESETS
 
 # Of a peer's output from the plain one's, beyond which it computed something else.
 _ALLOWED_DEVIATION = 0.05
+# Operators of other packages that do what ours do, measured where these are installed.
+PACKAGES = {"trifast": "triangle attention", "cuequivariance_torch": "triangle attention and multiplication"}
 
 
-class _Computation(Protocol):
-    """Something with outputs and what gradients are asked for: a case, or a peer that does it."""
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A call of a peer's operator, and what gradients are asked for: its own copies of the case's arguments."""
 
-    def __call__(self) -> list[Tensor]: ...
-    def leaves(self) -> list[Tensor]: ...
+    run: Callable[[], Tensor]
+    arguments: tuple[Tensor, ...]
+
+    def __call__(self) -> list[Tensor]:
+        return [self.run()]
+
+    def leaves(self) -> list[Tensor]:
+        return list(self.arguments)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
-    """All cases in every dtype, forward, then forward and backward."""
+    """Measure all cases in every dtype, forward, then forward and backward."""
     for sentence in absent(machine.device):
         print(f"no peer: {sentence}")
     for dtype in options.dtypes:
@@ -74,7 +84,10 @@ def _of_case(case: OpCase, counted: OpCase, shape: Shape, *, device: torch.devic
 
 
 def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[str, Callable[[], object]], list[str]]:
-    """The plain reference, what is chosen, every other backend that can, and peers; and what is odd about a peer."""
+    """Return the ways to compute a case, and what is odd about a peer.
+
+    They are the plain reference, what is chosen, every other backend that can, and peers.
+    """
     refused = [op.refusals(card_of(device), *arguments) for op, arguments in case.calls]
     chosen = [next(name for name, reason in reasons.items() if reason is None) for reasons in refused]
     ways: dict[str, Callable[[], object]] = {
@@ -93,7 +106,7 @@ def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[
     return ways, notes
 
 
-def _way(computation: _Computation, backend: str | None, *, gradients: bool) -> Callable[[], object]:
+def _way(computation: OpCase | Peer, backend: str | None, *, gradients: bool) -> Callable[[], object]:
     incoming: list[Tensor] = []
 
     def run() -> object:
@@ -107,8 +120,8 @@ def _way(computation: _Computation, backend: str | None, *, gradients: bool) -> 
     return run
 
 
-def _deviation(case: OpCase, peer: _Computation) -> float:
-    """How far a peer's outputs are from the plain ones; 0 where it cannot run, which its reading says."""
+def _deviation(case: OpCase, peer: Peer) -> float:
+    """Return how far a peer's outputs are from the plain ones; 0 where it cannot run, which its reading says."""
     try:
         found = peer()[0].float()
     except Exception:  # as in `measure`
@@ -116,3 +129,76 @@ def _deviation(case: OpCase, peer: _Computation) -> float:
     with forced("reference"):
         plain = case()[-1].float()
     return float((found - plain).abs().max() / plain.abs().max())
+
+
+def absent(device: torch.device) -> list[str]:
+    """Return why a peer is not measured, a sentence for each."""
+    if device.type != "cuda":
+        return [f"{package} ({what}) is for GPUs" for package, what in PACKAGES.items()]
+    return [f"{package} ({what}) is not installed" for package, what in PACKAGES.items() if find_spec(package) is None]
+
+
+def peers_of(case: OpCase, device: torch.device) -> dict[str, Peer]:
+    """Return the peers that can do this case, by the names of their packages."""
+    there = [package for package in PACKAGES if device.type == "cuda" and find_spec(package) is not None]
+    makers = {
+        ("trifast", TRIANGLE_CORE): _trifast_attention,
+        ("cuequivariance_torch", TRIANGLE_CORE): _cuequivariance_attention,
+        ("cuequivariance_torch", OUTGOING): _cuequivariance_multiplication,
+        ("cuequivariance_torch", INCOMING): _cuequivariance_multiplication,
+    }
+    return {package: makers[package, case.name](case) for package in there if (package, case.name) in makers}
+
+
+def _trifast_attention(case: OpCase) -> Peer:
+    from trifast import triangle_attention  # noqa: PLC0415 (where it is installed)
+
+    query, key, value, mask, bias = case.calls[0][1]
+    # Its heads come before rows, and its mask says what to leave out.
+    turned = [each.detach().transpose(1, 2).contiguous().requires_grad_() for each in (query, key, value)]
+    hidden = mask == 0
+
+    return Peer(run=lambda: triangle_attention(*turned, bias, hidden).transpose(1, 2), arguments=(*turned, bias))
+
+
+def _cuequivariance_attention(case: OpCase) -> Peer:
+    from cuequivariance_torch import triangle_attention  # noqa: PLC0415 (where it is installed)
+
+    query, key, value, mask, bias = case.calls[0][1]
+    real = (mask > 0)[:, :, None, None]
+    return Peer(
+        run=lambda: triangle_attention(query, key, value, bias[:, None], real), arguments=(query, key, value, bias)
+    )
+
+
+def _cuequivariance_multiplication(case: OpCase) -> Peer:
+    from cuequivariance_torch import triangle_multiplicative_update  # noqa: PLC0415 (where it is installed)
+
+    (_, operand), (_, last) = case.calls
+    pair, mask, (_, right, right_gate) = operand
+    norm, left, left_gate, norm_out, out, gate = last[-1]
+    turn = case.name == INCOMING
+    pair, mask = ((each.transpose(1, 2) if turn else each).detach().contiguous() for each in (pair, mask))
+    dtype = pair.dtype
+
+    def joined(first: Any, second: Any) -> list[Tensor]:
+        return [torch.cat(both).detach().to(dtype).requires_grad_() for both in zip(first, second, strict=True)]
+
+    def alone(affine: Any) -> list[Tensor]:
+        return [each.detach().to(dtype).requires_grad_() for each in affine]
+
+    pair.requires_grad_()
+    names = ("norm_in", "p_in", "g_in", "norm_out", "p_out", "g_out")
+    given = (alone(norm), joined(left, right), joined(left_gate, right_gate), alone(norm_out), alone(out), alone(gate))
+    parameters = {
+        f"{name}_{kind}": tensor
+        for name, both in zip(names, given, strict=True)
+        for kind, tensor in zip(("weight", "bias"), both, strict=True)
+    }
+    direction = "incoming" if turn else "outgoing"
+
+    def run() -> Tensor:
+        found = triangle_multiplicative_update(pair, direction=direction, mask=mask, **parameters)
+        return found.transpose(1, 2) if turn else found
+
+    return Peer(run=run, arguments=(pair, *parameters.values()))

@@ -4,7 +4,6 @@ import argparse
 import os
 import platform
 import statistics
-import time
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ import torch
 from torch import nn
 
 from helixfold.cli.benchmark_machine import device_name
-from helixfold.cli.benchmark_timing import wait
 from helixfold.cli.sizes import positive
 from helixfold.device import pick_device
 from helixfold.inference import DTYPES
@@ -21,20 +19,21 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.config import AdaGCConfig, Clipping, OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.presets import PRESETS, preset
+from helixfold.stages import mean_seconds
 
 _GRADIENT = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """How long clipping, Adam and moving average took together, and the bytes that they must read and write."""
+    """Seconds that clipping, Adam and moving average took together, and the bytes that they must read and write."""
 
     seconds: tuple[float, ...]
     traffic: int
 
 
 def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> StepTime:
-    """Collecting one part and a step, from gradients that are there to gradients that are cleared."""
+    """Measure collecting one part and a step, from gradients that are there to gradients that are cleared."""
     # With one step of warm-up, it is the adaptive part of AdaGC that is measured.
     config = OptimizerConfig(clipping=clipping, adagc=AdaGCConfig(warmup_steps=1))
     keep = [name for name in ("structure_module", "heads") if hasattr(model, name)]
@@ -57,7 +56,7 @@ def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repea
 
 
 def measure_by_tensor(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> tuple[float, ...]:
-    """Seconds of the same work with operations for each tensor, `torch.optim.Adam` made to do likewise."""
+    """Return the seconds of the same work with operations for each tensor, `torch.optim.Adam` made to do likewise."""
     parameters = list(model.parameters())
     masters = [nn.Parameter(parameter.detach()) for parameter in parameters]
     averages = [master.detach().clone() for master in masters]
@@ -99,7 +98,7 @@ def measure_by_tensor(model: nn.Module, clipping: Clipping, dtype: torch.dtype, 
 
 
 def measure_torch(model: nn.Module, repeats: int, **way: bool) -> tuple[float, ...]:
-    """Seconds of `torch.optim.Adam` in one of its faster ways, in float32, with global clipping and an average."""
+    """Return the seconds of a faster way of `torch.optim.Adam`, in float32, with global clipping and an average."""
     parameters = list(model.parameters())
     weights = [parameter.detach() for parameter in parameters]
     averages = [weight.clone() for weight in weights]
@@ -121,23 +120,19 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
 
 
 def _measure(parameters: list[nn.Parameter], step: Callable[[], None], repeats: int) -> tuple[float, ...]:
-    """Seconds of each of several steps, after one that is not counted."""
+    """Return the seconds of each of several steps, after one that is not counted."""
     seconds = []
     for _ in range(repeats + 1):
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             parameter.grad.fill_(_GRADIENT)
-        wait(parameters[0].device)
-        start = time.perf_counter()
-        step()
-        wait(parameters[0].device)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(mean_seconds(step, device=parameters[0].device))
     return tuple(seconds[1:])
 
 
 def network(name: str, device: torch.device) -> AlphaFold:
-    """A preset's network with the parameters that training begins with."""
+    """Return a preset's network with the parameters that training begins with."""
     with device:
         return AlphaFold(preset(name).model)
 

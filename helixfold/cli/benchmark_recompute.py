@@ -28,20 +28,20 @@ from helixfold.ops.dispatch import forced
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.prediction import META
+from helixfold.planning.recompute_choice import KEEPS
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import KEPT_BLOCKS, beside_tensors, forecast_training
+from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds, beside_tensors
 from helixfold.presets import PRESETS, preset
 
 EVOFORMER, EXTRA_MSA, WHOLE = PARTS = ("evoformer", "extra_msa", "whole")
 STAGES = {"initial_training": examples.initial_training, "finetuning": examples.finetuning}
-_KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
 # The rows of what is printed: whether operators are plain, and what is kept.
-_WAYS: tuple[tuple[bool, Keep], ...] = ((True, "none"), *((False, keep) for keep in _KEEPS))
+_WAYS: tuple[tuple[bool, Keep], ...] = ((True, "none"), *((False, keep) for keep in KEEPS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What is run forward and backward: `blocks` of a stack, or a whole network with its losses."""
+    """A measurement: `blocks` of a stack, or a whole network with its losses, run forward and backward."""
 
     part: str
     preset: str
@@ -61,11 +61,11 @@ class Point:
 
     @property
     def card(self) -> Card:
-        """What computes it."""
+        """Return the card of the device that computes it."""
         return card_of(pick_device(self.device))
 
     def predicted(self) -> int:
-        """Bytes that are counted as the same is run on meta tensors."""
+        """Return the bytes that are counted as the same is run on meta tensors."""
         with described(self.card), META, forced("reference") if self.plain else nullcontext(), Counter() as counter:
             run = prepared(self, META)
             counter.begin("run")
@@ -75,7 +75,7 @@ class Point:
 
 
 def measure(point: Point) -> int:
-    """Bytes at the peak beyond parameters and their gradients, in a process of its own."""
+    """Return the bytes at the peak beyond parameters and their gradients, in a process of its own."""
     found: int = on_ranks(1, _measure, point, device=point.device, threads=torch.get_num_threads())
     return found
 
@@ -89,14 +89,17 @@ def _measure(mesh: Mesh, point: Point) -> int:
 
 
 def prepared(point: Point, device: torch.device) -> Callable[[Point], None]:
-    """What runs a point. Gradients, and what libraries allocate once, are there before anything is counted."""
+    """Return a function that runs a point.
+
+    Gradients, and what libraries allocate once, are there before anything is counted.
+    """
     run = _network(point, device) if point.part == WHOLE else _stack(point, device)
     run(replace(point, residues=8, rows=4, extra_rows=4))
     return run
 
 
 def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
-    """Blocks between random streams; of the extra-MSA stack the pair stream alone goes on."""
+    """Return a function that runs blocks between random streams; the extra-MSA stack hands on the pair alone."""
     config, is_extra = point.config, point.part == EXTRA_MSA
     # A network of this stack alone, for `recompute` to find its blocks in.
     with torch.device("meta"):
@@ -124,7 +127,7 @@ def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
 
 
 def _network(point: Point, device: torch.device) -> Callable[[Point], None]:
-    """One sample, as a step of training runs it after recycling."""
+    """Return a function that runs one sample as a step of training does after recycling."""
     network = AlphaFold(point.config).to(device).train()
     recompute(network, RecomputeConfig.everywhere(point.keep))
 
@@ -190,7 +193,7 @@ def _print(options: argparse.Namespace) -> None:
 
 
 def _row(point: Point) -> str:
-    """One block and what a second one adds, or a whole network."""
+    """Return the line of one block and what a second one adds, or of a whole network."""
     peak = measure(point)
     cells = _cells(peak, point.predicted())
     if point.part != WHOLE:
@@ -205,7 +208,7 @@ def _cells(measured: int, predicted: int) -> str:
 
 
 def _print_whole(point: Point, dtypes: list[str]) -> None:
-    """The stages of the whole network, all blocks, as forecast; nothing is measured."""
+    """Print the stages of the whole network, all blocks, as forecast; nothing is measured."""
     for dtype in dtypes:
         size = PassSize(
             residues=point.residues,
@@ -214,9 +217,8 @@ def _print_whole(point: Point, dtypes: list[str]) -> None:
             templates=point.templates,
             dtype=DTYPES[dtype],
         )
-        estimates = {
-            keep: forecast_training(point.config, size, RecomputeConfig.everywhere(keep), point.card) for keep in _KEEPS
-        }
+        needs = TrainingNeeds(model=point.config, size=size, card=point.card)
+        estimates = {keep: needs.forecast(RecomputeConfig.everywhere(keep)) for keep in KEEPS}
         stages = next(iter(estimates.values())).stages
         title = f"all of {point.preset}, {dtype}: GiB predicted"
         print(f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}")

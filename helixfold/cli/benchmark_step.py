@@ -10,8 +10,8 @@ from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.cli.benchmark_machine import Machine
-from helixfold.cli.benchmark_table import PLAIN, Readings
-from helixfold.cli.benchmark_timing import WHOLE, Cost, measure_parts
+from helixfold.cli.benchmark_table import Readings
+from helixfold.cli.benchmark_timing import PLAIN, WHOLE, Cost, measure_parts
 from helixfold.cli.sizes import positive
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig, recompute
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
-    """The parts of a step and all of it, plain and ours, in every dtype."""
+    """Measure the parts of a step and all of it, plain and ours, in every dtype."""
     name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
     network, example, usual = SIZES[name]
     keep = usual if options.keep is None else RecomputeConfig.everywhere(options.keep)

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from helixfold.cli.benchmark_machine import Machine
-from helixfold.cli.benchmark_timing import Cost
+from helixfold.cli.benchmark_timing import PLAIN, Cost
 from helixfold.cli.op_cases import Work
 
-PLAIN = "plain"
 HEADER = (
     f"{'':22} {'by':28} {'ms':>10} {'GFLOP/s':>9} {'of best':>8} {'GB/s':>8} {'of best':>8} {'MiB':>9} "
     f"{'faster':>7} {'memory':>7}"
@@ -33,7 +32,7 @@ class Readings:
     notes: tuple[str, ...] = ()
 
     def lines(self, machine: Machine) -> list[str]:
-        """A line for each way; rates beside the machine's best, time and memory beside the plain way's."""
+        """Return a line for each way; rates beside the machine's best, time and memory beside the plain way's."""
         lines = []
         for by, cost in self.costs.items():
             start = f"{self.passes:22} {by:28}"
@@ -55,7 +54,7 @@ class Readings:
         return lines + [f"  {note}" for note in self.notes]
 
     def rows(self, machine: Machine) -> list[dict[str, Any]]:
-        """For JSON, one for each way."""
+        """Return the rows for JSON, one for each way."""
         return [self._row(by, machine) for by in self.costs]
 
     def _row(self, by: str, machine: Machine) -> dict[str, Any]:

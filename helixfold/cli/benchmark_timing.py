@@ -3,7 +3,6 @@
 import gc
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,13 +11,13 @@ import torch
 from torch import Tensor
 
 from helixfold.execution.allocator import freed_memory_returned, give_back
-from helixfold.stages import peak_memory, reset_peak_memory
+from helixfold.stages import mean_seconds, peak_memory, reset_peak_memory, synchronize
 
 Action = Callable[[], object]
 # A reading of a CPU lasts so long at least; shorter work is repeated.
 _LEAST_SECONDS = 5e-3
 _LINE_LENGTH = 200
-WHOLE = "whole"
+PLAIN, WHOLE = "plain", "whole"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +30,10 @@ class Cost:
 
 
 def measure(ways: Mapping[str, Action], device: torch.device, repeats: int) -> dict[str, Cost]:
-    """The cost of each way. Their readings take turns, so that none has the machine's better minutes for itself."""
+    """Return the cost of each way.
+
+    Their readings take turns, so that none has the machine's better minutes for itself.
+    """
     memory: dict[str, int] = {}
     failures: dict[str, str] = {}
     for name, action in ways.items():
@@ -53,12 +55,12 @@ def measure(ways: Mapping[str, Action], device: torch.device, repeats: int) -> d
 
 
 def median_seconds(action: Action, device: torch.device, repeats: int) -> float:
-    """Of several calls, after one that is not counted."""
+    """Return the median of several calls, after one that is not counted."""
     return statistics.median([_seconds(action, device) for _ in range(repeats + 1)][1:])
 
 
 def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: int) -> dict[str, Cost]:
-    """The cost of parts that follow on each other, and of all of them as "whole".
+    """Return the cost of parts that follow on each other, and of all of them as "whole".
 
     The first round is for the memory; its time counts only where no other round is asked for.
     """
@@ -71,10 +73,8 @@ def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: in
         total = 0.0
         for name, action in parts.items():
             reset_peak_memory(device)
-            held, began = held_memory(device), time.perf_counter()
-            action()
-            wait(device)
-            seconds[name].append(time.perf_counter() - began)
+            held = held_memory(device)
+            seconds[name].append(mean_seconds(action, device=device))
             total += seconds[name][-1]
             if number == 0:
                 memory[name] = max(0, peak_memory(device) - held)
@@ -95,44 +95,34 @@ def settle() -> None:
 
 
 def peak_of(action: Action, device: torch.device) -> int:
-    """Bytes that it takes beyond what is held before; on a CPU, with freed memory given back at once."""
+    """Return the bytes that it takes beyond what is held before; on a CPU, with freed memory given back at once."""
     gc.collect()
     with freed_memory_returned():
         return peak_beyond(action, device)
 
 
 def peak_beyond(action: Action, device: torch.device) -> int:
-    """The same with whatever holds for freed memory."""
-    wait(device)
+    """Return the bytes that it takes beyond what is held before, with whatever holds for freed memory."""
+    synchronize(device)
     reset_peak_memory(device)
     start = held_memory(device)
     action()
-    wait(device)
+    synchronize(device)
     return max(0, peak_memory(device) - start)
 
 
 def held_memory(device: torch.device) -> int:
-    """Bytes in use now, just after the peak was reset."""
+    """Return the bytes in use now, just after the peak was reset."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else peak_memory(device)
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _seconds(action: Action, device: torch.device, times: int = 1) -> float:
-    """Of one call, the mean over `times`."""
-    if device.type == "cuda":
-        return _seconds_on_gpu(action, device)
-    start = time.perf_counter()
-    for _ in range(times):
-        action()
-    return (time.perf_counter() - start) / times
+    """Return the seconds of one call; on a CPU the mean over `times`."""
+    return _seconds_on_gpu(action, device) if device.type == "cuda" else mean_seconds(action, times)
 
 
 def _seconds_on_gpu(action: Action, device: torch.device) -> float:
-    """Between events around the call, its operands out of the GPU's cache as they are in a network."""
+    """Return the seconds between events around a call, its operands out of the GPU's cache as in a network."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     # While this runs, the CPU gets ahead and queues what follows.
     _cache_sweep(device).zero_()

@@ -4,6 +4,7 @@ import argparse
 import os
 import platform
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 
@@ -16,12 +17,15 @@ from data_pipeline.search.database import HMMER, AlignmentDatabase, DatabaseProf
 from data_pipeline.search.plan import PACKAGES
 from data_pipeline.search.process import find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
-from helixfold.cli import operators, plans, searching
+from helixfold.cli import plans, searching
+from helixfold.cli.op_cases import OpCase, Shape, op_cases
 from helixfold.cli.relaxing import INSTALL
+from helixfold.cli.sizes import positive
 from helixfold.cli.targets import read_targets
 from helixfold.device import pick_device
+from helixfold.execution import allocator
 from helixfold.execution.available import available_memory
-from helixfold.ops.card import CARDS, card_of
+from helixfold.ops.card import CARDS, Card, card_of, described
 from helixfold.planning.executors import Room, room_of
 from helixfold.presets import PRESETS
 from helixfold.relax.problem import installed
@@ -31,10 +35,12 @@ from helixfold.weights.download import parameters_directory
 from helixfold.weights.find import DEFAULT
 
 _MAX_COUNTED = 10_000  # structure files; a mirror of the PDB holds 200,000
+# The processors of this machine are asked by their own name, not those of a described one.
+_DESCRIBED = [name for name in CARDS if name != "cpu"]
 
 
 def report(profile: DatabaseProfile, targets: Sequence[Target], server: str | None = None) -> Iterator[str]:
-    """The report's lines: machine, parameters, programs, databases, targets."""
+    """Yield the report's lines: machine, parameters, programs, databases, targets."""
     yield from _machine()
     yield ""
     yield "search programs"
@@ -72,8 +78,8 @@ def _machine() -> Iterator[str]:
 
 
 def _memory(options: argparse.Namespace) -> Iterator[str]:
-    """What each model that is here would take, or the published one and the one in the package."""
-    if options.device in operators.DESCRIBED:
+    """Yield what each model that is here would take, or the published one and the one in the package."""
+    if options.device in _DESCRIBED:
         card = CARDS[options.device]
         # All of the card, and as much of a host's memory as this machine has free.
         room = Room(memory=card.memory, spill=available_memory(torch.device("cpu")))
@@ -154,6 +160,50 @@ def _row(name: str, value: str) -> str:
     return f"  {name:<12}{value}" if len(name) < 12 else f"  {name}\n  {'':<12}{value}"
 
 
+def _operators(options: argparse.Namespace) -> Iterator[str]:
+    """Yield which backend computes each operator at a size, and why no other."""
+    is_described = options.device in _DESCRIBED
+    try:
+        card = CARDS[options.device] if is_described else card_of(pick_device(options.device))
+    except InputError as error:
+        yield f"operators: {error}, or a card: {', '.join(_DESCRIBED)}"
+        return
+    shape = Shape(residues=options.length, rows=options.rows, dtype=getattr(torch, options.dtype))
+    yield f"operators on {card.name}, {options.length} residues, {options.rows} rows, {options.dtype}"
+    for case in op_cases(shape, "meta"):
+        with described(card) if is_described else nullcontext():
+            lines = _operator_lines(case, card)
+        yield from (f"  {case.name if line is lines[0] else '':48}{line}" for line in lines)
+    if card.kind == "cpu":
+        refused = allocator.refusal()
+        kept = "kept for later ones by predict, train and benchmark"
+        yield f"  {'memory that tensors leave':48}{kept if refused is None else f'left as it is: {refused}'}"
+
+
+def _operator_lines(case: OpCase, card: Card) -> list[str]:
+    with torch.no_grad():
+        predicting = _choices(case, card)
+    with torch.enable_grad():
+        training = predicting if case.in_place else _choices(case, card)
+    if predicting == training:
+        return predicting
+    return [f"{line}, in prediction" for line in predicting] + [f"{line}, in training" for line in training]
+
+
+def _choices(case: OpCase, card: Card) -> list[str]:
+    """Return of each of its operators the first backend that can, and why none before it."""
+    lines = []
+    for op, arguments in case.calls:
+        before: list[str] = []
+        for name, reason in op.refusals(card, *arguments).items():
+            if reason is None:
+                because = f" ({'; '.join(before)})" if before else ""
+                lines.append(f"{op.name}: {name}{because}")
+                break
+            before.append(f"{name}: {reason}")
+    return lines
+
+
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Describe `helixfold doctor` to the command line."""
     parser = commands.add_parser(
@@ -165,12 +215,26 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.set_defaults(run=_run)
     parser.add_argument("inputs", nargs="*", type=Path, metavar="FILE", help="targets, as for `helixfold predict`")
     searching.add_options(parser)
-    operators.add_options(parser)
+    _add_operator_options(parser)
+
+
+def _add_operator_options(parser: argparse.ArgumentParser) -> None:
+    """Let the parser take the size and the place that operators are asked about."""
+    group = parser.add_argument_group("operators")
+    group.add_argument("--length", type=positive, default=256, metavar="N", help="residues (%(default)s)")
+    group.add_argument("--rows", type=positive, default=128, metavar="N", help="of the alignment (%(default)s)")
+    group.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="(%(default)s)")
+    group.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda", "mps", *_DESCRIBED),
+        default="auto",
+        help="of this machine, or the name of a card that need not be here (%(default)s)",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
     targets = read_targets(options.inputs, options.msa, options.templates)
     profile = searching.profile_of(options)
-    parts = report(profile, targets, options.msa_server), [""], _memory(options), [""], operators.report(options)
+    parts = report(profile, targets, options.msa_server), [""], _memory(options), [""], _operators(options)
     for line in chain.from_iterable(parts):
         print(line, flush=True)

@@ -57,7 +57,7 @@ def evaluate(predictions: Path, references: Path, *, output: Path, all_ranks: bo
 
 @dataclass(kw_only=True)
 class _Work:
-    """What was compared so far."""
+    """Comparisons made so far, and what went wrong with the others."""
 
     references: Sequence[StructureFile]
     results: list[Evaluated] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Work:
 
 
 def _print_table(results: Sequence[Evaluated]) -> None:
-    """Every pair on a line, and the means of first ranks under them."""
+    """Print every pair on a line, and the means of first ranks under them."""
     if not results:
         return
     lines = [["target", "reference", "residues", *(_HEADINGS[name] for name in MEASURES)]]
@@ -119,7 +119,8 @@ def _print_table(results: Sequence[Evaluated]) -> None:
         if scores.compared < scores.residues:
             residues = f"{scores.compared}/{scores.residues}"
         target = each.target if each.rank == 0 else f"{each.target}, rank {each.rank}"
-        lines.append([_short(target), _short(reference), residues, *(_shown(n, getattr(scores, n)) for n in MEASURES)])
+        names = [printable(name, _WIDEST) for name in (target, reference)]
+        lines.append([*names, residues, *(_shown(name, getattr(scores, name)) for name in MEASURES)])
     summary = summary_of(results)
     if summary.count > 1:
         lines.append(
@@ -133,10 +134,6 @@ def _print_table(results: Sequence[Evaluated]) -> None:
     for what, value in (("targets", summary.pearson_targets), ("residues", summary.pearson_residues)):
         if value is not None:
             print(f"Pearson's correlation of pLDDT with lDDT-CA over {what}: {value:.2f}")
-
-
-def _short(name: str) -> str:
-    return printable(name, _WIDEST)
 
 
 def _shown(measure: str, value: float | None) -> str:

@@ -1,17 +1,51 @@
 """`helixfold features`: from sequences or structures to features, for prediction or training elsewhere."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from tqdm import tqdm
+
 from data_pipeline.errors import InputError
+from data_pipeline.pipeline import Target
+from data_pipeline.search.plan import SearchPlan
 from helixfold.cli import feature_store, searching
-from helixfold.cli.feature_files import make_features
 from helixfold.cli.targets import read_targets
+from helixfold.write.results import FAILURES_FILE, write_failures
 
 FOR_TRAINING_SETS = (
     *("alignments", "duplicates", "require_alignments", "templates_from", "obsolete", "clusters", "distillation"),
     *("max_release_date", "resolution", "min_length", "workers"),
 )
+SOME_FAILED = 1
+
+
+def make_features(
+    targets: Sequence[Target], *, output: Path, plan: SearchPlan, part: tuple[int, int] | None = None
+) -> int:
+    """Search and featurise every target, into `output/<target>/`; 0, or 1 if some target failed.
+
+    A search whose result is there from an earlier run is not made again. A target that fails is recorded in
+    `failures.json` and never stops the others. `part` (i, n) is for n machines that share the work and the output
+    directory: every n-th target from the i-th on, and a record of failures of its own.
+    """
+    failures_file = FAILURES_FILE
+    if part is not None:
+        targets = targets[part[0] :: part[1]]
+        failures_file = f"failures-{part[0]:04d}-of-{part[1]:04d}.json"
+    searching.check_output(output, {target.name: target.sequence for target in targets})
+    searching.search_for_all(targets, plan, output)
+    failures: dict[str, str] = {}
+    for target in tqdm(targets, desc="targets", unit="target", disable=None):
+        try:
+            prepared = searching.prepare_in(output / target.name, target, plan)
+            tqdm.write(f"{target.name}: {searching.summary(prepared)} -> {output / target.name}")
+        except (RuntimeError, MemoryError, OSError, ValueError) as error:
+            failures[target.name] = f"{type(error).__name__}: {error}"
+            tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
+    write_failures(output, failures, failures_file)
+    return SOME_FAILED if failures else 0
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -29,7 +29,7 @@ from helixfold.write.results import write_prediction, write_timings
 def fold_target(
     job: Job, directory: Path, method: Method, stages: Stages, *, overwrite: bool = False
 ) -> list[Finished]:
-    """Everything that is missing of one target, in its directory; on the first rank, its predictions, best first.
+    """Make what is missing of one target, in its directory; return, on the first rank, its predictions, best first.
 
     All ranks of a group call this, and the first one makes the features and writes; who fails, fails for all.
     """
@@ -77,7 +77,7 @@ def fold_target(
 
 
 def _missing(begun: Begun | None, method: Method) -> list[Wanted]:
-    """What is to be made, on every rank of the group; only the first one has begun the target, and knows."""
+    """Tell every rank of the group what is to be made; only the first one has begun the target, and knows."""
     told = [(each.name, each.model.preset.name, each.seed) for each in begun.missing] if begun is not None else None
     names = {(model, seed): name for name, model, seed in method.crew.group.exchange(told)[0]}
     places = [((each.model.preset.name, each.seed), each) for each in method.wanted]
@@ -85,7 +85,7 @@ def _missing(begun: Begun | None, method: Method) -> list[Wanted]:
 
 
 def _facts(job: Job, features: Features, method: Method) -> dict[str, object]:
-    """What stands in timings.json beside the times."""
+    """Return what stands in timings.json beside the times."""
     return {
         "residues": len(job.sequence),
         "msa_rows": len(features.msa),
@@ -101,7 +101,7 @@ def _facts(job: Job, features: Features, method: Method) -> dict[str, object]:
 def _planned(
     missing: Sequence[Wanted], features: Features, directory: Path, method: Method
 ) -> list[tuple[Wanted, Plan]]:
-    """By which executor each prediction is made; an error, before any is, if one cannot be."""
+    """Return the plan of each prediction; raise `NotEnoughMemoryError`, before any is made, if one cannot be."""
     found = method.memory.room(method.device, directory)
     rooms = method.crew.group.exchange([found.memory, found.spill])
     room = Room(memory=min(memory for memory, _ in rooms), spill=min(spill for _, spill in rooms))
@@ -115,7 +115,7 @@ def _planned(
 def _fold_with(
     wanted: Wanted, plan: Plan, features: Features, *, method: Method, stages: Stages, spill: Path
 ) -> tuple[Prediction, dict[str, object]]:
-    """A prediction, and by which executor and in how much memory it was made."""
+    """Make a prediction, and return by which executor and in how much memory it was made, too."""
     model, device, crew = wanted.model, method.device, method.crew
     options = replace(method.options, seed=wanted.seed)
 
@@ -149,22 +149,16 @@ def _fold_with(
 
 @contextmanager
 def _progress(wanted: Wanted, method: Method) -> Iterator[None]:
-    """A bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
+    """Show a bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
     network = wanted.model.network
     blocks = [*network.extra_msa_stack.blocks, *network.evoformer.blocks]
     share = 1 / (len(blocks) * method.options.num_ensemble)
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
     passes = method.options.recycles(wanted.model.preset) + 1
-    with ExitStack() as stack:
-        bar = stack.enter_context(
-            tqdm(
-                total=passes,
-                desc=f"{wanted.name} passes",
-                bar_format=layout,
-                leave=False,
-                disable=method.no_bars,
-            )
-        )
+    with (
+        tqdm(total=passes, desc=f"{wanted.name} passes", bar_format=layout, leave=False, disable=method.no_bars) as bar,
+        ExitStack() as stack,
+    ):
 
         def block_done(*_: object) -> None:
             bar.update(share)

@@ -16,8 +16,8 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning import machines
 from helixfold.planning.layouts import Workload, best, predict, predictions, table, where_axial_stops
+from helixfold.planning.machines import Machine, measured_machine
 from helixfold.planning.size import gib
-from helixfold.planning.steps import Machine, measured_machine
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.training.config import TrainingConfig
 from helixfold.training.memory import workload
@@ -68,9 +68,10 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.set_defaults(run=_layouts)
 
 
-def _layouts(options: argparse.Namespace) -> int:
+def _layouts(options: argparse.Namespace) -> None:
     if options.published:
-        return _print_published()
+        _print_published()
+        return
     config = training_preset(options.preset).with_settings(options.set)
     if options.machine != HERE:
         # What their rates are known in.
@@ -95,7 +96,6 @@ def _layouts(options: argparse.Namespace) -> int:
         print("\n".join(table(found, chosen)))
         statements.append(where_axial_stops(found))
     print("\n" + "\n".join(statements))
-    return 0
 
 
 def with_parallel_blocks(model: ModelConfig) -> ModelConfig:
@@ -127,7 +127,7 @@ def measured(mesh: Mesh, work: Workload, sharings: list[Layout]) -> Machine:
         return measured_machine(work.needs, work.keeps, sharings, mesh, memory)
 
 
-def _print_published() -> int:
+def _print_published() -> None:
     print(f"{'':34}{'layout':24}{'published, s':>14}{'predicted, s':>14}{'of it':>8}")
     for run in machines.PUBLISHED:
         config: TrainingConfig = replace(
@@ -140,4 +140,3 @@ def _print_published() -> int:
         seconds = found.seconds.total
         print(f"{run.source:34}{run.layout!s:24}{run.seconds:14.3f}{seconds:14.3f}{seconds / run.seconds:8.2f}")
     print("The first of them fixes what share of an H100's rates the program reaches; the others are predicted.")
-    return 0

@@ -12,7 +12,7 @@ from torch import Tensor
 from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.cli.benchmark_block import evoformer
-from helixfold.cli.benchmark_timing import held_memory, settle, wait
+from helixfold.cli.benchmark_timing import PLAIN, held_memory, settle
 from helixfold.config import ModelConfig
 from helixfold.execution import allocator
 from helixfold.execution.available import available_memory, held_to, is_out_of_memory
@@ -30,10 +30,9 @@ from helixfold.planning import executors as policy
 from helixfold.planning.prediction import forecast_prediction
 from helixfold.planning.size import PassSize, floor, gib, of_blocks
 from helixfold.presets import preset
-from helixfold.stages import peak_memory, reset_peak_memory
+from helixfold.stages import peak_memory, reset_peak_memory, synchronize
 from helixfold.weights.untrained import untrained_model
 
-PLAIN = "plain"
 PREDICTION, EVOFORMER = PARTS = ("prediction", "evoformer")
 # Float32 numbers that plain attention holds for each of its logits, at most.
 _PLAIN_LOGITS = 4
@@ -43,8 +42,9 @@ Run = Callable[["Point", Executor], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What is run, of which size and how. `blocks` cuts every stack to so many blocks; None leaves them whole. `ranks`
-    carry it out together.
+    """A measurement: what is run, of which size and how.
+
+    `blocks` cuts every stack to so many blocks; None leaves them whole. `ranks` carry it out together.
     """
 
     part: str
@@ -63,13 +63,13 @@ class Point:
 
     @property
     def config(self) -> ModelConfig:
-        """The network, cut."""
+        """Return the network with as many blocks as are run."""
         model = preset(self.preset).model
         return of_blocks(model, self.blocks or model.evoformer.blocks)
 
     @property
     def size(self) -> PassSize:
-        """For forecasts; an Evoformer alone reads nothing but its streams."""
+        """Return the size of a pass, for forecasts; an Evoformer alone reads nothing but its streams."""
         alone = self.part == EVOFORMER
         return PassSize(
             residues=self.residues,
@@ -82,15 +82,15 @@ class Point:
         )
 
     def floor(self) -> int:
-        """Bytes of two pair tensors, the MSA and, in a prediction, the extra MSA: of a rank's part of them."""
+        """Return the bytes of a rank's part of two pair tensors, the MSA and, in a prediction, the extra MSA."""
         return floor(self.config, self.size)
 
     def predicted(self) -> int | None:
-        """The peak that is forecast; there is none for plain PyTorch."""
+        """Return the peak that is forecast; there is none for plain PyTorch."""
         return None if self.executor == PLAIN else self._predicted(self.executor)
 
     def needs(self) -> int:
-        """Roughly, for not trying what will not fit."""
+        """Return roughly the bytes that it takes, so that what will not fit is not tried."""
         if self.executor != PLAIN:
             return self._predicted(self.executor)
         model, size = self.config, self.size
@@ -117,7 +117,7 @@ class Found:
 
 
 def measure(point: Point, spill: Path, limit: int | None = None) -> Found:
-    """Run it in fresh processes, each of which may hold `limit` bytes in all, or what there is."""
+    """Run a point in fresh processes, each of which may hold `limit` bytes in all, or what there is."""
     threads = max(1, torch.get_num_threads() // point.ranks)
     try:
         found: Found = on_ranks(point.ranks, measured_here, point, spill, limit, device=point.device, threads=threads)
@@ -127,7 +127,7 @@ def measure(point: Point, spill: Path, limit: int | None = None) -> Found:
 
 
 def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
-    """What it takes in this process, which does its share of it with the other ranks; all of them call this."""
+    """Run a point in this process, which does its share with the other ranks; all of them call this."""
     allocator.keep_few_kernels()
     torch.manual_seed(0)
     if mesh.size > 1:
@@ -161,7 +161,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
             left = available_memory(device) if limit is None else min(available_memory(device), max(0, limit - start))
             with held_to(left) if device.type == "cpu" else nullcontext():
                 run(point, executor())
-            wait(device)
+            synchronize(device)
         except (RuntimeError, MemoryError, OSError) as error:
             if mesh.size > 1:
                 raise  # the others wait for this rank: all end with it
@@ -174,7 +174,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
 
 
 def _prediction(point: Point, device: torch.device) -> Run:
-    """Passes as `predict` makes them, on random samples, and the confidences of the last."""
+    """Return a function that makes passes as `predict` does, on random samples, and the confidences of the last."""
     model = untrained_model(point.config, seed=0).requires_grad_(False).to(device)
 
     def run(point: Point, executor: Executor) -> None:
@@ -196,7 +196,7 @@ def _prediction(point: Point, device: torch.device) -> Run:
 
 
 def _evoformer(point: Point, device: torch.device) -> Run:
-    """The Evoformer alone, between random streams."""
+    """Return a function that runs the Evoformer alone, between random streams."""
     config = point.config
     stack = evoformer(point.preset, config.evoformer.blocks, device)
 

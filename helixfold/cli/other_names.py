@@ -13,12 +13,12 @@ from typing import Any
 
 from data_pipeline.errors import InputError
 from helixfold.cli.searching import NO_TEMPLATE_TABLE, calendar_date
+from helixfold.cli.sizes import positive
 from helixfold.cli.translations import (
     NO_COMPLEXES,
     Apply,
     CannotError,
     amber,
-    at_least_1,
     cannot,
     data_directory,
     gpu_relax,
@@ -45,7 +45,7 @@ _VALUES: dict[str, str | int | None] = {"one": None, "none": 0, "flag": "?"}
 
 @dataclass(frozen=True, kw_only=True)
 class OtherName:
-    """One of their options: what it is here in a few words, and how it changes ours; it may return a remark."""
+    """An option of another program: what it is here in a few words, and how it changes ours; it may return a remark."""
 
     name: str
     program: str
@@ -89,7 +89,7 @@ def resolve(options: argparse.Namespace) -> None:
 
 
 def listing() -> Iterator[str]:
-    """All of them with what they are here, by program."""
+    """Yield all options of other programs with what they are here, by program."""
     for program in (COLABFOLD, ALPHAFOLD):
         yield f"{program}'s options, and what they are here:"
         mine = [other for other in OTHER_NAMES if other.program == program]
@@ -132,8 +132,8 @@ OTHER_NAMES: tuple[OtherName, ...] = (
     *_names(COLABFOLD, "one", "--msa-server", same("msa_server"), "host-url"),
     *_names(COLABFOLD, "one", "--templates", same("templates", lambda value: [Path(value)]), "custom-template-path"),
     *_names(COLABFOLD, "one", "--weights", weights, "data"),
-    *_names(COLABFOLD, "one", "--max-msa-rows", same("max_msa_rows", at_least_1), "max-seq"),
-    *_names(COLABFOLD, "one", "--max-extra-rows", same("max_extra_rows", at_least_1), "max-extra-seq"),
+    *_names(COLABFOLD, "one", "--max-msa-rows", same("max_msa_rows", positive), "max-seq"),
+    *_names(COLABFOLD, "one", "--max-extra-rows", same("max_extra_rows", positive), "max-extra-seq"),
     *_names(COLABFOLD, "one", "--max-msa-rows and --max-extra-rows", rows, "max-msa"),
     *_names(COLABFOLD, "none", "--models-to-relax all", amber, "amber"),
     *_names(COLABFOLD, "one", "--models-to-relax (0 none, 1 best)", num_relax, "num-relax"),

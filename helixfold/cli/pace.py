@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from scipy.optimize import nnls
 
 
 class Pace:
@@ -22,7 +23,7 @@ class Pace:
             self._seconds.append(max(seconds, 1e-3) / predictions)
 
     def left(self, targets: Iterable[tuple[int, int]], at_once: int = 1) -> float | None:
-        """Seconds for the rest, given as residues and predictions of each; None before anything was measured."""
+        """Return the seconds for the rest, residues and predictions of each; None before anything was measured."""
         if not self._lengths:
             return None
         factors = self._fitted()
@@ -30,16 +31,10 @@ class Pace:
         return seconds / at_once
 
     def _fitted(self) -> np.ndarray:
-        measured = np.array(self._seconds)
-        terms = _terms(self._lengths) / measured[:, None]
-        target = np.ones(len(measured))
-        # Of two terms the best that are not negative are both, or one alone.
-        candidates = [_alone(terms, target, 0), _alone(terms, target, 1)]
-        if len(set(self._lengths)) > 1:
-            both = np.linalg.lstsq(terms, target, rcond=None)[0]
-            if (both >= 0).all():
-                candidates.append(both)
-        return min(candidates, key=lambda factors: float(np.square(terms @ factors - target).sum()))
+        terms = _terms(self._lengths) / np.array(self._seconds)[:, None]
+        # Scaled, both are one size to the solver. One target alone is fitted by either, and the first is taken.
+        scale = terms.max(axis=0)
+        return nnls(terms / scale, np.ones(len(terms)))[0] / scale
 
 
 def _terms(lengths: Sequence[int]) -> np.ndarray:
@@ -47,14 +42,8 @@ def _terms(lengths: Sequence[int]) -> np.ndarray:
     return np.stack([residues**2, residues**3], axis=1)
 
 
-def _alone(terms: np.ndarray, target: np.ndarray, column: int) -> np.ndarray:
-    factors = np.zeros(2)
-    factors[column] = (terms[:, column] @ target) / (terms[:, column] @ terms[:, column])
-    return factors
-
-
 def in_words(seconds: float) -> str:
-    """A duration as a person says it: 40 s, 12 min, 3.5 h, 2 d."""
+    """Return a duration as a person says it: 40 s, 12 min, 3.5 h, 2 d."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 100 * 60:

@@ -18,11 +18,11 @@ Apply = Callable[[argparse.Namespace, str], str | None]
 
 
 class CannotError(Exception):
-    """What one of their options asks for is not there; the text says what there is."""
+    """Raised where what one of their options asks for is not there; the text says what there is."""
 
 
 def same(ours: str, convert: Callable[[str], Any] = str) -> Apply:
-    """The same as one of ours, which must not be given as well with another value."""
+    """Take the value for one of our options, which must not be given as well with another value."""
 
     def apply(options: argparse.Namespace, value: str) -> None:
         put(options, ours, convert(value))
@@ -57,12 +57,6 @@ def whole(value: str) -> int:
     return int(value)
 
 
-def at_least_1(value: str) -> int:
-    if whole(value) < 1:
-        raise ValueError(f"must be at least 1, got {value}")
-    return int(value)
-
-
 def number(value: str) -> float:
     try:
         return float(value)
@@ -71,7 +65,7 @@ def number(value: str) -> float:
 
 
 def one_of(**names: str | None) -> Callable[[str], Any]:
-    """Their values and ours."""
+    """Return what translates their values into ours."""
 
     def convert(value: str) -> str | None:
         if value.lower() not in names:
@@ -88,13 +82,13 @@ def is_yes(value: str) -> bool:
 
 
 def weights(options: argparse.Namespace, value: str) -> None:
-    """A directory with the parameters, or with the directory `params` that has them."""
+    """Take a directory with the parameters, or with the directory `params` that has them."""
     directory = Path(value)
     put(options, "weights", directory / "params" if (directory / "params").is_dir() else directory)
 
 
 def data_directory(options: argparse.Namespace, value: str) -> None:
-    """As AlphaFold's download script fills it: databases, and parameters among them."""
+    """Take a directory as AlphaFold's download script fills it: databases, and parameters among them."""
     if (Path(value) / "params").is_dir() and options.weights is None:
         weights(options, value)
     if not options.features:
@@ -125,7 +119,7 @@ def rank(_: argparse.Namespace, value: str) -> None:
 
 
 def amber(options: argparse.Namespace, _: str) -> None:
-    """All of them, unless a number is given that says otherwise."""
+    """Relax all predictions, unless a number is given that says otherwise."""
     if not any(name == "--num-relax" and value != "0" for name, value in options.others):
         put(options, "models_to_relax", "all")
 
@@ -151,7 +145,7 @@ def overwrite(options: argparse.Namespace, value: str) -> None:
 
 
 def kept(name: str) -> Apply:
-    """Of several that make one thing of ours: remembered, for `_models`."""
+    """Remember the value of one of several options that make one of ours, for `models`."""
 
     def apply(options: argparse.Namespace, value: str) -> None:
         setattr(options, name, value)
@@ -160,7 +154,7 @@ def kept(name: str) -> Apply:
 
 
 def models(options: argparse.Namespace) -> None:
-    """ColabFold's --model-type, --num-models and --model-order, together."""
+    """Choose models by ColabFold's --model-type, --num-models and --model-order, together."""
     kind, count, order = (getattr(options, f"other_{name}", None) for name in ("type", "count", "order"))
     if kind is None and count is None and order is None:
         return

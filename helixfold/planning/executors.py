@@ -1,6 +1,7 @@
 """Which executor a pass gets: what it will take is known before it begins, and what to do if that was wrong."""
 
 import gc
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -59,7 +60,7 @@ class Plan:
 
     @property
     def estimate(self) -> Forecast:
-        """The forecast for the executor that is chosen."""
+        """Return the forecast for the executor that is chosen."""
         return self.forecast(self.executor)
 
     @property
@@ -68,7 +69,7 @@ class Plan:
 
     @property
     def problem(self) -> str:
-        """Why nothing fits, and what would, in one sentence."""
+        """Return why nothing fits, and what would, in one sentence."""
         least = min((self.forecast(name) for name in EXECUTORS), key=lambda each: each.peak)
         each = f", on each of {self.size.ranks} ranks" if self.size.ranks > 1 else ""
         needs = f"{self.size.residues:,} residues need {_needed(least)} of memory (a tenth of reserve included{each})"
@@ -110,7 +111,7 @@ class Plan:
 
 
 def room_of(device: torch.device, directory: Path, memory: int | None = None) -> Room:
-    """What there is now on a device and in the directory to spill to; or `memory`, what to plan for."""
+    """Return what there is now on a device and in the directory to spill to; or `memory`, what to plan for."""
     free = available_memory(device) if memory is None else memory
     spill = free_disk(directory) if device.type == "cpu" else available_memory(torch.device("cpu"))
     return Room(memory=free, spill=spill)
@@ -133,23 +134,22 @@ def longest(config: ModelConfig, size: PassSize, room: Room, card: Card, executo
         np.polyfit(lengths, values, 2)
         for values in ([RESERVE * each.peak for each in found], [each.spilled for each in found])
     )
-    least, most = 0, _MOST_RESIDUES
-    while least < most:
-        middle = (least + most + 1) // 2
-        fits = np.polyval(memory, middle) <= room.memory and np.polyval(spill, middle) <= room.spill
-        least, most = (middle, most) if fits else (least, middle - 1)
-    return least
+
+    def is_too_long(residues: int) -> bool:
+        return bool(np.polyval(memory, residues) > room.memory or np.polyval(spill, residues) > room.spill)
+
+    return bisect_left(range(1, _MOST_RESIDUES + 1), x=True, key=is_too_long)
 
 
 def executor(name: str, directory: Path, device: torch.device | str = "cpu") -> Whole | Slabs:
-    """A new executor of that name; what it spills beside a CPU goes to `directory`."""
+    """Return a new executor of that name; what it spills beside a CPU goes to `directory`."""
     if name == "spilled":
         return Spilled(directory, device=device)
     return Slabs() if name == "slabs" else Whole()
 
 
 def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
-    """What an executor needs of a CPU's allocator: see there."""
+    """Return the context in which a CPU's allocator does what an executor needs: see `allocator`."""
     if name == "whole":
         return allocator.freed_memory_kept(allocator.OF_WHOLE)
     # Each of several ranks has a smaller part of a stream, and smaller slabs of that: what lies idle counts for more.
@@ -163,7 +163,7 @@ def stepping_down(
     directory: Path,
     say: Callable[[str], None],
 ) -> tuple[str, Result]:
-    """What `attempt` returns with the plan's executor, or with the next if that is out of memory; and which it was.
+    """Return the executor that had the memory for `attempt`, the plan's or one after it, and what that gave.
 
     Each attempt is a new beginning and must not depend on those before. When the last executor is out of memory too,
     `NotEnoughMemoryError` is raised.
@@ -210,5 +210,5 @@ def _fits(forecast: Forecast, room: Room) -> bool:
 
 
 def _bounded(device: torch.device, room: Room) -> AbstractContextManager[None]:
-    """Nothing on a GPU, whose allocator fails by itself. Where more was planned for than is free, that is tried."""
+    """Bound a CPU's memory by the room, or by what is free if that is more; a GPU's allocator fails by itself."""
     return held_to(max(room.memory, available_memory(device))) if device.type == "cpu" else nullcontext()

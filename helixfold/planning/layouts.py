@@ -7,7 +7,7 @@ nothing here knows what a pass consists of.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 
 from helixfold.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig
@@ -16,10 +16,10 @@ from helixfold.parallel.gradients import ELEMENTS
 from helixfold.parallel.layout import Layout, layouts
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.links import reduced
-from helixfold.planning.recompute_choice import KEEPS, TrainingNeeds
+from helixfold.planning.machines import Machine, measured_machine
+from helixfold.planning.recompute_choice import KEEPS
 from helixfold.planning.size import gib
-from helixfold.planning.steps import Machine, measured_machine
-from helixfold.planning.training import PARTS, forward_costs, keep_of, part_costs
+from helixfold.planning.training import PARTS, TrainingNeeds
 
 # Of the time of a forward and backward pass, what is backward.
 _BACKWARD = 2 / 3
@@ -43,18 +43,12 @@ class Workload:
 
     @property
     def batch_size(self) -> int:
-        """Samples of a step."""
+        """Return the samples of a step."""
         return self.parts * self.needs.samples
 
     @property
-    def has_parallel_blocks(self) -> bool:
-        """Whether the two branches of each block can be on two ranks."""
-        model = self.needs.model
-        return model.evoformer.outer_product == model.extra_msa.outer_product == "end"
-
-    @property
     def keeps(self) -> list[RecomputeConfig]:
-        """What may be recomputed: `recompute` with each "auto" replaced, in all parts alike."""
+        """Return what may be recomputed: `recompute` with each "auto" replaced, in all parts alike."""
         asked = self.recompute
         automatic = [each.name for each in fields(asked) if getattr(asked, each.name) == "auto"]
         return [replace(asked, **dict.fromkeys(automatic, keep)) for keep in (KEEPS if automatic else KEEPS[:1])]
@@ -64,13 +58,14 @@ class Workload:
         return list(dict.fromkeys(replace(each, dp=1) for count in ranks for each in self.layouts(count)))
 
     def layouts(self, ranks: int) -> list[Layout]:
-        """Return all layouts of so many ranks; with branches only where the model's blocks have them."""
-        return layouts(ranks, branches=self.has_parallel_blocks)
+        """Return all layouts of so many ranks; the two branches of blocks are divided only where they can be."""
+        model = self.needs.model
+        return layouts(ranks, branches=model.evoformer.outer_product == model.extra_msa.outer_product == "end")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """Where a step's time goes; it is their sum."""
+    """Seconds of a step by where they go; its time is their sum."""
 
     passes: float = 0.0  # of what a rank computes
     messages: float = 0.0  # between ranks that share a sample
@@ -79,7 +74,7 @@ class Seconds:
 
     @property
     def total(self) -> float:
-        """The seconds of the step."""
+        """Return the seconds of the step."""
         return sum(getattr(self, each.name) for each in fields(self))
 
     def plus(self, other: "Seconds", times: float = 1.0) -> "Seconds":
@@ -90,7 +85,7 @@ class Seconds:
 
     @property
     def most(self) -> str:
-        """The name of the largest of them."""
+        """Return the name of the largest of them."""
         return max(fields(self), key=lambda each: getattr(self, each.name)).name
 
 
@@ -104,7 +99,7 @@ class Prediction:
     memory: int
     fits: bool
     batch_size: int
-    idle: int = field(default=0)  # ranks without a sample
+    idle: int = 0  # ranks without a sample
 
     @property
     def samples_per_second(self) -> float:
@@ -183,23 +178,18 @@ def table(found: Sequence[Prediction], chosen: Layout | None) -> Iterator[str]:
 
 def where_axial_stops(found: Sequence[Prediction]) -> str:
     """Say in one sentence up to which degree more axial parallelism makes the steps of these layouts shorter."""
-    by_degree: dict[int, Prediction] = {}
-    for each in found:
-        if each.layout.dap not in by_degree or each.seconds.total < by_degree[each.layout.dap].seconds.total:
-            by_degree[each.layout.dap] = each
-    degrees = sorted(by_degree)
-    most = min(degrees, key=lambda degree: by_degree[degree].seconds.total)
-    ranks = found[0].layout.ranks
-    fastest = by_degree[most]
+    fastest = min(found, key=lambda each: (each.seconds.total, each.layout.dap))
+    ranks, most = fastest.layout.ranks, fastest.layout.dap
+    further = min((each.layout.dap for each in found if each.layout.dap > most), default=None)
     here = f"{fastest.seconds.total:.3f} s a step, {fastest.rank_seconds:.2f} rank-seconds a sample"
     here += f", {fastest.idle:,} ranks idle" * (fastest.idle > 0)
     if most == 1:
         text = f"{ranks:,} ranks: axial parallelism does not pay ({here} without it"
     else:
         text = f"{ranks:,} ranks: axial parallelism pays up to degree {most} ({here}"
-    if most != degrees[-1]:
-        further = degrees[degrees.index(most) + 1]
-        text += f"; {by_degree[further].seconds.total:.3f} s at degree {further}"
+    if further is not None:
+        seconds = min(each.seconds.total for each in found if each.layout.dap == further)
+        text += f"; {seconds:.3f} s at degree {further}"
     return text + ")"
 
 
@@ -238,12 +228,7 @@ def _pass(needs: TrainingNeeds, keep: RecomputeConfig | None, machine: Machine) 
     for part in PARTS:
         found = []
         for rank in range(layout.bp):
-            place = needs.card, layout
-            cost = (
-                forward_costs(needs.model, needs.size, *place, branch_rank=rank)
-                if keep is None
-                else part_costs(needs.model, needs.size, keep_of(keep, part), *place, branch_rank=rank)
-            )[part]
+            cost = needs.cost(keep, part, rank)
             messages = sum(
                 machine.links(layout.sharing if kind in BETWEEN_BRANCHES else layout.dap).at(kind, needs.samples * size)
                 for kind, size in (*cost.forward.messages, *cost.backward.messages)

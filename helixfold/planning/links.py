@@ -2,7 +2,6 @@
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ import torch.distributed as dist
 
 from helixfold.parallel.collectives import Channel, Kind
 from helixfold.parallel.mesh import Group, Mesh
+from helixfold.stages import mean_seconds
 
 # Bytes of messages, as large as those of blocks.
 _SIZES = (2**14, 2**18, 2**22)
@@ -101,24 +101,9 @@ def reduced(size: int, ranks: int) -> float:
 
 def least_seconds(action: Callable[[], object], device: torch.device) -> float:
     """Return the shorter of two readings, after a call that is not counted."""
-
-    def reading(times: int) -> float:
-        synchronize(device)
-        start = time.perf_counter()
-        for _ in range(times):
-            action()
-        synchronize(device)
-        return (time.perf_counter() - start) / times
-
-    reading(1)
-    times = max(1, math.ceil(_LEAST_READING / reading(1)))
-    return min(reading(times) for _ in range(2))
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until all that was asked of a device is computed."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    action()
+    times = max(1, math.ceil(_LEAST_READING / mean_seconds(action, 1, device)))
+    return min(mean_seconds(action, times, device) for _ in range(2))
 
 
 def _seconds(send: Callable[[], object], mesh: Mesh) -> float:
@@ -139,11 +124,7 @@ def _seconds(send: Callable[[], object], mesh: Mesh) -> float:
 
     def reading(action: Callable[[], None]) -> float:
         mesh.barrier()
-        start = time.perf_counter()
-        for _ in range(_CALLS):
-            action()
-        synchronize(mesh.device)
-        return (time.perf_counter() - start) / _CALLS
+        return mean_seconds(action, _CALLS, mesh.device)
 
     reading(both)
     found = statistics.median(reading(both) - reading(work) for _ in range(_READINGS))

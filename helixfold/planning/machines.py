@@ -1,20 +1,28 @@
-"""Machines that one does not own, from published figures: assumptions for plans on paper.
+"""What ranks run on, and how long the parts of a step take there: measured by running them, or from published figures.
 
-Rates are NVIDIA's data sheets'. What a pass computes, reads and writes is counted for the card (`training`). What
-share of the rates a program reaches is that of the one which NVIDIA entered in MLPerf HPC v3.0 (OpenFold on H100;
-described in ScaleFold, arXiv 2404.11068), in bfloat16.
+Machines that one does not own are assumptions for plans on paper. Their rates are NVIDIA's data sheets'. What a pass
+computes, reads and writes is counted for the card (`training`). What share of the rates a program reaches is that of
+the one which NVIDIA entered in MLPerf HPC v3.0 (OpenFold on H100; described in ScaleFold, arXiv 2404.11068), in
+bfloat16.
 """
 
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from data_pipeline.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.ops.card import CARDS, Card
+from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.card import CARDS, Card, card_of
+from helixfold.optim.config import OptimizerConfig
+from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.layout import Layout
-from helixfold.planning.links import Line, Links
-from helixfold.planning.recompute_choice import TrainingNeeds
-from helixfold.planning.steps import Machine
-from helixfold.planning.training import forward_costs, keep_of, part_costs, part_products
+from helixfold.parallel.mesh import Mesh, divided
+from helixfold.planning.links import Line, Links, least_seconds, measured_links
+from helixfold.planning.size import of_blocks
+from helixfold.planning.training import Pass, TrainingNeeds, keep_of, part_costs
 
 # The share of a device's rates that is reached, the time of calls aside. It was found by bisection: with it `predict`
 # gives the first of `PUBLISHED` its 1.808 s, by what is counted for an H100. Nothing else here was fitted.
@@ -40,19 +48,20 @@ class Rates:
     call: float = 5e-6
 
     def seconds(self, needs: TrainingNeeds, branch_rank: int, keep: RecomputeConfig | None, part: str) -> float:
-        """Return the time in which the part's products are computed or its bytes moved, and its operators called."""
-        place = needs.card, needs.layout
-        once = part_products(needs.model, needs.size, *place, branch_rank=branch_rank)[part]
-        if keep is None:
-            directions = [forward_costs(needs.model, needs.size, *place, branch_rank=branch_rank)[part].forward]
-            products = once.forward.products
-        else:
-            cost = part_costs(needs.model, needs.size, keep_of(keep, part), *place, branch_rank=branch_rank)[part]
-            directions = [cost.forward, cost.backward]
-            products = (1 + (keep_of(keep, part) != "none")) * once.forward.products + once.backward.products
-        moved = sum(each.moved for each in directions)
+        """Return the time in which the part's products are computed or its bytes moved, and its operators called.
+
+        That is forward and backward, messages aside; without `keep`, forward without gradients.
+        """
+        cost = needs.cost(keep, part, branch_rank)
+        once = part_costs(
+            needs.model, needs.size, "none", needs.card, needs.layout, branch_rank=branch_rank, plain=True
+        )[part]
+        products = once.forward.products
+        if keep is not None:
+            products = (1 + (keep_of(keep, part) != "none")) * products + once.backward.products
+        moved = cost.forward.moved + cost.backward.moved
         busy = needs.samples * max(products / self.product, moved / self.memory) / self.reached
-        return busy + self.call * sum(each.launches for each in directions)
+        return busy + self.call * (cost.forward.launches + cost.backward.launches)
 
     def optimizer(self, parameters: int) -> float:
         """Return the time in which all that it reads and writes is moved."""
@@ -60,8 +69,46 @@ class Rates:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Readings:
+    """Seconds as measured: of a sample's passes by layout, branch rank, recompute and part, and of the optimizer."""
+
+    passes: Mapping[tuple[Layout, int, RecomputeConfig | None], Mapping[str, float]]
+    parameter: float  # of each, in a step of the optimizer
+
+    def seconds(self, needs: TrainingNeeds, branch_rank: int, keep: RecomputeConfig | None, part: str) -> float:
+        """Return what was read, once for each sample."""
+        return needs.samples * self.passes[needs.layout, branch_rank, keep][part]
+
+    def optimizer(self, parameters: int) -> float:
+        """Return the seconds of a step, in proportion to its parameters."""
+        return self.parameter * parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Devices of one kind, some of them closer to each other.
+
+    `memory` is what a rank may take, in bytes. `overlaps` says whether gradients are summed while others are computed
+    without either taking longer: so on GPUs, while on a CPU both are done by the same cores.
+    """
+
+    name: str
+    card: Card
+    speeds: Rates | Readings
+    memory: int
+    per_node: int
+    near: Links  # within a node
+    far: Links
+    overlaps: bool
+
+    def links(self, ranks: int) -> Links:
+        """Return the links between so many ranks that follow each other."""
+        return self.near if ranks <= self.per_node else self.far
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Sheet:
-    """Of a data sheet: dense bfloat16 FLOP/s, bytes/s of memory, bytes/s one way by NVLink and by network."""
+    """Figures of a data sheet: dense bfloat16 FLOP/s, bytes/s of memory, bytes/s one way by NVLink and by network."""
 
     card: Card
     product: float
@@ -99,6 +146,59 @@ def named(name: str) -> Machine:
 def _links(rate: float, latency: float) -> Links:
     line = Line(fixed=latency, slope=1 / (_LINK_REACHED * rate))
     return Links(all_to_all=line, all_gather=line, reduce_scatter=line, all_reduce=line)
+
+
+def measured_steps(
+    needs: TrainingNeeds, keeps: Sequence[RecomputeConfig], layouts: Sequence[Layout], device: torch.device
+) -> Readings:
+    """Return readings of passes with every rank's share under these layouts, which have one sample, on one device.
+
+    What the other ranks would send is not waited for. The state of random numbers stays what it was.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        passes = {}
+        for layout in layouts:
+            for rank in range(layout.bp):
+                for keep in (None, *keeps):
+                    program = Pass(needs.model, needs.size, keep, Mesh.pretended(layout, rank, device))
+                    passes[layout, rank, keep] = program.seconds()
+        network = AlphaFold(of_blocks(needs.model, 1)).to(device).train()
+        optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=needs.size.dtype)
+
+        def step() -> None:
+            optimizer.collect()
+            optimizer.step(1e-3, parts=1)
+
+        seconds = least_seconds(step, device)
+    return Readings(passes=passes, parameter=seconds / len(optimizer.gradient_sum))
+
+
+def measured_machine(
+    needs: TrainingNeeds, keeps: Sequence[RecomputeConfig], layouts: Sequence[Layout], mesh: Mesh, memory: int
+) -> Machine:
+    """Return what the ranks of this mesh run on; `memory` is what each may take, in bytes.
+
+    All of them must ask together, and work while they are measured, as they do in a step. Each has the readings of its
+    own device, and the first one's of the links.
+    """
+    hosts = mesh.gather(platform.node())
+    per_node = min(hosts.count(host) for host in hosts)
+    near = far = Links()
+    if mesh.size > 1:
+        near = far = measured_links(mesh, mesh.world)
+        if 1 < per_node < mesh.size and mesh.size % per_node == 0:
+            near = measured_links(mesh, divided(Layout(dp=mesh.size // per_node, dap=per_node), mesh.device).axial)
+    mesh.barrier()
+    return Machine(
+        name="here",
+        card=card_of(mesh.device),
+        speeds=measured_steps(needs, keeps, layouts, mesh.device),
+        memory=memory,
+        per_node=per_node,
+        near=near,
+        far=far,
+        overlaps=mesh.device.type == "cuda",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

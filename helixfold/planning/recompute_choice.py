@@ -2,18 +2,15 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 
-from helixfold.config import ConfigError, ModelConfig
+from helixfold.config import ConfigError
 from helixfold.execution.recompute import Keep, RecomputeConfig
-from helixfold.ops.card import CARDS, Card
-from helixfold.parallel.layout import Layout
-from helixfold.planning.executors import RESERVE
-from helixfold.planning.size import Forecast, PassSize, gib
-from helixfold.planning.training import ALONE, forecast_training, part_costs, part_products
+from helixfold.planning.size import gib
+from helixfold.planning.training import TrainingNeeds, part_costs
 
 CHOICES = tuple(field.name for field in fields(RecomputeConfig))
 KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
@@ -21,43 +18,15 @@ KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
 _OPERATIONS_OF_A_CALL = 10**6
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingNeeds:
-    """What a training run takes on each rank, beside what is recomputed.
-
-    `state` are bytes of parameters and optimizer, `samples` go through the network at once, `card` is what computes,
-    and the ranks that share a sample do so as the layout says.
-    """
-
-    model: ModelConfig
-    size: PassSize
-    samples: int = 1
-    state: int = 0
-    card: Card = CARDS["cpu"]
-    layout: Layout = ALONE
-
-    def peak(self, keep: RecomputeConfig) -> int:
-        """Return the bytes of the whole run, as forecast."""
-        return self.state + self.samples * self.forecast(keep).peak
-
-    def needed(self, keep: RecomputeConfig) -> int:
-        """Return the same with a reserve for what forecasts are wrong by."""
-        return self.state + int(RESERVE * self.samples * self.forecast(keep).peak)
-
-    def forecast(self, keep: RecomputeConfig) -> Forecast:
-        """Return what a pass of one sample takes."""
-        return forecast_training(self.model, self.size, keep, self.card, self.layout)
-
-
 def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> RecomputeConfig | None:
-    """`asked` with every "auto" replaced, so that all fits into `memory` bytes; None if nothing does.
+    """Return `asked` with every "auto" replaced, so that all fits into `memory` bytes; None if nothing does.
 
     Of what fits, that which computes the least a second time is chosen, and of equals what takes the least memory.
     What was asked for by name stays, and is not judged if there is no "auto".
     """
     if asked.is_settled:
         return asked
-    once = part_products(needs.model, needs.size, needs.card)
+    once = part_costs(needs.model, needs.size, "none", needs.card, plain=True)
     calls = {keep: part_costs(needs.model, needs.size, keep, needs.card) for keep in KEEPS}
 
     def cost(keep: RecomputeConfig) -> tuple[int, int]:
@@ -74,12 +43,12 @@ def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> Recomp
 
 
 def least_needed(asked: RecomputeConfig, needs: TrainingNeeds) -> int:
-    """Bytes without which nothing that was asked for fits."""
+    """Return the bytes without which nothing that was asked for fits."""
     return min(needs.needed(keep) for keep in _settlements(asked))
 
 
 def no_room(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> ConfigError:
-    """Why nothing fits, and what would."""
+    """Return the error that says why nothing fits, and what would."""
     size = needs.size
     least = least_needed(asked, needs)
     remedies = []

@@ -6,6 +6,7 @@ are those of the whole network to the byte, in a fraction of the time. Where tim
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import cast
@@ -24,7 +25,7 @@ from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
 from helixfold.model.update import Stream
-from helixfold.ops.card import Card, described
+from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
@@ -33,9 +34,10 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
-from helixfold.planning.links import synchronize
+from helixfold.planning.executors import RESERVE
 from helixfold.planning.prediction import recycled
 from helixfold.planning.size import Forecast, PassSize, of_blocks
+from helixfold.stages import synchronize
 
 # Up to what size freed blocks are kept for later tensors of a training pass on a CPU. Tensors of a stream's size live
 # for very different times there: kept, what they leave would lie idle, up to half of what is in use.
@@ -85,31 +87,54 @@ class PartCost:
 Costs = Mapping[str, PartCost]
 
 
-def forecast_training(
-    config: ModelConfig, size: PassSize, keep: RecomputeConfig, card: Card, layout: Layout = ALONE
-) -> Forecast:
-    """Return what a training pass of one sample takes, forward and backward, on the rank of a layout that takes most.
+@dataclass(frozen=True, kw_only=True)
+class TrainingNeeds:
+    """What a training run takes on each rank, beside what is recomputed.
 
-    Beyond parameters and their gradients. A stage's bytes are the most while it is computed or its gradients are, with
-    all that the stages before it have kept. `size.ensemble` counts the samples that are held, such as those of all
-    recycling passes.
+    `state` are bytes of parameters and optimizer, `samples` go through the network at once, `card` is what computes,
+    and the ranks that share a sample do so as the layout says.
     """
-    found = [_forecast(config, size, keep, card, layout, branch_rank=rank) for rank in range(layout.bp)]
-    return max(found, key=lambda forecast: forecast.peak)
 
+    model: ModelConfig
+    size: PassSize
+    samples: int = 1
+    state: int = 0
+    card: Card = CARDS["cpu"]
+    layout: Layout = ALONE
 
-def _forecast(
-    config: ModelConfig, size: PassSize, keep: RecomputeConfig, card: Card, layout: Layout, *, branch_rank: int
-) -> Forecast:
-    held, stages = 0, {}
-    for part in PARTS:
-        cost = part_costs(config, size, keep_of(keep, part), card, layout, branch_rank=branch_rank)[part]
-        if part == "template" and not cost.kept + cost.forward.peak:
-            continue
-        held += cost.kept
-        stages[STAGES[part]] = held + max(cost.forward.peak, cost.backward.peak)
-    beside = beside_tensors(card) + _PREPARED * (card.kind == "cpu")
-    return Forecast(stages={name: peak + beside for name, peak in stages.items()})
+    def peak(self, keep: RecomputeConfig) -> int:
+        """Return the bytes of the whole run, as forecast."""
+        return self.state + self.samples * self.forecast(keep).peak
+
+    def needed(self, keep: RecomputeConfig) -> int:
+        """Return the same with a reserve for what forecasts are wrong by."""
+        return self.state + int(RESERVE * self.samples * self.forecast(keep).peak)
+
+    def forecast(self, keep: RecomputeConfig) -> Forecast:
+        """Return what a pass of one sample takes, forward and backward, on the rank of the layout that takes most.
+
+        These are bytes beyond parameters and their gradients. A stage's are the most while it is computed or its
+        gradients are, with all that the stages before it have kept. `size.ensemble` counts the samples that are held,
+        such as those of all recycling passes.
+        """
+        found = [self._forecast(keep, rank) for rank in range(self.layout.bp)]
+        return max(found, key=lambda forecast: forecast.peak)
+
+    def cost(self, keep: RecomputeConfig | None, part: str, branch_rank: int) -> PartCost:
+        """Return what one part takes on a rank; without `keep`, in a pass without gradients."""
+        chosen = None if keep is None else keep_of(keep, part)
+        return part_costs(self.model, self.size, chosen, self.card, self.layout, branch_rank=branch_rank)[part]
+
+    def _forecast(self, keep: RecomputeConfig, branch_rank: int) -> Forecast:
+        held, stages = 0, {}
+        beside = beside_tensors(self.card) + _PREPARED * (self.card.kind == "cpu")
+        for part in PARTS:
+            cost = self.cost(keep, part, branch_rank)
+            if part == "template" and not cost.kept + cost.forward.peak:
+                continue
+            held += cost.kept
+            stages[STAGES[part]] = held + max(cost.forward.peak, cost.backward.peak) + beside
+        return Forecast(stages=stages)
 
 
 def beside_tensors(card: Card) -> int:
@@ -126,41 +151,24 @@ def keep_of(keep: RecomputeConfig, part: str) -> Keep:
 
 @cache
 def part_costs(
-    config: ModelConfig, size: PassSize, keep: Keep, card: Card, layout: Layout = ALONE, *, branch_rank: int = 0
+    config: ModelConfig,
+    size: PassSize,
+    keep: Keep | None,
+    card: Card,
+    layout: Layout = ALONE,
+    *,
+    branch_rank: int = 0,
+    plain: bool = False,
 ) -> Costs:
     """Return what each part of a training pass takes if all parts keep the same, on one rank of a layout.
 
-    What a part takes does not depend on what the others keep.
+    What a part takes does not depend on what the others keep. Without `keep` it is a pass without gradients, such as a
+    recycling pass. If `plain`, operators' references compute: their matrix products are PyTorch's, which it can count;
+    those inside kernels it cannot see.
     """
-    with described(card):
-        return Pass(config, size, RecomputeConfig.everywhere(keep), Mesh.pretended(layout, branch_rank)).costs(
-            learns=True
-        )
-
-
-@cache
-def part_products(
-    config: ModelConfig, size: PassSize, card: Card, layout: Layout = ALONE, *, branch_rank: int = 0
-) -> Costs:
-    """Return what each part takes if nothing is recomputed, computed by operators' references.
-
-    Their matrix products are PyTorch's, which it can count; those inside kernels it cannot see.
-    """
-    with described(card), forced("reference"):
-        return Pass(config, size, RecomputeConfig.everywhere("none"), Mesh.pretended(layout, branch_rank)).costs(
-            learns=True
-        )
-
-
-@cache
-def forward_costs(
-    config: ModelConfig, size: PassSize, card: Card, layout: Layout = ALONE, *, branch_rank: int = 0
-) -> Costs:
-    """Return what each part of a pass without gradients takes, such as a recycling pass."""
-    with described(card), torch.no_grad():
-        return Pass(config, size, RecomputeConfig.everywhere("none"), Mesh.pretended(layout, branch_rank)).costs(
-            learns=False
-        )
+    everywhere = None if keep is None else RecomputeConfig.everywhere(keep)
+    with described(card), forced("reference") if plain else nullcontext():
+        return Pass(config, size, everywhere, Mesh.pretended(layout, branch_rank)).costs()
 
 
 @dataclass
@@ -177,11 +185,13 @@ class _Segment:
 class Pass:
     """A rank's share of a pass of a network with one or two blocks in each stack, read in segments.
 
-    On a device that is here the parameters are those of a training run, in its dtype.
+    Without `keep` it is a pass without gradients. On a device that is here the parameters are those of a training run,
+    in its dtype.
     """
 
-    def __init__(self, config: ModelConfig, size: PassSize, keep: RecomputeConfig, mesh: Mesh) -> None:
+    def __init__(self, config: ModelConfig, size: PassSize, keep: RecomputeConfig | None, mesh: Mesh) -> None:
         self.config, self.size, self.device = config, size, mesh.device
+        self.learns = keep is not None
         self.blocks = 2 if self.device.type == "meta" else 1
         with Counter(), self.device:  # quicker on the meta device than what PyTorch does of itself
             self.model = AlphaFold(replace(of_blocks(config, self.blocks), template=config.template)).train()
@@ -189,7 +199,7 @@ class Pass:
                 FlatOptimizer(self.model, OptimizerConfig(), working_dtype=size.dtype)
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
-        parallelized = parallelize(self.model, mesh, keep)
+        parallelized = parallelize(self.model, mesh, keep or RecomputeConfig.everywhere("none"))
         self.run, self.traffic, self.counter = parallelized.run, parallelized.traffic, Counter()
         self.forward: list[_Segment] = []
         self.backward: list[_Segment] = []
@@ -216,23 +226,23 @@ class Pass:
             lambda _, __, found: self._passed("structure", "heads", found.frames)
         )
 
-    def costs(self, *, learns: bool) -> Costs:
+    def costs(self) -> Costs:
         """Run the pass, backward too if it learns, and return what each part takes."""
         with self.counter:
             self._begin("embedding")
-            inputs = self._inputs(self.size.ensemble if learns else 1)
+            inputs = self._inputs(self.size.ensemble if self.learns else 1)
             self._end()
             self.segments[-1].work = Direction()  # A run has inputs, it does not draw them.
-            self._carry_out(learns, *inputs)
+            self._carry_out(*inputs)
         return self._costs()
 
-    def seconds(self, *, learns: bool, readings: int = 2) -> dict[str, float]:
+    def seconds(self, readings: int = 2) -> dict[str, float]:
         """Return the shortest of some readings of each part, after a pass that is not counted."""
         found, inputs = [], self._inputs(1)
         for _ in range(readings + 1):
             self.forward.clear()
             self.backward.clear()
-            self._carry_out(learns, *inputs)
+            self._carry_out(*inputs)
             found.append(self._costs())
         return {
             part: min(each[part].forward.seconds + each[part].backward.seconds for each in found[1:]) for part in PARTS
@@ -248,18 +258,18 @@ class Pass:
             labels = random_labels(samples[0])
         return samples, labels, recycled(self.run, self.config, samples[0].seq_mask, size.dtype)
 
-    def _carry_out(self, learns: bool, samples: list[Batch], labels: Labels, previous: Recycled) -> None:
+    def _carry_out(self, samples: list[Batch], labels: Labels, previous: Recycled) -> None:
         self.segments = self.forward
         self._begin("embedding")
-        with torch.set_grad_enabled(learns):
-            if learns:
+        with torch.set_grad_enabled(self.learns):
+            if self.learns:
                 folded = self.model(self.run, samples[-1:], previous, self.size.dtype)
                 loss = total_loss(folded, samples[-1], labels, initial_training()).total.sum()
                 del folded
             else:
                 self.model.fold(self.run, samples, previous, self.size.dtype)
         self._end()
-        if learns:
+        if self.learns:
             self.segments = self.backward
             self._begin("heads")
             loss.backward()

@@ -16,9 +16,9 @@ from helixfold.ops.card import CARDS, Card
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.layouts import Workload
-from helixfold.planning.recompute_choice import TrainingNeeds, no_room, settled
+from helixfold.planning.recompute_choice import no_room, settled
 from helixfold.planning.size import PassSize, gib
-from helixfold.planning.training import ALONE
+from helixfold.planning.training import ALONE, TrainingNeeds
 from helixfold.training.config import TrainingConfig
 
 _FLOAT = 4

@@ -18,7 +18,7 @@ def test_a_step_stands_beside_its_prediction(
         return function(Mesh.alone(), *arguments)
 
     monkeypatch.setattr(benchmark_layouts, "on_ranks", alone)
-    monkeypatch.setattr(Pass, "seconds", lambda *_, learns: dict.fromkeys(PARTS, 0.02 if learns else 0.01))
+    monkeypatch.setattr(Pass, "seconds", lambda self: dict.fromkeys(PARTS, 0.02 if self.learns else 0.01))
     sizes = ["--residues", "8", "--rows", "2", "--extra-rows", "2", "--blocks", "1", "--repeats", "1"]
     assert main(["benchmark", "layouts", "--preset", "tiny", "--ranks", "1", *sizes]) == 0
     row = capsys.readouterr().out.splitlines()[-1].split()

@@ -14,8 +14,7 @@ import helixfold.ops
 from helixfold.batch import Batch
 from helixfold.cli.benchmark_block import block_flops
 from helixfold.cli.benchmark_machine import Machine
-from helixfold.cli.benchmark_ops import _ways
-from helixfold.cli.benchmark_peers import absent, peers_of
+from helixfold.cli.benchmark_ops import _ways, absent, peers_of
 from helixfold.cli.benchmark_table import Readings
 from helixfold.cli.benchmark_timing import measure, peak_of
 from helixfold.cli.op_cases import OpCase, Shape, Work, op_cases

@@ -61,7 +61,7 @@ def test_an_option_that_means_the_same_is_ours(given: str, monkeypatch: pytest.M
 REFUSED = {
     "--num-recycle 7 --num-recycles 3": "--num-recycle: is the same as --num-recycles, which is given with another",
     "--num-recycle seven": "--num-recycle: must be a whole number, got 'seven'",
-    "--max-seq 0": "must be at least 1",
+    "--max-seq 0": "must be a whole number of at least 1",
     "--max-msa 512": "is max-seq:max-extra-seq, such as 512:1024, got '512'",
     "--model-type alphafold2_multimer_v3": "single chains are",
     "--model_preset=multimer": "complexes are not predicted",

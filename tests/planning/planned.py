@@ -8,10 +8,9 @@ from helixfold.config import ModelConfig
 from helixfold.execution.recompute import Choice, RecomputeConfig
 from helixfold.planning.layouts import Workload
 from helixfold.planning.links import Line, Links
-from helixfold.planning.machines import Rates, named
-from helixfold.planning.recompute_choice import TrainingNeeds
+from helixfold.planning.machines import Machine, Rates, named
 from helixfold.planning.size import PassSize
-from helixfold.planning.steps import Machine
+from helixfold.planning.training import TrainingNeeds
 from tests.networks import tiny_config
 
 SIZE = PassSize(residues=32, msa_rows=16, extra_rows=32, templates=0, dtype=torch.bfloat16)

@@ -7,7 +7,7 @@ import pytest
 from data_pipeline.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.planning.machines import NAMES, named
-from helixfold.planning.training import part_costs, part_products
+from helixfold.planning.training import part_costs
 from tests.planning.planned import MACHINE, RATES, workload
 
 
@@ -31,7 +31,7 @@ def test_a_rank_takes_no_more_than_its_card_has(name: str) -> None:
 def test_the_slower_of_products_and_memory_counts_and_every_call() -> None:
     needs = replace(workload().needs, card=MACHINE.card)
     whole, block = RecomputeConfig.everywhere("none"), RecomputeConfig.everywhere("block")
-    once = part_products(needs.model, needs.size, needs.card)["evoformer"]
+    once = part_costs(needs.model, needs.size, "none", needs.card, plain=True)["evoformer"]
     cost = part_costs(needs.model, needs.size, "none", needs.card)["evoformer"]
 
     def seconds(keep: RecomputeConfig | None = whole, **rates: float) -> float:

@@ -18,9 +18,9 @@ from helixfold.model.update import Executor, Stream, Update
 from helixfold.ops.card import CARDS
 from helixfold.parallel.layout import Layout
 from helixfold.planning.prediction import forecast_prediction
-from helixfold.planning.recompute_choice import TrainingNeeds, settled
+from helixfold.planning.recompute_choice import settled
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import forecast_training, forward_costs, part_costs, part_products
+from helixfold.planning.training import TrainingNeeds, part_costs
 from tests.networks import relative_error, tiny_config
 
 SIZE = PassSize(residues=32, msa_rows=4, extra_rows=4, templates=0, dtype=torch.float32)
@@ -67,7 +67,7 @@ class BlockWithMore(EvoformerBlock):
 @pytest.fixture
 def with_more(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every block of the model has the update; what was counted before is forgotten."""
-    counted = forecast_prediction, part_costs, part_products, forward_costs
+    counted = forecast_prediction, part_costs
     monkeypatch.setattr(evoformer, "EvoformerBlock", BlockWithMore)
     for each in counted:
         each.cache_clear()
@@ -77,18 +77,19 @@ def with_more(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_forecasts_products_bytes_and_recompute_follow(request: pytest.FixtureRequest) -> None:
+    needs = TrainingNeeds(model=CONFIG, size=SIZE, card=CARD)
+
     def counted() -> tuple[int, ...]:
-        learning = part_products(CONFIG, SIZE, CARD)["evoformer"].forward.products
+        learning = part_costs(CONFIG, SIZE, "none", CARD, plain=True)["evoformer"].forward.products
         sent = part_costs(CONFIG, SIZE, "none", CARD, Layout(dap=2))["evoformer"].forward.messages
         return (
             forecast_prediction(CONFIG, SIZE, "whole", CARD).peak,
-            forecast_training(CONFIG, SIZE, NONE, CARD).peak,
+            needs.forecast(NONE).peak,
             learning,
             sum(size for _, size in sent),
         )
 
     before = counted()
-    needs = TrainingNeeds(model=CONFIG, size=SIZE, card=CARD)
     memory = needs.needed(NONE)
     assert settled(AUTO, needs, memory) == NONE
     request.getfixturevalue("with_more")

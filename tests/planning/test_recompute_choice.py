@@ -8,9 +8,9 @@ from helixfold.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.planning.executors import RESERVE
-from helixfold.planning.recompute_choice import TrainingNeeds, least_needed, no_room, settled
+from helixfold.planning.recompute_choice import least_needed, no_room, settled
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import part_products
+from helixfold.planning.training import TrainingNeeds, part_costs
 from helixfold.presets import tiny
 
 AUTO, NONE = RecomputeConfig.everywhere("auto"), RecomputeConfig.everywhere("none")
@@ -37,7 +37,8 @@ def test_nothing_is_recomputed_where_everything_fits() -> None:
 
 def test_less_memory_never_means_less_recompute() -> None:
     work = {
-        part: cost.forward.products for part, cost in part_products(INITIAL.model, INITIAL.size, INITIAL.card).items()
+        part: cost.forward.products
+        for part, cost in part_costs(INITIAL.model, INITIAL.size, "none", INITIAL.card, plain=True).items()
     }
     again = []
     for memory in range(least_needed(AUTO, INITIAL), INITIAL.needed(NONE) + 2**25, 2**25):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helixfold.cli.benchmark_recompute import EXTRA_MSA, Point, prepared
+from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
@@ -13,17 +14,21 @@ from helixfold.execution.whole import Whole
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.card import CARDS, Card, described
 from helixfold.parallel.layout import Layout
 from helixfold.planning.prediction import META, recycled
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import beside_tensors, forecast_training, forward_costs, part_costs, part_products
+from helixfold.planning.training import TrainingNeeds, beside_tensors, part_costs
 from helixfold.presets import preset, tiny
 from tests.networks import tiny_config
 
 KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
 SIZE = PassSize(residues=40, msa_rows=24, extra_rows=48, templates=2, dtype=torch.float32)
 CPU, H200 = CARDS["cpu"], CARDS["h200"]
+
+
+def _peak(config: ModelConfig, size: PassSize, keep: Keep, card: Card) -> int:
+    return TrainingNeeds(model=config, size=size, card=card).forecast(RecomputeConfig.everywhere(keep)).peak
 
 
 @pytest.mark.parametrize("card", [CPU, H200], ids=["cpu", "h200"])
@@ -49,7 +54,7 @@ def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, card: o
             del outputs
             loss.backward()
     # What libraries take of a processor's memory is in it, too.
-    beside = forecast_training(config, size, RecomputeConfig.everywhere(keep), card).peak - counter.peak
+    beside = _peak(config, size, keep, card) - counter.peak
     assert beside == pytest.approx((beside_tensors(card) + 48 * 2**20) * (card is CPU), abs=0.02 * counter.peak)
 
 
@@ -80,16 +85,16 @@ def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
 def test_the_less_is_kept_the_smaller_the_peak() -> None:
     config = preset("model_1").model
     size = replace(SIZE, residues=256, msa_rows=124, extra_rows=1024, dtype=torch.bfloat16)
-    peaks = [forecast_training(config, size, RecomputeConfig.everywhere(keep), H200).peak for keep in KEEPS]
+    peaks = [_peak(config, size, keep, H200) for keep in KEEPS]
     assert peaks == sorted(peaks, reverse=True)
     # 48 blocks keep 2/3 of a GiB each.
     assert 34 < peaks[0] / 2**30 < 42
-    stages = forecast_training(tiny().model, replace(SIZE, templates=0), RecomputeConfig(), CPU).stages
+    stages = TrainingNeeds(model=tiny().model, size=replace(SIZE, templates=0)).forecast(RecomputeConfig()).stages
     assert "templates" not in stages
 
 
 def test_forecasts_follow_blocks_rows_and_dtype() -> None:
-    config, none = tiny().model, RecomputeConfig.everywhere("none")
+    config = tiny().model
     costs = part_costs(config, SIZE, "none", H200)
     deeper = replace(config, evoformer=replace(config.evoformer, blocks=config.evoformer.blocks + 1))
     more = part_costs(deeper, SIZE, "none", H200)
@@ -102,14 +107,13 @@ def test_forecasts_follow_blocks_rows_and_dtype() -> None:
         for dtype in (torch.float32, torch.bfloat16)
     }
     assert blocks[torch.bfloat16] == pytest.approx(blocks[torch.float32] / 2, rel=0.3)
-    held = forecast_training(config, replace(SIZE, ensemble=3), none, H200).peak
-    assert held > forecast_training(config, SIZE, none, H200).peak
+    assert _peak(config, replace(SIZE, ensemble=3), "none", H200) > _peak(config, SIZE, "none", H200)
 
 
 def test_products_are_those_of_the_arithmetic() -> None:
     """A triangle's product alone is 2 n^3 c, and a pass with gradients takes three times one without."""
     config, size = tiny().model, replace(SIZE, templates=0)
-    learning, once = part_products(config, size, H200), forward_costs(config, size, H200)
+    learning, once = part_costs(config, size, "none", H200, plain=True), part_costs(config, size, None, H200)
     work = learning["evoformer"]
     assert work.backward.products == pytest.approx(2 * work.forward.products, rel=0.1)
     assert work.forward.products > config.evoformer.blocks * 2 * 2 * size.residues**3 * config.evoformer.c_triangle

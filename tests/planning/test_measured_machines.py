@@ -20,11 +20,11 @@ from helixfold.ops.card import CARDS
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
-from helixfold.planning import links, steps
+from helixfold.planning import links, machines
 from helixfold.planning.layouts import chosen_layout
 from helixfold.planning.prediction import recycled
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import PARTS, Costs, Pass, forward_costs, part_costs
+from helixfold.planning.training import PARTS, Costs, Pass, part_costs
 from tests.planning.planned import small_config, workload
 from tests.training.ranks import Ranks
 
@@ -40,7 +40,7 @@ def test_every_part_of_every_rank_is_read(dtype: torch.dtype) -> None:
     needs = replace(workload().needs, model=MODEL, size=replace(SIZE, dtype=dtype), samples=2)
     before = torch.get_rng_state()
     layouts = [Layout(), Layout(bp=2, dap=2)]
-    speeds = steps.measured_steps(needs, [NONE], layouts, CPU)
+    speeds = machines.measured_steps(needs, [NONE], layouts, CPU)
     assert torch.equal(torch.get_rng_state(), before)
     assert set(speeds.passes) == {
         (each, rank, keep) for each in layouts for rank in range(each.bp) for keep in (None, NONE)
@@ -60,7 +60,7 @@ def test_further_blocks_take_what_the_first_one_takes(monkeypatch: pytest.Monkey
 
     def evoformer(blocks: int) -> float:
         model = replace(MODEL, evoformer=replace(MODEL.evoformer, blocks=blocks))
-        return Pass(model, SIZE, NONE, Mesh.pretended(Layout(), device=CPU)).seconds(learns=True)["evoformer"]
+        return Pass(model, SIZE, NONE, Mesh.pretended(Layout(), device=CPU)).seconds()["evoformer"]
 
     assert evoformer(5) - evoformer(2) == 3 * 2  # forward and backward
 
@@ -69,7 +69,7 @@ def test_further_blocks_take_what_the_first_one_takes(monkeypatch: pytest.Monkey
 def test_what_is_timed_is_what_is_counted(layout: Layout, rank: int) -> None:
     model = replace(MODEL, evoformer=replace(MODEL.evoformer, blocks=1))
     timed = Pass(model, SIZE, NONE, Mesh.pretended(layout, rank, CPU))
-    timed.seconds(learns=True, readings=1)
+    timed.seconds(readings=1)
     counted = part_costs(model, SIZE, "none", CARDS["cpu"], layout, branch_rank=rank)
     sent = [message for way in (timed.forward, timed.backward) for each in way for message in each.work.messages]
     assert Counter(sent) == Counter(message for cost in counted.values() for message in _messages(cost))
@@ -104,11 +104,10 @@ def send(layout: str) -> None:
                 previous = recycled(run, MODEL, batch.seq_mask, SIZE.dtype)
                 if keep is None:
                     model.fold(run, [batch], previous, SIZE.dtype)
-                    counted = forward_costs(MODEL, SIZE, CARDS["cpu"], sharing, branch_rank=branch)
                 else:
                     outputs = model(run, [batch], previous, SIZE.dtype)
                     total_loss(outputs, batch, random_labels(batch), initial_training()).total.sum().backward()
-                    counted = part_costs(MODEL, SIZE, keep, CARDS["cpu"], sharing, branch_rank=branch)
+            counted = part_costs(MODEL, SIZE, keep, CARDS["cpu"], sharing, branch_rank=branch)
             found = {kind: [count, traffic.sent[kind]] for kind, count in sorted(traffic.calls.items())}
             assert found == _tally(counted), (keep, mesh.rank, found, _tally(counted))
             assert found
