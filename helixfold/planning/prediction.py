@@ -10,7 +10,7 @@ from helixfold.batch import Batch
 from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
-from helixfold.execution.slabs import Slabs
+from helixfold.execution.slabs import LEAST_ELEMENTS, Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
@@ -24,11 +24,12 @@ from helixfold.planning.size import Forecast, PassSize, of_blocks
 
 EXECUTORS = ("whole", "slabs", "spilled")
 META = torch.device("meta")
-# What a CPU's libraries take beside tensors for each thread: buffers in which matrix products are packed, and freed
-# blocks that the C library holds. Measured.
+# What a CPU's libraries take beside tensors for each thread: buffers in which matrix products are packed. Measured.
 _LIBRARIES = 6 * 2**20
-# Of whole streams, which come and go, the heap holds some idle: blocks between those that are still needed. Measured.
-_IDLE_OF_WHOLE = 1.15
+# What the heap holds idle, blocks between those that are still needed. Of whole streams, which come and go, that is a
+# share of all tensors; of slabs so much for each byte that their temporaries may take, and no more than a share. Both
+# were measured, and readings of one case differ by up to a tenth.
+_IDLE_OF_WHOLE, _IDLE_OF_SLABS, _MOST_IDLE = 0.57, 1.5, 0.4
 
 
 @cache
@@ -71,9 +72,17 @@ def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card
             counter.begin("")
     stages = {name: peak for name, peak in counter.peaks.items() if name}
     if card.kind == "cpu":
-        idle = _IDLE_OF_WHOLE if executor == "whole" else 1.0
-        stages = {name: int(idle * peak) + _LIBRARIES * torch.get_num_threads() for name, peak in stages.items()}
+        beside = _LIBRARIES * torch.get_num_threads()
+        stages = {name: peak + _idle(executor, peak, size) + beside for name, peak in stages.items()}
     return Forecast(stages=stages, spilled=counter.peak_apart)
+
+
+def _idle(executor: str, peak: int, size: PassSize) -> int:
+    """Return the bytes that a CPU's heap holds beside tensors of `peak` bytes."""
+    if executor == "whole":
+        return int(_IDLE_OF_WHOLE * peak)
+    temporaries = LEAST_ELEMENTS // size.ranks * size.dtype.itemsize
+    return int(min(_MOST_IDLE * peak, _IDLE_OF_SLABS * temporaries))
 
 
 def recycled(run: Executor, config: ModelConfig, mask: torch.Tensor, dtype: torch.dtype) -> Recycled:
