@@ -38,6 +38,8 @@ class RowCost:
 
 _costs: dict[Hashable, RowCost] = {}
 _twins: WeakKeyDictionary[Update, Update] = WeakKeyDictionary()
+# Of updates' parameters, which it takes long to list.
+_shapes: WeakKeyDictionary[Update, tuple[torch.Size, ...]] = WeakKeyDictionary()
 
 
 def forward_cost(
@@ -71,9 +73,10 @@ def _update_cost(
     method: str, update: Update, slab: Tensor, run: Callable[[Update, int], object], like: "list[_Like]"
 ) -> RowCost:
     card = card_of(slab.device)
-    parameters = tuple(each.shape for each in update.parameters())
     length = slab.shape[1]
-    key = (method, type(update), update.axis, parameters, length, *like, card, torch.get_num_threads())
+    if update not in _shapes:
+        _shapes[update] = tuple(each.shape for each in update.parameters())
+    key = (method, type(update), update.axis, _shapes[update], length, *like, card, torch.get_num_threads())
     if key not in _costs:
         with described(card), torch.no_grad():
             _costs[key] = _measured(partial(run, _twin(update)), _UPDATE_ROWS, length)
