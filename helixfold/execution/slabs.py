@@ -16,7 +16,9 @@ from helixfold.ops.card import is_described
 # What temporaries of a slab's rows may take: this part of the stream, or so many elements. Small beside it, and still
 # enough rows to keep the cores busy.
 BUDGET_SHARE = 1 / 24
-LEAST_ELEMENTS = 5 * 2**20
+LEAST_ELEMENTS = 2 * 2**20
+# Products of a slab's rows with a whole context take up to twice as long with half as many rows.
+LEAST_ELEMENTS_OF_PRODUCTS = 5 * 2**20
 # Smaller streams are too quickly done.
 LEAST_SETTLED = 16 * 2**20
 # Of memory that is cut into tensors.
@@ -66,7 +68,9 @@ class Slabs(Executor):
         if update.reads_context_rows:
             read += [transposed(held(each), update.context_axis) for each in context_input]
         size = self._size(
-            changed, lambda: forward_cost(update, layout(changed), layout(read[0]), context, [*map(layout, read[1:])])
+            changed,
+            lambda: forward_cost(update, layout(changed), layout(read[0]), context, [*map(layout, read[1:])]),
+            LEAST_ELEMENTS if update.factors() is None else LEAST_ELEMENTS_OF_PRODUCTS,
         )
         for _, (slab_mask, *rows), slab in self.visited(read, size, changed):
             assert slab is not None
@@ -145,13 +149,12 @@ class Slabs(Executor):
         """Return the rows of a slab, each of which takes so many bytes of temporaries."""
         return self._size(stream, lambda: RowCost(fixed=0, each=row_bytes))
 
-    def _size(self, stream: Stream, cost: Callable[[], RowCost]) -> int:
+    def _size(self, stream: Stream, cost: Callable[[], RowCost], least: int = LEAST_ELEMENTS) -> int:
         if self.rows is not None:
             return self.rows
         if not size_of(stream):
             return max(1, stream.shape[1])  # there is nothing to measure
-        least = LEAST_ELEMENTS // self.sharers * stream.dtype.itemsize
-        budget = self.budget or max(least, int(size_of(stream) * BUDGET_SHARE))
+        budget = self.budget or max(least // self.sharers * stream.dtype.itemsize, int(size_of(stream) * BUDGET_SHARE))
         return cost().rows(budget, self.staged(stream))
 
     # What another executor may do otherwise: where streams live, and how their slabs are reached.

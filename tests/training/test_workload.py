@@ -20,7 +20,7 @@ def test_a_workload_is_what_the_settings_say() -> None:
     assert (work.parts, work.batch_size, work.passes, work.clips_samples) == (128, 128, 1.5, True)
     assert work.parameters == pytest.approx(93.2e6, rel=0.01)
     assert work.needs.size.dtype == torch.bfloat16
-    assert not work.has_parallel_blocks
+    assert all(layout.bp == 1 for layout in work.layouts(8))
 
 
 def test_ranks_that_share_a_sample_recompute_less() -> None:
