@@ -146,8 +146,9 @@ def test_readings_take_turns_and_a_failure_stops_nobody() -> None:
 
 
 def test_memory_is_what_an_action_takes() -> None:
-    size = 40 * 2**20
-    found = peak_of(lambda: torch.ones(size // 4) + 1, CPU)
+    # Larger than any hole that earlier tests left in a thread's heap; what other threads free meanwhile lowers a reading.
+    size = 96 * 2**20
+    found = max(peak_of(lambda: torch.ones(size // 4) + 1, CPU) for _ in range(3))
     assert 1.9 * size < found < 2.2 * size
 
 
