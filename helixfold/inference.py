@@ -17,17 +17,17 @@ from data_pipeline.pipeline import Target, prepare
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.sample import draw_sample
-from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
+from helixfold.execution.stages import Stages
+from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor
+from helixfold.prediction import Distances, Prediction
 from helixfold.presets import Preset
-from helixfold.stages import Stages
 from helixfold.weights.find import find_models
-from helixfold.write.prediction import Distances, Prediction
 
 _MOST = 2**62  # what random streams can be told apart by
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -120,3 +120,12 @@ def preset(name: str) -> Preset:
     if name not in PRESETS:
         raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}")
     return PRESETS[name]()
+
+
+def with_parallel_blocks(model: ModelConfig) -> ModelConfig:
+    """Return the model with HelixFold's block order."""
+    return replace(
+        model,
+        evoformer=replace(model.evoformer, outer_product="end"),
+        extra_msa=replace(model.extra_msa, outer_product="end"),
+    )

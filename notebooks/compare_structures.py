@@ -21,10 +21,10 @@
 # %%
 import numpy as np
 
-from helixfold import metrics
-from helixfold.training.by_heart import ByHeart
-from helixfold.view.pictures import lines, maps
-from helixfold.view.structures import show_together
+from helixfold.analysis import metrics
+from helixfold.notebook.overfit_one import ByHeart
+from helixfold.notebook.pictures import lines, maps
+from helixfold.notebook.structures import show_together
 
 # %%
 pupil = ByHeart("../examples/structures/strand_helix.pdb")

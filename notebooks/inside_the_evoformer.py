@@ -23,9 +23,9 @@
 
 # %%
 from helixfold.execution.watched import Watched
-from helixfold.training.by_heart import ByHeart, settings
-from helixfold.view.pictures import maps
-from helixfold.view.structures import show_together
+from helixfold.notebook.overfit_one import ByHeart, settings
+from helixfold.notebook.pictures import maps
+from helixfold.notebook.structures import show_together
 
 PEPTIDE = "../examples/structures/strand_helix.pdb"
 

@@ -30,11 +30,11 @@ from pathlib import Path
 from data_pipeline.features.depth import alignment_depth
 from data_pipeline.parse.fasta import read_fasta
 from data_pipeline.pipeline import Target, prepare
-from helixfold.domains import find_domains
+from helixfold.analysis.domains import find_domains
 from helixfold.inference import FoldingOptions, predict
-from helixfold.view.pictures import Picture, maps
-from helixfold.view.structures import show_structure
-from helixfold.write.plots import coverage_plot, pae_plot, plddt_plot
+from helixfold.notebook.pictures import Picture, maps
+from helixfold.notebook.structures import show_structure
+from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
 
 EXAMPLES = Path("../examples")
 

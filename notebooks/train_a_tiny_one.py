@@ -21,9 +21,9 @@
 # The peptide is a strand and a helix of 21 residues, made of textbook angles, with a turn between them.
 
 # %%
-from helixfold.training.by_heart import ByHeart
-from helixfold.view.pictures import lines, maps
-from helixfold.view.structures import show_film, show_together
+from helixfold.notebook.overfit_one import ByHeart
+from helixfold.notebook.pictures import lines, maps
+from helixfold.notebook.structures import show_film, show_together
 
 pupil = ByHeart("../examples/structures/strand_helix.pdb")
 pupil.features.sequence

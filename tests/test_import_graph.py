@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("helixfold/ops", "helixfold/model", "helixfold/parallel", "helixfold/execution")
+FOLDERS = sorted(
+    str(path.parent.relative_to(ROOT))
+    for package in ("helixfold", "data_pipeline")
+    for path in (ROOT / package).rglob("__init__.py")
+)
 
 
 def module_name(path: Path) -> str:
@@ -35,6 +39,23 @@ def test_no_modules_import_each_other(folder: str) -> None:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
         pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+
+def test_no_packages_import_each_other() -> None:
+    edges: dict[str, set[str]] = {}
+    for path in (ROOT / "helixfold").rglob("*.py"):
+        room = ".".join(module_name(path).split(".")[:2])
+        others = {".".join(other.split(".")[:2]) for other in imported(path) if other.startswith("helixfold.")}
+        edges.setdefault(room, set()).update(others - {room, "helixfold.__version__"})
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        pytest.fail(f"packages import each other: {' -> '.join(error.args[1])}")
+
+
+def test_no_folder_holds_more_than_25_files() -> None:
+    folders = {path.parent for top in ("helixfold", "data_pipeline") for path in (ROOT / top).rglob("*.py")}
+    assert not {str(folder): count for folder in folders if (count := len(list(folder.glob("*.py")))) > 25}
 
 
 def test_backends_are_imported_at_their_first_use_only() -> None:

@@ -10,15 +10,15 @@ import torch
 
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target, prepare
-from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
+from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.inference import FoldingOptions, distance_change, fold, predict, recycle
+from helixfold.model import confidence
 from helixfold.model.outputs import Folded, Recycled
+from helixfold.prediction import Prediction
 from helixfold.presets import tiny
-from helixfold.stages import Stages
-from helixfold.write.prediction import Prediction
 from tests.networks import random_batch, tiny_model
 
 

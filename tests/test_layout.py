@@ -13,20 +13,15 @@ PACKAGES = ("data_pipeline", "helixfold")
 SOURCES = sorted(path for package in (*PACKAGES, "scripts") for path in (ROOT / package).rglob("*.py"))
 # From the ground up; a module imports from its own floor or from below.
 FLOORS = [
-    ("data_pipeline", "helixfold.device", "helixfold.stages"),
-    (
-        "helixfold.config",
-        "helixfold.geometry",
-        "helixfold.ops",
-        "helixfold.batch",
-        "helixfold.labels",
-        "helixfold.presets",
-    ),
+    ("data_pipeline",),
+    ("helixfold.config", "helixfold.geometry", "helixfold.ops", "helixfold.batch", "helixfold.presets"),
     ("helixfold.model",),
-    ("helixfold.weights", "helixfold.confidence", "helixfold.domains", "helixfold.losses", "helixfold.metrics"),
-    ("helixfold.execution", "helixfold.parallel", "helixfold.optim", "helixfold.relax", "helixfold.comparison"),
-    ("helixfold.planning",),
-    ("helixfold.write", "helixfold.inference", "helixfold.training", "helixfold.view"),
+    ("helixfold.weights", "helixfold.losses"),
+    ("helixfold.execution", "helixfold.parallel", "helixfold.optim", "helixfold.relax"),
+    ("helixfold.planning", "helixfold.prediction", "helixfold.analysis"),
+    ("helixfold.write", "helixfold.inference", "helixfold.training"),
+    ("helixfold.report", "helixfold.predict", "helixfold.notebook"),
+    ("helixfold.benchmark",),
     ("helixfold.cli",),
 ]
 

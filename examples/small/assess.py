@@ -41,12 +41,12 @@ from data_pipeline.files import replacing
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.execution.slabs import Slabs
+from helixfold.execution.stages import Stages
 from helixfold.inference import FoldingOptions, fold
-from helixfold.stages import Stages
+from helixfold.prediction import Prediction
 from helixfold.weights.find import ReadyModel, find_models
 from helixfold.weights.untrained import untrained_model
 from helixfold.write.pdb import to_pdb
-from helixfold.write.prediction import Prediction
 
 SOME_FAILED = 1
 _SEED = 0

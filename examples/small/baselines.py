@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from data_pipeline.errors import InputError
 from data_pipeline.files import replacing
-from helixfold import metrics
+from helixfold.analysis import metrics
 from helixfold.write.pdb import to_pdb
 
 SECONDARY_STRUCTURE, NEAREST_CHAIN = "secondary_structure", "nearest_chain"

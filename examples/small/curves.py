@@ -11,7 +11,7 @@ from matplotlib.ticker import StrMethodFormatter
 from stages import Stage
 
 from data_pipeline.files import replacing
-from helixfold.write.curves import SCORES, smoothed
+from helixfold.report.training_curves import SCORES, smoothed
 
 # Okabe and Ito's colours, told apart with any kind of colour vision.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from data_pipeline.protein import Protein
 from data_pipeline.residues import THREE_LETTER
 from data_pipeline.structure import Chain
-from helixfold.comparison.residues import LEAST_RESIDUES, Pairing
-from helixfold.comparison.scores import compared
+from helixfold.analysis.residues import LEAST_RESIDUES, Pairing
+from helixfold.analysis.scores import compared
 
 
 @dataclass(frozen=True, kw_only=True)

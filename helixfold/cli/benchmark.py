@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from helixfold.cli import benchmark_machine
-from helixfold.cli.benchmark_machine import Machine
-from helixfold.cli.benchmark_table import HEADER, Readings, write_json
-from helixfold.cli.sizes import positive
-from helixfold.device import pick_device
+from helixfold.benchmark.machine import Machine, look_at
+from helixfold.benchmark.table import HEADER, Readings, write_json
 from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.device import pick_device
+from helixfold.predict.sizes import positive
 
 DTYPES = ("float32", "bfloat16")
 # Parts whose readings have one form: a module with `add_options` and `readings`.
@@ -64,7 +63,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _module(part: str) -> Any:
-    return importlib.import_module(f"helixfold.cli.benchmark_{part}")
+    return importlib.import_module(f"helixfold.benchmark.{part}")
 
 
 def _add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -79,9 +78,7 @@ def _measure(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     device = pick_device(options.device)
     with freed_memory_kept():
-        machine = benchmark_machine.look_at(
-            device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5
-        )
+        machine = look_at(device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5)
         print("\n".join(machine.lines()))
         print(f"\n{HEADER}")
         found: list[Readings] = []

@@ -17,16 +17,16 @@ from data_pipeline.search.database import HMMER, AlignmentDatabase, DatabaseProf
 from data_pipeline.search.plan import PACKAGES
 from data_pipeline.search.process import find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
-from helixfold.cli import plans, searching
-from helixfold.cli.op_cases import OpCase, Shape, op_cases
-from helixfold.cli.relaxing import INSTALL
-from helixfold.cli.sizes import positive
-from helixfold.cli.targets import read_targets
-from helixfold.device import pick_device
+from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.execution import allocator
 from helixfold.execution.available import available_memory
+from helixfold.execution.device import pick_device
 from helixfold.ops.card import CARDS, Card, card_of, described
 from helixfold.planning.executors import Room, room_of
+from helixfold.predict import memory_plan, search
+from helixfold.predict.relaxation import INSTALL
+from helixfold.predict.sizes import positive
+from helixfold.predict.targets import read_targets
 from helixfold.presets import PRESETS
 from helixfold.relax.problem import installed
 from helixfold.relax.relaxation import where
@@ -92,7 +92,7 @@ def _memory(options: argparse.Namespace) -> Iterator[str]:
         card, room = card_of(device), room_of(device, Path())
     names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
     chosen = [name for name in names if name in PRESETS] or [DEFAULT, demonstration.NAME]
-    yield from plans.machine([PRESETS[name]() for name in chosen], options.length, card, room)
+    yield from memory_plan.machine([PRESETS[name]() for name in chosen], options.length, card, room)
 
 
 def _parameter_files(directory: Path) -> list[Path]:
@@ -214,7 +214,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     parser.set_defaults(run=_run)
     parser.add_argument("inputs", nargs="*", type=Path, metavar="FILE", help="targets, as for `helixfold predict`")
-    searching.add_options(parser)
+    search.add_options(parser)
     _add_operator_options(parser)
 
 
@@ -234,7 +234,7 @@ def _add_operator_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     targets = read_targets(options.inputs, options.msa, options.templates)
-    profile = searching.profile_of(options)
+    profile = search.profile_of(options)
     parts = report(profile, targets, options.msa_server), [""], _memory(options), [""], _operators(options)
     for line in chain.from_iterable(parts):
         print(line, flush=True)

@@ -12,12 +12,13 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
-from helixfold.comparison.files import StructureFile, find_predictions, find_references
-from helixfold.comparison.matching import Match, by_name, by_sequence
-from helixfold.comparison.residues import ComparisonError, best_pairing
-from helixfold.comparison.scores import compared
-from helixfold.write.evaluation import MEASURES, Evaluated, summary_of, write_evaluation
-from helixfold.write.evaluation_plot import evaluation_plot
+from helixfold.analysis.evaluation import MEASURES, Evaluated, summary_of
+from helixfold.analysis.matching import Match, by_name, by_sequence
+from helixfold.analysis.residues import ComparisonError, best_pairing
+from helixfold.analysis.scores import compared
+from helixfold.analysis.structure_files import StructureFile, find_predictions, find_references
+from helixfold.report.evaluation_plot import evaluation_plot
+from helixfold.write.evaluation import write_evaluation
 from helixfold.write.results import write_file
 
 SOME_FAILED = 1

@@ -10,8 +10,9 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
-from helixfold.cli import feature_store, searching
-from helixfold.cli.targets import read_targets
+from helixfold.cli import feature_store
+from helixfold.predict import search
+from helixfold.predict.targets import read_targets
 from helixfold.write.results import FAILURES_FILE, write_failures
 
 FOR_TRAINING_SETS = (
@@ -34,13 +35,13 @@ def make_features(
     if part is not None:
         targets = targets[part[0] :: part[1]]
         failures_file = f"failures-{part[0]:04d}-of-{part[1]:04d}.json"
-    searching.check_output(output, {target.name: target.sequence for target in targets})
-    searching.search_for_all(targets, plan, output)
+    search.check_output(output, {target.name: target.sequence for target in targets})
+    search.search_for_all(targets, plan, output)
     failures: dict[str, str] = {}
     for target in tqdm(targets, desc="targets", unit="target", disable=None):
         try:
-            prepared = searching.prepare_in(output / target.name, target, plan)
-            tqdm.write(f"{target.name}: {searching.summary(prepared)} -> {output / target.name}")
+            prepared = search.prepare_in(output / target.name, target, plan)
+            tqdm.write(f"{target.name}: {search.summary(prepared)} -> {output / target.name}")
         except (RuntimeError, MemoryError, OSError, ValueError) as error:
             failures[target.name] = f"{type(error).__name__}: {error}"
             tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
@@ -67,7 +68,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="I/N",
         help="only part I of N, counted from 0, for several machines; parts of a training set are read as one store",
     )
-    searching.add_options(parser)
+    search.add_options(parser)
     feature_store.add_arguments(parser)
     parser.set_defaults(defaults=vars(parser.parse_args([])))
 
@@ -76,15 +77,15 @@ def _run(options: argparse.Namespace) -> int:
     if options.structures is not None or options.join_shards:
         if options.inputs:
             raise InputError("targets and --structures exclude each other; run the command once for each")
-        searching.refuse(options, searching.OPTIONS, "is for targets to fold, not for a training set")
+        search.refuse(options, search.OPTIONS, "is for targets to fold, not for a training set")
         return feature_store.run(options)
-    searching.refuse(options, FOR_TRAINING_SETS, "is for a training set; give --structures DIR")
-    targets = searching.as_asked(read_targets(options.inputs, options.msa, options.templates), options)
+    search.refuse(options, FOR_TRAINING_SETS, "is for a training set; give --structures DIR")
+    targets = search.as_asked(read_targets(options.inputs, options.msa, options.templates), options)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if options.shard is not None and not options.shard[0] < options.shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {options.shard[0]}/{options.shard[1]}")
-    return make_features(targets, output=options.output, plan=searching.plan_of(options), part=options.shard)
+    return make_features(targets, output=options.output, plan=search.plan_of(options), part=options.shard)
 
 
 def _shard(text: str) -> tuple[int, int]:

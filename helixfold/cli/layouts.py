@@ -6,19 +6,14 @@ from dataclasses import replace
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.cli.sizes import positive
-from helixfold.config import ModelConfig
-from helixfold.execution.allocator import freed_memory_kept
-from helixfold.execution.available import available_memory
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.parallel.launch import on_ranks
-from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh
 from helixfold.planning import machines
-from helixfold.planning.layouts import Workload, best, predict, predictions, table, where_axial_stops
-from helixfold.planning.machines import Machine, measured_machine
+from helixfold.planning.layouts import Workload, best, machine_of_ranks, predict, predictions, table, where_axial_stops
+from helixfold.planning.machines import Machine
 from helixfold.planning.size import gib
-from helixfold.planning.training import KEPT_BLOCKS
+from helixfold.predict.sizes import positive
+from helixfold.presets import with_parallel_blocks
 from helixfold.training.config import TrainingConfig
 from helixfold.training.memory import workload
 from helixfold.training.presets import TRAINING_PRESETS, initial_training, training_preset
@@ -98,15 +93,6 @@ def _layouts(options: argparse.Namespace) -> None:
     print("\n" + "\n".join(statements))
 
 
-def with_parallel_blocks(model: ModelConfig) -> ModelConfig:
-    """Return the model with HelixFold's block order."""
-    return replace(
-        model,
-        evoformer=replace(model.evoformer, outer_product="end"),
-        extra_msa=replace(model.extra_msa, outer_product="end"),
-    )
-
-
 def _here(work: Workload, ranks: list[int]) -> Machine:
     """Return the machine at hand, by short readings."""
     if torch.cuda.is_available() and torch.cuda.device_count() < _PROBED:
@@ -116,15 +102,8 @@ def _here(work: Workload, ranks: list[int]) -> Machine:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print("measuring this machine ...", flush=True)
     threads = max(1, torch.get_num_threads() // _PROBED)
-    found: Machine = on_ranks(_PROBED, measured, work, work.sharings(ranks), device=device, threads=threads)
+    found: Machine = on_ranks(_PROBED, machine_of_ranks, work, work.sharings(ranks), device=device, threads=threads)
     return found
-
-
-def measured(mesh: Mesh, work: Workload, sharings: list[Layout]) -> Machine:
-    """Return the machine that these ranks run on, by short readings; all of them call this."""
-    memory = available_memory(mesh.device) // (1 if mesh.device.type == "cuda" else mesh.size)
-    with freed_memory_kept(KEPT_BLOCKS):
-        return measured_machine(work.needs, work.keeps, sharings, mesh, memory)
 
 
 def _print_published() -> None:

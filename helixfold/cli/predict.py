@@ -7,19 +7,19 @@ from typing import get_args
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
-from helixfold.cli import devices, effort, other_names, plans, relaxing, searching
-from helixfold.cli.batches import BatchOptions, Order, predict
-from helixfold.cli.jobs import Job
 from helixfold.cli.main import carry_out
-from helixfold.cli.plans import MemoryOptions
-from helixfold.cli.searching import read_features
-from helixfold.cli.sizes import positive
-from helixfold.cli.targets import INPUT_SUFFIXES, check_names, read_targets
-from helixfold.cli.turns import close
 from helixfold.execution import allocator
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.parallel.crew import ElsewhereError, assembled
 from helixfold.parallel.launch import launch
+from helixfold.predict import compatibility, devices, memory_plan, presets, relaxation, search
+from helixfold.predict.batch import BatchOptions, Order, predict
+from helixfold.predict.jobs import Job
+from helixfold.predict.memory_plan import MemoryOptions
+from helixfold.predict.runner import close
+from helixfold.predict.search import read_features
+from helixfold.predict.sizes import positive
+from helixfold.predict.targets import INPUT_SUFFIXES, check_names, read_targets
 from helixfold.presets import PRESETS
 
 _EXAMPLES = """examples:
@@ -82,13 +82,13 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "nothing searched",
     )
 
-    searching.add_options(parser)
+    search.add_options(parser)
 
     model = parser.add_argument_group("by which models")
-    words = "; ".join(f"{name}: {each.summary}" for name, each in effort.EFFORTS.items())
+    words = "; ".join(f"{name}: {each.summary}" for name, each in presets.EFFORTS.items())
     model.add_argument(
         "--preset",
-        choices=list(effort.EFFORTS),
+        choices=list(presets.EFFORTS),
         metavar="NAME",
         help=f"models and effort in one word; options given beside it go before it. {words}",
     )
@@ -142,7 +142,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="N",
         help=f"draws of the alignment per pass ({usual.num_ensemble}, or the preset's)",
     )
-    relaxing.add_options(how)
+    relaxation.add_options(how)
     how.add_argument(
         "--save-logits",
         action="store_true",
@@ -152,13 +152,13 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--dtype", choices=list(DTYPES), default=usual.dtype, help="of the trunk's arithmetic (%(default)s)"
     )
     devices.add_options(parser.add_argument_group("on which devices"))
-    plans.add_options(parser)
-    other_names.add_options(parser)
+    memory_plan.add_options(parser)
+    compatibility.add_options(parser)
     parser.set_defaults(defaults=vars(parser.parse_args([])))
 
 
 def _run(options: argparse.Namespace) -> int:
-    other_names.resolve(options)
+    compatibility.resolve(options)
     several = devices.processes(options.devices, options.device, options.ranks_per_target)
     if several is None:
         return _run_here(options)
@@ -206,29 +206,29 @@ def _read(
     """What the command line asks for."""
     models, folding = _folding(options)
     if options.features and not options.inputs:
-        searching.refuse(options, searching.OPTIONS, "would do nothing: features are ready; give it the sequences")
-    plan = searching.plan_of(options, tells=tells)
+        search.refuse(options, search.OPTIONS, "would do nothing: features are ready; give it the sequences")
+    plan = search.plan_of(options, tells=tells)
     _refuse_an_output(options.inputs)
     targets = read_targets(options.inputs, options.msa, options.templates)
-    targets = searching.as_asked(targets, options, tells=tells)
+    targets = search.as_asked(targets, options, tells=tells)
     ready = read_features(options.features)
     jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
     taken = {target.name: Path("the targets") for target in targets}
     check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
-    return jobs, (models, folding), plan, plans.memory_options(options)
+    return jobs, (models, folding), plan, memory_plan.memory_options(options)
 
 
 def _folding(options: argparse.Namespace) -> tuple[Sequence[str], FoldingOptions]:
-    """Models and effort, from the preset and what is given beside it."""
+    """Models and presets, from the preset and what is given beside it."""
     given = {name: getattr(options, name) for name in ("num_recycles", "recycle_tolerance", "num_ensemble", "models")}
     if options.preset is not None and not options.models and options.weights is not None and options.weights.is_file():
         raise InputError(
             f"{options.weights} is one file of parameters and --preset names "
-            f"{', '.join(effort.EFFORTS[options.preset].models)}; give --models, or a directory of weights"
+            f"{', '.join(presets.EFFORTS[options.preset].models)}; give --models, or a directory of weights"
         )
-    found = effort.chosen(options.preset, given)
+    found = presets.chosen(options.preset, given)
     return found.pop("models"), FoldingOptions(
         **found,
         logits=options.save_logits,

@@ -15,10 +15,11 @@ from data_pipeline.files import replacing
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure, as_protein
 from helixfold import __version__
-from helixfold.cli.relaxing import INSTALL, summary
-from helixfold.device import pick_device
+from helixfold.execution.device import pick_device
+from helixfold.predict.relaxation import INSTALL, summary
 from helixfold.relax.problem import RelaxationError, installed
-from helixfold.relax.relaxation import Relaxed, RelaxOptions, relax
+from helixfold.relax.relaxation import relax
+from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.write.pdb import CHAIN_NAMES, to_pdb
 from helixfold.write.relaxed import metrics_of, relaxation_notes
 from helixfold.write.results import to_json, write_file

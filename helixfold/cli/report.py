@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from data_pipeline.errors import InputError
-from helixfold.write.index import INDEX_FILE, Index
-from helixfold.write.report import REPORT_FILE, write_report
-from helixfold.write.report_files import RANKING
+from helixfold.report.files import RANKING
+from helixfold.report.index import INDEX_FILE, Index
+from helixfold.report.target_page import REPORT_FILE, write_report
 
 SOME_FAILED = 1
 

@@ -12,16 +12,17 @@ from torch import Tensor
 import helixfold
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
-from helixfold.cli.sizes import memory_size
 from helixfold.config import ModelConfig
-from helixfold.device import pick_device
 from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.available import available_memory
+from helixfold.execution.device import pick_device
 from helixfold.ops.card import card_of
 from helixfold.parallel.lost import LostRankError, naming_lost_ranks
 from helixfold.parallel.mesh import PATIENCE, Mesh, divided, join, leave
 from helixfold.planning.layouts import chosen_layout
 from helixfold.planning.training import KEPT_BLOCKS
+from helixfold.predict.sizes import memory_size
+from helixfold.report.training_curves import plot_curves
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names
 from helixfold.training.memory import memory_of_each, table, workload
@@ -55,7 +56,7 @@ def train(
     goes on keeps bp and dap of its `layout`, and has as many groups as there are ranks for now; where that is "auto",
     it is chosen by short readings of devices and links, each time.
     """
-    files = RunFiles(directory=output, name=name)
+    files = RunFiles(directory=output, name=name, draw=plot_curves)
     try:
         with naming_lost_ranks(patience):
             mesh = join(device, None if layout == AUTO else layout, patience, any_dp=files.has_begun)

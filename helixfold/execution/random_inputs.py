@@ -9,7 +9,7 @@ from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM37_MASK
 from helixfold.batch import Batch, batch_of_one
-from helixfold.labels import Labels
+from helixfold.losses.labels import Labels
 
 
 def random_batch(residues: int, rows: int, extra_rows: int, templates: int, device: torch.device) -> Batch:

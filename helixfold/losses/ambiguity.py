@@ -11,7 +11,7 @@ from torch import Tensor
 from data_pipeline.features.ground_truth import ATOM14_IS_AMBIGUOUS
 from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.rigid_groups import RigidGroups
-from helixfold.labels import Labels
+from helixfold.losses.labels import Labels
 
 # The stretch of the 14 atoms in which all ambiguous ones lie, whatever the residue type: four atoms.
 _SLOTS = np.flatnonzero(ATOM14_IS_AMBIGUOUS.sum(0))

@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.labels import Labels
 from helixfold.losses.heads import LDDT_LIMITS, off_and_counted
+from helixfold.losses.labels import Labels
 
 _CA = ATOM_ORDER["CA"]
 _COUNT_FLOOR = 1e-10

@@ -10,7 +10,6 @@ from torch import Tensor
 from helixfold.batch import Batch
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.geometry.torsions import torsions_from_atom37
-from helixfold.labels import Labels
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.config import TERMS, LossConfig
 from helixfold.losses.fape import backbone_fape, sidechain_fape
@@ -22,6 +21,7 @@ from helixfold.losses.heads import (
     lddt_loss,
     masked_msa_loss,
 )
+from helixfold.losses.labels import Labels
 from helixfold.losses.smooth_lddt import smooth_lddt_loss
 from helixfold.losses.torsion import angle_norm_loss, torsion_loss
 from helixfold.losses.violations import violation_loss

@@ -17,7 +17,7 @@ from data_pipeline.residues import ATOM14_NAMES, RESTYPES
 from data_pipeline.stereochemistry import Norm, distance_bounds
 from helixfold.batch import Batch
 from helixfold.geometry.tables import per_residue
-from helixfold.labels import Labels
+from helixfold.losses.labels import Labels
 from helixfold.model.outputs import Structure
 
 _N, _CA, _C = 0, 1, 2  # slots of every residue type

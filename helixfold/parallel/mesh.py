@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from data_pipeline.errors import InputError
-from helixfold.device import pick_device
+from helixfold.execution.device import pick_device
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.meeting import meet
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 from helixfold.config import ConfigError
+from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.available import available_memory
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.parallel.collectives import BETWEEN_BRANCHES
 from helixfold.parallel.gradients import ELEMENTS
@@ -19,7 +21,7 @@ from helixfold.planning.links import reduced
 from helixfold.planning.machines import Machine, measured_machine
 from helixfold.planning.recompute_choice import KEEPS
 from helixfold.planning.size import gib
-from helixfold.planning.training import PARTS, TrainingNeeds
+from helixfold.planning.training import KEPT_BLOCKS, PARTS, TrainingNeeds
 
 # Of the time of a forward and backward pass, what is backward.
 _BACKWARD = 2 / 3
@@ -248,3 +250,10 @@ def _left_of_reduction(gradient: int, bucket: int, ranks: int, backward: float, 
         return whole
     # The last bucket has nothing left to hide behind.
     return max(whole - backward, links.at("all_reduce", reduced(min(gradient, bucket), ranks)))
+
+
+def machine_of_ranks(mesh: Mesh, work: Workload, sharings: list[Layout]) -> Machine:
+    """Return the machine that these ranks run on, by short readings; all of them call this."""
+    memory = available_memory(mesh.device) // (1 if mesh.device.type == "cuda" else mesh.size)
+    with freed_memory_kept(KEPT_BLOCKS):
+        return measured_machine(work.needs, work.keeps, sharings, mesh, memory)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from helixfold.execution.stages import mean_seconds
 from helixfold.parallel.collectives import Channel, Kind
 from helixfold.parallel.mesh import Group, Mesh
-from helixfold.stages import mean_seconds
 
 # Bytes of messages, as large as those of blocks.
 _SIZES = (2**14, 2**18, 2**22)

@@ -5,7 +5,6 @@ from functools import cache
 
 import torch
 
-from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
@@ -13,6 +12,7 @@ from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import LEAST_ELEMENTS, Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
+from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor

@@ -19,8 +19,9 @@ from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig
-from helixfold.labels import Labels
+from helixfold.execution.stages import synchronize
 from helixfold.losses.config import initial_training
+from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
@@ -37,7 +38,6 @@ from helixfold.parallel.shard import Shard
 from helixfold.planning.executors import RESERVE
 from helixfold.planning.prediction import recycled
 from helixfold.planning.size import Forecast, PassSize, of_blocks
-from helixfold.stages import synchronize
 
 # Up to what size freed blocks are kept for later tensors of a training pass on a CPU. Tensors of a stream's size live
 # for very different times there: kept, what they leave would lie idle, up to half of what is in use.

@@ -13,7 +13,7 @@ from helixfold.relax.atoms import completed, hydrogens, moved
 from helixfold.relax.flaws import flaws
 from helixfold.relax.pieces import Pieces
 from helixfold.relax.problem import RelaxationError
-from helixfold.relax.relaxation import Relaxed, RelaxOptions
+from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.relax.simulation import Deadline, Simulation
 
 

@@ -22,16 +22,16 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.training import ExampleConfig, training_example
-from helixfold import metrics
+from helixfold.analysis import metrics
 from helixfold.batch import Batch
-from helixfold.confidence import plddt
 from helixfold.execution.slabs import Slabs
-from helixfold.labels import Labels
 from helixfold.losses.ambiguity import alternative_is_better
 from helixfold.losses.config import LossConfig
+from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
 from helixfold.losses.violations import violations
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.confidence import plddt
 from helixfold.model.outputs import Outputs
 from helixfold.training.config import EvaluationConfig
 from helixfold.training.loader import TrainingBatch, pack

@@ -22,7 +22,7 @@ from data_pipeline.features.ground_truth import GroundTruth
 from data_pipeline.features.schema import SAMPLE_AXES
 from helixfold.batch import Batch
 from helixfold.execution.allocator import keep_freed_memory
-from helixfold.labels import Labels
+from helixfold.losses.labels import Labels
 
 _ALIGNMENT = 64
 _BATCH_FIELDS = tuple(field.name for field in fields(Batch))

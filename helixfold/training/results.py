@@ -1,7 +1,7 @@
 """Where everything of a training run lies: its directory, and the files in it that people look at."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.config import TrainingConfig
-from helixfold.training.log import LOG_FILE, read_log
+from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.write.curves import plot_curves
 
 CONFIG_FILE = "config.json"
 
@@ -27,6 +26,7 @@ class RunFiles:
 
     directory: Path
     name: str  # of the model that it trains
+    draw: Callable[[TrainingHistory, Path], None] | None = None  # makes the picture of its curves
 
     @property
     def checkpoints(self) -> Path:
@@ -72,9 +72,11 @@ class RunFiles:
             raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 
     def plot_curves(self) -> None:
-        """Draw the log; `InputError` if the picture cannot be written."""
+        """Draw the log, if the run has pictures; raise `InputError` if the file cannot be written."""
+        if self.draw is None:
+            return
         path = self.directory / "curves.png"
         try:
-            plot_curves(read_log(self.directory / LOG_FILE), path)
+            self.draw(read_log(self.directory / LOG_FILE), path)
         except OSError as error:
             raise InputError.at(path, f"cannot be written: {error.strerror or error}") from error

@@ -19,13 +19,13 @@ from data_pipeline.config import ConfigError
 from data_pipeline.datasets.examples import ChainStore, TrainingDataset
 from data_pipeline.datasets.held_out import WithoutHeldOut
 from data_pipeline.errors import InputError
+from helixfold.execution.stages import peak_memory
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
 from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.parallel.gradients import GradientRule
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
-from helixfold.stages import peak_memory
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig
 from helixfold.training.evaluate import ChainScores, evaluate, summary

@@ -3,10 +3,9 @@
 import numpy as np
 
 from data_pipeline.features.depth import Depth
-from helixfold.domains import Domain, find_domains, mean_error
+from helixfold.analysis.domains import Domain, find_domains, mean_error
+from helixfold.prediction import CONFIDENCE_BANDS, Prediction
 from helixfold.write.pdb import split_chains
-from helixfold.write.plots import CONFIDENCE_BANDS
-from helixfold.write.prediction import Prediction
 
 
 def confidence_content(prediction: Prediction, depth: Depth | None = None) -> dict[str, object]:

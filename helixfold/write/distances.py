@@ -5,7 +5,7 @@ from jaxtyping import Float
 
 from data_pipeline.protein import Protein
 from data_pipeline.transforms.templates import pseudo_beta
-from helixfold.write.prediction import Prediction
+from helixfold.prediction import Prediction
 
 
 def distance_arrays(prediction: Prediction) -> dict[str, np.ndarray]:

@@ -1,77 +1,19 @@
-"""What an evaluation came to: tables for spreadsheets and scripts, and the same with everything that went wrong."""
+"""Write an evaluation: tables for spreadsheets and scripts, and the same with everything that went wrong."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from helixfold import __version__
-from helixfold.comparison.scores import ResidueScores, Scores
+from helixfold.analysis.evaluation import Evaluated, summary_of
+from helixfold.analysis.scores import Scores
 from helixfold.write.results import to_json, write_file
 
-MEASURES = ("lddt", "lddt_ca", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt")
 _DIGITS = 4
-# Fewer say nothing about how two things go together.
-_LEAST_CORRELATED = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluated:
-    """One prediction compared with one reference."""
-
-    target: str
-    rank: int
-    reference: str
-    by_sequence: bool  # the reference was found by its sequence
-    scores: Scores
-    residues: ResidueScores
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """A batch in a few numbers: of each target's first prediction."""
-
-    count: int
-    means: dict[str, float]
-    medians: dict[str, float]
-    pearson_targets: float | None  # of mean pLDDT with lDDT-CA, target by target
-    pearson_residues: float | None  # of pLDDT with lDDT-CA, residue by residue
-
-
-def summary_of(results: Sequence[Evaluated]) -> Summary:
-    """Means and medians over pairs, and how well pLDDT foretells lDDT-CA."""
-    best = first_ranks(results)
-    values = {
-        name: np.array([value for each in best if (value := getattr(each.scores, name)) is not None])
-        for name in MEASURES
-    }
-    confident = [each for each in best if each.scores.plddt is not None]
-    per_residue = [
-        (each.residues.plddt, each.residues.lddt_ca) for each in confident if each.residues.plddt is not None
-    ]
-    return Summary(
-        count=len(best),
-        means={name: round(float(some.mean()), _DIGITS) for name, some in values.items() if len(some)},
-        medians={name: round(float(np.median(some)), _DIGITS) for name, some in values.items() if len(some)},
-        pearson_targets=_pearson(
-            np.array([each.scores.plddt for each in confident], np.float64),
-            np.array([each.scores.lddt_ca for each in confident], np.float64),
-        ),
-        pearson_residues=_pearson(*map(np.concatenate, zip(*per_residue, strict=True))) if per_residue else None,
-    )
-
-
-def first_ranks(results: Sequence[Evaluated]) -> list[Evaluated]:
-    """The best ranked of each target's predictions, against each of its references."""
-    least: dict[tuple[str, str], Evaluated] = {}
-    for each in results:
-        key = each.target, each.reference
-        if key not in least or each.rank < least[key].rank:
-            least[key] = each
-    return list(least.values())
 
 
 def write_evaluation(
@@ -139,11 +81,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, _DIGITS) if math.isfinite(value) else None
     return value
-
-
-def _pearson(one: np.ndarray, other: np.ndarray) -> float | None:
-    both = np.isfinite(one) & np.isfinite(other)
-    one, other = one[both], other[both]
-    if len(one) < _LEAST_CORRELATED or one.std() == 0 or other.std() == 0:
-        return None
-    return round(float(np.corrcoef(one, other)[0, 1]), _DIGITS)

@@ -1,4 +1,4 @@
-"""Rank the predictions of a target that lie in its directory, draw them, and mark the target as finished.
+"""Rank the predictions of a target that lie in its directory, and mark the target as finished.
 
 What is ranked is read back from the files, so that it does not matter which run made them: a target that was
 interrupted and finished later has the same files, byte for byte.
@@ -15,13 +15,10 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.errors import InputError
-from helixfold.write.plots import pae_plot, plddt_plot
 from helixfold.write.records import read_json
 from helixfold.write.results import RANKING_FILE, remove_ranks_from, to_json, write_file
 
 KINDS: Final = ("cif", "pdb")  # of structure files
-# More lines and panels than these cannot be told apart; the files have all.
-_MOST_DRAWN = 10
 _MOST_BYTES = 2**31
 
 
@@ -77,17 +74,6 @@ def write_ranked(directory: Path, order: Sequence[Finished]) -> None:
             predicted = directory / f"unrelaxed_{prediction.name}.{kind}"
             write_file(directory / f"ranked_{rank}.{kind}", (relaxed if relaxed.is_file() else predicted).read_bytes())
     remove_ranks_from(directory, len(order))
-
-
-def write_plots(directory: Path, order: Sequence[Finished]) -> None:
-    """plddt.png, and pae.png if there is a PAE, of the best predictions."""
-    best = order[:_MOST_DRAWN]
-    notes = all_notes(order)
-    write_file(directory / "plddt.png", plddt_plot({each.name: each.plddt for each in best}, notes))
-    paes = [(each.name, *read_pae(directory / f"pae_{each.name}.json")) for each in best if each.ptm is not None]
-    if paes:
-        panels, largest = {name: pae for name, pae, _ in paes}, max(most for _, _, most in paes)
-        write_file(directory / "pae.png", pae_plot(panels, largest, notes))
 
 
 def mark_finished(directory: Path, order: Sequence[Finished]) -> None:

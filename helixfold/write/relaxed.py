@@ -11,7 +11,7 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
 from data_pipeline.structure import as_protein
 from helixfold import __version__
-from helixfold.relax.relaxation import Relaxed
+from helixfold.relax.result import Relaxed
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
 from helixfold.write.ranking import KINDS, Finished

@@ -16,11 +16,11 @@ from jaxtyping import Float
 from data_pipeline.features.depth import Depth
 from data_pipeline.files import replacing
 from helixfold import __version__
+from helixfold.prediction import Prediction
 from helixfold.write.confidence import confidence_content
 from helixfold.write.distances import distance_arrays
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
-from helixfold.write.prediction import Prediction
 
 RANKING_FILE: Final = "ranking_debug.json"
 TIMINGS_FILE: Final = "timings.json"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from helixfold.cli import benchmark, benchmark_machine
-from helixfold.cli.benchmark_block import block_flops
+from helixfold.benchmark import machine
+from helixfold.benchmark.block import block_flops
+from helixfold.cli import benchmark
 from helixfold.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -29,8 +30,8 @@ OTHER_LIBRARIES = (
 @pytest.fixture(autouse=True)
 def rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of 100 GFLOP/s and 10 GB/s, whatever this one does at the moment."""
-    monkeypatch.setattr(benchmark_machine, "product_rate", lambda *_: 1e11)
-    monkeypatch.setattr(benchmark_machine, "copy_rate", lambda *_: 1e10)
+    monkeypatch.setattr(machine, "product_rate", lambda *_: 1e11)
+    monkeypatch.setattr(machine, "copy_rate", lambda *_: 1e10)
 
 
 def measured(path: Path, part: str, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -107,12 +108,12 @@ class Lacking:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Lacking())
 torch.set_num_threads(1)
-from helixfold.cli import benchmark_machine
+from helixfold.benchmark import machine
 from helixfold.cli.main import main
-benchmark_machine.product_rate = benchmark_machine.copy_rate = lambda *_: 1e10
+machine.product_rate = machine.copy_rate = lambda *_: 1e10
 for command in {commands!r}:
     assert main(command) == 0
-import helixfold.cli.benchmark_model, helixfold.cli.benchmark_step
+import helixfold.benchmark.model, helixfold.benchmark.step
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

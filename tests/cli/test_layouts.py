@@ -6,6 +6,7 @@ import pytest
 
 from helixfold.cli import layouts
 from helixfold.cli.main import main
+from helixfold.planning.layouts import machine_of_ranks
 from helixfold.planning.machines import named
 
 # What is counted for a network of this size is counted in a moment.
@@ -50,7 +51,7 @@ def test_the_machine_at_hand_is_measured(monkeypatch: pytest.MonkeyPatch, capsys
 
     monkeypatch.setattr(layouts, "on_ranks", on_ranks)
     assert main(["layouts", *SMALL, "--machine", "here", "--ranks", "2"]) == 0
-    assert asked == [(2, layouts.measured, "cpu")]
+    assert asked == [(2, machine_of_ranks, "cpu")]
     assert "float32" in capsys.readouterr().out.splitlines()[1]
 
 

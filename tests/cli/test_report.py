@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.cli.main import main
-from tests.write.reported import write_target
+from tests.report.reported import write_target
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from helixfold.execution import spilled, spilled_stream
 from helixfold.execution.slabs import Held, Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.spilled_stream import HostMemory, SpilledStream
+from helixfold.execution.stages import peak_memory, reset_peak_memory
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.update import transposed
-from helixfold.stages import peak_memory, reset_peak_memory
 from tests.networks import tiny_config
 
 CPU = torch.device("cpu")

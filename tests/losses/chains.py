@@ -19,7 +19,7 @@ from helixfold.geometry.atoms import (
     rigid_groups_from_torsions,
 )
 from helixfold.geometry.rigid import Rigid, quaternion_to_rotation, rigid_from_tensor
-from helixfold.labels import Labels
+from helixfold.losses.labels import Labels
 from helixfold.model.outputs import Structure
 
 # Every residue type, the ambiguous ones (D, E, F, Y) twice.

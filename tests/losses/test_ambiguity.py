@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
-from helixfold.labels import Labels
 from helixfold.losses.ambiguity import RenamedTruth, alternative_is_better, renamed_truth
 from helixfold.losses.fape import sidechain_fape
+from helixfold.losses.labels import Labels
 from helixfold.model.outputs import Structure
 from tests.losses.chains import (
     SEQUENCE,

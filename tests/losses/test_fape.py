@@ -10,10 +10,10 @@ from torch.nn.functional import normalize
 
 from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
-from helixfold.labels import Labels
 from helixfold.losses import fape
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.fape import Placed, backbone_fape, frame_aligned_point_error, sidechain_fape
+from helixfold.losses.labels import Labels
 from helixfold.model.outputs import Structure
 from tests.losses.chains import (
     a_motion,

@@ -14,8 +14,8 @@ from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import Batch
 from helixfold.config import HeadsConfig
 from helixfold.execution.whole import Whole
-from helixfold.labels import Labels
 from helixfold.losses.config import TERMS, LossConfig, finetuning, initial_training
+from helixfold.losses.labels import Labels
 from helixfold.losses.total import Losses, total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs

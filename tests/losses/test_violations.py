@@ -14,8 +14,8 @@ from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, RESTYPES
 from helixfold.batch import Batch
 from helixfold.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
 from helixfold.geometry.rigid import Rigid
-from helixfold.labels import Labels
 from helixfold.losses import violations as module
+from helixfold.losses.labels import Labels
 from helixfold.losses.violations import Violations, violation_loss, violations
 from helixfold.model.outputs import Structure
 from tests.parity.test_functions import Function

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from helixfold.cli.op_cases import OpCase
+from helixfold.benchmark.op_cases import OpCase
 from helixfold.execution.counter import Counter
 from helixfold.execution.nested import tensors
 

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from helixfold.cli.op_cases import Shape, op_cases
+from helixfold.benchmark.op_cases import Shape, op_cases
 from helixfold.ops.card import CARDS, described, is_described
 from helixfold.ops.cpu import (
     attention,

@@ -15,17 +15,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helixfold.batch import Batch
-from helixfold.confidence import aligned_error, expected_distances
 from helixfold.config import OuterProductPosition
 from helixfold.execution import spilled
 from helixfold.execution.random_inputs import random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.labels import Labels
 from helixfold.losses.config import initial_training
+from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model.confidence import aligned_error, expected_distances
 from helixfold.model.evoformer import EvoformerStack
 from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor

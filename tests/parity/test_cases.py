@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold import confidence
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.inference import recycle
+from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, Outputs, Recycled
 from helixfold.model.update import Executor

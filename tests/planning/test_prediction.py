@@ -6,18 +6,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helixfold.cli.benchmark_timing import settle
+from helixfold.benchmark.timing import settle
 from helixfold.execution.allocator import OF_SLABS, freed_memory_kept
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import Slabs
+from helixfold.execution.stages import peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction
 from helixfold.planning.size import PassSize, floor
 from helixfold.presets import preset
-from helixfold.stages import peak_memory, reset_peak_memory
 from helixfold.weights.untrained import untrained_model
 from tests.networks import tiny_config
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helixfold.cli.benchmark_recompute import EXTRA_MSA, Point, prepared
+from helixfold.benchmark.recompute import EXTRA_MSA, Point, prepared
 from helixfold.config import ModelConfig
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels

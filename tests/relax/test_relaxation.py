@@ -16,7 +16,8 @@ from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from helixfold.relax import problem
 from helixfold.relax.flaws import Flaws
 from helixfold.relax.problem import NotInstalledError, RelaxationError
-from helixfold.relax.relaxation import Relaxed, RelaxOptions, relax, where
+from helixfold.relax.relaxation import relax, where
+from helixfold.relax.result import Relaxed, RelaxOptions
 from tests.relax.perturbed import native, part, perturbed
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"

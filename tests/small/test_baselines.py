@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.parse.structures import read_structure
-from helixfold.metrics import lddt
+from helixfold.analysis.metrics import lddt
 from tests.small.scripts import small_script
 
 baselines, chains, ideal_chains = map(small_script, ("baselines", "chains", "ideal_chains"))

@@ -10,6 +10,7 @@ from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureCon
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.mesh import Mesh
+from helixfold.report.training_curves import plot_curves
 from helixfold.training.config import EvaluationConfig, TrainingConfig
 from helixfold.training.results import RunFiles
 from helixfold.training.trainer import Trainer
@@ -49,7 +50,7 @@ def small_config(**settings: Any) -> TrainingConfig:
 def small_run(directory: Path, config: TrainingConfig | None = None, **options: Any) -> Trainer:
     """A trainer of random chains in this directory."""
     store = options.pop("store", None) or small_store(6)
-    files = RunFiles(directory=directory, name="small")
+    files = RunFiles(directory=directory, name="small", draw=plot_curves)
     config = config or small_config()
     files.check()
     return Trainer(config, store, files, options.pop("mesh", Mesh.alone()), progress=False, **options)

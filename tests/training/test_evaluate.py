@@ -18,11 +18,11 @@ from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
+from helixfold.analysis.metrics import superposed_scores
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import LossConfig, finetuning
 from helixfold.losses.total import total_loss
 from helixfold.losses.violations import violations
-from helixfold.metrics import superposed_scores
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
 from helixfold.model.update import Executor

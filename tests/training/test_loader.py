@@ -13,7 +13,7 @@ from data_pipeline.transforms.pad import pad_sample
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import Batch
-from helixfold.labels import Labels
+from helixfold.losses.labels import Labels
 from helixfold.training import loader as loading
 from helixfold.training.loader import TrainingBatch, TrainingLoader, pack
 from tests.data_pipeline.datasets.memory_store import small_store

@@ -6,8 +6,8 @@ import numpy as np
 
 from data_pipeline.features.depth import alignment_depth
 from data_pipeline.residues import GAP
+from helixfold.prediction import Prediction
 from helixfold.write.confidence import confidence_content
-from helixfold.write.prediction import Prediction
 from tests.write.proteins import random_protein
 from tests.write.test_results import prediction
 

@@ -10,7 +10,7 @@ import pytest
 from data_pipeline.protein import Hydrogens
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.relax.flaws import Flaws
-from helixfold.relax.relaxation import Relaxed
+from helixfold.relax.result import Relaxed
 from helixfold.write.ranking import Finished, read_finished
 from helixfold.write.relaxed import (
     failure,

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from Bio.PDB import MMCIFParser, PDBParser
 
+from helixfold.prediction import Distances, Prediction
+from helixfold.report.plots import write_plots
 from helixfold.write import results
-from helixfold.write.prediction import Distances, Prediction
-from helixfold.write.ranking import mark_finished, ranked, read_finished, write_plots, write_ranked
+from helixfold.write.ranking import mark_finished, ranked, read_finished, write_ranked
 from helixfold.write.results import write_prediction, write_timings
 from helixfold.write.tables import write_tables
 from tests.write.proteins import (

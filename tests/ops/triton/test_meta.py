@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helixfold.cli.op_cases import OpCase, Shape, op_cases
+from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.dispatch import forced
 from helixfold.ops.norm_linear import norm_linear

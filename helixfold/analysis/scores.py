@@ -1,0 +1,159 @@
+"""Score how near one predicted chain is to the experiment."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from data_pipeline.features.ground_truth import ATOM14_ALTERNATIVE, ATOM14_IS_AMBIGUOUS
+from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM_ORDER, UNKNOWN
+from helixfold.analysis.metrics import residue_lddt, superposed_scores
+from helixfold.analysis.residues import Pairing
+
+_CA = ATOM_ORDER["CA"]
+# What the prediction lacks is as far away as this, times its number: no distance to it is kept.
+_AWAY = 1e5  # Angstrom
+# The atoms that a predicted residue's type has, all where it is unknown: a mutated side chain is compared as far as
+# both go.
+_POSSIBLE = (ATOM37_MASK > 0) | (np.arange(len(ATOM37_MASK)) == UNKNOWN)[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Scores from 0 to 1 but for RMSD and pLDDT; all are about the residues that the experiment observed.
+
+    A residue or atom that the prediction lacks counts as wrong, but in the RMSD, which is of common residues.
+    """
+
+    predicted_chain: str
+    reference_chain: str
+    residues: int  # with C-alpha in the reference
+    compared: int  # of these, with C-alpha in the prediction
+    identity: float  # share of the compared residues that are of the same type
+    lddt: float  # of all heavy atoms
+    lddt_ca: float
+    tm_score: float  # normalised by the length of the reference
+    gdt_ts: float
+    gdt_ha: float
+    rmsd: float  # Angstrom, of C-alpha
+    plddt: float | None  # mean over the compared residues, 0 to 100, where the prediction's B-factors are pLDDT
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidueScores:
+    """The same residue by residue, of the reference's with a C-alpha; NaN where there is nothing to keep."""
+
+    number: Int[np.ndarray, " n"]  # the reference's own
+    letters: str  # of the reference
+    present: Bool[np.ndarray, " n"]  # the prediction has its C-alpha
+    predicted_number: Int[np.ndarray, " n"]  # 0 where it has not
+    lddt: Float[np.ndarray, " n"]
+    lddt_ca: Float[np.ndarray, " n"]
+    plddt: Float[np.ndarray, " n"] | None  # NaN for residues that the prediction lacks
+
+
+def compared(pairing: Pairing) -> tuple[Scores, ResidueScores]:
+    """Score a prediction against the chain that it is paired with."""
+    observed, both = pairing.observed, pairing.both
+    predicted, reference = pairing.predicted, pairing.reference
+    place = pairing.place
+    superposed = superposed_scores(
+        predicted.atom_positions[place[both], _CA], reference.atom_positions[both, _CA], length=int(observed.sum())
+    )
+    ca_points = np.where(both[:, None], predicted.atom_positions[place, _CA], np.nan)[observed]
+    of_ca, lddt_ca = residue_lddt(
+        _somewhere(ca_points), reference.atom_positions[observed, _CA], np.arange(int(observed.sum()))
+    )
+    of_atoms, lddt = _all_atoms(pairing)
+    plddt = plddt_of(pairing)
+    scores = Scores(
+        predicted_chain=predicted.name,
+        reference_chain=reference.name,
+        residues=int(observed.sum()),
+        compared=int(both.sum()),
+        identity=pairing.identity,
+        lddt=lddt,
+        lddt_ca=lddt_ca,
+        tm_score=superposed.tm_score,
+        gdt_ts=superposed.gdt_ts,
+        gdt_ha=superposed.gdt_ha,
+        rmsd=superposed.rmsd,
+        plddt=None if plddt is None else float(plddt[both].mean()),
+    )
+    return scores, ResidueScores(
+        number=reference.residue_numbers[observed],
+        letters="".join(np.array(list(reference.sequence))[observed]),
+        present=both[observed],
+        predicted_number=np.where(both, predicted.residue_numbers[place], 0)[observed],
+        lddt=of_atoms[observed],
+        lddt_ca=of_ca,
+        plddt=None if plddt is None else plddt[observed],
+    )
+
+
+def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
+    """Return pLDDT of each of the reference's residues, NaN for none; None where the B-factors are something else.
+
+    They are taken for pLDDT where all atoms of a residue have the same one, from 0 to 100, and residues differ.
+    """
+    chain = pairing.predicted
+    there = chain.atom_mask > 0
+    least = np.where(there, chain.b_factors, np.inf).min(-1)[chain.observed]
+    most = np.where(there, chain.b_factors, -np.inf).max(-1)[chain.observed]
+    if (most - least > 0.011).any() or least.min() < 0 or most.max() > 100 or most.max() == least.min():
+        return None
+    return np.where(pairing.both, np.where(there, chain.b_factors, 0).max(-1)[pairing.place], np.nan)
+
+
+def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
+    """Return lDDT of each of the reference's residues and of all, over heavy atoms that both residue types have.
+
+    Where half a turn of a planar group only exchanges names (Asp, Glu, Phe, Tyr), atoms have the names that fit better.
+    """
+    reference, place = pairing.reference, pairing.place
+    rows = np.arange(len(place))[:, None]
+    slots = ATOM14_TO_ATOM37[reference.aatype]
+    exists = (reference.atom_mask[rows, slots] * ATOM14_MASK[reference.aatype]) > 0
+    exists &= (place < 0)[:, None] | _POSSIBLE[pairing.predicted.aatype[place]][rows, slots]
+    true = reference.atom_positions[rows, slots]
+    has = (pairing.predicted.atom_mask[place][rows, slots] > 0) & (place >= 0)[:, None]
+    predicted = np.where(has[..., None], pairing.predicted.atom_positions[place][rows, slots], 0)
+    swapped = _swapped(pairing, predicted, has, true, exists)
+    alternative = np.where(swapped[:, None], ATOM14_ALTERNATIVE[reference.aatype], np.arange(14))
+    predicted, has = predicted[rows, alternative], has[rows, alternative]
+    points = np.where(has[..., None], predicted, np.nan)[exists]
+    residue, _ = exists.nonzero()
+    per_residue, whole = residue_lddt(_somewhere(points), true[exists], residue)
+    return np.pad(per_residue, (0, len(place) - len(per_residue)), constant_values=np.nan), whole
+
+
+def _swapped(
+    pairing: Pairing,
+    predicted: Float[np.ndarray, "r 14 3"],
+    has: Bool[np.ndarray, "r 14"],
+    true: Float[np.ndarray, "r 14 3"],
+    exists: Bool[np.ndarray, "r 14"],
+) -> Bool[np.ndarray, " r"]:
+    """Return which residues keep more distances, to atoms of one name only, if their other atoms exchange names."""
+    aatype = pairing.reference.aatype
+    rows = np.arange(len(true))[:, None]
+    ambiguous = ATOM14_IS_AMBIGUOUS[aatype] > 0
+    # Both atoms of a pair, or neither: what is missing cannot be exchanged.
+    asked = ambiguous & (ambiguous <= (exists & has)).all(-1)[:, None]
+    chosen = exists & has & (asked | ~ambiguous)
+    residue, _ = chosen.nonzero()
+    if not asked.any():
+        return np.zeros(len(true), bool)
+    kept = [
+        residue_lddt(named[chosen], true[chosen], residue, of=asked[chosen], to=~ambiguous[chosen])[0]
+        for named in (predicted, predicted[rows, ATOM14_ALTERNATIVE[aatype]])
+    ]
+    return np.pad(kept[1] > kept[0], (0, len(true) - len(kept[0])))
+
+
+def _somewhere(points: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
+    """Return points with those that are not known far from everything and from each other."""
+    unknown = np.flatnonzero(np.isnan(points).any(-1))
+    placed = points.copy()
+    placed[unknown] = _AWAY * (1 + np.arange(len(unknown)))[:, None]
+    return placed

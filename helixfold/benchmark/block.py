@@ -1,0 +1,112 @@
+"""`helixfold benchmark block`: one Evoformer block, forward and backward, plain, whole and in slabs."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.op_cases import Work
+from helixfold.benchmark.table import Readings
+from helixfold.benchmark.timing import PLAIN, measure
+from helixfold.execution.graphs import Replayed
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.model.evoformer import EvoformerStack
+from helixfold.model.update import Executor
+from helixfold.ops.dispatch import forced
+from helixfold.predict.sizes import positive
+from helixfold.presets import PRESETS, preset
+
+Streams = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", choices=list(PRESETS), default="model_1")
+    parser.add_argument("--residues", type=positive, default=256)
+    parser.add_argument("--rows", type=positive, default=128, help="of the MSA")
+    parser.set_defaults(repeats=5)
+
+
+def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
+    """Measure forward without gradients whole and in slabs, then forward and backward."""
+    name = f"Evoformer block of {options.preset}, {options.residues} residues, {options.rows} rows"
+    for dtype in options.dtypes:
+        kind = getattr(torch, dtype)
+        stack = evoformer(options.preset, 1, machine.device)
+        streams = random_streams(options.preset, options.residues, options.rows, kind, machine.device)
+        for passes, gradients in (("forward", False), ("forward and backward", True)):
+            stack.requires_grad_(gradients)
+            given = _leaves(streams, gradients=gradients)
+            ways = {PLAIN: _way(stack, Whole(), given, "reference"), "ours": _way(stack, Whole(), given)}
+            if not gradients:
+                ways["ours, in slabs"] = _way(stack, Slabs(), given)
+                if machine.device.type == "cuda":
+                    # As a CUDA graph, without the time to launch each kernel.
+                    whole = Replayed(partial(stack, Whole()))
+                    ways["ours, replayed"] = torch.no_grad()(partial(whole, *given))
+            flops = block_flops(options.residues, options.rows, options.preset, gradients=gradients)
+            yield Readings(
+                part="block",
+                name=name,
+                dtype=kind,
+                passes=passes,
+                costs=measure(ways, machine.device, options.repeats),
+                work=Work(flops=flops, bytes=0),
+            )
+
+
+def _leaves(streams: Streams, *, gradients: bool) -> Streams:
+    msa, pair, *masks = streams
+    msa, pair = (each.detach().requires_grad_(gradients) for each in (msa, pair))
+    return msa, pair, masks[0], masks[1]
+
+
+def _way(stack: EvoformerStack, run: Executor, streams: Streams, backend: str | None = None) -> Callable[[], object]:
+    gradients = streams[0].requires_grad
+    leaves = [*streams[:2], *stack.parameters()]
+
+    def both() -> object:
+        with forced(backend) if backend is not None else nullcontext(), torch.set_grad_enabled(gradients):
+            outputs = stack(run, *streams)
+            if not gradients:
+                return outputs
+            return torch.autograd.grad(outputs, leaves, [torch.ones_like(each) for each in outputs])
+
+    return both
+
+
+def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: bool = False) -> int:
+    """Return the FLOP of one block's pass or passes, as PyTorch counts them; nothing is computed."""
+    meta = torch.device("meta")
+    stack = evoformer(name, 1, meta).requires_grad_(gradients)
+    given = _leaves(random_streams(name, residues, rows, torch.float32, meta), gradients=gradients)
+    with FlopCounterMode(display=False) as counter, forced("reference"), torch.set_grad_enabled(gradients):
+        outputs = stack(Whole(), *given)
+        if gradients:
+            torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
+    return int(counter.get_total_flops())
+
+
+def evoformer(name: str, blocks: int, device: torch.device) -> EvoformerStack:
+    """Return blocks of a preset's size with small random parameters."""
+    model = preset(name).model
+    with device:
+        stack = EvoformerStack(replace(model.evoformer, blocks=blocks), model.c_z).eval().requires_grad_(False)
+        for parameter in stack.parameters():
+            torch.nn.init.normal_(parameter, std=0.02)
+    return stack
+
+
+def random_streams(name: str, residues: int, rows: int, dtype: torch.dtype, device: torch.device) -> Streams:
+    """Return MSA, pair and their masks."""
+    model = preset(name).model
+    with device:
+        msa = torch.randn(1, rows, residues, model.evoformer.c_m, dtype=dtype)
+        pair = torch.randn(1, residues, residues, model.c_z, dtype=dtype)
+        return msa, pair, torch.ones(1, rows, residues), torch.ones(1, residues, residues)

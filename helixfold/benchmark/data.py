@@ -1,0 +1,105 @@
+"""Rates of the feature store: building, rebuilding and reading it, beside reading the files that it was built from."""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from data_pipeline.datasets.build import BuildOptions, build_store
+from data_pipeline.datasets.chains import ChainFilter
+from data_pipeline.datasets.layout import AlignmentDirectory, find_structures
+from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.store import DATABASE_FILE, FeatureStore
+from data_pipeline.parse.alignment import read_alignment
+from data_pipeline.parse.structures import read_structure
+from helixfold.execution.stages import mean_seconds
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreRates:
+    """What a feature store costs and saves; sizes in bytes, times in seconds."""
+
+    chains: int
+    failed: int
+    structure_bytes: int  # of the files as they lie, gzip or not
+    alignment_bytes: int
+    store_bytes: int
+    seconds: dict[str, float]  # of each reading, by what was done
+
+
+def store_rates(structures: Path, alignments: Path | None = None, *, workers: int = 1) -> StoreRates:
+    """Build a store of all chains in a temporary directory, and read everything in it once."""
+    paths = find_structures(structures)
+    directory = None if alignments is None else AlignmentDirectory(alignments)
+    recipe = Recipe(filter=ChainFilter(), alignments=directory)
+    with tempfile.TemporaryDirectory() as temporary:
+        options = BuildOptions(structures=structures, output=Path(temporary), workers=workers)
+        start = time.perf_counter()
+        report = build_store(options, recipe)
+        build = time.perf_counter() - start
+        build_again = mean_seconds(lambda: build_store(options, recipe))
+        store = FeatureStore.open(temporary)
+        names = [entry.name for entry in store.entries]
+        found = [directory.find(name) for name in names] if directory else []
+        files = [file for results in found if results for file in results.alignments]
+
+        def read_files() -> None:
+            _each(paths, read_structure)
+            _each(files, lambda file: read_alignment(file.path, max_rows=file.max_rows))
+
+        return StoreRates(
+            chains=report.chains,
+            failed=len(report.failed),
+            structure_bytes=_size(paths),
+            alignment_bytes=_size(file.path for file in files),
+            store_bytes=os.path.getsize(Path(temporary, DATABASE_FILE)),
+            seconds={
+                "build": build,
+                "build again, all is there": build_again,
+                # Structures and alignments, as a loader without a store would at every use.
+                "read the files": mean_seconds(read_files),
+                "load from the store": mean_seconds(lambda: _each(names, store.load)),
+                "load labels only": mean_seconds(lambda: _each(names, store.labels)),
+            },
+        )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--structures", type=Path, required=True, metavar="DIR", help="as for helixfold features")
+    parser.add_argument("--alignments", type=Path, metavar="DIR", help="as for helixfold features")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="that build")
+    parser.set_defaults(
+        run=lambda options: print_store_rates(
+            store_rates(options.structures, options.alignments, workers=options.workers)
+        )
+    )
+
+
+def print_store_rates(rates: StoreRates) -> None:
+    """Print the table of `helixfold benchmark data` about the store."""
+    structures, alignments, store = (
+        size / 1e6 for size in (rates.structure_bytes, rates.alignment_bytes, rates.store_bytes)
+    )
+    share, each = store / max(structures + alignments, 1e-6), 1e3 * store / max(rates.chains, 1)
+    print(
+        f"{rates.chains} chains ({rates.failed} failed): structures {structures:.1f} MB and alignments "
+        f"{alignments:.1f} MB become a store of {store:.1f} MB ({share:.0%}, {each:.1f} kB per chain)"
+    )
+    print(f"{'':28} {'seconds':>8} {'chains/s':>9}")
+    for what, seconds in rates.seconds.items():
+        print(f"{what:28} {seconds:8.2f} {rates.chains / seconds:9.0f}")
+
+
+def _each(items: Iterable[_Item], action: Callable[[_Item], object]) -> None:
+    for item in items:
+        action(item)
+
+
+def _size(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths)

@@ -1,0 +1,104 @@
+"""DeepMind's program as a peer: one pass of the published network, compiled and timed, in a process of its own.
+
+    python -P helixfold/benchmark/deepmind.py FOLDER
+
+FOLDER holds `parameters.npz` and `features.npz` under DeepMind's names and `settings.json`; what was found goes to
+`found.json` there. Needs jax, haiku and alphafold (the extra `parity`) and nothing of this project, so that another
+interpreter can run it.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def main(folder: Path) -> None:
+    settings = json.loads((folder / "settings.json").read_text())
+    if settings["threads"] is not None and hasattr(os, "sched_setaffinity"):
+        # XLA takes as many threads as there are processors to run on, which is asked once, when it is imported.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: settings["threads"]])
+    (folder / "found.json").write_text(json.dumps(run(folder, settings)))
+
+
+def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Compile once, run several times."""
+    import haiku as hk  # noqa: PLC0415 (after the number of threads is settled)
+    import jax  # noqa: PLC0415
+    from alphafold.model import config as published  # noqa: PLC0415
+    from alphafold.model import modules  # noqa: PLC0415
+
+    config = published.model_config(settings["model"]).model
+    trunk = config.embeddings_and_evoformer
+    for stack in (trunk.evoformer, trunk.template.template_pair_stack):
+        for direction in ("outgoing", "incoming"):
+            # The published parameters have separate left and right projections.
+            stack[f"triangle_multiplication_{direction}"].fuse_projection_weights = False
+    config.global_config.update(
+        deterministic=True, bfloat16=settings["bfloat16"], subbatch_size=settings["subbatch_size"]
+    )
+
+    def forward(samples: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
+        with hk.name_scope("alphafold"):
+            iteration = modules.AlphaFoldIteration(config, config.global_config)
+            found = iteration(samples, previous, is_training=False, ensemble_representations=False)
+        return {
+            "positions": found["structure_module"]["final_atom_positions"],
+            "pair": found["representations"]["pair"],
+            "msa": found["representations"]["msa"],
+            "single": found["representations"]["single"],
+            "distogram": found["distogram"]["logits"],
+            "lddt": found["predicted_lddt"]["logits"],
+        }
+
+    parameters: dict[str, dict[str, Any]] = {}
+    with np.load(folder / "parameters.npz", allow_pickle=False) as arrays:
+        for name in arrays.files:
+            scope, leaf = name.split("//")
+            parameters.setdefault(scope, {})[leaf] = jax.device_put(arrays[name])
+    with np.load(folder / "features.npz", allow_pickle=False) as arrays:
+        samples = {name: jax.device_put(arrays[name]) for name in arrays.files}
+    residues = samples["aatype"].shape[1]
+    previous = {
+        "prev_pos": np.zeros((residues, 37, 3), np.float32),
+        "prev_msa_first_row": np.zeros((residues, trunk.msa_channel), np.float32),
+        "prev_pair": np.zeros((residues, residues, trunk.pair_channel), np.float32),
+    }
+    key = jax.random.PRNGKey(0)  # asked for by dropout, which is off
+    began = time.perf_counter()
+    compiled = jax.jit(hk.transform(forward).apply).lower(parameters, key, samples, previous).compile()
+    compile_seconds = time.perf_counter() - began
+    before = _peak_memory(reset=True)
+    seconds = []
+    for _ in range(settings["repeats"]):
+        began = time.perf_counter()
+        outputs = jax.block_until_ready(compiled(parameters, key, samples, previous))
+        seconds.append(time.perf_counter() - began)
+    return {
+        "compile_seconds": compile_seconds,
+        "seconds": seconds,
+        "memory": max(0, _peak_memory() - before),
+        "shapes": {name: list(value.shape) for name, value in outputs.items()},
+        "device": str(jax.devices()[0]),
+        "version": jax.__version__,
+    }
+
+
+def _peak_memory(*, reset: bool = False) -> int:
+    """Bytes that the process has held at most, since the last reset where the system can."""
+    status, forget = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if reset:
+        forget.write_text("5")
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""`helixfold benchmark loader`: training examples per second from a feature store, and from the files behind it."""
+
+import argparse
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+from data_pipeline.datasets.adapt import adapted
+from data_pipeline.datasets.chains import chain_labels
+from data_pipeline.datasets.examples import ChainStore, TrainingDataset
+from data_pipeline.datasets.index import IndexEntry
+from data_pipeline.datasets.layout import AlignmentDirectory, SearchResults, find_structures
+from data_pipeline.datasets.recipe import chain_name
+from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.errors import InputError, printable
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.features.monomer import monomer_features
+from data_pipeline.features.schema import Features
+from data_pipeline.parse.alignment import read_alignment
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.transforms.training import initial_training
+from helixfold.execution.stages import mean_seconds
+from helixfold.training.loader import TrainingLoader
+
+
+class SourceFiles:
+    """The same chains as a store has, for comparison: their structure and alignments read anew each time."""
+
+    def __init__(self, entries: tuple[IndexEntry, ...], structures: Path, alignments: Path | None) -> None:
+        self.entries = entries
+        self._paths = {path.name.partition(".")[0].lower(): path for path in find_structures(structures)}
+        self._alignments = None if alignments is None else AlignmentDirectory(alignments)
+
+    def load(self, name: str) -> tuple[Features, ChainLabels]:
+        """Return features, without templates, and labels of one chain."""
+        path = self._path(name)
+        structure = read_structure(path)
+        chain = next((chain for chain in structure.chains if chain_name(structure, chain.name, path) == name), None)
+        if chain is None:
+            raise InputError.at(path, f"there is no chain '{printable(name)}' in it")
+        found = (self._alignments.find(name) if self._alignments else None) or SearchResults()
+        sequence = chain.sequence
+        rows = [
+            adapted(read_alignment(file.path, max_rows=file.max_rows), sequence, file.path) for file in found.alignments
+        ]
+        features = monomer_features(name, sequence, rows)
+        return features, chain_labels(structure, chain)
+
+    def _path(self, name: str) -> Path:
+        for stem in (name, name.rpartition("_")[0]):
+            if stem.lower() in self._paths:
+                return self._paths[stem.lower()]
+        raise InputError(f"there is no structure file of chain '{printable(name)}'; its name begins with the chain's")
+
+
+def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeats: int) -> tuple[float, ...]:
+    """Return the examples per second in each of `repeats` stretches of `steps` steps, once all workers run."""
+    warm_up = 4 * max(1, workers)
+    batches = iter(TrainingLoader(dataset, first_step=0, last_step=warm_up + steps * repeats, workers=workers))
+    for _ in range(warm_up):
+        next(batches)
+    return tuple(dataset.batch_size / mean_seconds(lambda: next(batches), steps) for _ in range(repeats))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", type=Path, required=True, help="made by helixfold features")
+    parser.add_argument("--structures", type=Path, help="the structure files it was made of, to compare with")
+    parser.add_argument("--alignments", type=Path, help="the alignments it was made of")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--crop", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=60, help="in each stretch that is timed")
+    parser.add_argument("--repeats", type=int, default=5, help="stretches; the table has their median")
+    parser.set_defaults(run=_print_loader)
+
+
+def _print_loader(options: argparse.Namespace) -> None:
+    store = FeatureStore.open(options.store)
+    sources: dict[str, ChainStore] = {"store": store}
+    if options.structures is not None:
+        sources["files"] = SourceFiles(store.entries, options.structures, options.alignments)
+    # Padding to fixed shapes is the device's work, not the loader's.
+    config = replace(initial_training(), crop_size=options.crop, fixed_shapes=False)
+    print(f"{len(store.entries)} chains, crop {options.crop}, {options.workers} workers, unpadded; examples/s")
+    found = {
+        name: measure_loader(
+            TrainingDataset(store=source, config=config),
+            workers=options.workers,
+            steps=options.steps,
+            repeats=options.repeats,
+        )
+        for name, source in sources.items()
+    }
+    print(f"{'from':6} {'median':>8} {'least':>8} {'most':>8} {'of files':>9}")
+    for name, rates in found.items():
+        median = statistics.median(rates)
+        ratio = f"{median / statistics.median(found['files']):8.1f}x" if "files" in found else ""
+        print(f"{name:6} {median:8.1f} {min(rates):8.1f} {max(rates):8.1f} {ratio:>9}")

@@ -1,0 +1,105 @@
+"""What a benchmark ran on, and what this machine can do at best: products of matrices, and copies of memory."""
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from helixfold.benchmark.timing import median_seconds
+from helixfold.execution import allocator
+from helixfold.ops.cpu.products import mapped
+
+_SHOWN = ("torch", "triton", "trifast", "cuequivariance_torch", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The device with its rates: FLOP per second by dtype, and bytes read and written per second."""
+
+    device: torch.device
+    name: str
+    threads: int
+    versions: dict[str, str]
+    load: float  # mean number of running processes in the minute before
+    allocator: str
+    product: dict[torch.dtype, float] = field(default_factory=dict)
+    copy: float = 1.0
+
+    def lines(self) -> list[str]:
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        rates = ", ".join(
+            f"{rate / 1e9:,.0f} GFLOP/s in products of {_word(dtype)}" for dtype, rate in self.product.items()
+        )
+        return [
+            f"{self.name} ({self.device}), {self.threads} threads, load average {self.load:.2f}",
+            f"{platform.system()}, {versions}; {self.allocator}",
+            f"at best {rates}, {self.copy / 1e9:,.1f} GB/s read and written in copies",
+        ]
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "device": str(self.device),
+            "name": self.name,
+            "threads": self.threads,
+            "versions": self.versions,
+            "load": self.load,
+            "allocator": self.allocator,
+            "product_flops": {_word(dtype): rate for dtype, rate in self.product.items()},
+            "copy_bytes": self.copy,
+        }
+
+
+def look_at(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -> Machine:
+    """The machine with its rates measured."""
+    refused = allocator.refusal()
+    return Machine(
+        device=device,
+        name=device_name(device),
+        threads=torch.get_num_threads(),
+        versions={"Python": platform.python_version()} | {name: _version(name) for name in _SHOWN if _version(name)},
+        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
+        allocator="freed memory is kept" if refused is None else f"allocator as it is: {refused}",
+        product={dtype: product_rate(device, dtype, repeats) for dtype in dtypes},
+        copy=copy_rate(device, repeats),
+    )
+
+
+def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> float:
+    """FLOP per second of a large matrix product; on a CPU by the faster of PyTorch's two libraries."""
+    size = 8192 if device.type == "cuda" else 2048
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    ways = [lambda: a @ b, lambda: mapped(a, b)][: 2 if device.type == "cpu" else 1]
+    return 2 * size**3 / min(median_seconds(way, device, repeats) for way in ways)
+
+
+def copy_rate(device: torch.device, repeats: int) -> float:
+    """Bytes read and written per second by a copy that no cache holds."""
+    source = torch.ones(2**28 if device.type == "cuda" else 2**25, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / median_seconds(lambda: target.copy_(source), device, repeats)
+
+
+def device_name(device: torch.device) -> str:
+    """What the device is called by its maker."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,215 @@
+"""Peak memory of a prediction, or of an Evoformer alone, measured in processes of their own."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from helixfold.batch import Batch
+from helixfold.benchmark.block import evoformer
+from helixfold.benchmark.timing import PLAIN, held_memory, settle
+from helixfold.config import ModelConfig
+from helixfold.execution import allocator
+from helixfold.execution.available import available_memory, held_to, is_out_of_memory
+from helixfold.execution.random_inputs import random_batch
+from helixfold.execution.stages import peak_memory, reset_peak_memory, synchronize
+from helixfold.inference import DTYPES, recycle
+from helixfold.model import confidence
+from helixfold.model.outputs import Folded, Recycled
+from helixfold.model.update import Executor, Stream
+from helixfold.ops.card import card_of
+from helixfold.ops.dispatch import forced
+from helixfold.parallel.launch import on_ranks
+from helixfold.parallel.layout import Layout
+from helixfold.parallel.mesh import Mesh, divided
+from helixfold.parallel.parallelize import on_mesh
+from helixfold.planning import executors as policy
+from helixfold.planning.prediction import forecast_prediction
+from helixfold.planning.size import PassSize, floor, gib, of_blocks
+from helixfold.presets import preset
+from helixfold.weights.untrained import untrained_model
+
+PREDICTION, EVOFORMER = PARTS = ("prediction", "evoformer")
+# Float32 numbers that plain attention holds for each of its logits, at most.
+_PLAIN_LOGITS = 4
+_LINE_LENGTH = 200
+Run = Callable[["Point", Executor], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A measurement: what is run, of which size and how.
+
+    `blocks` cuts every stack to so many blocks; None leaves them whole. `ranks` carry it out together.
+    """
+
+    part: str
+    preset: str
+    blocks: int | None
+    residues: int
+    rows: int
+    extra_rows: int
+    templates: int
+    ensemble: int
+    passes: int
+    dtype: str
+    executor: str
+    device: str
+    ranks: int = 1
+
+    @property
+    def config(self) -> ModelConfig:
+        """Return the network with as many blocks as are run."""
+        model = preset(self.preset).model
+        return of_blocks(model, self.blocks or model.evoformer.blocks)
+
+    @property
+    def size(self) -> PassSize:
+        """Return the size of a pass, for forecasts; an Evoformer alone reads nothing but its streams."""
+        alone = self.part == EVOFORMER
+        return PassSize(
+            residues=self.residues,
+            msa_rows=self.rows,
+            extra_rows=0 if alone else self.extra_rows,
+            templates=0 if alone else self.templates,
+            dtype=DTYPES[self.dtype],
+            ensemble=1 if alone else self.ensemble,
+            ranks=self.ranks,
+        )
+
+    def floor(self) -> int:
+        """Return the bytes of a rank's part of two pair tensors, the MSA and, in a prediction, the extra MSA."""
+        return floor(self.config, self.size)
+
+    def predicted(self) -> int | None:
+        """Return the peak that is forecast; there is none for plain PyTorch."""
+        return None if self.executor == PLAIN else self._predicted(self.executor)
+
+    def needs(self) -> int:
+        """Return roughly the bytes that it takes, so that what will not fit is not tried."""
+        if self.executor != PLAIN:
+            return self._predicted(self.executor)
+        model, size = self.config, self.size
+        rows = [model.evoformer.pair_heads * size.residues, model.evoformer.msa_heads * size.msa_rows]
+        logits = max(*rows, model.extra_msa.msa_heads * size.extra_rows) * size.residues**2
+        return self._predicted("whole") + _PLAIN_LOGITS * torch.float32.itemsize * logits
+
+    def _predicted(self, executor: str) -> int:
+        found = forecast_prediction(self.config, self.size, executor, card_of(torch.device(self.device)))
+        return found.stages["Evoformer"] if self.part == EVOFORMER else found.peak
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Bytes beyond what was held with the model loaded, bytes held in all at the peak, and seconds; or a failure.
+
+    Of several ranks, what the worst of them holds.
+    """
+
+    peak: int = 0
+    resident: int = 0
+    seconds: float = 0.0
+    failure: str | None = None
+
+
+def measure(point: Point, spill: Path, limit: int | None = None) -> Found:
+    """Run a point in fresh processes, each of which may hold `limit` bytes in all, or what there is."""
+    threads = max(1, torch.get_num_threads() // point.ranks)
+    try:
+        found: Found = on_ranks(point.ranks, measured_here, point, spill, limit, device=point.device, threads=threads)
+    except RuntimeError as error:
+        return Found(failure=f"{error}, or was ended from outside, as systems do when memory runs out")
+    return found
+
+
+def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
+    """Run a point in this process, which does its share with the other ranks; all of them call this."""
+    allocator.keep_few_kernels()
+    torch.manual_seed(0)
+    if mesh.size > 1:
+        mesh = divided(Layout(dap=mesh.size), mesh.device)
+    found = _measure(mesh, point, spill, limit)
+    everyone = [Found(**each) for each in mesh.gather(asdict(found))]
+    return max(everyone, key=lambda each: each.peak)
+
+
+def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
+    device, kind = mesh.device, "whole" if point.executor == PLAIN else point.executor
+
+    def executor() -> Executor:
+        return on_mesh(mesh, policy.executor(kind, spill, device))
+
+    with (
+        policy.memory_kept(kind, mesh.size),
+        torch.no_grad(),
+        forced("reference") if point.executor == PLAIN else nullcontext(),
+    ):
+        run = _evoformer(point, device) if point.part == EVOFORMER else _prediction(point, device)
+        # What libraries allocate once, such as the threads' buffers, is not part of the cost.
+        run(replace(point, residues=8), executor())
+        settle()
+        mesh.barrier()
+        loaded = peak_memory(device)
+        reset_peak_memory(device)
+        start, began = held_memory(device), time.perf_counter()
+        try:
+            # On a CPU, allocations fail that would go beyond; a GPU's fail by themselves.
+            left = available_memory(device) if limit is None else min(available_memory(device), max(0, limit - start))
+            with held_to(left) if device.type == "cpu" else nullcontext():
+                run(point, executor())
+            synchronize(device)
+        except (RuntimeError, MemoryError, OSError) as error:
+            if mesh.size > 1:
+                raise  # the others wait for this rank: all end with it
+            message = f"{type(error).__name__}: {str(error).strip()[:_LINE_LENGTH]}"
+            return Found(failure="out of memory" if is_out_of_memory(error) else message)
+        seconds, peak = time.perf_counter() - began, peak_memory(device)
+        resident = max(loaded, peak)
+        failure = f"took {gib(resident)} in all" if limit is not None and resident > limit else None
+        return Found(peak=peak - start, resident=resident, seconds=seconds, failure=failure)
+
+
+def _prediction(point: Point, device: torch.device) -> Run:
+    """Return a function that makes passes as `predict` does, on random samples, and the confidences of the last."""
+    model = untrained_model(point.config, seed=0).requires_grad_(False).to(device)
+
+    def run(point: Point, executor: Executor) -> None:
+        def draw(_: int) -> list[Batch]:
+            sizes = point.residues, point.rows, point.extra_rows, point.templates
+            return [random_batch(*sizes, device) for _ in range(point.ensemble)]
+
+        def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
+            return model.fold(executor, ensemble, previous, DTYPES[point.dtype])
+
+        folded = recycle(step, draw, point.passes - 1).folded
+        confidence.plddt(model.heads.lddt(folded.structure.single))
+        head = model.heads.aligned_error
+        if head is not None:
+            mask = torch.ones_like(folded.structure.mask[..., 0])
+            confidence.aligned_error(executor, head, folded.representations.pair, mask)
+
+    return run
+
+
+def _evoformer(point: Point, device: torch.device) -> Run:
+    """Return a function that runs the Evoformer alone, between random streams."""
+    config = point.config
+    stack = evoformer(point.preset, config.evoformer.blocks, device)
+
+    def run(point: Point, executor: Executor) -> None:
+        kind, residues = DTYPES[point.dtype], point.residues
+
+        def stream(rows: int, channels: int) -> Stream:
+            def make(_: slice, some: Tensor) -> Tensor:
+                return torch.randn(1, some.shape[1], residues, channels, dtype=kind, device=device)
+
+            return executor.map_rows(make, torch.ones(1, rows, device=device))
+
+        msa, pair = stream(point.rows, config.evoformer.c_m), stream(residues, config.c_z)
+        stack(executor, msa, pair, *(torch.ones(1, rows, residues, device=device) for rows in (point.rows, residues)))
+
+    return run

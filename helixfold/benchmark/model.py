@@ -1,0 +1,237 @@
+"""`helixfold benchmark model`: one pass of the whole network, and DeepMind's own program beside it."""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from data_pipeline.errors import SearchError
+from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14
+from data_pipeline.search.process import run_program
+from helixfold.batch import Batch
+from helixfold.benchmark import deepmind
+from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.op_cases import Work
+from helixfold.benchmark.table import Readings
+from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts, settle
+from helixfold.execution.random_inputs import random_batch
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Outputs
+from helixfold.model.update import Executor
+from helixfold.ops.dispatch import forced
+from helixfold.predict.sizes import positive
+from helixfold.presets import PRESETS, Preset, preset
+from helixfold.weights.alphafold import from_state_dict
+from helixfold.weights.untrained import untrained_model
+
+PEER = "DeepMind's JAX program"
+PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_"))
+OURS = {"Whole": Whole, "Slabs": Slabs}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", choices=list(PRESETS), default="model_1")
+    parser.add_argument("--residues", type=positive, default=256)
+    parser.add_argument("--rows", type=positive, help="of the MSA without templates; default: the preset's")
+    parser.add_argument("--extra-rows", type=positive, help="of the extra MSA; default: the preset's")
+    parser.add_argument("--ways", nargs="*", choices=[PLAIN, *OURS], default=[PLAIN, *OURS], help="of ours")
+    parser.add_argument("--peer", nargs="+", choices=["jax"], default=[], help="what else to measure")
+    parser.add_argument(
+        "--jax-python",
+        type=Path,
+        default=Path(sys.executable),
+        metavar="FILE",
+        help="the interpreter that has jax and alphafold",
+    )
+    parser.add_argument(
+        "--jax-subbatch",
+        type=int,
+        default=4,
+        metavar="N",
+        help="rows that DeepMind's program takes at a time; as published 4, 0 takes all",
+    )
+    parser.set_defaults(repeats=1)
+
+
+def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
+    """Measure one pass without recycling in every dtype."""
+    chosen = preset(options.preset)
+    model = untrained_model(chosen.model, seed=0).requires_grad_(False).to(machine.device)
+    rows = options.rows or chosen.sampling.max_msa_clusters
+    extra_rows = options.extra_rows or chosen.sampling.max_extra_msa
+    templates = chosen.sampling.max_templates
+    batch = random_batch(options.residues, rows, extra_rows, templates, machine.device)
+    work = Work(flops=_flops(chosen, batch), bytes=0)
+    for dtype in options.dtypes:
+        kind = getattr(torch, dtype)
+        notes: list[str] = []
+        shapes: dict[str, tuple[int, ...]] = {}
+        costs = {
+            name if name == PLAIN else f"ours ({name})": _measure(
+                name, model, batch, kind, repeats=options.repeats, shapes=shapes
+            )
+            for name in options.ways
+        }
+        if "jax" in options.peer:
+            costs[PEER], *notes = measure_deepmind(model, chosen, batch, dtype=kind, options=options, expected=shapes)
+        sizes = f"{options.residues} residues, {rows} + {templates} rows, {extra_rows} extra rows"
+        yield Readings(
+            part="model",
+            name=f"one pass of {options.preset}, {sizes}",
+            dtype=kind,
+            passes="forward",
+            costs=costs,
+            work=work,
+            notes=tuple(notes),
+        )
+
+
+def _measure(
+    way: str,
+    model: AlphaFold,
+    batch: Batch,
+    dtype: torch.dtype,
+    *,
+    repeats: int,
+    shapes: dict[str, tuple[int, ...]],
+) -> Cost:
+    """Return one way's cost; the shapes of its outputs are put into `shapes`."""
+    plain = way == PLAIN
+    run = Whole() if plain else OURS[way]()
+    device, templates = batch.aatype.device, batch.template_mask.shape[1]
+    # Threads, libraries and, on a GPU, kernels for this size are ready before the clock starts.
+    first = batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device)
+    _pass(model, run, first, dtype, plain=plain)
+    action = {WHOLE: lambda: shapes.update(_shapes(_pass(model, run, batch, dtype, plain=plain)))}
+    return measure_parts(action, device, repeats)[WHOLE]
+
+
+def _pass(model: AlphaFold, run: Executor, batch: Batch, dtype: torch.dtype, *, plain: bool) -> Outputs:
+    with torch.no_grad(), forced("reference") if plain else nullcontext():
+        outputs: Outputs = model(run, [batch], None, dtype)
+    return outputs
+
+
+def _flops(chosen: Preset, batch: Batch) -> int:
+    """Return the FLOP of a pass, by PyTorch's counts with one block in each stack and with two; nothing is computed."""
+    one = _counted(chosen, batch, extra_blocks=1, blocks=1)
+    extra = _counted(chosen, batch, extra_blocks=2, blocks=1) - one
+    block = _counted(chosen, batch, extra_blocks=1, blocks=2) - one
+    return one + (chosen.model.extra_msa.blocks - 1) * extra + (chosen.model.evoformer.blocks - 1) * block
+
+
+def _counted(chosen: Preset, batch: Batch, *, extra_blocks: int, blocks: int) -> int:
+    model = chosen.model
+    config = replace(
+        model,
+        extra_msa=replace(model.extra_msa, blocks=extra_blocks),
+        evoformer=replace(model.evoformer, blocks=blocks),
+    )
+    with torch.device("meta"):
+        network = AlphaFold(config).eval()
+        shapes = batch.msa_mask.shape, batch.extra_msa_mask.shape, batch.template_mask.shape
+        meta = random_batch(shapes[0][2], shapes[0][1], shapes[1][1], shapes[2][1], torch.device("meta"))
+    with FlopCounterMode(display=False) as counter:
+        _pass(network, Whole(), meta, torch.float32, plain=True)
+    return int(counter.get_total_flops())
+
+
+def _shapes(outputs: Outputs) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the outputs that DeepMind's program gives too, without their leading 1."""
+    found = {
+        "positions": outputs.structure.positions,
+        "pair": outputs.representations.pair,
+        "msa": outputs.representations.msa,
+        "single": outputs.representations.single,
+        "distogram": outputs.logits.distogram,
+        "lddt": outputs.logits.lddt,
+    }
+    return {name: tuple(tensor.shape[1:]) for name, tensor in found.items()}
+
+
+def measure_deepmind(
+    model: AlphaFold,
+    chosen: Preset,
+    batch: Batch,
+    *,
+    dtype: torch.dtype,
+    options: argparse.Namespace,
+    expected: dict[str, tuple[int, ...]],
+) -> tuple[Cost, str]:
+    """Measure DeepMind's program with our parameters and features, in a process of its own; and a word on it."""
+    if chosen.name not in PUBLISHED:
+        return Cost(failure=f"there is no {chosen.name} in it; choose {', '.join(PUBLISHED)}"), ""
+    settle()
+    if batch.aatype.device.type == "cuda":
+        torch.cuda.empty_cache()
+    settings = {
+        "model": chosen.name,
+        "bfloat16": dtype == torch.bfloat16,
+        "threads": torch.get_num_threads() if batch.aatype.device.type == "cpu" else None,
+        "subbatch_size": options.jax_subbatch or None,
+        "repeats": options.repeats,
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        arrays: dict[str, Any] = {
+            "parameters": from_state_dict(model.state_dict(), chosen.model),
+            "features": deepmind_features(batch),
+        }
+        for file, values in arrays.items():
+            np.savez(folder / f"{file}.npz", **values)
+        (folder / "settings.json").write_text(json.dumps(settings))
+        command = [options.jax_python, "-P", Path(deepmind.__file__).resolve(), folder]
+        missing = "pip install -c constraints.txt -e '.[parity]' installs it, --jax-python names where it is"
+        try:
+            run_program(command, timeout=None, directory=folder)
+        except SearchError as error:
+            return Cost(failure=_reason(str(error))), missing
+        found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    shapes = {name: tuple(shape) for name, shape in found["shapes"].items()}
+    if expected and shapes != expected:
+        return Cost(failure=f"its outputs have other shapes: {shapes}, ours {expected}"), ""
+    rows = settings["subbatch_size"] or "all"
+    note = f"jax {found['version']} on {found['device']}, {rows} rows at a time"
+    note += f", compiled in {found['compile_seconds']:.1f} s"
+    return Cost(seconds=statistics.median(found["seconds"]), memory=found["memory"]), note
+
+
+def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
+    """Return the batch as DeepMind's program reads it: its leading dimension is the number of samples there."""
+    aatype = batch.aatype.cpu().numpy()
+    arrays = {field.name: getattr(batch, field.name).cpu().numpy() for field in fields(batch)}
+    rows, extra_rows = arrays["msa_mask"], arrays["extra_msa_mask"]
+    arrays |= {
+        "seq_length": np.array([aatype.shape[1]]),
+        "is_distillation": np.zeros(1, np.float32),
+        "atom14_atom_exists": ATOM14_MASK[aatype].astype(np.float32),
+        "atom37_atom_exists": ATOM37_MASK[aatype].astype(np.float32),
+        "residx_atom14_to_atom37": ATOM14_TO_ATOM37[aatype],
+        "residx_atom37_to_atom14": ATOM37_TO_ATOM14[aatype],
+        "true_msa": np.zeros(rows.shape, np.int32),
+        "bert_mask": np.zeros(rows.shape, np.float32),
+        "msa_row_mask": rows[..., 0],
+        "extra_msa_row_mask": extra_rows[..., 0],
+        "template_sum_probs": np.ones((*arrays["template_mask"].shape, 1), np.float32),
+    }
+    whole = {name: np.int32 if array.dtype.kind == "i" else np.float32 for name, array in arrays.items()}
+    return {name: array.astype(whole[name]) for name, array in arrays.items()}
+
+
+def _reason(message: str) -> str:
+    """Return what it failed with, out of all that it printed: a missing package, no memory."""
+    named = [line for line in re.split(r" \| |it printed: ", message) if "Error: " in line]
+    return named[-1].partition("; command: ")[0] if named else message

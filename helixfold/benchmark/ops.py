@@ -1,0 +1,204 @@
+"""`helixfold benchmark ops`: every operator at its shapes in a block, by every backend and installed peer."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
+from helixfold.benchmark.table import Readings
+from helixfold.benchmark.timing import PLAIN, measure
+from helixfold.ops.card import card_of
+from helixfold.ops.dispatch import forced
+from helixfold.predict.sizes import positive
+from helixfold.presets import PRESETS
+
+# Of a peer's output from the plain one's, beyond which it computed something else.
+_ALLOWED_DEVIATION = 0.05
+# Operators of other packages that do what ours do, measured where these are installed.
+PACKAGES = {"trifast": "triangle attention", "cuequivariance_torch": "triangle attention and multiplication"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """A call of a peer's operator, and what gradients are asked for: its own copies of the case's arguments."""
+
+    run: Callable[[], Tensor]
+    arguments: tuple[Tensor, ...]
+
+    def __call__(self) -> list[Tensor]:
+        return [self.run()]
+
+    def leaves(self) -> list[Tensor]:
+        return list(self.arguments)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", choices=list(PRESETS), default="model_1", help="whose channels and heads")
+    parser.add_argument("--residues", type=positive, nargs="+", default=[256])
+    parser.add_argument("--rows", type=positive, default=128, help="of the MSA")
+    parser.add_argument("--extra-rows", type=positive, default=1024, help="of the extra MSA")
+    parser.add_argument("--only", default="", metavar="WORDS", help="operators whose name has these words")
+    parser.set_defaults(repeats=7)
+
+
+def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
+    """Measure all cases in every dtype, forward, then forward and backward."""
+    for sentence in absent(machine.device):
+        print(f"no peer: {sentence}")
+    for dtype in options.dtypes:
+        for residues in options.residues:
+            shape = Shape(
+                preset=options.preset,
+                residues=residues,
+                rows=options.rows,
+                extra_rows=options.extra_rows,
+                dtype=getattr(torch, dtype),
+            )
+            for case, counted in zip(op_cases(shape, machine.device), op_cases(shape, "meta"), strict=True):
+                if options.only in case.name:
+                    yield from _of_case(case, counted, shape, device=machine.device, repeats=options.repeats)
+
+
+def _of_case(case: OpCase, counted: OpCase, shape: Shape, *, device: torch.device, repeats: int) -> Iterator[Readings]:
+    for passes, gradients in (("forward", False), ("forward and backward", True)):
+        if gradients and case.in_place:
+            continue
+        with torch.set_grad_enabled(gradients):
+            ways, notes = _ways(case, device, gradients=gradients)
+            yield Readings(
+                part="ops",
+                name=f"{case.name}, {shape.residues} residues",
+                dtype=shape.dtype,
+                passes=passes,
+                costs=measure(ways, device, repeats),
+                work=counted.work(gradients=gradients),
+                notes=tuple(notes),
+            )
+
+
+def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[str, Callable[[], object]], list[str]]:
+    """Return the ways to compute a case, and what is odd about a peer.
+
+    They are the plain reference, what is chosen, every other backend that can, and peers.
+    """
+    refused = [op.refusals(card_of(device), *arguments) for op, arguments in case.calls]
+    chosen = [next(name for name, reason in reasons.items() if reason is None) for reasons in refused]
+    ways: dict[str, Callable[[], object]] = {
+        PLAIN: _way(case, "reference", gradients=gradients),
+        f"ours ({', '.join(dict.fromkeys(chosen))})": _way(case, None, gradients=gradients),
+    }
+    for name in case.backends:
+        able = any(reasons.get(name, "it has none") is None for reasons in refused)
+        if able and name != "reference" and any(name not in (first, "") for first in chosen):
+            ways[name] = _way(case, name, gradients=gradients)
+    notes = []
+    for package, peer in peers_of(case, device).items():
+        ways[package] = _way(peer, None, gradients=gradients)
+        if not gradients and (deviation := _deviation(case, peer)) > _ALLOWED_DEVIATION:
+            notes.append(f"{package} computes something else: it is off by {deviation:.0%} of the largest value")
+    return ways, notes
+
+
+def _way(computation: OpCase | Peer, backend: str | None, *, gradients: bool) -> Callable[[], object]:
+    incoming: list[Tensor] = []
+
+    def run() -> object:
+        with forced(backend) if backend is not None else nullcontext():
+            outputs = computation()
+            if not gradients:
+                return outputs
+            incoming.extend(torch.ones_like(each) for each in outputs[len(incoming) :])
+            return torch.autograd.grad(outputs, computation.leaves(), incoming)
+
+    return run
+
+
+def _deviation(case: OpCase, peer: Peer) -> float:
+    """Return how far a peer's outputs are from the plain ones; 0 where it cannot run, which its reading says."""
+    try:
+        found = peer()[0].float()
+    except Exception:  # as in `measure`
+        return 0.0
+    with forced("reference"):
+        plain = case()[-1].float()
+    return float((found - plain).abs().max() / plain.abs().max())
+
+
+def absent(device: torch.device) -> list[str]:
+    """Return why a peer is not measured, a sentence for each."""
+    if device.type != "cuda":
+        return [f"{package} ({what}) is for GPUs" for package, what in PACKAGES.items()]
+    return [f"{package} ({what}) is not installed" for package, what in PACKAGES.items() if find_spec(package) is None]
+
+
+def peers_of(case: OpCase, device: torch.device) -> dict[str, Peer]:
+    """Return the peers that can do this case, by the names of their packages."""
+    there = [package for package in PACKAGES if device.type == "cuda" and find_spec(package) is not None]
+    makers = {
+        ("trifast", TRIANGLE_CORE): _trifast_attention,
+        ("cuequivariance_torch", TRIANGLE_CORE): _cuequivariance_attention,
+        ("cuequivariance_torch", OUTGOING): _cuequivariance_multiplication,
+        ("cuequivariance_torch", INCOMING): _cuequivariance_multiplication,
+    }
+    return {package: makers[package, case.name](case) for package in there if (package, case.name) in makers}
+
+
+def _trifast_attention(case: OpCase) -> Peer:
+    from trifast import triangle_attention  # noqa: PLC0415 (where it is installed)
+
+    query, key, value, mask, bias = case.calls[0][1]
+    # Its heads come before rows, and its mask says what to leave out.
+    turned = [each.detach().transpose(1, 2).contiguous().requires_grad_() for each in (query, key, value)]
+    hidden = mask == 0
+
+    return Peer(run=lambda: triangle_attention(*turned, bias, hidden).transpose(1, 2), arguments=(*turned, bias))
+
+
+def _cuequivariance_attention(case: OpCase) -> Peer:
+    from cuequivariance_torch import triangle_attention  # noqa: PLC0415 (where it is installed)
+
+    query, key, value, mask, bias = case.calls[0][1]
+    real = (mask > 0)[:, :, None, None]
+    return Peer(
+        run=lambda: triangle_attention(query, key, value, bias[:, None], real), arguments=(query, key, value, bias)
+    )
+
+
+def _cuequivariance_multiplication(case: OpCase) -> Peer:
+    from cuequivariance_torch import triangle_multiplicative_update  # noqa: PLC0415 (where it is installed)
+
+    (_, operand), (_, last) = case.calls
+    pair, mask, (_, right, right_gate) = operand
+    norm, left, left_gate, norm_out, out, gate = last[-1]
+    turn = case.name == INCOMING
+    pair, mask = ((each.transpose(1, 2) if turn else each).detach().contiguous() for each in (pair, mask))
+    dtype = pair.dtype
+
+    def joined(first: Any, second: Any) -> list[Tensor]:
+        return [torch.cat(both).detach().to(dtype).requires_grad_() for both in zip(first, second, strict=True)]
+
+    def alone(affine: Any) -> list[Tensor]:
+        return [each.detach().to(dtype).requires_grad_() for each in affine]
+
+    pair.requires_grad_()
+    names = ("norm_in", "p_in", "g_in", "norm_out", "p_out", "g_out")
+    given = (alone(norm), joined(left, right), joined(left_gate, right_gate), alone(norm_out), alone(out), alone(gate))
+    parameters = {
+        f"{name}_{kind}": tensor
+        for name, both in zip(names, given, strict=True)
+        for kind, tensor in zip(("weight", "bias"), both, strict=True)
+    }
+    direction = "incoming" if turn else "outgoing"
+
+    def run() -> Tensor:
+        found = triangle_multiplicative_update(pair, direction=direction, mask=mask, **parameters)
+        return found.transpose(1, 2) if turn else found
+
+    return Peer(run=run, arguments=(pair, *parameters.values()))

@@ -1,0 +1,227 @@
+"""`helixfold benchmark recompute`: the memory of training by what it keeps for gradients, measured and predicted."""
+
+import argparse
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from data_pipeline.transforms import training as examples
+from helixfold.benchmark.timing import peak_beyond, settle
+from helixfold.config import ModelConfig
+from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.counter import Counter
+from helixfold.execution.device import pick_device
+from helixfold.execution.random_inputs import random_batch, random_labels
+from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
+from helixfold.execution.whole import Whole
+from helixfold.inference import DTYPES
+from helixfold.losses.config import initial_training
+from helixfold.losses.total import total_loss
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.evoformer import EvoformerStack
+from helixfold.ops.card import Card, card_of, described
+from helixfold.ops.dispatch import forced
+from helixfold.parallel.launch import on_ranks
+from helixfold.parallel.mesh import Mesh
+from helixfold.planning.prediction import META
+from helixfold.planning.recompute_choice import KEEPS
+from helixfold.planning.size import PassSize
+from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds, beside_tensors
+from helixfold.predict.sizes import positive
+from helixfold.presets import PRESETS, preset
+
+EVOFORMER, EXTRA_MSA, WHOLE = PARTS = ("evoformer", "extra_msa", "whole")
+STAGES = {"initial_training": examples.initial_training, "finetuning": examples.finetuning}
+# The rows of what is printed: whether operators are plain, and what is kept.
+_WAYS: tuple[tuple[bool, Keep], ...] = ((True, "none"), *((False, keep) for keep in KEEPS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A measurement: `blocks` of a stack, or a whole network with its losses, run forward and backward."""
+
+    part: str
+    preset: str
+    blocks: int
+    residues: int
+    rows: int
+    extra_rows: int
+    templates: int
+    dtype: str
+    keep: Keep
+    plain: bool
+    device: str
+
+    @property
+    def config(self) -> ModelConfig:
+        return preset(self.preset).model
+
+    @property
+    def card(self) -> Card:
+        """Return the card of the device that computes it."""
+        return card_of(pick_device(self.device))
+
+    def predicted(self) -> int:
+        """Return the bytes that are counted as the same is run on meta tensors."""
+        with described(self.card), META, forced("reference") if self.plain else nullcontext(), Counter() as counter:
+            run = prepared(self, META)
+            counter.begin("run")
+            start = counter.live
+            run(self)
+        return counter.peak - start + beside_tensors(self.card)
+
+
+def measure(point: Point) -> int:
+    """Return the bytes at the peak beyond parameters and their gradients, in a process of its own."""
+    found: int = on_ranks(1, _measure, point, device=point.device, threads=torch.get_num_threads())
+    return found
+
+
+def _measure(mesh: Mesh, point: Point) -> int:
+    torch.manual_seed(0)
+    with freed_memory_kept(KEPT_BLOCKS), forced("reference") if point.plain else nullcontext():
+        run = prepared(point, mesh.device)
+        settle()
+        return peak_beyond(lambda: run(point), mesh.device)
+
+
+def prepared(point: Point, device: torch.device) -> Callable[[Point], None]:
+    """Return a function that runs a point.
+
+    Gradients, and what libraries allocate once, are there before anything is counted.
+    """
+    run = _network(point, device) if point.part == WHOLE else _stack(point, device)
+    run(replace(point, residues=8, rows=4, extra_rows=4))
+    return run
+
+
+def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
+    """Return a function that runs blocks between random streams; the extra-MSA stack hands on the pair alone."""
+    config, is_extra = point.config, point.part == EXTRA_MSA
+    # A network of this stack alone, for `recompute` to find its blocks in.
+    with torch.device("meta"):
+        network = AlphaFold(config)
+    stack_config = replace(config.extra_msa if is_extra else config.evoformer, blocks=point.blocks)
+    with device:
+        stack = EvoformerStack(stack_config, config.c_z, global_columns=is_extra).train()
+    setattr(network, "extra_msa_stack" if is_extra else "evoformer", stack)
+    recompute(network, RecomputeConfig.everywhere(point.keep))
+
+    def run(point: Point) -> None:
+        rows, residues = point.extra_rows if is_extra else point.rows, point.residues
+
+        def stream(count: int, channels: int) -> Tensor:
+            shape = 1, count, residues, channels
+            return torch.randn(shape, dtype=DTYPES[point.dtype], device=device, requires_grad=True)
+
+        masks = [torch.ones(1, count, residues, device=device) for count in (rows, residues)]
+        found = stack(Whole(), stream(rows, stack_config.c_m), stream(residues, config.c_z), *masks)
+        left = found[is_extra:]
+        del found
+        torch.autograd.backward(left, [torch.ones_like(each) for each in left])
+
+    return run
+
+
+def _network(point: Point, device: torch.device) -> Callable[[Point], None]:
+    """Return a function that runs one sample as a step of training does after recycling."""
+    network = AlphaFold(point.config).to(device).train()
+    recompute(network, RecomputeConfig.everywhere(point.keep))
+
+    def run(point: Point) -> None:
+        batch = random_batch(point.residues, point.rows, point.extra_rows, point.templates, device)
+        labels = random_labels(batch)
+        outputs = network(Whole(), [batch], None, DTYPES[point.dtype])
+        losses = total_loss(outputs, batch, labels, initial_training())
+        del outputs
+        losses.total.sum().backward()
+
+    return run
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="measured: one block, a network")
+    parser.add_argument("--preset", choices=list(PRESETS), default="model_1", help="of the blocks")
+    parser.add_argument("--network", choices=list(PRESETS), default="tiny", help="that is measured whole")
+    parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
+    parser.add_argument("--crop", type=positive, metavar="N", help="residues (the stage's)")
+    parser.add_argument("--rows", type=positive, metavar="N", help="of the MSA, templates among them (the stage's)")
+    parser.add_argument("--extra-rows", type=positive, metavar="N", help="of the extra MSA (the stage's)")
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
+    parser.add_argument("--device", default="cpu", help="auto, cpu or cuda")
+    parser.add_argument(
+        "--no-plain", action="store_true", help="leave out plain operators, which take most of the memory and time"
+    )
+    parser.set_defaults(run=_print)
+
+
+def _print(options: argparse.Namespace) -> None:
+    print(f"forward and backward with dropout, one sample, {torch.get_num_threads()} threads; MiB beyond parameters")
+    for stage in options.stages:
+        example = STAGES[stage]()
+        sampling = example.sampling
+        point = Point(
+            part=WHOLE,
+            preset=options.network,
+            blocks=1,
+            residues=options.crop or example.crop_size,
+            rows=options.rows or sampling.max_msa_clusters + sampling.max_templates,
+            extra_rows=options.extra_rows or sampling.max_extra_msa,
+            templates=sampling.max_templates,
+            dtype="float32",
+            keep="none",
+            plain=False,
+            device=options.device,
+        )
+        print(f"\n{stage}: {point.residues} residues, {point.rows} rows, {point.extra_rows:,} extra rows")
+        columns = f"{'measured':>9} {'predicted':>9} {'ratio':>6}"
+        print(f"{'':28} {'at the peak':^26}   {'kept by each further block':^26}")
+        print(f"{'':10} {'dtype':9} {'recompute':12} {columns}   {columns}")
+        for part in options.parts:
+            for dtype in options.dtypes:
+                measured = (
+                    replace(point, rows=max(1, point.rows - point.templates))
+                    if part == WHOLE
+                    else replace(point, preset=options.preset)
+                )
+                for plain, keep in _WAYS[options.no_plain :]:
+                    print(_row(replace(measured, part=part, dtype=dtype, plain=plain, keep=keep)), flush=True)
+        _print_whole(replace(point, preset=options.preset), options.dtypes)
+
+
+def _row(point: Point) -> str:
+    """Return the line of one block and what a second one adds, or of a whole network."""
+    peak = measure(point)
+    cells = _cells(peak, point.predicted())
+    if point.part != WHOLE:
+        two = replace(point, blocks=2)
+        cells += "   " + _cells(measure(two) - peak, two.predicted() - point.predicted())
+    name = point.preset if point.part == WHOLE else point.part
+    return f"{name:10} {point.dtype:9} {'plain, ' * point.plain + point.keep:12} {cells}"
+
+
+def _cells(measured: int, predicted: int) -> str:
+    return f"{measured / 2**20:9.0f} {predicted / 2**20:9.0f} {predicted / max(measured, 1):6.2f}"
+
+
+def _print_whole(point: Point, dtypes: list[str]) -> None:
+    """Print the stages of the whole network, all blocks, as forecast; nothing is measured."""
+    for dtype in dtypes:
+        size = PassSize(
+            residues=point.residues,
+            msa_rows=max(1, point.rows - point.templates),
+            extra_rows=point.extra_rows,
+            templates=point.templates,
+            dtype=DTYPES[dtype],
+        )
+        needs = TrainingNeeds(model=point.config, size=size, card=point.card)
+        estimates = {keep: needs.forecast(RecomputeConfig.everywhere(keep)) for keep in KEEPS}
+        stages = next(iter(estimates.values())).stages
+        title = f"all of {point.preset}, {dtype}: GiB predicted"
+        print(f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}")
+        for keep, estimate in estimates.items():
+            cells = "".join(f"{estimate.stages[stage] / 2**30:12.2f}" for stage in stages)
+            print(f"{keep:44}{cells}{estimate.peak / 2**30:8.2f}")

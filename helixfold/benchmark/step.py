@@ -1,0 +1,106 @@
+"""`helixfold benchmark step`: one training step on one example, from features to changed parameters."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import torch
+
+from data_pipeline.transforms import training as examples
+from data_pipeline.transforms.sample import SamplingConfig
+from data_pipeline.transforms.training import ExampleConfig
+from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.table import Readings
+from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts
+from helixfold.execution.random_inputs import random_batch, random_labels
+from helixfold.execution.recompute import RecomputeConfig, recompute
+from helixfold.execution.whole import Whole
+from helixfold.losses.config import initial_training
+from helixfold.losses.total import total_loss
+from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.dispatch import forced
+from helixfold.optim.config import OptimizerConfig
+from helixfold.optim.flat import FlatOptimizer
+from helixfold.predict.sizes import positive
+from helixfold.presets import preset
+
+# The network, its examples and what is recomputed: AlphaFold's two stages, or the tiny network on short crops.
+SIZES = {
+    "tiny": (
+        "tiny",
+        ExampleConfig(crop_size=64, sampling=SamplingConfig(max_msa_clusters=8, max_extra_msa=16, max_templates=4)),
+        RecomputeConfig.everywhere("none"),
+    ),
+    "initial_training": ("model_1", examples.initial_training(), RecomputeConfig()),
+    "finetuning": ("model_1_ptm", examples.finetuning(), RecomputeConfig()),
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=list(SIZES), help="default: initial_training on a GPU, else tiny")
+    parser.add_argument("--residues", type=positive, help="of the crop; default: the stage's")
+    parser.add_argument("--rows", type=positive, help="of the MSA; default: the stage's")
+    parser.add_argument("--keep", choices=("none", "inputs", "block"), help="what is recomputed; default: the stage's")
+    parser.set_defaults(repeats=3)
+
+
+def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
+    """Measure the parts of a step and all of it, plain and ours, in every dtype."""
+    name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
+    network, example, usual = SIZES[name]
+    keep = usual if options.keep is None else RecomputeConfig.everywhere(options.keep)
+    crop, rows = options.residues or example.crop_size, options.rows or example.sampling.max_msa_clusters
+    sizes = crop, rows, example.sampling.max_extra_msa, example.sampling.max_templates
+    for dtype in options.dtypes:
+        kind = getattr(torch, dtype)
+        found = {
+            way: _measure(
+                network, keep, sizes, kind, device=machine.device, repeats=options.repeats, plain=way == PLAIN
+            )
+            for way in (PLAIN, "ours")
+        }
+        for part in next(iter(found.values())):
+            rates = [f"{way} {1 / costs[part].seconds:.2f} examples/s" for way, costs in found.items()]
+            yield Readings(
+                part="step",
+                name=f"training step, {name}, {crop} residues, {rows} rows, one example, no recycling",
+                dtype=kind,
+                passes=part,
+                costs={way: costs[part] for way, costs in found.items()},
+                notes=(", ".join(rates),) if part == WHOLE else (),
+            )
+
+
+def _measure(
+    network: str,
+    keep: RecomputeConfig,
+    sizes: tuple[int, int, int, int],
+    dtype: torch.dtype,
+    *,
+    device: torch.device,
+    repeats: int,
+    plain: bool,
+) -> dict[str, Cost]:
+    torch.manual_seed(0)
+    model = AlphaFold(preset(network).model).to(device).train()
+    recompute(model, keep)
+    optimizer = FlatOptimizer(model, OptimizerConfig(), working_dtype=dtype, keep_float32=("structure_module", "heads"))
+    batch = random_batch(*sizes, device)
+    labels, losses = random_labels(batch), initial_training()
+    total: list[torch.Tensor] = []
+
+    def forward() -> None:
+        total[:] = [total_loss(model(Whole(), [batch], None, dtype), batch, labels, losses).total.sum()]
+
+    def backward() -> None:
+        total[0].backward()
+
+    def update() -> None:
+        optimizer.collect()
+        optimizer.step(1e-3, parts=1)
+
+    parts: dict[str, Callable[[], None]] = {"forward": forward, "backward": backward, "optimizer": update}
+    with forced("reference") if plain else nullcontext():
+        for part in parts.values():
+            part()
+        return measure_parts(parts, device, repeats)

@@ -1,0 +1,99 @@
+"""Readings of a benchmark as lines for the screen and as JSON."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.op_cases import Work
+from helixfold.benchmark.timing import PLAIN, Cost
+
+HEADER = (
+    f"{'':22} {'by':28} {'ms':>10} {'GFLOP/s':>9} {'of best':>8} {'GB/s':>8} {'of best':>8} {'MiB':>9} "
+    f"{'faster':>7} {'memory':>7}"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """One thing done in several ways, the one called "plain" among them; `work` is the same for all."""
+
+    part: str
+    name: str
+    dtype: torch.dtype
+    passes: str  # "forward" or "forward and backward"
+    costs: dict[str, Cost]
+    work: Work | None = None
+    notes: tuple[str, ...] = ()
+
+    def lines(self, machine: Machine) -> list[str]:
+        """Return a line for each way; rates beside the machine's best, time and memory beside the plain way's."""
+        lines = []
+        for by, cost in self.costs.items():
+            start = f"{self.passes:22} {by:28}"
+            if cost.failure is not None:
+                lines.append(f"{start} failed: {cost.failure}")
+                continue
+            row = self._row(by, machine)
+            numbers = [
+                f"{1e3 * cost.seconds:10.3f}",
+                _number(row["gflops"], "9,.0f"),
+                _number(row["share_of_product"], "8.0%"),
+                _number(row["gigabytes_per_second"], "8,.1f"),
+                _number(row["share_of_copy"], "8.0%"),
+                f"{cost.memory / 2**20:9,.1f}",
+                _number(row["times_faster"], "6.2f") + ("x" if row["times_faster"] else " "),
+                _number(row["memory_ratio"], "7.2f"),
+            ]
+            lines.append(" ".join([start, *numbers]))
+        return lines + [f"  {note}" for note in self.notes]
+
+    def rows(self, machine: Machine) -> list[dict[str, Any]]:
+        """Return the rows for JSON, one for each way."""
+        return [self._row(by, machine) for by in self.costs]
+
+    def _row(self, by: str, machine: Machine) -> dict[str, Any]:
+        cost, plain = self.costs[by], self.costs.get(PLAIN)
+        row: dict[str, Any] = {
+            "part": self.part,
+            "name": self.name,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "passes": self.passes,
+            "by": by,
+            "failure": cost.failure,
+            "seconds": None if math.isnan(cost.seconds) else cost.seconds,
+            "memory_bytes": cost.memory,
+            "notes": list(self.notes),
+        }
+        flops, moved = (self.work.flops, self.work.bytes) if self.work is not None else (0, 0)
+        rate, speed = flops / cost.seconds, moved / cost.seconds
+        compared = plain is not None and plain.failure is None and cost.failure is None
+        return row | {
+            "flops": flops or None,
+            "least_bytes": moved or None,
+            "gflops": _finite(rate / 1e9),
+            "share_of_product": _finite(rate / machine.product.get(self.dtype, math.inf)),
+            "gigabytes_per_second": _finite(speed / 1e9),
+            "share_of_copy": _finite(speed / machine.copy),
+            "times_faster": plain.seconds / cost.seconds if plain is not None and compared else None,
+            "memory_ratio": cost.memory / plain.memory if plain is not None and compared and plain.memory else None,
+        }
+
+
+def write_json(path: Path, machine: Machine, readings: Sequence[Readings]) -> None:
+    rows = [row for each in readings for row in each.rows(machine)]
+    path.write_text(json.dumps({"machine": machine.to_dict(), "readings": rows}, indent=1) + "\n")
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) or value == 0 else value
+
+
+def _number(value: float | None, form: str) -> str:
+    width = int(form.partition(".")[0].rstrip(","))
+    return f"{'-':>{width}}" if value is None else format(value, form)

@@ -1,0 +1,150 @@
+"""The smallest training run there is: one chain, learnt by heart in this process, and folded every few steps."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from tqdm import tqdm
+
+from data_pipeline.datasets.chains import chain_labels
+from data_pipeline.datasets.examples import StepExamples
+from data_pipeline.datasets.sampling import Use, num_passes, stream
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.pipeline import Target, prepare
+from data_pipeline.protein import Protein
+from data_pipeline.transforms.training import training_example
+from helixfold import presets
+from helixfold.analysis import metrics
+from helixfold.execution.stages import Stages
+from helixfold.execution.whole import Whole
+from helixfold.inference import FoldingOptions, fold
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.update import Executor
+from helixfold.optim.flat import FlatOptimizer
+from helixfold.prediction import Prediction
+from helixfold.training.config import TrainingConfig
+from helixfold.training.loader import pack
+from helixfold.training.presets import tiny
+from helixfold.training.step import forward_losses
+from helixfold.write.distances import structure_distances
+
+NOTE = "learnt by heart: this network has seen one chain, and knows nothing of others"
+# Angstrom: the heads of confidence learn from structures of known resolution alone, and here the truth is exact.
+_RESOLUTION = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What the network folds after so many steps; the structure lies on the true one."""
+
+    step: int
+    loss: float  # of the last step, weighted as in training; NaN before the first
+    lddt: float  # of C-alpha atoms, 0 to 1
+    prediction: Prediction
+
+
+def settings() -> TrainingConfig:
+    """The `tiny` training run without smooth lDDT and what keeps a network from learning one chain by heart."""
+    dropouts = [f"model.{stack}.{kind}_dropout=0" for stack in ("evoformer", "extra_msa") for kind in ("msa", "pair")]
+    return tiny().with_settings(
+        [
+            *dropouts,
+            "model.structure.dropout=0",
+            "model.evoformer.blocks=1",
+            "example.sampling.masked_msa_fraction=0",
+            "example.unclamped_fraction=1",
+            "example.max_passes=1",
+            "loss.masked_msa=0",
+            "loss.violation=0",
+            "loss.smooth_lddt=0",
+            "optimizer.learning_rate=2e-3",
+            "optimizer.warmup_steps=20",
+            "optimizer.beta2=0.99",
+            "batch_size=1",
+        ]
+    )
+
+
+class ByHeart:
+    """A small network with random parameters, and the only chain that it will see."""
+
+    def __init__(self, structure: Path | str, config: TrainingConfig | None = None) -> None:
+        """Of a file with several chains, the first. Without `config`, `settings()`."""
+        self.config = settings() if config is None else config
+        read = read_structure(structure)
+        chain = read.chains[0]
+        self._labels = replace(chain_labels(read, chain), resolution=_RESOLUTION)
+        self.features = prepare(Target(name=read.name, sequence=chain.sequence)).features
+        self.truth = Protein(
+            aatype=chain.aatype,
+            atom_positions=chain.atom_positions,
+            atom_mask=chain.atom_mask,
+            residue_index=np.arange(1, len(chain.sequence) + 1),
+            chain_index=np.zeros(len(chain.sequence), np.int64),
+            b_factors=chain.b_factors,
+        )
+        torch.manual_seed(self.config.seed)
+        self.network = AlphaFold(self.config.model)
+        self._preset = replace(
+            presets.tiny(), name="by_heart", model=self.config.model, sampling=self.config.example.sampling
+        )
+        self._optimizer = FlatOptimizer(self.network, self.config.optimizer)
+        self._step = 0
+
+    def learn(self, steps: int, every: int) -> Iterator[Frame]:
+        """Make so many steps more; fold before them, and again after each `every` of them."""
+        yield self._frame(float("nan"))
+        for _ in tqdm(range(steps), desc="steps", unit="step", disable=None):
+            loss = self._make_step()
+            if self._step % every == 0:
+                yield self._frame(loss)
+
+    def fold(self, num_recycles: int = 0, run: Executor | None = None) -> Prediction:
+        """The chain as the network folds it now, laid on the true structure."""
+        self.network.eval()
+        made = fold(
+            self.network,
+            run or Whole(),
+            self.features,
+            self._preset,
+            FoldingOptions(num_recycles=num_recycles),
+            stages=Stages(),
+            notes=(NOTE,),
+        )
+        turn = metrics.superposition(*self._observed(made.protein))
+        return replace(made, protein=replace(made.protein, atom_positions=turn.apply(made.protein.atom_positions)))
+
+    @property
+    def truth_distances(self) -> Float[np.ndarray, "r r"]:
+        """Of the true structure, in Angstrom between pseudo-beta atoms: what a distogram is about."""
+        return structure_distances(self.truth)
+
+    def _make_step(self) -> float:
+        config, step = self.config, self._step
+        passes = num_passes(config.seed, step, config.example.max_passes)
+        example = training_example(
+            self.features, self._labels, config.example, stream(config.seed, Use.TRANSFORM, step, 0), passes
+        )
+        packed = pack(StepExamples(step=step, part=0, examples=(example,), refused=()), None)
+        self.network.train()
+        losses = forward_losses(self.network, packed.on(torch.device("cpu")), config, Whole())
+        losses.total.mean().backward()
+        self._optimizer.collect()
+        self._optimizer.step(config.optimizer.rate(step), parts=1)
+        self._step += 1
+        return float(losses.terms()["weighted"])
+
+    def _frame(self, loss: float) -> Frame:
+        prediction = self.fold()
+        predicted, true = self._observed(prediction.protein)
+        lddt = metrics.lddt(predicted, true, np.arange(len(true)))
+        return Frame(step=self._step, loss=loss, lddt=lddt, prediction=prediction)
+
+    def _observed(self, protein: Protein) -> tuple[np.ndarray, np.ndarray]:
+        """C-alpha atoms that the true structure has: as predicted, and as they are."""
+        true = self.truth.positions_of("CA")
+        there = np.isfinite(true).all(1)
+        return protein.positions_of("CA")[there], true[there]

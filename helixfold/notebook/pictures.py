@@ -1,0 +1,87 @@
+"""Plots for notebooks: maps of residue pairs side by side, and lines along a chain or a training run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from helixfold.report.plots import to_png
+
+_DOTS_PER_INCH = 110
+_MOST_COLUMNS = 5
+# Okabe and Ito's colours, told apart with any kind of colour vision.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A PNG image that a notebook shows when it is the last value of a cell."""
+
+    png: bytes
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+
+def maps(
+    panels: Mapping[str, Float[np.ndarray, "r r"] | Tensor],
+    label: str,
+    *,
+    least: float | None = 0.0,
+    most: float | None = None,
+    columns: int = _MOST_COLUMNS,
+) -> Picture:
+    """Draw one map of residue pairs per panel on one scale of colours, which `label` names with its unit.
+
+    With `least` None, the scale has white at 0 and the same length to both sides: for differences.
+    """
+    values = [np.asarray(panel, dtype=np.float64) for panel in panels.values()]
+    top = max(float(np.nanmax(np.abs(each))) for each in values) if most is None else most
+    bottom, colours = (-top, "RdBu_r") if least is None else (least, "viridis")
+    columns = min(columns, len(values))
+    rows = -(-len(values) // columns)
+    figure = Figure(
+        figsize=(2.3 * columns + 1.0, 2.35 * rows + 0.2), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained"
+    )
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for place, (each, title) in enumerate(zip(values, panels, strict=True)):
+        r = len(each)
+        image = axes[place].imshow(
+            each, cmap=colours, vmin=bottom, vmax=top, extent=(0.5, r + 0.5, r + 0.5, 0.5), interpolation="nearest"
+        )
+        axes[place].set_title(title, fontsize=9)
+        axes[place].tick_params(labelsize=7)
+        for axis in (axes[place].xaxis, axes[place].yaxis):
+            axis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    for unused in axes[len(values) :]:
+        unused.set_visible(False)
+    bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
+    bar.set_label(label, fontsize=9)
+    bar.ax.tick_params(labelsize=7)
+    return Picture(png=to_png(figure))
+
+
+def lines(
+    values: Mapping[str, Sequence[float] | Float[np.ndarray, " n"]],
+    label: str,
+    *,
+    along: Sequence[float] | None = None,
+    along_label: str = "Residue",
+    most: float | None = None,
+) -> Picture:
+    """Draw one line per name, over residues from 1 or over `along`."""
+    figure = Figure(figsize=(6.5, 2.8), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained")
+    axes = figure.add_subplot()
+    for number, (name, line) in enumerate(values.items()):
+        places = np.arange(1, len(line) + 1) if along is None else along
+        axes.plot(places, line, color=_COLORS[number % len(_COLORS)], label=name, marker="o", markersize=3)
+    axes.set(ylim=(0, most), xlabel=along_label, ylabel=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(values) > 1:
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Picture(png=to_png(figure))

@@ -1,0 +1,103 @@
+"""Structures in a notebook, turned with the mouse: one, several laid on each other, or a film (extra `notebooks`)."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import py3Dmol
+
+from data_pipeline.protein import Protein
+from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.report import page
+from helixfold.write.pdb import to_pdb
+
+# Okabe and Ito's colours, told apart with any kind of colour vision.
+_COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
+# Angstrom: of C-alpha atoms drawn alone, and between neighbours in a chain, with room for what is nearly one.
+_BALL, _STEPS = 0.7, (2.0, 5.0)
+_SIDE_CHAINS = {"stick": {"radius": 0.12, "colorscheme": "default"}}
+
+
+def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
+    """Show one structure in AlphaFold DB's colours; its B-factors are pLDDT."""
+    view = _empty_view()
+    view.addModel(to_pdb(protein), "pdb")
+    view.setStyle({}, {})
+    for residue, plddt in zip(protein.residue_index, protein.b_factors.max(1), strict=True):
+        band = next(band for band in CONFIDENCE_BANDS if plddt >= band.least)
+        _draw(view, {"resi": int(residue)}, band.color, protein)
+    if side_chains:
+        view.addStyle(_SIDE_CHAINS)
+    view.zoomTo()
+    return view
+
+
+def show_together(proteins: Mapping[str, Protein]) -> Any:
+    """Show several structures as they lie, each in one colour that its name is printed in."""
+    view = _empty_view()
+    for number, (name, protein) in enumerate(proteins.items()):
+        color = _COLORS[number % len(_COLORS)]
+        view.addModel(to_pdb(protein), "pdb")
+        view.setStyle({"model": number}, {})
+        _draw(view, {"model": number}, color, protein)
+        view.addLabel(
+            name,
+            {
+                "useScreen": True,
+                "position": {"x": 8, "y": 8 + 26 * number, "z": 0},
+                "fontSize": 13,
+                "fontColor": color,
+                "backgroundOpacity": 0,
+            },
+        )
+    view.zoomTo()
+    return view
+
+
+def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
+    """Show one chain again and again, as it changes, from blue at its first residue to red; the truth grey."""
+    view = _empty_view()
+    view.addModelsAsFrames(
+        "".join(_as_model(number, protein) for number, protein in enumerate(proteins, start=1)), "pdb"
+    )
+    view.setStyle({"model": 0}, {"cartoon": {"color": "spectrum"}})
+    # Early frames are no chains that a ribbon could be drawn through.
+    view.addStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": _BALL, "color": "spectrum"}})
+    if truth is not None:
+        view.addModel(to_pdb(truth), "pdb")
+        view.setStyle({"model": 1}, {"cartoon": {"color": _COLORS[0], "opacity": 0.5}})
+    view.animate({"loop": "forward", "interval": 600})
+    view.zoomTo()
+    return view
+
+
+def _draw(view: Any, selection: dict[str, object], color: str, protein: Protein) -> None:
+    """Draw a ribbon, or balls where residues are not where a chain has them and no ribbon would be seen."""
+    if _is_chain(protein):
+        view.addStyle(selection, {"cartoon": {"color": color, "thickness": 0.5}})
+    else:
+        view.addStyle({**selection, "atom": "CA"}, {"sphere": {"radius": _BALL, "color": color}})
+
+
+def _is_chain(protein: Protein) -> bool:
+    steps = np.linalg.norm(np.diff(protein.positions_of("CA"), axis=0), axis=1)
+    return len(steps) == 0 or float(np.mean((steps > _STEPS[0]) & (steps < _STEPS[1]))) > 0.5
+
+
+def _as_model(number: int, protein: Protein) -> str:
+    lines = [line for line in to_pdb(protein).splitlines(keepends=True) if line.startswith(("ATOM", "TER"))]
+    return f"MODEL {number:8d}\n{''.join(lines)}ENDMDL\n"
+
+
+def _empty_view() -> Any:
+    return py3Dmol.view(js=_viewer(), width=520, height=400)
+
+
+@cache
+def _viewer() -> str:
+    """Return 3Dmol.js as an address that needs no network: it comes with the reports."""
+    (script,) = (Path(page.__file__).parent / "pages").glob("3Dmol-*-min.js")
+    return "data:text/javascript;base64," + base64.b64encode(script.read_bytes()).decode("ascii")

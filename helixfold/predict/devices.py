@@ -1,0 +1,82 @@
+"""The part of `helixfold predict` on devices: which, and in how many processes."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from data_pipeline.errors import InputError
+from helixfold.predict.sizes import positive
+
+_VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes:
+    """How many to start on this machine, and the environment variables that give them their devices and cores."""
+
+    count: int
+    environment: Mapping[str, str]
+
+
+def add_options(group: "argparse._ArgumentGroup") -> None:
+    """The options that say where targets are folded."""
+    group.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps (%(default)s)")
+    group.add_argument(
+        "--devices",
+        metavar="LIST",
+        help="several GPUs of this machine, by number (0,1,3) or all; with --device cpu, how many processes. Each "
+        "folds the next target when it is free",
+    )
+    group.add_argument(
+        "--ranks-per-target",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="processes that fold one target together, each with a part of its memory (%(default)s)",
+    )
+
+
+def processes(devices: str | None, device: str, ranks_per_target: int) -> Processes | None:
+    """What `--devices` asks for; None if it was not given."""
+    if devices is None:
+        return None
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise InputError("torchrun has started the processes and each takes its own device; leave --devices out")
+    if device not in ("auto", "cpu", "cuda"):
+        raise InputError(f"--device {device} and --devices exclude each other; name all devices with --devices")
+    there = 0 if device == "cpu" else torch.cuda.device_count()
+    if device == "cuda" and not there:
+        raise InputError("there is no CUDA device; choose --device cpu")
+    chosen = _gpus(devices, there) if there else None
+    count = len(chosen) if chosen is not None else _count(devices)
+    if count % ranks_per_target:
+        raise InputError(
+            f"{count} processes cannot be divided into groups of {ranks_per_target}; --ranks-per-target must divide "
+            "the number of --devices"
+        )
+    environment = {_THREADS: os.environ.get(_THREADS) or str(max(1, (os.cpu_count() or 1) // count))}
+    if chosen is not None:
+        names = os.environ.get(_VISIBLE, "").split(",")
+        environment[_VISIBLE] = ",".join(names[number] if len(names) == there else str(number) for number in chosen)
+    return Processes(count=count, environment=environment)
+
+
+def _gpus(devices: str, there: int) -> list[int]:
+    if devices == "all":
+        return list(range(there))
+    words = [word.strip() for word in devices.split(",")]
+    numbers = [int(word) for word in words if word.isdecimal() and int(word) < there]
+    if len(set(numbers)) != len(words):
+        raise InputError(
+            f"--devices is all, or a list of GPUs such as 0,1, each once; there are 0 to {there - 1}, got {devices!r}"
+        )
+    return numbers
+
+
+def _count(devices: str) -> int:
+    if not devices.isdecimal() or int(devices) < 1:
+        raise InputError(f"on a CPU --devices is how many processes to start, such as 2; got {devices!r}")
+    return int(devices)

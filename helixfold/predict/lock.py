@@ -1,0 +1,88 @@
+"""One run at a time in an output directory, and the leftovers of runs that were killed there."""
+
+import fcntl
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from data_pipeline.errors import InputError, printable
+from helixfold.parallel.crew import Crew
+from helixfold.predict.search import RESULTS_DIRECTORY
+
+LOCK_FILE = ".helixfold.lock"
+_PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
+
+
+@contextmanager
+def output_held(output: Path, crew: Crew) -> Iterator[None]:
+    """Keep other runs off the output directory until all processes of this one have ended, however they end.
+
+    The system drops a lock with the process that holds it, so that a killed run leaves none behind.
+    """
+    with ExitStack() as stack:
+
+        def first() -> None:
+            if not crew.mesh.is_first:
+                return
+            file = _locked(stack, output, fcntl.LOCK_EX)
+            if file is not None and crew.mesh.size > 1:
+                _lock(output, file, fcntl.LOCK_SH)
+
+        def others() -> None:
+            if not crew.mesh.is_first:
+                _locked(stack, output, fcntl.LOCK_SH)
+
+        crew.world.together(first)
+        crew.world.together(others)
+        yield
+
+
+def sweep(output: Path, names: Iterable[str]) -> None:
+    """Remove what a killed run had not finished writing, here and in these targets' directories."""
+    for directory in (output, *(output / name / inside for name in names for inside in ("", RESULTS_DIRECTORY))):
+        # What cannot be removed harms nobody.
+        with suppress(OSError):
+            for path in directory.iterdir():
+                if _PARTIAL.fullmatch(path.name) and not path.is_dir():
+                    path.unlink()
+
+
+def _locked(stack: ExitStack, output: Path, kind: int) -> TextIO | None:
+    """The lock file with its lock; None where the file system has no locks."""
+    try:
+        file = stack.enter_context(open(output / LOCK_FILE, "a+", opener=_not_through_links))  # noqa: SIM115  # closed by it
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
+    if not _lock(output, file, kind):
+        return None
+    if kind == fcntl.LOCK_EX:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}\n")
+        file.flush()
+    return file
+
+
+def _not_through_links(path: str, flags: int) -> int:
+    """The lock file is emptied when it is held: what a link there points to must not be."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def _lock(output: Path, file: TextIO, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = printable(file.readline().strip(), 100) or "another process"
+        raise InputError(
+            f"{output}: another run is writing there ({holder}); wait for it, or choose another --output directory"
+        ) from error
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        print(f"helixfold: {output} cannot be locked ({reason}); start no second run there", file=sys.stderr)
+        return False
+    return True

@@ -1,0 +1,92 @@
+"""What one model predicts of one target: everything that its files are written from."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float
+
+from data_pipeline.protein import Protein
+
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceBand:
+    """A range of pLDDT from `least` up to the band above, with AlphaFold DB's letter, name and colour for it."""
+
+    least: float
+    letter: str
+    name: str
+    color: str
+
+
+CONFIDENCE_BANDS: Final = (
+    ConfidenceBand(least=90, letter="H", name="very high", color="#0053D6"),
+    ConfidenceBand(least=70, letter="M", name="confident", color="#65CBF3"),
+    ConfidenceBand(least=50, letter="L", name="low", color="#FFDB13"),
+    ConfidenceBand(least=0, letter="D", name="very low", color="#FF7D45"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distances:
+    """Between pseudo-beta atoms (C-beta, C-alpha of glycine), as the distogram has them."""
+
+    expected: Float[np.ndarray, "r r"]  # Angstrom; 21.8 for all that is further apart than 21.7
+    contact: Float[np.ndarray, "r r"]  # probability, 0 to 1, of less than 8 Angstrom
+
+    def __post_init__(self) -> None:
+        if self.contact.shape != self.expected.shape:
+            raise ValueError(
+                f"expected and contact must have one shape, got {self.expected.shape}, {self.contact.shape}"
+            )
+        if not (self.expected.min() >= 0 and np.isfinite(self.expected.max())):
+            raise ValueError("expected distances must be finite and at least 0")
+        if not (self.contact.min() >= 0 and self.contact.max() <= 1 + 1e-3):
+            raise ValueError(f"contact must be 0 to 1, got {self.contact.min()} to {self.contact.max()}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One model's prediction of one target; padding is removed."""
+
+    model: str  # such as model_1_ptm, or model_1_ptm_seed_3 where there are several seeds; part of file names
+    protein: Protein  # B-factors are pLDDT
+    plddt: Float[np.ndarray, "r"]  # 0 to 100
+    pae: Float[np.ndarray, "r r"] | None  # Angstrom: error of residue j when aligned on residue i
+    max_pae: float | None  # Angstrom, the largest that could occur
+    ptm: float | None
+    ranking_confidence: float
+    num_recycles: int
+    converged: bool  # recycling ended early, because the structure no longer moved
+    notes: tuple[str, ...] = ()  # what every reader of the files must know, such as that parameters are untrained
+    distances: Distances | None = None
+    logits: Mapping[str, np.ndarray] | None = None  # of each head, where they were asked for
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not _MODEL_NAME.fullmatch(self.model):
+            raise ValueError(
+                f"model is part of file names: at most 100 letters, digits, '_', '-' and '.', got {self.model!r}"
+            )
+        length = len(self.protein.aatype)
+        if self.plddt.shape != (length,):
+            raise ValueError(f"plddt must have one value for each of {length} residues, got shape {self.plddt.shape}")
+        if not ((self.plddt >= 0) & (self.plddt <= 100)).all():
+            raise ValueError(f"plddt must be 0 to 100, got {self.plddt.min()} to {self.plddt.max()}")
+        if (self.pae is None) != (self.max_pae is None):
+            raise ValueError("pae and max_pae go together: give both or neither")
+        if self.pae is not None:
+            if self.pae.shape != (length, length):
+                raise ValueError(f"pae must have shape {(length, length)}, got {self.pae.shape}")
+            if not (self.pae.min() >= 0 and np.isfinite(self.pae.max())):
+                raise ValueError(f"pae must be finite and at least 0, got {self.pae.min()} to {self.pae.max()}")
+        if self.distances is not None and self.distances.expected.shape != (length, length):
+            raise ValueError(f"distances must have shape {(length, length)}, got {self.distances.expected.shape}")
+        for name in ("ranking_confidence", "ptm", "max_pae"):
+            value = getattr(self, name)
+            if value is not None and not np.isfinite(value):
+                raise ValueError(f"{name} must be finite, got {value}")

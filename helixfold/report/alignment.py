@@ -1,0 +1,20 @@
+"""What is written of a target's alignment: how deep it is, as a picture and as nf-core's table."""
+
+from pathlib import Path
+from typing import Final
+
+from data_pipeline.features.depth import Depth, alignment_depth
+from data_pipeline.features.schema import Features
+from helixfold.report.plots import coverage_plot
+from helixfold.write.results import write_file
+from helixfold.write.tables import msa_table
+
+COVERAGE_FILE: Final = "coverage.png"
+
+
+def write_alignment(directory: Path, features: Features) -> Depth:
+    """Write coverage.png and <target>_msa.tsv; the depth is for `write_prediction`. The same for all models."""
+    depth = alignment_depth(features.msa)
+    write_file(directory / COVERAGE_FILE, coverage_plot(features.msa, depth))
+    write_file(directory / f"{directory.resolve().name}_msa.tsv", msa_table(features.msa))
+    return depth

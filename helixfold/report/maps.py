@@ -1,0 +1,151 @@
+"""Square maps of a prediction (PAE, distances) and the picture of its alignment, made small enough for a page.
+
+A map of up to 500 residues keeps an eighth of an Angstrom, up to 1,000 a quarter, above that a half, a byte a pair;
+above 2,000 residues a cell is the mean of a block. As text in the page that is at most about 40 kB for 200 residues,
+250 kB for 500, 800 kB for 1,000 and 2.5 MB for 2,000 or more; good predictions have smooth maps and take less.
+"""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from jaxtyping import Float
+
+from data_pipeline.arrays import read_npz
+from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
+from data_pipeline.residues import GAP
+from helixfold.report.page import packed
+
+ANGSTROM = "Å"
+_MOST_CELLS = 2000
+_ANGSTROM_STEPS = ((500, 0.125), (1000, 0.25), (math.inf, 0.5))
+_LARGEST_BYTE = 255
+# AlphaFold's largest expected error; every map of errors has this scale, so that pages can be compared.
+_LARGEST_ERROR = 31.75
+_AGAIN = "fold the target again with --overwrite"
+_PICTURE_ROWS = 300
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedMap:
+    """A map as a page holds it: `cells` rows of as many bytes, each a number of steps; `block` residues to a cell."""
+
+    title: str
+    unit: str
+    cells: int
+    block: int
+    step: float
+    largest: float  # where the colour scale ends
+    data: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedAlignment:
+    """Some rows of an alignment, the most alike first: one bit a column, set where the row has a residue."""
+
+    rows: int
+    columns: int
+    identities: tuple[float, ...]  # of each row to the target, over all its columns
+    data: str
+
+
+def pae_map(path: Path, length: int) -> PackedMap:
+    """The predicted aligned error in a `pae_<prediction>.json`, read row by row: as a whole it fills memory."""
+    with path.open("rb") as file:
+        rows, step = _pae_rows(path, file, length), angstrom_step(length)
+        return _packed_map(rows, length, title="PAE", unit=ANGSTROM, step=step, largest=_LARGEST_ERROR)
+
+
+def square_map(matrix: Float[np.ndarray, "r r"], *, title: str, unit: str, step: float) -> PackedMap:
+    """Any other map; its scale ends at its largest value, and that of probabilities, which have no unit, at 1."""
+    largest = math.ceil(float(matrix.max())) if unit else 1.0
+    return _packed_map(matrix, len(matrix), title=title, unit=unit, step=step, largest=largest)
+
+
+def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
+    """What a `distances_<prediction>.npz` expects: distances, and probabilities of contacts."""
+    arrays = read_npz(path)
+    for name, title, unit, step in (
+        ("expected_distance", "Expected distance", ANGSTROM, angstrom_step(length)),
+        ("contact_probability", "Contact probability", "", 0.01),
+    ):
+        matrix = arrays.get(name, np.empty(0))
+        if (
+            matrix is None
+            or matrix.shape != (length, length)
+            or matrix.dtype.kind != "f"
+            or not np.isfinite(matrix).all()
+        ):
+            raise InputError.at(path, f"{name} is not {length} x {length} numbers; {_AGAIN}")
+        yield square_map(matrix, title=title, unit=unit, step=step)
+
+
+def angstrom_step(length: int) -> float:
+    """How finely distances of a chain are kept."""
+    return next(step for most, step in _ANGSTROM_STEPS if length <= most)
+
+
+def alignment_picture(features: Features) -> PackedAlignment:
+    """At most 300 of an alignment's rows, evenly taken, sorted by how many of the target's residues they have."""
+    msa = features.msa
+    identities = np.array([np.mean(row == msa[0]) for row in msa])
+    order = np.argsort(-identities, kind="stable")
+    chosen = order[np.unique(np.linspace(0, len(order) - 1, min(_PICTURE_ROWS, len(order))).round().astype(int))]
+    return PackedAlignment(
+        rows=len(chosen),
+        columns=msa.shape[1],
+        identities=tuple(round(float(identity), 3) for identity in identities[chosen]),
+        data=packed(np.packbits(msa[chosen] != GAP, axis=1).tobytes()),
+    )
+
+
+def _packed_map(
+    rows: Iterable[Float[np.ndarray, "r"]], length: int, *, title: str, unit: str, step: float, largest: float
+) -> PackedMap:
+    block = math.ceil(length / _MOST_CELLS)
+    values = np.stack(list(_blocks(rows, length, block)))
+    return PackedMap(
+        title=title,
+        unit=unit,
+        cells=len(values),
+        block=block,
+        step=step,
+        largest=largest,
+        data=packed(np.rint(values / step).clip(0, _LARGEST_BYTE).astype(np.uint8).tobytes()),
+    )
+
+
+def _blocks(rows: Iterable[Float[np.ndarray, "r"]], length: int, block: int) -> Iterator[Float[np.ndarray, "c"]]:
+    """Means over square blocks, one row of blocks at a time."""
+    starts = np.arange(0, length, block)
+    sizes = np.diff(starts, append=length)
+    each = iter(rows)
+    while some := list(itertools.islice(each, block)):
+        yield np.add.reduceat(np.mean(some, axis=0, dtype=np.float64), starts) / sizes
+
+
+def _pae_rows(path: Path, file: BinaryIO, length: int) -> Iterator[Float[np.ndarray, "r"]]:
+    """The rows of the matrix in an open PAE file, of which a MiB at a time is in memory."""
+    pieces = _until_brackets(file)
+    for number in range(1, length + 1):
+        row = np.empty(0)
+        with contextlib.suppress(ValueError):
+            row = np.array(next(pieces, b"").rpartition(b"[")[2].split(b","), dtype=np.float64)
+        if row.shape != (length,) or not (np.isfinite(row).all() and row.min() >= 0):
+            raise InputError.at(path, f"row {number} of the PAE is not {length} numbers; {_AGAIN}")
+        yield row
+
+
+def _until_brackets(file: BinaryIO) -> Iterator[bytes]:
+    """What stands before each closing bracket."""
+    rest = b""
+    while chunk := file.read(_CHUNK):
+        *complete, rest = (rest + chunk).split(b"]")
+        yield from complete

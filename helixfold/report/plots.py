@@ -1,0 +1,197 @@
+"""Draw confidence as PNG images: pLDDT along the chain, predicted aligned error (PAE), the alignment's coverage.
+
+Nothing here touches pyplot or needs a display, and the same data gives the same bytes.
+"""
+
+import io
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int8
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from data_pipeline.features.depth import Depth
+from data_pipeline.residues import GAP
+from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.write.pdb import plain_text
+from helixfold.write.ranking import Finished, all_notes, read_pae
+from helixfold.write.results import write_file
+
+# Dark enough to be told apart on every band; the best model is the first.
+_LINE_COLORS = ("#1B1B1B", "#B0128B", "#00695C", "#B71C1C", "#6D4C41")
+_DOTS_PER_INCH = 150
+_PAE_COLUMNS = 5
+# More detail than a panel has pixels only costs memory.
+_PAE_PIXELS = 800
+_COVERAGE_PIXELS = (800, 1600)  # rows and columns
+# More lines and panels than these cannot be told apart; the files have all.
+_MOST_DRAWN = 10
+
+
+def write_plots(directory: Path, order: Sequence[Finished]) -> None:
+    """Write plddt.png, and pae.png if there is a PAE, of a target's best predictions into its directory."""
+    best = order[:_MOST_DRAWN]
+    notes = all_notes(order)
+    write_file(directory / "plddt.png", plddt_plot({each.name: each.plddt for each in best}, notes))
+    paes = [(each.name, *read_pae(directory / f"pae_{each.name}.json")) for each in best if each.ptm is not None]
+    if paes:
+        panels, largest = {name: pae for name, pae, _ in paes}, max(most for _, _, most in paes)
+        write_file(directory / "pae.png", pae_plot(panels, largest, notes))
+
+
+def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:
+    """A PNG with one line of pLDDT (0 to 100) per model over the confidence bands; models in order of rank."""
+    legend_columns = min(3, len(plddts))
+    figure = new_figure(8.0, 3.6 + 0.22 * math.ceil(len(plddts) / legend_columns), notes)
+    axes = figure.add_subplot()
+
+    top = 100.0
+    for band in CONFIDENCE_BANDS:
+        axes.axhspan(band.least, top, color=band.color, alpha=0.28, linewidth=0)
+        axes.annotate(
+            f"{band.name}\n{band.least:.0f} to {top:.0f}",
+            xy=(1.01, (band.least + top) / 2),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=7.5,
+            linespacing=1.1,
+        )
+        top = band.least
+
+    for rank, (model, values) in enumerate(plddts.items()):
+        axes.plot(
+            np.arange(1, len(values) + 1),
+            values,
+            color=_LINE_COLORS[rank % len(_LINE_COLORS)],
+            linewidth=1.4 if rank == 0 else 0.9,
+            marker="o" if len(values) == 1 else None,
+            markersize=3,
+            # The best model is drawn last, on top of the others.
+            zorder=3 + 1 / (1 + rank),
+            label=f"{model} (mean {np.mean(values):.1f})",
+        )
+    axes.set(
+        xlim=(1 - 0.5, max(map(len, plddts.values())) + 0.5),
+        ylim=(0, 100),
+        yticks=[0, 50, 70, 90, 100],
+        xlabel="Residue",
+        ylabel="pLDDT",
+    )
+    axes.xaxis.set_major_locator(_round_numbers(10))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=legend_columns, frameon=False, fontsize=8.5)
+    return to_png(figure)
+
+
+def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes: Sequence[str] = ()) -> bytes:
+    """A PNG with one heat map of PAE in Angstrom per model, green where the error is small; models in order of rank."""
+    columns = min(_PAE_COLUMNS, len(paes))
+    rows = math.ceil(len(paes) / columns)
+    side = 4.2 if len(paes) == 1 else 2.4
+    figure = new_figure(columns * side + 1.3, rows * (side + 0.25) + 0.5, notes)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for place, (axes, (model, pae)) in enumerate(zip(panels, paes.items(), strict=False)):
+        length = len(pae)
+        image = axes.imshow(
+            _coarse(pae),
+            cmap="Greens_r",
+            vmin=0,
+            vmax=max_pae,
+            extent=(0.5, length + 0.5, length + 0.5, 0.5),
+            interpolation="nearest",
+        )
+        axes.set_title(model, fontsize=9)
+        axes.xaxis.set_major_locator(_round_numbers(4))
+        axes.yaxis.set_major_locator(_round_numbers(4))
+        axes.tick_params(labelsize=8, labelleft=place % columns == 0)
+        axes.set_xlabel("Scored residue", fontsize=9)
+        if place % columns == 0:
+            axes.set_ylabel("Aligned residue", fontsize=9)
+    for unused in panels[len(paes) :]:
+        unused.set_visible(False)
+    bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.02 if len(paes) > 1 else 0.04)
+    bar.set_label("Expected position error (Å)", fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    return to_png(figure)
+
+
+def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: Depth) -> bytes:
+    """A PNG of an alignment's rows, sorted and coloured by their identity to the target, and of rows that cover each
+    residue (line). White is a gap; identity counts the residues of the target, so that short rows are low.
+    """
+    n, r = msa.shape
+    identity = (msa == msa[0]).mean(1, dtype=np.float64)
+    rows, columns = (
+        np.linspace(0, size - 1, min(size, most)).round().astype(int)
+        for size, most in zip((n, r), _COVERAGE_PIXELS, strict=True)
+    )
+    rows = np.argsort(identity, kind="stable")[rows]
+    shown = np.ma.masked_where(msa[np.ix_(rows, columns)] == GAP, np.repeat(identity[rows, None], len(columns), 1))
+
+    figure = new_figure(8.0, 4.2)
+    axes = figure.add_subplot()
+    # Light where rows are distant, as most are: the line is seen on them.
+    image = axes.imshow(
+        shown,
+        cmap="viridis_r",
+        vmin=0,
+        vmax=1,
+        extent=(0.5, r + 0.5, 0, n),
+        origin="lower",
+        aspect="auto",
+        interpolation="nearest",
+    )
+    positions = np.arange(1, r + 1)
+    for color, width in (("white", 3.0), ("black", 1.3)):
+        axes.step(positions, depth.coverage, where="mid", color=color, linewidth=width)
+    axes.set(xlim=(0.5, r + 0.5), ylim=(0, n * 1.02), xlabel="Residue", ylabel="Sequences, most similar on top")
+    axes.xaxis.set_major_locator(_round_numbers(10))
+    axes.yaxis.set_major_locator(_round_numbers(6))
+    axes.set_title(f"{n:,} sequences, {depth.effective_rows:,.1f} independent at 80 % identity", fontsize=9)
+    bar = figure.colorbar(image, ax=axes, pad=0.02)
+    bar.set_label("Identity to the target", fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    return to_png(figure)
+
+
+def _round_numbers(most: int) -> MaxNLocator:
+    """At most this many tick marks, at residues that people count by."""
+    return MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
+
+
+def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> Figure:
+    """An empty figure, sizes in inches, with the notes as small print under it."""
+    lines = [line for note in notes for line in textwrap.wrap(plain_text(note), int(width * 17))]
+    print_height = 0.13 * len(lines) + (0.1 if lines else 0)
+    height += print_height
+    figure = Figure(figsize=(width, height), dpi=_DOTS_PER_INCH, facecolor="white")
+    figure.set_layout_engine(
+        "constrained", rect=(0, print_height / height, 1, 1 - print_height / height), w_pad=0.08, h_pad=0.06
+    )
+    # Dollar signs would otherwise be read as mathematics.
+    text = "\n".join(lines)
+    figure.text(0.5, 0.05 / height, text, ha="center", va="bottom", fontsize=7, color="#555555", parse_math=False)
+    return figure
+
+
+def to_png(figure: Figure) -> bytes:
+    """The figure as PNG in its own resolution."""
+    buffer = io.BytesIO()
+    # Without this, matplotlib writes its own version into the file.
+    figure.savefig(buffer, format="png", dpi="figure", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _coarse(pae: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "p p"]:
+    """Means over square blocks, so that a long chain's map has no more values than its panel has pixels."""
+    block = math.ceil(len(pae) / _PAE_PIXELS)
+    if block == 1:
+        return pae
+    starts = np.arange(0, len(pae), block)
+    sizes = np.diff(starts, append=len(pae)).astype(pae.dtype)
+    rows = np.add.reduceat(pae, starts, axis=0) / sizes[:, None]
+    return np.add.reduceat(rows, starts, axis=1) / sizes

@@ -1,0 +1,216 @@
+"""What a report says in words and tables: warnings, templates, relaxation, times, settings and files."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helixfold.prediction import CONFIDENCE_BANDS, ConfidenceBand
+from helixfold.report.files import RANKING, TargetFiles
+from helixfold.write.ranking import natural_key
+from helixfold.write.records import Record
+
+# What notes begin with that say how far a structure is to be trusted, and how the page says it.
+UNTRAINED, DEMONSTRATION = "UNTRAINED", "DEMONSTRATION"
+_HEADINGS = {UNTRAINED: "Not a prediction.", DEMONSTRATION: "A demonstration."}
+# AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
+_SHALLOW = 30
+_MOST_REJECTED = 100
+_UNITS = {"_gib": ", GiB", "_kcal_per_mol": ", kcal/mol", "_angstrom": ", Å"}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A bar of the chart of times."""
+
+    name: str
+    seconds: float
+    share: float  # of the longest, in percent
+    peak_gib: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileLine:
+    """A file beside the report."""
+
+    name: str
+    size: int | None
+    purpose: str
+    order: int  # what people look for comes first
+
+
+def band_of(plddt: float) -> ConfidenceBand:
+    return next(band for band in CONFIDENCE_BANDS if plddt >= band.least or band.least == 0)
+
+
+def notes_of(target: TargetFiles) -> list[str]:
+    """What every reader must know, each once."""
+    return list(dict.fromkeys(note for prediction in target.predictions for note in prediction.notes))
+
+
+def headed(note: str) -> tuple[str, str]:
+    """A note with a heading, which says what a mark at its beginning says."""
+    mark, colon, said = note.partition(": ")
+    return (_HEADINGS[mark], said[:1].upper() + said[1:]) if colon and mark in _HEADINGS else ("Note.", note)
+
+
+def mark_of(notes: Iterable[str]) -> str | None:
+    """Whether random parameters or the demonstration model made it; None if neither did."""
+    return next((mark for mark in _HEADINGS if any(note.startswith(mark) for note in notes)), None)
+
+
+def warnings_of(target: TargetFiles) -> list[str]:
+    """What makes this prediction one to be careful with, besides the notes."""
+    best, found = target.best, []
+    if best.mean_plddt < CONFIDENCE_BANDS[-2].least and mark_of(notes_of(target)) is None:
+        found.append(
+            f"The mean pLDDT of the best model is {best.mean_plddt:.1f}. Below 50 a structure is not to be "
+            "interpreted: the protein may be disordered on its own, or the alignment too shallow."
+        )
+    rows = len(target.features.msa) if target.features is not None else best.rows
+    if rows is not None and rows < _SHALLOW:
+        what = "only the sequence itself" if rows == 1 else f"{rows} sequences"
+        found.append(
+            f"The alignment holds {what}. With fewer than about {_SHALLOW}, predictions are much less accurate: "
+            "search more databases, or give an alignment with --msa."
+        )
+    unknown = target.sequence.count("X")
+    if target.features is not None and unknown:
+        found.append(f"{unknown} of {len(target.sequence)} residues are unknown (X), and have no side chains.")
+    for name, result in relaxation_results(target):
+        if "failed" in result.content:
+            found.append(f"{name} could not be relaxed and stays as predicted: {result.text('failed')}")
+    return found
+
+
+def relaxation_of(target: TargetFiles) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """A table of what relaxation did: a column for each prediction, a row for each measure."""
+    facts = {name: dict(facts_of(result)) for name, result in relaxation_results(target)}
+    rows = list(dict.fromkeys(measure for found in facts.values() for measure in found))
+    return list(facts), [(row, [found.get(row, "") for found in facts.values()]) for row in rows]
+
+
+def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, Record]]:
+    """The relaxation's own words on each prediction that it was asked for."""
+    if target.relaxation is not None:
+        for prediction in target.predictions:
+            if isinstance(target.relaxation.content.get(prediction.name), dict):
+                yield prediction.name, target.relaxation.record(prediction.name)
+
+
+def templates_of(target: TargetFiles) -> dict[str, Any] | None:
+    """The two tables of templates: those that the model reads, and why the other hits are none."""
+    if target.templates is None:
+        return None
+    used = [
+        {
+            "name": record.text("name"),
+            "release_date": record.text("release_date", "") or None,
+            "aligned": record.whole("aligned_residues"),
+            "identity": record.number("identity"),
+            "note": record.text("note", ""),
+        }
+        for record in target.templates.records("used")
+    ]
+    rejected = [
+        {"name": record.text("name"), "reason": record.text("reason"), "detail": record.text("detail", "")}
+        for record in target.templates.records("rejected")
+    ]
+    return {"used": used, "rejected": rejected[:_MOST_REJECTED], "more": max(0, len(rejected) - _MOST_REJECTED)}
+
+
+def stages_of(target: TargetFiles) -> list[Stage]:
+    """Times and memory of the stages, in the order in which they began."""
+    if target.timings is None:
+        return []
+    table = target.timings.record("stages")
+    rows = [(name, table.record(name)) for name in table.content]
+    seconds = [row.number("seconds", 0) for _, row in rows]
+    longest = max([*seconds, 1e-9])
+    return [
+        Stage(name=name, seconds=taken, share=100 * taken / longest, peak_gib=row.number("peak_memory_gib", 0))
+        for (name, row), taken in zip(rows, seconds, strict=True)
+    ]
+
+
+def facts_of(record: Record | None, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """A record's plain values as pairs of words, for a table of two columns."""
+    if record is None:
+        return []
+    plain: list[tuple[str, Any]] = []
+    for key, value in record.content.items():
+        if isinstance(value, dict) and key not in without:
+            plain += [(f"{key}: {inner}", item) for inner, item in value.items()]
+        elif key not in without:
+            plain.append((key, value))
+    return [(_title(name), _words(value)) for name, value in plain if value not in (None, "", [], {})]
+
+
+def table_of(record: Record | None, key: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """An object of objects as a table: its columns, and a row for each name."""
+    rows = {} if record is None else record.record(key).content
+    plain = {name: row for name, row in rows.items() if isinstance(row, dict)}
+    columns = list(dict.fromkeys(column for row in plain.values() for column in row))
+    cells = [(name, [_words(row.get(column, "")) for column in columns]) for name, row in plain.items()]
+    return [_title(column) for column in columns], cells
+
+
+def _title(key: str) -> str:
+    """What a key says to people, its unit at the end: measured_peak_gib is "measured peak, GiB"."""
+    for ending, unit in _UNITS.items():
+        key = key.removesuffix(ending) + unit if key.endswith(ending) else key
+    return key.replace("_", " ")
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return f"{value[:12]}…"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+_PURPOSES = (
+    (r"ranked_\d+\.(pdb|cif)", "structure by rank, 0 is the best; B-factors are pLDDT"),
+    (r"relaxed_.+\.(pdb|cif)", "structure after relaxation"),
+    (r"unrelaxed_.+\.(pdb|cif)", "structure as the model gave it"),
+    (r"confidence_.+\.json", "pLDDT of each residue, pTM, chains, domains, coverage"),
+    (r"pae_.+\.json", "predicted aligned error, as AlphaFold DB writes it"),
+    (r"distances_.+\.npz", "expected distances and probabilities of contacts"),
+    (r"logits_.+\.npz", "logits of all heads"),
+    (r"features\.npz", "what the models read: alignment and templates"),
+    (r"ranking_debug\.json", "order of the models"),
+    (r"timings\.json", "seconds and memory of each stage"),
+    (r"templates\.json", "templates used, and why other hits were not"),
+    (r"relax_metrics\.json", "energies and violations before and after relaxation"),
+    (r"settings\.json", "what the target was made from"),
+    (r".+\.png", "pictures"),
+    (r".+\.tsv", "tables for nf-core/proteinfold"),
+    (r".+\.(pdb|cif)", "structure"),
+    (r".+\.json", "data"),
+    (r".+\.zip", "all of it in one file"),
+)
+
+
+def described_files(directory: Path, own: str) -> list[FileLine]:
+    """The files beside the report that are for people; the ranking is written after it, and listed as it will be."""
+    found = {path.name: path for path in directory.iterdir() if not path.name.startswith(".")}
+    found.setdefault(RANKING, directory / RANKING)
+    found.pop(own, None)
+    lines = [_line(name, path) for name, path in sorted(found.items(), key=lambda item: natural_key(item[0]))]
+    return sorted(lines, key=lambda line: line.order)
+
+
+def _line(name: str, path: Path) -> FileLine:
+    if path.is_dir():
+        purpose = "results of the searches" if name == "msas" else ""
+        return FileLine(name=f"{name}/", size=None, purpose=purpose, order=len(_PURPOSES))
+    size = path.stat().st_size if path.is_file() else None
+    for order, (pattern, purpose) in enumerate(_PURPOSES):
+        if re.fullmatch(pattern, name):
+            return FileLine(name=name, size=size, purpose=purpose, order=order)
+    return FileLine(name=name, size=size, purpose="", order=len(_PURPOSES) + 1)

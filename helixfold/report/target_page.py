@@ -1,0 +1,180 @@
+"""Write `report.html`, one page per target that shows everything known of it, offline, from the files beside it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from data_pipeline.residues import GAP
+from helixfold import __version__
+from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.report.files import PredictionFiles, TargetFiles, read_target
+from helixfold.report.maps import alignment_picture, distance_maps, pae_map
+from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
+from helixfold.report.structures import Placing
+from helixfold.report.tables import (
+    band_of,
+    described_files,
+    facts_of,
+    headed,
+    mark_of,
+    notes_of,
+    relaxation_of,
+    stages_of,
+    table_of,
+    templates_of,
+    warnings_of,
+)
+from helixfold.write.results import write_file
+
+REPORT_FILE: Final = "report.html"
+# Predictions are taken in from the best on until this many characters are used; a page stays one that can be mailed.
+_MOST_CHARACTERS = 16_000_000
+_STYLES = ("page.css", "report.css")
+_SCRIPTS = (
+    "marks.js",
+    "structure.js",
+    "heat_map.js",
+    "line_plot.js",
+    "alignment.js",
+    "sequence.js",
+    "report.js",
+)
+
+
+@dataclass(kw_only=True)
+class _Blobs:
+    """Packed data of a page, each in an element of its own, so that a browser unpacks only what is looked at."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        return sum(map(len, self.texts.values())) > _MOST_CHARACTERS
+
+    def add(self, text: str) -> str:
+        name = f"blob-{len(self.texts)}"
+        self.texts[name] = text
+        return name
+
+
+def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
+    """Write a target's report from its files; `order` are its predictions, the best first, if it is not ranked yet.
+
+    The viewer takes 0.2 MB, a structure about 0.2 kB a residue, a PAE what `report_maps` says: with five models
+    some 0.7 MB for 200 residues, 2 MB for 500, 16 MB for 2,000. Raises `InputError` for files that are damaged.
+    """
+    write_file(directory / REPORT_FILE, _page(read_target(directory, order)))
+
+
+def _page(target: TargetFiles) -> str:
+    blobs = _Blobs()
+    data = {
+        "name": target.name,
+        "sequence": target.sequence,
+        "numbers": target.best.numbers,
+        "chains": _chains(target),
+        "bands": [asdict(band) for band in CONFIDENCE_BANDS],
+        "viewer": blobs.add(packed_asset(VIEWER)),
+        "models": _models(target, blobs),
+        "alignment": _alignment(target, blobs),
+    }
+    features, best = target.features, target.best
+    stages = stages_of(target)
+    return page(
+        "report.html",
+        styles=_STYLES,
+        scripts=_SCRIPTS,
+        inserted=(VIEWER,),
+        version=__version__,
+        target=target,
+        best=best,
+        rows=len(features.msa) if features is not None else best.rows,
+        bands=CONFIDENCE_BANDS,
+        band=band_of,
+        shares=_shares(best.plddt),
+        mark=mark_of(notes_of(target)),
+        notes=[headed(note) for note in notes_of(target)],
+        warnings=warnings_of(target),
+        templates=templates_of(target),
+        relaxation=relaxation_of(target),
+        stages=stages,
+        total=sum(stage.seconds for stage in stages),
+        peak=max((stage.peak_gib for stage in stages), default=0.0),
+        facts=[(caption, rows) for caption, rows in _facts(target) if rows],
+        tables=[
+            ("How each prediction was computed", table_of(target.timings, "models")),
+            ("What each was made from", table_of(target.settings, "predictions")),
+        ],
+        files=described_files(target.directory, REPORT_FILE),
+        data=data,
+        blobs=blobs.texts,
+        licence=asset(VIEWER_LICENCE),
+    )
+
+
+def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    if target.settings is not None:
+        yield "Settings", facts_of(target.settings.record("options"))
+        yield "Made from (files by their digests)", facts_of(target.settings.record("inputs"))
+    yield "Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))
+
+
+def _shares(plddt: Sequence[float]) -> list[float]:
+    """Which part of the residues is in each band."""
+    letters = [band_of(value).letter for value in plddt]
+    return [letters.count(band.letter) / len(letters) for band in CONFIDENCE_BANDS]
+
+
+def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
+    """What the page's script needs of each prediction: all structures and PAEs that the page has room for, the best
+    first, and then distances."""
+    placing = Placing(np.array(target.best.plddt))
+    models: list[dict[str, Any]] = [
+        {
+            "name": prediction.name,
+            "plddt": [round(value, 2) for value in prediction.plddt],
+            "structures": {} if blobs.full else _structures(prediction, placing, blobs),
+            "maps": []
+            if blobs.full or prediction.pae is None
+            else [_packed(pae_map(prediction.pae, len(target.sequence)), blobs)],
+            "domains": [{"name": domain.name, "ranges": domain.ranges} for domain in prediction.domains],
+        }
+        for prediction in target.predictions
+    ]
+    for prediction, model in zip(target.predictions, models, strict=True):
+        if prediction.distances is not None and not blobs.full:
+            model["maps"] += [
+                _packed(found, blobs) for found in distance_maps(prediction.distances, len(target.sequence))
+            ]
+    return models
+
+
+def _structures(prediction: PredictionFiles, placing: Placing, blobs: _Blobs) -> dict[str, Any]:
+    found = {kind: placing.packed(path) for kind, path in prediction.structures.items()}
+    return {kind: _packed(structure, blobs) for kind, structure in found.items() if structure is not None}
+
+
+def _alignment(target: TargetFiles, blobs: _Blobs) -> dict[str, Any] | None:
+    """How many rows cover each residue, and a picture of them where the features are there."""
+    features = target.features
+    if features is not None:
+        depth = (features.msa != GAP).sum(0).tolist()
+        return {"rows": len(features.msa), "depth": depth, "picture": _packed(alignment_picture(features), blobs)}
+    if target.best.depth:
+        return {"rows": target.best.rows, "depth": list(target.best.depth), "picture": None}
+    return None
+
+
+def _packed(content: Any, blobs: _Blobs) -> dict[str, Any]:
+    """A packed part, its data replaced by the name of the element that holds them."""
+    return {**asdict(content), "data": blobs.add(content.data)}
+
+
+def _chains(target: TargetFiles) -> list[tuple[str, int]]:
+    """Names and lengths, in order; one chain where nothing says otherwise."""
+    chains = [(chain.name, chain.residues) for chain in target.best.chains]
+    length = len(target.sequence)
+    return chains if sum(residues for _, residues in chains) == length else [("A", length)]

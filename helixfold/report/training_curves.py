@@ -1,0 +1,143 @@
+"""Draw how a training run goes as a PNG image: losses, held-out scores, gradient norm and learning rate."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from data_pipeline.files import replacing
+from helixfold.report.plots import to_png
+from helixfold.training.log import TrainingHistory
+
+# Okabe and Ito's colours, told apart with any kind of colour vision; line styles and markers tell them apart in grey.
+_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+_DOTS_PER_INCH = 150
+# A smoothed curve's window, as a share of the steps.
+_WINDOW_SHARE = 1 / 50
+SCORES: Final = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
+
+
+def plot_curves(history: TrainingHistory, path: Path) -> None:
+    """One PNG of four panels over the steps, in place of what `path` was; the same history gives the same bytes."""
+    figure = Figure(figsize=(10.0, 6.4), dpi=_DOTS_PER_INCH, facecolor="white")
+    figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
+    (losses, scores), (norms, rates) = figure.subplots(2, 2, sharex=True)
+    _losses(losses, history)
+    _scores(scores, history)
+    _norms(norms, history)
+    _rates(rates, history)
+    last = 1 + max([*(record.step for record in history.steps), *(record.step for record in history.evaluations), 0])
+    for axes in (losses, scores, norms, rates):
+        axes.set_xlim(0, last)
+        axes.grid(color="#E5E5E5", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8, which="both")
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize=8.5, loc="best")
+    for axes in (norms, rates):
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.set_xlabel("Steps")
+    with replacing(path) as temporary:
+        temporary.write_bytes(to_png(figure))
+
+
+def smoothed(values: Float[np.ndarray, "n"], window: int) -> Float[np.ndarray, "n"]:
+    """Means over about `window` values around each, of those that are there and finite."""
+    known = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(known)])
+    places = np.arange(len(values))
+    first, stop = np.maximum(places - window // 2, 0), np.minimum(places + window // 2 + 1, len(values))
+    number = counts[stop] - counts[first]
+    return np.where(number > 0, (sums[stop] - sums[first]) / np.maximum(number, 1), np.nan)
+
+
+def _losses(axes: Axes, history: TrainingHistory) -> None:
+    axes.set_ylabel("Loss (weighted sum of terms)")
+    trained = [(record.step + 1, record.losses.get("weighted", math.nan)) for record in history.steps]
+    _raw_and_smooth(axes, trained, _BLUE, "training")
+    held_out = [(record.step + 1, record.summary["loss"]) for record in history.evaluations if "loss" in record.summary]
+    _points(axes, held_out, _ORANGE, "o", "held-out chains")
+    # One wild step in a hundred must not press the curves flat.
+    common = np.array([value for _, value in trained if math.isfinite(value)])
+    seen = [*(np.quantile(common, (0.01, 0.99)) if common.size else ()), *(value for _, value in held_out)]
+    seen = [value for value in seen if math.isfinite(value)]
+    if seen:
+        margin = 0.08 * (max(seen) - min(seen)) or 0.5
+        axes.set_ylim(min(seen) - margin, max(seen) + margin)
+
+
+def _scores(axes: Axes, history: TrainingHistory) -> None:
+    axes.set(ylabel="Score of held-out chains", ylim=(0, 1))
+    for (key, name), color, marker in zip(SCORES.items(), (_ORANGE, _GREEN), ("o", "^"), strict=True):
+        points = [(record.step + 1, record.summary[key]) for record in history.evaluations if key in record.summary]
+        _points(axes, points, color, marker, f"{name}, last {points[-1][1]:.3f}" if points else name)
+    if not history.evaluations:
+        axes.text(0.5, 0.5, "no evaluation yet", transform=axes.transAxes, ha="center", color=_GREY)
+
+
+def _norms(axes: Axes, history: TrainingHistory) -> None:
+    axes.set_ylabel("Gradient norm")
+    points = [
+        # A logarithmic axis has no place for 0.
+        (record.step + 1, record.gradient_norm if record.gradient_norm > 0 else math.nan)
+        for record in history.steps
+    ]
+    if np.isfinite([value for _, value in points]).any():
+        axes.set_yscale("log")
+    _raw_and_smooth(axes, points, _BLUE, "gradient norm")
+    skipped = [record.step + 1 for record in history.steps if record.skipped]
+    if skipped:
+        axes.plot(
+            skipped,
+            [0.03] * len(skipped),
+            transform=axes.get_xaxis_transform(),
+            color=_ORANGE,
+            marker="x",
+            linestyle="none",
+            label=f"skipped steps ({len(skipped)})",
+        )
+
+
+def _rates(axes: Axes, history: TrainingHistory) -> None:
+    axes.set_ylabel("Learning rate")
+    steps, rates = [record.step + 1 for record in history.steps], [record.learning_rate for record in history.steps]
+    axes.plot(steps, rates, color=_BLUE, linewidth=1.4, marker="o" if len(steps) == 1 else None, markersize=3)
+    axes.set_ylim(bottom=0)
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+
+
+def _raw_and_smooth(axes: Axes, points: Sequence[tuple[int, float]], color: str, label: str) -> None:
+    """Draw every value faintly, and the smoothed curve over them."""
+    steps = np.array([step for step, _ in points])
+    values = np.array([value for _, value in points], float)
+    values[~np.isfinite(values)] = np.nan
+    window = 2 * round(len(values) * _WINDOW_SHARE / 2) + 1
+    axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.6)
+    name = f"{label} (mean of {window} steps)" if window > 1 else label
+    if len(values):
+        axes.plot(
+            steps,
+            smoothed(values, window),
+            color=color,
+            linewidth=1.6,
+            marker="o" if len(values) == 1 else None,
+            markersize=3,
+            label=name,
+        )
+
+
+def _points(axes: Axes, points: Sequence[tuple[int, float]], color: str, marker: str, label: str) -> None:
+    if points:
+        steps, values = zip(*points, strict=True)
+        # Where there are many, markers would hide the line.
+        every = max(1, len(points) // 25)
+        axes.plot(steps, values, color=color, linewidth=1.4, marker=marker, markersize=4, markevery=every, label=label)

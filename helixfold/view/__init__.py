@@ -1,1 +1,0 @@
-"""Pictures for notebooks: structures that can be turned, and plots."""

@@ -1,0 +1,103 @@
+"""Predictions find their references by name, and by sequence where names say nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.errors import InputError
+from data_pipeline.structure import Structure
+from helixfold.analysis.matching import by_name, by_sequence
+from helixfold.analysis.residues import ComparisonError
+from helixfold.analysis.structure_files import StructureFile, find_predictions, find_references
+from tests.analysis.test_residues import FULL, chain
+
+
+def files(*names: str) -> list[StructureFile]:
+    return [StructureFile(name=name, path=Path(f"{name}.pdb")) for name in names]
+
+
+def structure(sequence: str, name: str = "one") -> Structure:
+    return Structure(name=name, release_date=None, resolution=None, method="", chains=(chain(sequence),), skipped={})
+
+
+@pytest.mark.parametrize(
+    ("prediction", "expected"),
+    [
+        ("T1031", ["T1031-D1", "T1031-D2"]),
+        ("t1024", ["T1024"]),
+        ("T103", []),
+        ("1abc_A", ["1abc"]),
+        ("1ABC_b", ["1abc"]),
+        ("1abcd", []),
+        ("other", []),
+    ],
+)
+def test_names_match_whole_or_up_to_a_separator(prediction: str, expected: list[str]) -> None:
+    references = files("T1024", "T1024-D1", "T1031-D1", "T1031-D2", "1abc")
+    assert [match.reference.name for match in by_name(prediction, references)] == expected
+
+
+def test_a_name_may_say_which_chain() -> None:
+    assert by_name("1abc_B", files("1abc"))[0].chain == "B"
+    assert by_name("1abc", files("1abc"))[0].chain is None
+
+
+def test_sequences_match_if_only_one_does() -> None:
+    one, two, other = files("one", "two", "other")
+    different = structure("PEPTIDESAREHEREANDTHERE")
+    found = by_sequence(structure(FULL), [(other, different), (one, structure(FULL[2:]))])
+    assert (found[0].reference, found[0].by_sequence) == (one, True)
+    longer = by_sequence(structure(FULL), [(two, structure(FULL)), (one, structure(FULL[5:]))])
+    assert longer[0].reference == two
+    with pytest.raises(ComparisonError, match=r"2 references have its sequence \(one.pdb, two.pdb\); name the one"):
+        by_sequence(structure(FULL), [(one, structure(FULL)), (two, structure(FULL))])
+    with pytest.raises(ComparisonError, match="none of 1 references has its name, or nearly its sequence"):
+        by_sequence(structure(FULL), [(other, different)])
+    with pytest.raises(ComparisonError, match="none of 1 references"):
+        by_sequence(structure(FULL), [(other, replace(different, chains=()))])
+
+
+def touched(folder: Path, *names: str) -> Path:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return folder
+
+
+def test_predictions_are_found_as_programs_leave_them(tmp_path: Path) -> None:
+    ours = touched(
+        tmp_path / "ours", "b/ranked_0.pdb", "b/ranked_0.cif", "b/ranked_1.pdb", "a/ranked_0.pdb", "failures.json"
+    )
+    assert [(each.name, each.rank, each.path.name) for each in find_predictions(ours)] == [
+        ("a", 0, "ranked_0.pdb"),
+        ("b", 0, "ranked_0.cif"),
+    ]
+    assert [(each.name, each.rank) for each in find_predictions(ours, all_ranks=True)] == [("a", 0), ("b", 0), ("b", 1)]
+    assert [each.name for each in find_predictions(ours / "b")] == ["b"]
+    colabfold = touched(
+        tmp_path / "colabfold",
+        "x_unrelaxed_rank_001_alphafold2_ptm_model_3_seed_000.pdb",
+        "x_relaxed_rank_001_alphafold2_ptm_model_3_seed_000.pdb",
+        "x_unrelaxed_rank_002_alphafold2_ptm_model_1_seed_000.pdb",
+        "x_scores_rank_001.json",
+    )
+    (best,) = find_predictions(colabfold)
+    assert (best.name, best.path.name.startswith("x_relaxed")) == ("x", True)
+    assert [each.rank for each in find_predictions(colabfold, all_ranks=True)] == [0, 1]
+    plain = touched(tmp_path / "plain", "P.PDB", "q.cif.gz", "notes.txt")
+    assert [each.name for each in find_predictions(plain)] == ["P", "q"]
+    assert [each.name for each in find_predictions(plain / "q.cif.gz")] == ["q"]
+
+
+def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"it has no predictions: neither <target>/ranked_0\.pdb nor"):
+        find_predictions(tmp_path)
+    with pytest.raises(InputError, match="it has no structures"):
+        find_references(tmp_path)
+    for find in (find_predictions, find_references):
+        with pytest.raises(InputError, match="there is no such file or directory"):
+            find(tmp_path / "absent")
+    with pytest.raises(InputError, match=r"A.pdb has the same name; keep one"):
+        find_references(touched(tmp_path / "twice", "a.cif", "A.pdb"))

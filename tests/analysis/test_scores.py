@@ -1,0 +1,269 @@
+"""Scores of whole comparisons equal those of the programs they are named after, and of plain loops."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from biotite import structure
+
+from data_pipeline.features.ground_truth import ATOM14_ALTERNATIVE
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.residues import ATOM14_TO_ATOM37, ATOM37_MASK, ATOM_ORDER, RESTYPES
+from data_pipeline.structure import Chain
+from helixfold.analysis.metrics import superposed_scores
+from helixfold.analysis.residues import Pairing, best_pairing, paired
+from helixfold.analysis.scores import Scores, compared
+
+CA, CB = ATOM_ORDER["CA"], ATOM_ORDER["CB"]
+# Two structures each of one protein, or of relatives: bound and free, mutants, other crystals, other numbers.
+RELATIVES = (
+    *(("1mgr", "1rgg"), ("1shf", "1srl"), ("1y4y", "2hpr"), ("3ptb", "3tgi"), ("1c9o", "1csp"), ("1ycc", "1yea")),
+    *(("2igd", "2qmt"), ("1hvr", "1k6p"), ("1bpi", "1g6x"), ("1ab1", "1ejg"), ("1cbn", "2fd7"), ("3tki", "5opb")),
+    *(("6btc", "T0958-D1"), ("1g2b", "1shg"), ("2bbm", "3cln"), ("160l", "1l00"), ("1f86", "2qgb"), ("4hw3", "7nb4")),
+    *(("1prw", "4cln"), ("2hnp", "2qbs"), ("1axb", "1fqg"), ("1fgu", "1jmc"), ("1orc", "5cro"), ("1dyj", "4dfr")),
+    *(("1a22", "3hhr"), ("1cfd", "1cll")),
+)
+# Unlike ones, of which the n-th residues are compared.
+STRANGERS = (
+    *(("1mgr", "1shf"), ("1y4y", "3ptb"), ("1c9o", "1ycc"), ("2igd", "1hvr"), ("1bpi", "1ab1"), ("3tki", "1srl")),
+    *(("1g2b", "2bbm"), ("160l", "1f86"), ("4hw3", "1prw"), ("2hnp", "1axb"), ("1fgu", "1orc"), ("1dyj", "1a22")),
+    *(("1cfd", "1rgg"), ("2hpr", "3tgi"), ("1csp", "1yea"), ("2qmt", "1k6p"), ("1g6x", "1ejg"), ("5opb", "2fd7")),
+    *(("1shg", "3cln"), ("1l00", "2qgb"), ("7nb4", "4cln"), ("2qbs", "1fqg"), ("1jmc", "5cro"), ("4dfr", "3hhr")),
+)
+needs_program = pytest.mark.skipif(shutil.which("TMscore") is None, reason="needs the TM-score program")
+
+
+def chain_of(real_data: Path, name: str) -> Chain:
+    return read_structure(real_data / "pdb" / f"{name}.pdb.gz").chains[0]
+
+
+def threaded(predicted: Chain, reference: Chain) -> Pairing:
+    """Residues of two unlike chains in the order of their observed ones."""
+    own = np.flatnonzero(predicted.atom_mask[:, CA] > 0)
+    place = np.full(len(reference.aatype), -1, np.int64)
+    there = np.flatnonzero(reference.atom_mask[:, CA] > 0)[: len(own)]
+    place[there] = own[: len(there)]
+    return Pairing(predicted=predicted, reference=reference, place=place)
+
+
+def written(path: Path, points: np.ndarray, numbers: np.ndarray) -> Path:
+    lines = [
+        f"ATOM  {serial:5d}  CA  ALA A{number:4d}    {x:8.3f}{y:8.3f}{z:8.3f}  1.00  0.00           C"
+        for serial, ((x, y, z), number) in enumerate(zip(points, numbers.tolist(), strict=True), 1)
+    ]
+    path.write_text("\n".join([*lines, "TER", "END", ""]))
+    return path
+
+
+def program(pairing: Pairing, folder: Path) -> dict[str, float]:
+    """What the TM-score program says; it finds residues by their numbers, which are the reference's positions here."""
+    both, observed = pairing.both, pairing.observed
+    numbers = np.arange(len(both)) + 1
+    centre = pairing.predicted.atom_positions[pairing.place[both], CA].mean(0)
+    points = pairing.predicted.atom_positions[pairing.place[both], CA] - centre
+    model = written(folder / "model.pdb", points, numbers[both])
+    native = written(folder / "native.pdb", pairing.reference.atom_positions[observed, CA], numbers[observed])
+    printed = subprocess.run(["TMscore", model, native], capture_output=True, text=True, check=True).stdout
+
+    def number(label: str) -> float:
+        found = re.search(rf"^{label}\s*=\s*([\d.]+)", printed, re.MULTILINE)
+        assert found is not None, printed
+        return float(found[1])
+
+    return {
+        "tm_score": number("TM-score"),
+        "gdt_ts": number("GDT-TS-score"),
+        "gdt_ha": number("GDT-HA-score"),
+        "rmsd": number("RMSD of  the common residues"),
+    }
+
+
+def aligner(pairing: Pairing, folder: Path) -> float:
+    """What TM-align says, which prints more digits, when it is told which residues are aligned."""
+    both, observed = pairing.both, pairing.observed
+    numbers = np.arange(len(both)) + 1
+    found = pairing.predicted.atom_positions[pairing.place[both], CA]
+    model = written(folder / "model.pdb", found - found.mean(0), numbers[both])
+    true = pairing.reference.atom_positions[observed, CA]
+    native = written(folder / "native.pdb", true - true.mean(0), numbers[observed])
+    alignment = folder / "alignment.fasta"
+    rows = "".join("A" if there else "-" for there in both[observed]), "A" * int(observed.sum())
+    alignment.write_text(">model\n{}\n>native\n{}\n".format(*rows))
+    run = ["TMalign", model, native, "-I", alignment]
+    printed = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    # The second is normalised by the length of the second structure.
+    return float(re.findall(r"TM-score=\s*([\d.]+)", printed)[1])
+
+
+def largest_deviations(pairings: list[Pairing], folder: Path) -> dict[str, float]:
+    largest: dict[str, float] = {}
+    for pairing in pairings:
+        scores, _ = compared(pairing)
+        for name, value in program(pairing, folder).items():
+            largest[name] = max(largest.get(name, 0), abs(getattr(scores, name) - value))
+    return largest
+
+
+@needs_program
+def test_scores_equal_the_programs_on_real_pairs(real_data: Path, tmp_path: Path) -> None:
+    names = [*RELATIVES[:10:2], *RELATIVES[12:14]]
+    pairings = [best_pairing(*((chain_of(real_data, name),) for name in pair)) for pair in names]
+    pairings += [threaded(*(chain_of(real_data, name) for name in pair)) for pair in STRANGERS[:4]]
+    found = largest_deviations(pairings, tmp_path)
+    # Half of the last digit that the program prints.
+    assert found.pop("rmsd") < 6e-4
+    assert max(found.values()) < 6e-5, found
+
+
+@needs_program
+@pytest.mark.long
+def test_scores_equal_the_programs_on_fifty_real_pairs(real_data: Path, tmp_path: Path) -> None:
+    relatives = [best_pairing(*((chain_of(real_data, name),) for name in pair)) for pair in RELATIVES]
+    strangers = [threaded(*(chain_of(real_data, name) for name in pair)) for pair in STRANGERS]
+    assert len(relatives) + len(strangers) == 50
+    for what, pairings in (("relatives", relatives), ("strangers", strangers)):
+        found = largest_deviations(pairings, tmp_path)
+        found["TM-align"] = max(abs(compared(pairing)[0].tm_score - aligner(pairing, tmp_path)) for pairing in pairings)
+        print(what, {name: round(value, 6) for name, value in found.items()})
+        assert max(found.values()) < 1e-3
+        assert found["TM-align"] < 2e-5
+
+
+def plain_lddt(predicted: np.ndarray, true: np.ndarray, residue: np.ndarray) -> float:
+    """Without any library; atoms that the prediction lacks are NaN."""
+    kept = count = 0.0
+    for i in range(len(true)):
+        for j in range(len(true)):
+            distance = np.linalg.norm(true[i] - true[j])
+            if residue[i] != residue[j] and distance < 15:
+                off = abs(np.linalg.norm(predicted[i] - predicted[j]) - distance)
+                kept += sum(bool(off < limit) for limit in (0.5, 1.0, 2.0, 4.0)) / 4
+                count += 1
+    return kept / count
+
+
+def noisy(chain: Chain, off: float, seed: int = 0) -> Chain:
+    rng = np.random.default_rng(seed)
+    moved = chain.atom_positions + off * rng.normal(size=chain.atom_positions.shape)
+    return replace(chain, atom_positions=(moved * chain.atom_mask[..., None]).astype(np.float32))
+
+
+def without(chain: Chain, residues: slice) -> Chain:
+    mask, observed = chain.atom_mask.copy(), chain.observed.copy()
+    mask[residues], observed[residues] = 0, False
+    return replace(chain, atom_mask=mask, observed=observed)
+
+
+@pytest.fixture(scope="module")
+def hairpin() -> Chain:
+    """A real fold that comes with the package."""
+    return read_structure(Path(__file__).parents[2] / "examples/structures/helical_hairpin.pdb").chains[0]
+
+
+def scored(predicted: Chain, reference: Chain) -> Scores:
+    return compared(paired(predicted, reference))[0]
+
+
+def test_lddt_equals_biotites_and_a_plain_loop(hairpin: Chain) -> None:
+    predicted = noisy(hairpin, 0.8)
+    found, residues = compared(paired(predicted, hairpin))
+    there = hairpin.atom_mask[:, CA] > 0
+    arguments = predicted.atom_positions[there, CA], hairpin.atom_positions[there, CA], np.arange(int(there.sum()))
+    assert found.lddt_ca == pytest.approx(plain_lddt(*arguments), abs=1e-6)
+    atoms = structure.AtomArray(int(there.sum()))
+    atoms.coord, atoms.res_id = arguments[1], arguments[2]
+    assert found.lddt_ca == pytest.approx(float(structure.lddt(atoms, arguments[0])), abs=1e-6)
+    each = structure.lddt(atoms, arguments[0], aggregation="residue")
+    np.testing.assert_allclose(residues.lddt_ca, each, atol=1e-6)
+
+
+def test_lddt_of_all_atoms_equals_a_plain_loop(hairpin: Chain) -> None:
+    predicted = noisy(hairpin, 0.8)
+    mask = (hairpin.atom_mask > 0) & (ATOM37_MASK[hairpin.aatype] > 0)
+    residue, _ = mask.nonzero()
+    expected = plain_lddt(predicted.atom_positions[mask], hairpin.atom_positions[mask], residue)
+    # No side chain of it can be named in two ways.
+    assert not set(hairpin.sequence) & set("DEFY") or scored(predicted, hairpin).lddt >= expected - 1e-6
+    if not set(hairpin.sequence) & set("DEFY"):
+        assert scored(predicted, hairpin).lddt == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_the_prediction_lacks_counts_as_wrong(hairpin: Chain) -> None:
+    length = len(hairpin.aatype)
+    half = scored(without(noisy(hairpin, 0.1), slice(length // 2, None)), hairpin)
+    assert (half.residues, half.compared) == (length, length // 2)
+    assert half.gdt_ts == pytest.approx((length // 2) / length)
+    assert half.tm_score < 0.6
+    assert half.lddt_ca < 0.6
+    assert half.rmsd < 0.3
+    points = noisy(hairpin, 0.1).atom_positions[:, CA].copy()
+    points[length // 2 :] = np.nan
+    assert half.lddt_ca == pytest.approx(plain_lddt(points, hairpin.atom_positions[:, CA], np.arange(length)), abs=1e-6)
+
+
+def test_what_the_experiment_did_not_see_is_not_asked_for(hairpin: Chain) -> None:
+    length = len(hairpin.aatype)
+    found = scored(noisy(hairpin, 0.1), without(hairpin, slice(length // 2, None)))
+    assert (found.residues, found.compared) == (length // 2, length // 2)
+    assert found.gdt_ts == 1
+    assert found.lddt_ca > 0.95
+
+
+def test_half_a_turn_of_a_planar_group_changes_nothing(real_data: Path) -> None:
+    true = chain_of(real_data, "1crn")
+    turned = true.atom_positions.copy()
+    rows = np.arange(len(true.aatype))[:, None]
+    slots = ATOM14_TO_ATOM37[true.aatype]
+    exists = true.atom_mask[rows, slots] * (slots >= 0)
+    others = np.take_along_axis(slots, ATOM14_ALTERNATIVE[true.aatype], axis=1)
+    changed = others != slots
+    assert changed.any()
+    for residue, slot in np.argwhere(changed & (exists > 0)).tolist():
+        turned[residue, slots[residue, slot]] = true.atom_positions[residue, others[residue, slot]]
+    found = scored(replace(true, atom_positions=turned), true)
+    assert found.lddt == pytest.approx(1, abs=1e-6)
+    mask = (true.atom_mask > 0) & (ATOM37_MASK[true.aatype] > 0)
+    assert plain_lddt(turned[mask], true.atom_positions[mask], mask.nonzero()[0]) < 0.9999
+
+
+def test_a_mutated_side_chain_is_compared_as_far_as_both_go(hairpin: Chain) -> None:
+    aatype = hairpin.aatype.copy()
+    long = int(np.argmax(ATOM37_MASK[aatype].sum(-1)))
+    mask = hairpin.atom_mask.copy()
+    aatype[long] = RESTYPES.index("A")
+    mask[long] *= ATOM37_MASK[aatype[long]]
+    letters = [*hairpin.sequence]
+    letters[long] = "A"
+    found = scored(replace(hairpin, aatype=aatype, atom_mask=mask, sequence="".join(letters)), hairpin)
+    assert found.lddt == pytest.approx(1, abs=1e-6)
+    assert found.identity == pytest.approx(1 - 1 / len(aatype))
+    # An atom that the type has and the prediction has not is missing, though.
+    mask = hairpin.atom_mask.copy()
+    mask[long, CB] = 0
+    assert scored(replace(hairpin, atom_mask=mask), hairpin).lddt < 1
+
+
+def test_b_factors_are_plddt_only_if_they_can_be(hairpin: Chain) -> None:
+    plddt = np.linspace(40, 95, len(hairpin.aatype), dtype=np.float32)
+    confident = replace(hairpin, b_factors=plddt[:, None] * hairpin.atom_mask)
+    scores, residues = compared(paired(confident, hairpin))
+    assert scores.plddt == pytest.approx(plddt.mean(), abs=1e-3)
+    assert residues.plddt is not None
+    np.testing.assert_allclose(residues.plddt, plddt, atol=1e-4)
+    for other in (
+        np.random.default_rng(0).uniform(0, 50, hairpin.atom_mask.shape),
+        np.full(hairpin.atom_mask.shape, 20.0),
+        3 * plddt[:, None] * np.ones(37),
+    ):
+        assert scored(replace(hairpin, b_factors=(other * hairpin.atom_mask).astype(np.float32)), hairpin).plddt is None
+
+
+def test_scores_are_normalised_by_the_length_that_is_given() -> None:
+    points = np.cumsum(np.random.default_rng(0).normal(size=(60, 3)), 0)
+    found = superposed_scores(points, points, length=120)
+    assert found.tm_score == pytest.approx(0.5, abs=1e-6)
+    assert found.gdt_ts == found.gdt_ha == 0.5

@@ -1,0 +1,148 @@
+"""`helixfold benchmark memory` measures in processes of their own, and says what it did not measure."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helixfold.benchmark import memory
+from helixfold.benchmark.memory_points import Found, Point, measure, measured_here
+from helixfold.cli.main import main
+from helixfold.execution.stages import peak_memory
+from helixfold.parallel.mesh import Mesh
+
+POINT = Point(
+    part="prediction", preset="tiny", blocks=1, residues=96, rows=8, extra_rows=16, templates=1, ensemble=1, passes=2,
+    dtype="float32", executor="slabs", device="cpu",
+)  # fmt: skip
+CPU, MIB = torch.device("cpu"), 2**20
+
+
+def run(*options: str) -> int:
+    return main(["benchmark", "memory", "--preset", "tiny", "--dtypes", "float32", *options])
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
+    """Points that would be measured; each takes a MiB for each residue, spilled ones half of it."""
+    points: list[Point] = []
+
+    def found(point: Point, _: Path, limit: int | None) -> Found:
+        points.append(point)
+        peak = point.residues * MIB // (2 if point.executor == "spilled" else 1)
+        return Found(peak=peak, resident=peak + MIB, seconds=1.0) if limit is None else Found(failure="out of memory")
+
+    monkeypatch.setattr(memory, "measure", found)
+    return points
+
+
+def test_the_floor_is_two_pair_tensors_and_both_msas() -> None:
+    pair, msa, extra = 96 * 96 * 32, (8 + 1) * 96 * 64, 16 * 96 * 32
+    assert POINT.floor() == 4 * (2 * pair + msa + extra)
+    assert replace(POINT, dtype="bfloat16").floor() == 2 * (2 * pair + msa + extra)
+    assert replace(POINT, part="evoformer").floor() == 4 * (2 * pair + 8 * 96 * 64)
+
+
+def test_a_prediction_is_measured_in_a_fresh_process(tmp_path: Path) -> None:
+    found = measure(POINT, tmp_path, None)
+    assert found.failure is None
+    # Libraries alone take more than these streams.
+    assert POINT.floor() < found.peak < 200 * MIB < found.resident
+    assert found.seconds > 0
+
+
+def test_an_evoformer_alone_is_held_to_a_limit(tmp_path: Path) -> None:
+    point = replace(POINT, part="evoformer", residues=200)
+    held = peak_memory(CPU)
+    assert measured_here(Mesh.alone(), point, tmp_path, held + 512 * MIB).failure is None
+    large = replace(point, residues=1000, executor="whole")
+    assert measured_here(Mesh.alone(), large, tmp_path, held + 64 * MIB).failure == "out of memory"
+
+
+def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path) -> None:
+    point = replace(POINT, part="evoformer", residues=512)
+    alone, two = (measure(replace(point, ranks=ranks), tmp_path) for ranks in (1, 2))
+    assert alone.failure is two.failure is None
+    assert replace(point, ranks=2).floor() == point.floor() // 2
+    assert replace(point, ranks=2).floor() < two.peak < alone.peak
+
+
+def test_ranks_that_fail_are_a_failure_of_the_point(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = measure(replace(POINT, executor="spilled", residues=700, ranks=2), tmp_path / "missing")
+    assert str(found.failure).startswith("rank ")
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_points_stand_beside_floor_and_prediction(
+    measured: list[Point], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--residues", "64", "128", "--rows", "8", "--blocks", "1", "--json", str(tmp_path / "found.json")) == 0
+    assert [(each.residues, each.executor) for each in measured] == [
+        (64, "slabs"), (64, "spilled"), (128, "slabs"), (128, "spilled")
+    ]  # fmt: skip
+    title, header, first, *_ = capsys.readouterr().out.splitlines()
+    assert title.startswith(
+        "prediction with tiny, 1 block of each stack, 8 rows, 1,024 extra rows, 1 template, 2 passes"
+    )
+    floor, predicted = measured[0].floor(), measured[0].predicted()
+    assert predicted is not None
+    row = dict(zip(header.replace("/ ", "/").replace("in all", "all").split(), first.split(), strict=True))
+    assert float(row["floor"]) == pytest.approx(floor / MIB, abs=0.1)
+    assert (row["peak"], row["all"], row["seconds"]) == ("64.0", "65.0", "1.0")
+    assert float(row["/floor"]) == pytest.approx(64 * MIB / floor, abs=0.01)
+    assert float(row["/peak"]) == pytest.approx(predicted / (64 * MIB), abs=0.01)
+    readings = json.loads((tmp_path / "found.json").read_text())["readings"]
+    assert [(each["residues"], each["peak"]) for each in readings][:2] == [(64, 64 * MIB), (64, 32 * MIB)]
+    assert readings[0]["floor"] == floor
+
+
+def test_ranks_are_told_apart_and_not_drawn(
+    measured: list[Point], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(memory, "memory_plot", lambda *given: drawn.append(given) or b"PNG")
+    options = ["--residues", "64", "--rows", "8", "--executors", "slabs", "--plot", str(tmp_path / "plot.png")]
+    assert run(*options, "--ranks", "4", "1") == 0
+    assert [each.ranks for each in measured] == [4, 1]
+    _, header, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[header.split().index("ranks")] for line in lines] == ["4", "1"]
+    ((curves, _, _),) = drawn
+    assert [curve.measured for curve in curves] == [{64: 64 * MIB}]
+
+
+def test_what_cannot_fit_is_skipped_and_what_fails_is_the_commands_failure(
+    measured: list[Point], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--residues", "30000", "64", "--executors", "plain", "slabs", "--rows", "8") == 0
+    assert [(each.residues, each.executor) for each in measured] == [(64, "plain"), (64, "slabs")]
+    assert "skipped: needs about" in capsys.readouterr().out
+    assert run("--residues", "64", "--memory-limit", "0.5") == 1
+    assert "out of memory" in capsys.readouterr().out
+
+
+def test_earlier_points_of_the_same_kind_are_drawn_too(
+    measured: list[Point], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(memory, "memory_plot", lambda *given: drawn.append(given) or b"PNG")
+    earlier, other, plot = (tmp_path / name for name in ("earlier.json", "other.json", "plot.png"))
+    assert run("--residues", "32", "--rows", "8", "--executors", "slabs", "--json", str(earlier)) == 0
+    assert run("--residues", "16", "--rows", "9", "--executors", "slabs", "--json", str(other)) == 0
+    also = ["--also", str(earlier), str(other)]
+    assert run("--residues", "64", "--rows", "8", "--executors", "plain", "slabs", "--plot", str(plot), *also) == 0
+    ((curves, floors, _),) = drawn
+    plain, slabs = sorted(curves, key=lambda curve: curve.executor)
+    assert plot.read_bytes() == b"PNG"
+    assert (plain.measured, slabs.measured) == ({64: 64 * MIB}, {32: 32 * MIB, 64: 64 * MIB})
+    assert not plain.predicted
+    assert {32, 64} < slabs.predicted.keys() == floors["float32"].keys()
+    assert floors["float32"][64] == measured[-1].floor()
+
+
+def test_files_that_are_no_earlier_points_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.json").write_text('{"readings": [{"part": "prediction"}]}')
+    assert run("--also", str(tmp_path / "a.json")) == 2
+    assert "is no JSON of `helixfold benchmark memory`" in capsys.readouterr().err

@@ -1,0 +1,45 @@
+"""What every process of tests/predict/test_devices.py runs: `helixfold predict` with something going wrong."""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from data_pipeline.features.schema import Features
+from helixfold.cli import predict as command
+from helixfold.cli.main import main
+from helixfold.execution.slabs import Slabs
+from helixfold.parallel.crew import assembled
+from helixfold.predict import target
+
+BAD, HUNGRY = "bad", "hungry"
+
+
+def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) -> int:
+    """Target `bad` fails on the last rank of a group, if it `last_fails`, and `hungry` wants more memory than there is
+    unless in slabs. The store is another process's, as under `torchrun`.
+    """
+    told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
+    os.environ.update(told)
+    command.assembled = partial(assembled, patience=8.0)
+    fold, methods = target.fold, []
+    fold_with = target._fold_with
+
+    def recorded(*given: object, method: target.Method, **named: object) -> object:
+        methods.append(method)
+        return fold_with(*given, method=method, **named)  # type: ignore[arg-type]
+
+    def failing(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
+        group = methods[-1].crew.group
+        if features.domain_name == BAD and last_fails and group.rank == group.size - 1:
+            raise RuntimeError("the chain is broken")
+        if features.domain_name == HUNGRY and not isinstance(getattr(run, "within", run), Slabs):
+            raise torch.OutOfMemoryError("no memory left")
+        with log.open("a") as file:
+            file.write(f"{features.domain_name} {group.rank}\n")
+        return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
+
+    target.fold, target._fold_with = failing, recorded  # type: ignore[assignment]
+    return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", "--models", "tiny"])

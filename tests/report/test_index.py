@@ -1,0 +1,104 @@
+"""The page of a batch lists every target, finished or not, and outlives damaged files and hostile names."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from helixfold.report import index
+from helixfold.report.index import INDEX_FILE, Index
+from helixfold.report.target_page import write_report
+from tests.report.reported import write_target
+
+HOSTILE = "</td><script>alert(1)</script>"
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    write_target(tmp_path / "good", noise=0.3, models=["model_1_ptm", "model_2_ptm"])
+    write_target(tmp_path / "poor", noise=3.0)
+    write_report(tmp_path / "good")
+    return tmp_path
+
+
+def rows_of(output: Path) -> dict[str, str]:
+    """The text of each row, by target."""
+    body = (output / INDEX_FILE).read_text(encoding="utf-8").partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = {}
+    for row in body.split("</tr>")[:-1]:
+        words = re.sub(r"<[^>]*>", " ", row).split()
+        rows[words[0]] = " ".join(words[1:])
+    return rows
+
+
+def test_each_target_has_a_line_with_its_figures(output: Path) -> None:
+    Index(output).write()
+    rows = rows_of(output)
+    assert list(rows) == ["good", "poor"]
+    order = json.loads((output / "good" / "ranking_debug.json").read_text())["order"]
+    best = json.loads((output / "good" / f"confidence_{order[0]}.json").read_text())
+    assert f"{best['mean_plddt']:.1f}" in rows["good"]
+    assert rows["good"].startswith(f"{len(best['plddt'])} ")
+    page = (output / INDEX_FILE).read_text()
+    assert 'href="./good/report.html"' in page
+    assert 'href="./poor/report.html"' not in page
+
+
+def test_targets_that_failed_or_are_not_finished_are_there_too(output: Path) -> None:
+    (output / "poor" / "ranking_debug.json").unlink()
+    Index(output, ["good", "poor", "waiting"]).write({"bad": "NotEnoughMemoryError: 20 GiB"})
+    rows = rows_of(output)
+    assert rows["bad"] == "failed: NotEnoughMemoryError: 20 GiB"
+    assert rows["poor"] == rows["waiting"] == "not finished"
+
+
+def test_failures_are_read_from_their_file_where_none_are_given(output: Path) -> None:
+    (output / "failures.json").write_text(json.dumps({"bad": "it was too long"}))
+    Index(output).write()
+    assert rows_of(output)["bad"] == "failed: it was too long"
+    (output / "failures.json").write_text("[")
+    Index(output).write()
+    assert "not a complete JSON file" in rows_of(output)["failures.json"]
+
+
+@pytest.mark.parametrize("file", ["ranking_debug.json", "confidence_model_1_ptm.json", "timings.json"])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"order": [], "stages": 3}', "[" * 100_000, '{"plddt": [1e999]}'])
+def test_a_damaged_file_is_a_line_that_says_so(output: Path, file: str, content: str) -> None:
+    (output / "poor" / file).write_text(content)
+    Index(output).write()
+    rows = rows_of(output)
+    assert "failed" not in rows["good"]
+    # Times without stages are none, and nothing is wrong with them.
+    if file != "timings.json" or not content.startswith("{") or "stages" in content:
+        assert file in rows["poor"]
+
+
+def test_names_and_reasons_are_text(output: Path) -> None:
+    Index(output, ["javascript:alert(1)"]).write({HOSTILE: HOSTILE, "x": "\u202e<b>"})
+    page = (output / INDEX_FILE).read_text(encoding="utf-8")
+    assert page.count("<script>") == 1
+    assert "<b>" not in page
+    assert 'href="javascript' not in page
+
+
+def test_what_has_not_changed_is_not_read_again(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(
+        index, "_read", lambda directory, of=index._read: (read.append(directory.name), of(directory))[1]
+    )
+    page = Index(output)
+    page.write()
+    assert sorted(read) == ["good", "poor"]
+    read.clear()
+    write_report(output / "poor")
+    page.write()
+    assert read == ["poor"]
+    assert 'href="./poor/report.html"' in (output / INDEX_FILE).read_text()
+
+
+def test_nothing_else_in_the_directory_is_taken_for_a_target(output: Path) -> None:
+    (output / "notes").mkdir()
+    (output / "notes" / "a.txt").write_text("")
+    Index(output).write()
+    assert list(rows_of(output)) == ["good", "poor"]

@@ -1,0 +1,252 @@
+"""The report of a target is one page that holds everything, escapes everything and does without what is missing."""
+
+import base64
+import contextlib
+import hashlib
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.errors import InputError
+from helixfold.report.index import Index
+from helixfold.report.maps import pae_map, square_map
+from helixfold.report.target_page import REPORT_FILE, write_report
+from tests.report.reported import write_relaxation, write_target, write_templates
+
+# build/3Dmol-min.js of the npm package 3dmol.
+VIEWER_VERSION = "2.5.5"
+VIEWER_SHA256 = "f7cc78921ae72e7623e89cdd111434f58c2efddd2ffda1cd212644b406fb8016"
+
+
+def page_of(directory: Path) -> str:
+    write_report(directory)
+    return (directory / REPORT_FILE).read_text(encoding="utf-8")
+
+
+def data_of(page: str) -> dict:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def blob_of(page: str, name: str) -> bytes:
+    found = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', page)
+    assert found is not None
+    return zlib.decompress(base64.b64decode(found[1]))
+
+
+@pytest.fixture(scope="module")
+def full_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target with every file that a report can show."""
+    directory = tmp_path_factory.mktemp("full") / "hairpin"
+    order = write_target(directory, models=["model_1_ptm", "model_2_ptm"])
+    write_templates(directory)
+    write_relaxation(directory, *order)
+    made = {"model_1_ptm": {"model": "model_1_ptm", "seed": 0, "weights": "0" * 64}}
+    options = {"inputs": {"alignments": ["0" * 64]}, "options": {"num_recycles": 3}, "predictions": made}
+    (directory / "settings.json").write_text(json.dumps(options))
+    return directory
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    directory = tmp_path / "hairpin"
+    write_target(directory, models=["model_1_ptm", "model_2_ptm"])
+    return directory
+
+
+def test_the_viewer_is_the_published_one() -> None:
+    viewer = resources.files("helixfold.write") / f"pages/3Dmol-{VIEWER_VERSION}-min.js"
+    assert hashlib.sha256(viewer.read_bytes()).hexdigest() == VIEWER_SHA256
+    licence = (resources.files("helixfold.write") / "pages/3Dmol-LICENSE.txt").read_text()
+    assert "BSD-3-Clause" in licence
+    assert "University of Pittsburgh" in licence
+
+
+def test_the_page_holds_structures_and_errors_as_the_files_have_them(target: Path) -> None:
+    page = page_of(target)
+    model = data_of(page)["models"][0]
+    assert blob_of(page, model["structures"]["unrelaxed"]["data"]) == (target / "ranked_0.pdb").read_bytes()
+    pae = np.array(json.loads((target / f"pae_{model['name']}.json").read_text())[0]["predicted_aligned_error"])
+    shown = model["maps"][0]
+    bytes_of = np.frombuffer(blob_of(page, shown["data"]), np.uint8).reshape(pae.shape)
+    np.testing.assert_allclose(bytes_of * shown["step"], pae, atol=shown["step"] / 2 + 1e-6)
+
+
+def test_structures_are_laid_on_the_best_one(target: Path) -> None:
+    page = page_of(target)
+    placed = []
+    for model in data_of(page)["models"]:
+        given = model["structures"]["unrelaxed"]
+        lines = [line for line in blob_of(page, given["data"]).decode().splitlines() if line[12:16] == " CA "]
+        atoms = np.array([[float(line[start : start + 8]) for start in (30, 38, 46)] for line in lines])
+        turn = np.array(given["turn"]).reshape(3, 3)
+        assert np.linalg.det(turn) == pytest.approx(1, abs=1e-4)
+        placed.append(atoms @ turn.T + given["shift"])
+    assert np.sqrt(((placed[0] - placed[1]) ** 2).sum(-1).mean()) < 0.5
+    assert placed[0].std(0)[0] == placed[0].std(0).max()
+    assert placed[0].std(0)[2] == placed[0].std(0).min()
+
+
+def test_the_policy_allows_our_scripts_and_nothing_else(target: Path) -> None:
+    page = page_of(target)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    words = policy[1].replace("&#39;", "'")
+    assert words.startswith("default-src 'none';")
+    assert "unsafe" not in words
+    assert "http" not in words
+    script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert len(script) == 1
+    assert base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode() in words
+
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028'\"&{{ 7 * 7 }}"
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and the scripts that would run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += attrs
+
+
+def test_whatever_the_files_say_is_text(target: Path) -> None:
+    def tags_of(page: str) -> Tags:
+        tags = Tags()
+        tags.feed(page)
+        return tags
+
+    harmless = tags_of(page_of(target))
+    for file in target.glob("confidence_*.json"):
+        content = json.loads(file.read_text())
+        content["notes"] = [HOSTILE]
+        content["domains"] = [{"name": HOSTILE, "ranges": [[1, 5]], "residues": 5, "mean_plddt": 80.0, "mean_pae": 1.0}]
+        file.write_text(json.dumps(content))
+    timings = json.loads((target / "timings.json").read_text())
+    timings["stages"][HOSTILE] = {"seconds": 1.0, "peak_memory_gib": 1.0}
+    timings[HOSTILE] = {HOSTILE: HOSTILE}
+    (target / "timings.json").write_text(json.dumps(timings))
+    row = {"name": HOSTILE, "release_date": HOSTILE, "aligned_residues": 1, "identity": 0.5, "note": HOSTILE}
+    hit = {"name": HOSTILE, "reason": HOSTILE, "detail": HOSTILE}
+    (target / "templates.json").write_text(json.dumps({"used": [row], "rejected": [hit]}))
+    (target / "javascript:alert(1)").write_text("")
+    (target / "<img src=x onerror=alert(1)>.txt").write_text("")
+    page = page_of(target)
+    hostile = tags_of(page)
+    assert hostile.names.count("script") == harmless.names.count("script")
+    assert "img" not in hostile.names
+    assert not [name for name, _ in hostile.attributes if name.startswith("on")]
+    assert all(value.startswith(("./", "#", "templates.json")) for name, value in hostile.attributes if name == "href")
+    assert "49" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL).split("{{")[0][-40:]
+    assert "\u2028" not in page[page.index('id="data"') :]
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["pae_*.json", "features.npz", "timings.json", "unrelaxed_*.pdb", "templates.json", "ranked_*"],
+)
+def test_a_missing_file_leaves_out_its_part(target: Path, missing: str) -> None:
+    for path in target.glob(missing):
+        path.unlink()
+    assert "pLDDT" in page_of(target)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("confidence_model_1_ptm.json", "{", "not a complete JSON file"),
+        ("confidence_model_1_ptm.json", "[" * 100_000, "not a complete JSON file"),
+        ("confidence_model_1_ptm.json", '{"plddt": [1, "x"]}', "plddt: a list of numbers"),
+        ("confidence_model_1_ptm.json", '{"plddt": [1, NaN]}', "plddt: a list of numbers"),
+        ("pae_model_1_ptm.json", '[{"predicted_aligned_error":[[1,2],[3,4]]}]', "row 1 of the PAE"),
+        ("pae_model_1_ptm.json", "", "row 1 of the PAE"),
+        ("ranking_debug.json", '{"order": ["../../secret"]}', "no part of a file name"),
+        ("ranking_debug.json", '{"order": []}', "names no prediction"),
+        ("timings.json", '{"stages": {"a": {"seconds": "x"}}}', "seconds: a number is expected"),
+        ("templates.json", '{"used": [3]}', "used[0]: an object is expected"),
+        ("features.npz", "x", "damaged"),
+        ("unrelaxed_model_1_ptm.pdb", "ATOM      1  CA  ALA A   1      x", "not a PDB file"),
+    ],
+)
+def test_a_damaged_file_is_named(target: Path, file: str, content: str, says: str) -> None:
+    (target / REPORT_FILE).write_text("earlier")
+    (target / file).write_text(content)
+    with pytest.raises(InputError, match=re.escape(file)) as caught:
+        write_report(target)
+    assert says in str(caught.value)
+    assert (target / REPORT_FILE).read_text() == "earlier"
+
+
+def test_what_a_link_points_to_is_not_taken_in(target: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.pdb"
+    secret.write_text("SECRET")
+    for path in target.glob("unrelaxed_*.pdb"):
+        path.unlink()
+        path.symlink_to(secret)
+    assert data_of(page_of(target))["models"][0]["structures"] == {}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_file_holds_makes_a_page_or_a_sentence(full_target: Path, data: st.DataObject) -> None:
+    file = full_target / data.draw(st.sampled_from(sorted(path.name for path in full_target.glob("*.json"))))
+    good = file.read_bytes()
+    content = json.loads(good)
+    place = content
+    # Somewhere in the file, at most three levels deep, stands something else.
+    for _ in range(data.draw(st.integers(0, 2))):
+        inner = list(place.values() if isinstance(place, dict) else place)
+        nested = [item for item in inner if isinstance(item, dict | list) and item]
+        place = data.draw(st.sampled_from(nested)) if nested else place
+    keys = sorted(place) if isinstance(place, dict) else range(len(place))
+    place[data.draw(st.sampled_from(keys))] = data.draw(JSON)
+    try:
+        file.write_text(json.dumps(content))
+        with contextlib.suppress(InputError):
+            write_report(full_target)
+        Index(full_target.parent).write()
+    finally:
+        file.write_bytes(good)
+
+
+def test_the_same_files_give_the_same_page(target: Path) -> None:
+    assert page_of(target) == page_of(target)
+
+
+def test_a_long_chain_takes_no_more_room_than_is_said() -> None:
+    random = np.random.default_rng(0)
+    matrix = random.uniform(0, 31, (64, 64))
+    large = np.kron(matrix, np.ones((40, 40)))[:2500, :2500]
+    packed = square_map(large, title="PAE", unit="Å", step=0.5)
+    assert (packed.cells, packed.block) == (1250, 2)
+    values = np.frombuffer(zlib.decompress(base64.b64decode(packed.data)), np.uint8).reshape(1250, 1250)
+    np.testing.assert_allclose(values * 0.5, large[::2, ::2], atol=0.251)
+
+
+def test_errors_of_a_file_with_spaces_and_lines_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "pae_model.json"
+    file.write_text(json.dumps([{"predicted_aligned_error": [[0.0, 1.5], [2.5, 31.75]]}], indent=2))
+    packed = pae_map(file, 2)
+    assert zlib.decompress(base64.b64decode(packed.data)) == bytes([0, 12, 20, 254])

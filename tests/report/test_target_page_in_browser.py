@@ -1,0 +1,219 @@
+"""The report in a real browser: it draws, it answers the mouse, and it asks for nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipeline.protein import Protein
+from helixfold.report.target_page import REPORT_FILE, write_report
+from tests.report.browser import Browser
+from tests.report.reported import HAIRPIN, chain_of, write_relaxation, write_target, write_templates
+
+MODELS = ("model_1_ptm", "model_2_ptm")
+NO_WEBGL = """
+    const real = HTMLCanvasElement.prototype.getContext;
+    HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
+        return kind.startsWith('webgl') ? null : real.call(this, kind, ...rest);
+    };
+"""
+UNTRAINED = "UNTRAINED: random parameters, no prediction"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("batch") / "hairpin"
+    order = write_target(directory, models=MODELS)
+    write_templates(directory)
+    write_relaxation(directory, *order)
+    write_report(directory)
+    return directory / REPORT_FILE
+
+
+def colours(picture: np.ndarray, red: int, green: int, blue: int, within: int = 60) -> int:
+    """How many pixels have about this colour."""
+    return int((np.abs(picture - [red, green, blue]).sum(-1) < within).sum())
+
+
+def marked(browser: Browser) -> str:
+    return str(browser.run("return document.getElementById('viewer').dataset.marked"))
+
+
+def place_in_map(browser: Browser, row: int, column: int) -> tuple[float, float]:
+    """Where on the page's heat map this pair of residues is, counted from 0, from the map's corner."""
+    return tuple(
+        browser.run(
+            "const width = arguments[0].clientWidth, side = Math.min(width - 60, 640), cell = side / arguments[3];"
+            "return [46 + (arguments[2] + 0.5) * cell, 6 + (arguments[1] + 0.5) * cell]",
+            browser.find("#heat"),
+            row,
+            column,
+            browser.run("return document.querySelectorAll('#sequence i').length"),
+        )
+    )
+
+
+def test_it_loads_without_a_complaint_and_without_the_network(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    assert browser.complaints() == []
+    fetched = [address for address in browser.fetched() if not address.startswith(("data:", "blob:", "about:"))]
+    assert fetched == [report.resolve().as_uri()]
+
+
+def test_the_structure_is_drawn_in_the_colours_of_plddt(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    drawn = browser.picture("#viewer")
+    assert colours(drawn, 255, 255, 255) < 0.99 * drawn.shape[0] * drawn.shape[1]
+    assert colours(drawn, 0x65, 0xCB, 0xF3, within=120) > 200
+    browser.run("document.getElementById('reset').click()")
+
+
+def test_pointing_at_a_pair_in_the_map_marks_that_pair_in_the_structure(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.point("#heat", *place_in_map(browser, 4, 20))
+    browser.until(lambda: marked(browser) == "A5 A21")
+    readout = browser.find("#heat-readout").text
+    name = browser.run("return [4, 20].map((at) => document.querySelectorAll('#sequence i')[at].textContent)")
+    assert f"{name[1]}21 when aligned on {name[0]}5" in readout
+    assert "PAE" in readout
+    assert (
+        browser.run("return [...document.querySelectorAll('#sequence i')].findIndex((i) => i.matches('.second'))") == 20
+    )
+    # Where the two spheres and the line between them are, 3Dmol says itself.
+    shapes = browser.run(
+        "const viewer = document.getElementById('viewer').viewer;"
+        "return [5, 21].map((resi) => { const [atom] = viewer.selectedAtoms({atom: 'CA', resi});"
+        "return viewer.shapes.some((shape) => shape && Math.hypot(shape.boundingSphere.center.x - atom.x,"
+        "shape.boundingSphere.center.y - atom.y, shape.boundingSphere.center.z - atom.z) < 0.1) })"
+    )
+    assert shapes == [True, True]
+    assert colours(browser.picture("#viewer"), 0xE6, 0x00, 0x7E, within=90) > 20
+
+
+def test_a_clicked_pair_stays_until_it_is_let_go(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.point("#heat", *place_in_map(browser, 2, 9), click=True)
+    browser.point("h1", 5, 5)
+    browser.until(lambda: marked(browser) == "A3 A10")
+    browser.find("#heat").send_keys("\ue00c")  # Escape
+    browser.until(lambda: marked(browser) == "")
+
+
+def test_pointing_at_the_structure_marks_the_residue_in_the_plots(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run("style.value = 'spheres'; style.dispatchEvent(new Event('change'))")
+    # The atom that is nearest to the reader has nothing before it.
+    number, right, down = browser.run(
+        "const { viewer: drawn } = viewer, atoms = drawn.selectedAtoms({atom: 'CA'});"
+        "const front = atoms.reduce((one, other) => other.z > one.z ? other : one);"
+        "const box = viewer.getBoundingClientRect(), at = drawn.modelToScreen({x: front.x, y: front.y, z: front.z});"
+        "return [front.resi, at.x - box.left - scrollX, at.y - box.top - scrollY]"
+    )
+    browser.point("#viewer", right + 1, down + 1)
+    browser.until(lambda: marked(browser) != "")
+    near = int(marked(browser).removeprefix("A"))
+    assert abs(near - number) <= 4  # a side chain of a neighbour may lie over it
+    assert browser.find("#plddt-readout").text[1:].startswith(f"{near}:")
+
+
+def test_a_drag_over_the_map_colours_both_stretches(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    before = colours(browser.picture("#viewer"), 0xE6, 0x00, 0x7E, within=120)
+    browser.drag("#heat", place_in_map(browser, 1, 14), place_in_map(browser, 9, 22))
+    letters = browser.run("return document.querySelectorAll('#sequence i.away').length")
+    assert letters == browser.run("return document.querySelectorAll('#sequence i').length") - 18
+    assert "mean PAE" in browser.find("#heat-readout").text
+    assert colours(browser.picture("#viewer"), 0xE6, 0x00, 0x7E, within=120) > before + 50
+
+
+def test_keys_move_along_map_plot_and_sequence(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.find("#heat").send_keys("\ue015\ue014")  # down, right
+    middle = browser.run("return Math.floor(document.querySelectorAll('#sequence i').length / 2)")
+    browser.until(lambda: marked(browser) == f"A{middle + 2} A{middle + 2}")
+    browser.find("#plddt").send_keys("\ue011")  # home
+    browser.until(lambda: marked(browser) == "A1")
+    browser.find("#sequence").send_keys("\ue010\ue012")  # end, left
+    browser.until(lambda: marked(browser) == f"A{2 * middle - 1}")
+
+
+def test_another_model_brings_its_own_structure_map_and_line(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    atoms = "return document.getElementById('viewer').viewer.selectedAtoms({atom: 'CA'}).map((atom) => atom.b)"
+    first, line = browser.run(atoms), browser.run("return document.querySelector('.line.best').getAttribute('points')")
+    browser.find("button[data-model='1']").click()
+    browser.until(lambda: browser.run(atoms) not in ([], first))
+    assert browser.run("return document.querySelector('.line.best').getAttribute('points')") != line
+    assert browser.run("return document.getElementById('model').value") == "1"
+
+
+def test_relaxed_atoms_are_shown_where_there_are_some(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    assert browser.find("#kind").get_attribute("value") == "relaxed"
+    assert browser.find("#kind-label").is_displayed()
+    assert "0.214" in browser.find("main").text
+    assert "could not be relaxed and stays as predicted: atoms lie on each other" in browser.find(".warnings").text
+    browser.run("model.value = '1'; model.dispatchEvent(new Event('change'))")
+    browser.until(lambda: not browser.find("#kind-label").is_displayed())
+
+
+def test_maps_of_distances_are_there_too(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    for number, title, unit in ((1, "Expected distance", "Å"), (2, "Contact probability", "")):
+        browser.run(f"map.value = '{number}'; map.dispatchEvent(new Event('change'))")
+        browser.until(lambda title=title: browser.find("#map-title").text == title)
+        browser.point("#heat", *place_in_map(browser, 3, 8 + number))
+        browser.until(lambda title=title: browser.find("#heat-readout").text.startswith(title))
+        assert unit in browser.find("#heat-readout").text
+
+
+def test_without_webgl_the_rest_of_the_page_works(browser: Browser, report: Path) -> None:
+    with browser.before_each_page(NO_WEBGL):
+        browser.open(report)
+    assert "no WebGL" in browser.find("#viewer-message").text
+    browser.point("#heat", *place_in_map(browser, 4, 20))
+    browser.until(lambda: "when aligned on" in browser.find("#heat-readout").text)
+
+
+def test_atoms_that_form_no_chain_are_drawn_all_the_same(browser: Browser, tmp_path: Path) -> None:
+    protein = chain_of(HAIRPIN)
+    apart = protein.atom_positions + 12.0 * np.arange(len(protein.aatype))[:, None, None] * np.array([1.0, 0.3, 0.1])
+    write_target(tmp_path / "apart", protein=replace(protein, atom_positions=apart), notes=[UNTRAINED])
+    write_report(tmp_path / "apart")
+    browser.open(tmp_path / "apart" / REPORT_FILE)
+    drawn = browser.picture("#viewer")
+    assert (np.abs(drawn - 255).sum(-1) > 60).sum() > 500
+    assert "Random parameters, no prediction" in browser.find(".banner").text
+    assert browser.find(".banner strong").text.lower() == "not a prediction."
+
+
+def test_a_single_residue_has_a_page_too(browser: Browser, tmp_path: Path) -> None:
+    chain = chain_of(HAIRPIN)
+    one = Protein(**{name: array[:1] for name, array in vars(chain).items()})
+    write_target(tmp_path / "one", protein=one, rows=1)
+    write_report(tmp_path / "one")
+    browser.open(tmp_path / "one" / REPORT_FILE)
+    assert browser.complaints() == []
+    assert len(browser.run("return viewer.viewer.selectedAtoms({})")) > 3
+
+
+def test_a_page_without_maps_structures_and_alignment_says_so(browser: Browser, tmp_path: Path) -> None:
+    write_target(tmp_path / "bare")
+    for pattern in ("pae_*", "distances_*", "features.npz", "*.pdb", "timings.json"):
+        for path in (tmp_path / "bare").glob(pattern):
+            path.unlink()
+    write_report(tmp_path / "bare")
+    browser.open(tmp_path / "bare" / REPORT_FILE, width=390)
+    assert browser.complaints() == []
+    assert browser.too_wide() == 0
+    assert "No structure is in this page" in browser.find("#viewer-message").text
+    assert browser.driver.find_elements("css selector", "#heat") == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["desktop, light", "phone, dark"])
+def test_nothing_has_to_be_scrolled_sideways(browser: Browser, report: Path, width: int, dark: bool) -> None:
+    browser.open(report, width=width, dark=dark)
+    assert browser.too_wide() == 0
+    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert (int(paper.removeprefix("rgb(").split(",")[0]) < 60) == dark
