@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 VIEWER: Final = "3Dmol-2.5.5-min.js"
 VIEWER_LICENCE: Final = "3Dmol-LICENSE.txt"
-_ASSETS = resources.files("helixfold.write") / "pages"
+_ASSETS = resources.files("helixfold.report") / "pages"
 
 
 def page(

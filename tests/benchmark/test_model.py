@@ -30,7 +30,7 @@ def interpreter(path: Path, positions: int = 12, *, error: str = "") -> Path:
         #!/usr/bin/env python3
         import json, sys, zipfile
         from pathlib import Path
-        assert sys.argv[1] == "-P" and Path(sys.argv[2]).name == "benchmark_deepmind.py", sys.argv
+        assert sys.argv[1] == "-P" and Path(sys.argv[2]).name == "deepmind.py", sys.argv
         if {error!r}:
             sys.exit({error!r})
         folder = Path(sys.argv[3])

@@ -88,7 +88,7 @@ def test_all_measures_every_part_at_its_own_sizes(monkeypatch: pytest.MonkeyPatc
     asked: dict[str, Any] = {}
     for part in benchmark.MEASURED:
         monkeypatch.setattr(
-            f"helixfold.cli.benchmark_{part}.readings",
+            f"helixfold.benchmark.{part}.readings",
             lambda options, machine, part=part: asked.update({part: options}) or iter(()),
         )
     assert main(["benchmark", "all", "--dtypes", "bfloat16", "--repeats", "2"]) == 0

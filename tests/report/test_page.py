@@ -45,7 +45,7 @@ def test_packed_bytes_come_back() -> None:
 
 def test_the_package_brings_what_its_pages_are_made_of() -> None:
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    assert settings["tool"]["setuptools"]["package-data"]["helixfold.write"] == ["pages/*"]
+    assert settings["tool"]["setuptools"]["package-data"]["helixfold.report"] == ["pages/*"]
     for path in (REPOSITORY / "helixfold/report/pages").iterdir():
         assert asset(path.name)
 

@@ -64,9 +64,9 @@ def target(tmp_path: Path) -> Path:
 
 
 def test_the_viewer_is_the_published_one() -> None:
-    viewer = resources.files("helixfold.write") / f"pages/3Dmol-{VIEWER_VERSION}-min.js"
+    viewer = resources.files("helixfold.report") / f"pages/3Dmol-{VIEWER_VERSION}-min.js"
     assert hashlib.sha256(viewer.read_bytes()).hexdigest() == VIEWER_SHA256
-    licence = (resources.files("helixfold.write") / "pages/3Dmol-LICENSE.txt").read_text()
+    licence = (resources.files("helixfold.report") / "pages/3Dmol-LICENSE.txt").read_text()
     assert "BSD-3-Clause" in licence
     assert "University of Pittsburgh" in licence
 
