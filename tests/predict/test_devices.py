@@ -17,7 +17,7 @@ from helixfold.parallel.queue import Queue
 from helixfold.planning.executors import Room
 from helixfold.predict import devices, memory_plan
 from helixfold.predict.memory_plan import MemoryOptions
-from tests.cli import crews
+from tests.predict import crews
 from tests.training.ranks import Ranks
 
 LENGTHS = {"a": 10, "b": 12, crews.BAD: 14, crews.HUNGRY: 16}
