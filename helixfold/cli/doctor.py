@@ -23,7 +23,8 @@ from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device
 from helixfold.ops.card import CARDS, Card, card_of, described
 from helixfold.planning.executors import Room, room_of
-from helixfold.predict import memory_plan, search
+from helixfold.predict import memory_plan
+from helixfold.predict import options as predict_options
 from helixfold.predict.relaxation import INSTALL
 from helixfold.predict.sizes import positive
 from helixfold.predict.targets import read_targets
@@ -214,7 +215,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     parser.set_defaults(run=_run)
     parser.add_argument("inputs", nargs="*", type=Path, metavar="FILE", help="targets, as for `helixfold predict`")
-    search.add_options(parser)
+    predict_options.add_search_options(parser)
     _add_operator_options(parser)
 
 
@@ -234,7 +235,7 @@ def _add_operator_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     targets = read_targets(options.inputs, options.msa, options.templates)
-    profile = search.profile_of(options)
+    profile = predict_options.profile_of(options)
     parts = report(profile, targets, options.msa_server), [""], _memory(options), [""], _operators(options)
     for line in chain.from_iterable(parts):
         print(line, flush=True)

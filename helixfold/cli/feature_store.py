@@ -13,7 +13,7 @@ from data_pipeline.datasets.recipe import Recipe, TemplateLibrary
 from data_pipeline.errors import InputError
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.source import StructureSource, read_obsolete
-from helixfold.predict.search import calendar_date
+from helixfold.predict.options import calendar_date
 
 SOME_FAILED = 1
 

@@ -11,6 +11,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
 from helixfold.cli import feature_store
+from helixfold.predict import options as predict_options
 from helixfold.predict import search
 from helixfold.predict.targets import read_targets
 from helixfold.write.results import FAILURES_FILE, write_failures
@@ -68,7 +69,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="I/N",
         help="only part I of N, counted from 0, for several machines; parts of a training set are read as one store",
     )
-    search.add_options(parser)
+    predict_options.add_search_options(parser)
     feature_store.add_arguments(parser)
     parser.set_defaults(defaults=vars(parser.parse_args([])))
 
@@ -77,15 +78,15 @@ def _run(options: argparse.Namespace) -> int:
     if options.structures is not None or options.join_shards:
         if options.inputs:
             raise InputError("targets and --structures exclude each other; run the command once for each")
-        search.refuse(options, search.OPTIONS, "is for targets to fold, not for a training set")
+        predict_options.refuse(options, predict_options.OPTIONS, "is for targets to fold, not for a training set")
         return feature_store.run(options)
-    search.refuse(options, FOR_TRAINING_SETS, "is for a training set; give --structures DIR")
-    targets = search.as_asked(read_targets(options.inputs, options.msa, options.templates), options)
+    predict_options.refuse(options, FOR_TRAINING_SETS, "is for a training set; give --structures DIR")
+    targets = predict_options.as_asked(read_targets(options.inputs, options.msa, options.templates), options)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if options.shard is not None and not options.shard[0] < options.shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {options.shard[0]}/{options.shard[1]}")
-    return make_features(targets, output=options.output, plan=search.plan_of(options), part=options.shard)
+    return make_features(targets, output=options.output, plan=predict_options.plan_of(options), part=options.shard)
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -12,7 +12,8 @@ from helixfold.execution import allocator
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.parallel.crew import ElsewhereError, assembled
 from helixfold.parallel.launch import launch
-from helixfold.predict import compatibility, devices, memory_plan, presets, relaxation, search
+from helixfold.predict import compatibility, devices, presets
+from helixfold.predict import options as predict_options
 from helixfold.predict.batch import BatchOptions, Order, predict
 from helixfold.predict.jobs import Job
 from helixfold.predict.memory_plan import MemoryOptions
@@ -82,7 +83,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "nothing searched",
     )
 
-    search.add_options(parser)
+    predict_options.add_search_options(parser)
 
     model = parser.add_argument_group("by which models")
     words = "; ".join(f"{name}: {each.summary}" for name, each in presets.EFFORTS.items())
@@ -142,7 +143,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         metavar="N",
         help=f"draws of the alignment per pass ({usual.num_ensemble}, or the preset's)",
     )
-    relaxation.add_options(how)
+    predict_options.add_relaxation_options(how)
     how.add_argument(
         "--save-logits",
         action="store_true",
@@ -151,8 +152,8 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     how.add_argument(
         "--dtype", choices=list(DTYPES), default=usual.dtype, help="of the trunk's arithmetic (%(default)s)"
     )
-    devices.add_options(parser.add_argument_group("on which devices"))
-    memory_plan.add_options(parser)
+    predict_options.add_device_options(parser.add_argument_group("on which devices"))
+    predict_options.add_memory_options(parser)
     compatibility.add_options(parser)
     parser.set_defaults(defaults=vars(parser.parse_args([])))
 
@@ -206,18 +207,20 @@ def _read(
     """What the command line asks for."""
     models, folding = _folding(options)
     if options.features and not options.inputs:
-        search.refuse(options, search.OPTIONS, "would do nothing: features are ready; give it the sequences")
-    plan = search.plan_of(options, tells=tells)
+        predict_options.refuse(
+            options, predict_options.OPTIONS, "would do nothing: features are ready; give it the sequences"
+        )
+    plan = predict_options.plan_of(options, tells=tells)
     _refuse_an_output(options.inputs)
     targets = read_targets(options.inputs, options.msa, options.templates)
-    targets = search.as_asked(targets, options, tells=tells)
+    targets = predict_options.as_asked(targets, options, tells=tells)
     ready = read_features(options.features)
     jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
     taken = {target.name: Path("the targets") for target in targets}
     check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
-    return jobs, (models, folding), plan, memory_plan.memory_options(options)
+    return jobs, (models, folding), plan, predict_options.memory_options(options)
 
 
 def _folding(options: argparse.Namespace) -> tuple[Sequence[str], FoldingOptions]:

@@ -36,7 +36,7 @@ from helixfold.predict.conversions import (
     weights,
     whole,
 )
-from helixfold.predict.search import NO_TEMPLATE_TABLE, calendar_date
+from helixfold.predict.options import NO_TEMPLATE_TABLE, calendar_date
 from helixfold.predict.sizes import positive
 
 COLABFOLD, ALPHAFOLD = "ColabFold", "AlphaFold"

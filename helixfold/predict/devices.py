@@ -1,6 +1,5 @@
 """The part of `helixfold predict` on devices: which, and in how many processes."""
 
-import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.predict.sizes import positive
 
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
@@ -19,24 +17,6 @@ class Processes:
 
     count: int
     environment: Mapping[str, str]
-
-
-def add_options(group: "argparse._ArgumentGroup") -> None:
-    """The options that say where targets are folded."""
-    group.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps (%(default)s)")
-    group.add_argument(
-        "--devices",
-        metavar="LIST",
-        help="several GPUs of this machine, by number (0,1,3) or all; with --device cpu, how many processes. Each "
-        "folds the next target when it is free",
-    )
-    group.add_argument(
-        "--ranks-per-target",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="processes that fold one target together, each with a part of its memory (%(default)s)",
-    )
 
 
 def processes(devices: str | None, device: str, ranks_per_target: int) -> Processes | None:

@@ -1,6 +1,5 @@
 """The part of the commands on memory: what a target will take, said before it is folded."""
 
-import argparse
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from helixfold.ops.card import Card, card_of
 from helixfold.planning.executors import Plan, Room, longest, plan, room_of
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import PassSize, gib
-from helixfold.predict.sizes import memory_size, positive
 from helixfold.presets import Preset
 from helixfold.weights.find import ReadyModel
 
@@ -195,50 +193,6 @@ def machine(presets: Iterable[Preset], residues: int, card: Card, room: Room) ->
                 cells += f"{peak + most:>18}"
             kind = str(dtype).removeprefix("torch.")
             yield f"  {preset.name:13}{kind:11}{cells}   {found.executor if found.fits else 'none'}"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The group of options that say how much memory a run may take."""
-    group = parser.add_argument_group("in how much memory")
-    group.add_argument(
-        "--executor",
-        choices=(AUTOMATIC, *EXECUTORS),
-        default=AUTOMATIC,
-        help="whole is for short chains, slabs take the memory of two pair tensors, spilled keeps these on disk (of a "
-        "GPU: in the host's memory); auto takes the first that fits (%(default)s)",
-    )
-    group.add_argument(
-        "--memory",
-        type=memory_size,
-        metavar="SIZE",
-        help="of a process to plan for, such as 8GiB (what is free on its device)",
-    )
-    group.add_argument(
-        "--spill-directory", type=Path, metavar="DIR", help="on a disk, for what is spilled (the target's directory)"
-    )
-    group.add_argument(
-        "--max-msa-rows",
-        type=positive,
-        metavar="N",
-        help="of the alignment, drawn as clusters (as many as the model was trained with)",
-    )
-    group.add_argument(
-        "--max-extra-rows",
-        type=positive,
-        metavar="N",
-        help="of the alignment, beside the clusters (as many as the model was trained with)",
-    )
-
-
-def memory_options(options: argparse.Namespace) -> MemoryOptions:
-    """What that group was given."""
-    return MemoryOptions(
-        executor=options.executor,
-        memory=options.memory,
-        spill_directory=options.spill_directory,
-        max_msa_rows=options.max_msa_rows,
-        max_extra_rows=options.max_extra_rows,
-    )
 
 
 def _number(size: int) -> str:

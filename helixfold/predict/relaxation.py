@@ -1,6 +1,5 @@
 """Relaxation as a step of `helixfold predict`: which predictions are relaxed, and what is said of each."""
 
-import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -25,15 +24,6 @@ from helixfold.write.relaxed import (
 ToRelax = Literal["best", "all", "none"]
 INSTALL = "pip install 'helixfold[relax]'"
 _LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due
-
-
-def add_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--models-to-relax",
-        choices=get_args(ToRelax),
-        help="which predictions are relaxed with OpenMM (best; none if OpenMM is not installed, and of untrained "
-        "parameters and the demonstration model)",
-    )
 
 
 def chosen(asked: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None]:

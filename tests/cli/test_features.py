@@ -10,7 +10,7 @@ import pytest
 from data_pipeline.features.schema import Features
 from helixfold.cli import features as command
 from helixfold.cli.main import main
-from helixfold.predict import search
+from helixfold.predict import options as predict_options
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 RELATIVE = "MKTAYLAKQRQLSFVKSHFSRQLEQRLGMIEVN"
@@ -149,4 +149,4 @@ def test_every_option_is_for_targets_for_training_sets_or_for_both() -> None:
     command.add_command(parser.add_subparsers())
     options = vars(parser.parse_args(["features"]))["defaults"]
     both = {"inputs", "output", "shard", "threads", "structures", "join_shards", "run"}
-    assert set(options) - both == {*search.OPTIONS, *command.FOR_TRAINING_SETS}
+    assert set(options) - both == {*predict_options.OPTIONS, *command.FOR_TRAINING_SETS}
