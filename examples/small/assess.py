@@ -119,7 +119,9 @@ class Bench:
     @cached_property
     def _untrained(self) -> ReadyModel:
         preset = self.model.preset
-        return ReadyModel(preset=preset, network=untrained_model(preset.model, _SEED), digest="", standing="untrained")
+        return ReadyModel(
+            preset=preset, network=untrained_model(preset.model, _SEED), digest="", provenance="untrained"
+        )
 
     @cached_property
     def _baselines(self) -> Baselines:

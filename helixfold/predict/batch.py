@@ -1,4 +1,4 @@
-"""All targets of `helixfold predict`: what there is of them already, what is left, and what that will take."""
+"""Fold a batch of targets, or forecast what folding it takes: everything that `helixfold predict` does."""
 
 import sys
 from collections.abc import Sequence
@@ -16,30 +16,30 @@ from helixfold.execution.stages import Stages
 from helixfold.inference import FoldingOptions
 from helixfold.parallel.crew import Crew, sharers
 from helixfold.predict import memory_plan, relaxation
-from helixfold.predict.jobs import Job, Method
-from helixfold.predict.lock import output_held, sweep
+from helixfold.predict.jobs import Job, RunSettings
+from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import Forecast, MemoryOptions
 from helixfold.predict.record import search_identities
 from helixfold.predict.relaxation import ToRelax
-from helixfold.predict.resume import Outlook, outlook
-from helixfold.predict.runner import FAILURES, SOME_FAILED, Turns, archive, close
+from helixfold.predict.resume import ResumeStatus, resume_status
+from helixfold.predict.runner import EXPECTED_ERRORS, SOME_FAILED, BatchRunner, archive_finished, close
 from helixfold.predict.search import check_earlier, check_output, search_for_all
 from helixfold.report.index import Index
 from helixfold.weights.find import find_models
 
 Order = Literal["length", "none", "random"]
-_MOST_LINES = 10  # on targets of which there is nothing to say but that they are finished
+_MOST_LINES = 10  # about finished targets; more are counted in one line
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """What holds for all targets of a run, beside how each is folded."""
+    """Options of a whole run, beside those with which each target is folded."""
 
     num_seeds: int = 1
     order: Order = "length"
     overwrite: bool = False
-    models_to_relax: ToRelax | None = None  # None: the best, if that can be done and is worth it
-    archive: bool = False  # every finished target as one file, too
+    models_to_relax: ToRelax | None = None  # None: the best one, if OpenMM is installed and the parameters are trained
+    archive: bool = False  # pack every finished target into one file, too
     dry_run: bool = False
 
     def __post_init__(self) -> None:
@@ -61,35 +61,35 @@ def predict(
     memory: MemoryOptions | None = None,
     batch: BatchOptions | None = None,
 ) -> int:
-    """Fold every target with every model, into `output/<target>/`; 0, or 1 if some target failed.
+    """Fold every target with every model into `output/<target>/`; return 0, or 1 if a target failed.
 
-    All input is read and checked before anything is written: wrong input is an `InputError`. What an earlier run has
-    made from the same is kept, unless told to `overwrite`; a target that fails is recorded in `failures.json` and never
-    stops the others. A dry run writes and searches nothing; 1 then says that some target will not fit into memory.
+    All input is read and checked before anything is written: wrong input raises `InputError`. Earlier results of the
+    same settings are not made again unless `overwrite` is set. A target that fails is recorded in `failures.json` and
+    never stops the others. A dry run writes and searches nothing; 1 then says that a target does not fit into memory.
 
-    All processes of a `crew` call this. Each group of them takes the next target that is left when it is free, and
-    the first process returns for all.
+    All processes of a `crew` call this. Each group of them takes the next target when it is free, and the first
+    process returns the exit code of all.
     """
     options, crew, batch = options or FoldingOptions(), crew or Crew.alone(pick_device()), batch or BatchOptions()
     jobs = _sorted(jobs, batch.order, options.seed, several=crew.mesh.layout.dp > 1)
     loading = Stages(crew.mesh.device)
 
-    def ready() -> Method:
+    def prepare() -> RunSettings:
         limits = memory or MemoryOptions()
         searches = plan or SearchPlan()
         with loading.stage("load parameters"):
-            found = [limits.limited(model) for model in find_models(models, weights, seed=options.seed)]
-            for model in found:
+            ready = [limits.limited(model) for model in find_models(models, weights, seed=options.seed)]
+            for model in ready:
                 model.network.to(crew.mesh.device)
-        trained = all(model.standing == "trained" for model in found)
+        trained = all(model.provenance == "trained" for model in ready)
         to_relax, remark = relaxation.chosen(batch.models_to_relax, trained=trained)
         if remark is not None and crew.mesh.is_first:
             print(f"helixfold: {remark}", file=sys.stderr)
         check = check_earlier if batch.dry_run else check_output
         check(output, {job.name: job.sequence for job in jobs})
-        return Method(
+        return RunSettings(
             searches=searches,
-            models=tuple(found),
+            models=tuple(ready),
             options=options,
             memory=limits.shared(sharers(), crew.mesh.device),
             crew=crew,
@@ -98,43 +98,43 @@ def predict(
             search_identities=search_identities(searches),
         )
 
-    method = crew.world.together(ready)
+    settings = crew.world.together(prepare)
     if crew.mesh.is_first:
-        for note in (note for model in method.models for note in model.notes):
+        for note in (note for model in settings.models for note in model.notes):
             print(f"helixfold: {note}", file=sys.stderr)
     if batch.dry_run:
-        return _forecast(jobs, output, method, batch) if crew.mesh.is_first else 0
-    with output_held(output, crew):
-        return _fold_all(jobs, output, method, batch, loading)
+        return _forecast(jobs, output, settings, batch) if crew.mesh.is_first else 0
+    with locked_output(output, crew):
+        return _fold_all(jobs, output, settings, batch, loading)
 
 
-def _fold_all(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOptions, loading: Stages) -> int:
-    crew = method.crew
-    # As the first process finds them, for others may begin to write before the last one has looked.
-    outlooks = crew.world.together(lambda: _outlooks(jobs, output, method, batch) if crew.mesh.is_first else [])
-    found = [Outlook(**told) for told in crew.world.exchange([asdict(each) for each in outlooks])[0]]
-    left = [(job, each) for job, each in zip(jobs, found, strict=True) if not each.finished]
+def _fold_all(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: BatchOptions, loading: Stages) -> int:
+    crew = settings.crew
+    # The first process looks for all, for others may begin to write before the last one has looked.
+    own = crew.world.together(lambda: _statuses(jobs, output, settings, batch) if crew.mesh.is_first else [])
+    statuses = [ResumeStatus(**entry) for entry in crew.world.exchange([asdict(status) for status in own])[0]]
+    remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]
 
     def search() -> None:
         if crew.mesh.is_first:
-            sweep(output, [job.name for job in jobs])
+            remove_partial_files(output, [job.name for job in jobs])
             if batch.archive:
-                archive([output / each.name for each in found if each.finished])
-            search_for_all([job.target for job, _ in left if job.target is not None], method.searches, output)
+                archive_finished([output / status.name for status in statuses if status.finished])
+            search_for_all([job.target for job, _ in remaining if job.target is not None], settings.searches, output)
 
     with loading.stage("searches for all targets"):
         crew.world.together(search)
     if crew.mesh.is_first:
-        crew.queue.begin([job.name for job, _ in left])
+        crew.queue.begin([job.name for job, _ in remaining])
     index = Index(output, [job.name for job in jobs])
-    turns = Turns(left, output, method, overwrite=batch.overwrite, archive=batch.archive)
-    turns.take(index, loading.finished)
+    runner = BatchRunner(remaining, output, settings, overwrite=batch.overwrite, archive=batch.archive)
+    runner.run(index, loading.finished)
     crew.leave()
     return close(crew.queue, output) if crew.mesh.is_first else 0
 
 
 def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> list[Job]:
-    """By length so that results come early; for several groups, so that none is left with a long one at the end."""
+    """Sort short targets first, for early results; for several groups long ones, so that none is left at the end."""
     if order == "none":
         return list(jobs)
     if order == "random":
@@ -142,40 +142,42 @@ def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> l
     return sorted(jobs, key=lambda job: len(job.sequence), reverse=several)
 
 
-def _outlooks(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOptions) -> list[Outlook]:
-    """What will become of each target, said where something is there already."""
-    found = [outlook(job, output / job.name, method, overwrite=batch.overwrite) for job in jobs]
+def _statuses(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: BatchOptions) -> list[ResumeStatus]:
+    """Return what the run will do for each target, and print it where there are earlier results."""
+    statuses = [resume_status(job, output / job.name, settings, overwrite=batch.overwrite) for job in jobs]
     skipped = "would be skipped" if batch.dry_run else "skipped"
-    plainly = [each.name for each in found if each.finished and each.remark is None]
-    if len(plainly) > _MOST_LINES:
-        tqdm.write(f"{len(plainly)} targets: finished before, {skipped} (--overwrite folds them again)")
-    for each in found:
-        if each.remark is not None and not each.finished:
-            tqdm.write(f"{each.name}: {each.remark}")
-        elif each.remark is not None or (each.finished and len(plainly) <= _MOST_LINES):
-            tqdm.write(f"{each.name}: {each.remark or 'finished before'}, {skipped} (--overwrite folds it again)")
-    return found
+    without_remark = sum(status.finished and status.remark is None for status in statuses)
+    if without_remark > _MOST_LINES:
+        tqdm.write(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
+    for status in statuses:
+        if status.remark is not None and not status.finished:
+            tqdm.write(f"{status.name}: {status.remark}")
+        elif status.remark is not None or (status.finished and without_remark <= _MOST_LINES):
+            remark = status.remark or "finished before"
+            tqdm.write(f"{status.name}: {remark}, {skipped} (--overwrite folds it again)")
+    return statuses
 
 
-def _forecast(jobs: Sequence[Job], output: Path, method: Method, batch: BatchOptions) -> int:
-    """Say what each target will take; 1 if some will not fit, or is wrong in itself."""
+def _forecast(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: BatchOptions) -> int:
+    """Print what each target takes; return 1 if one does not fit into memory or cannot be read."""
     forecasts: list[Forecast] = []
     failed, predictions = False, 0
-    outlooks = _outlooks(jobs, output, method, batch)
-    left = [(job, each) for job, each in zip(jobs, outlooks, strict=True) if not each.finished]
-    for job, each in left:
-        predictions += each.missing
+    statuses = _statuses(jobs, output, settings, batch)
+    remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]
+    for job, status in remaining:
+        predictions += status.missing
         try:
-            forecasts += job.forecast(output / job.name, method)
-        except FAILURES as error:
+            forecasts += job.forecast(output / job.name, settings)
+        except EXPECTED_ERRORS as error:
             failed = True
             print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)
     for line in memory_plan.table(forecasts):
         print(line)
-    seeds = "" if method.num_seeds == 1 else f" with {method.num_seeds} seeds each"
+    seeds = "" if settings.num_seeds == 1 else f" with {settings.num_seeds} seeds each"
+    plural = "" if predictions == 1 else "s"
     print(
-        f"{len(left)} of {len(jobs)} targets to fold: {predictions} prediction{'' if predictions == 1 else 's'} by "
-        f"{', '.join(model.preset.name for model in method.models)}{seeds}, {method.num_recycles} recycles; "
-        f"to relax: {method.to_relax}"
+        f"{len(remaining)} of {len(jobs)} targets to fold: {predictions} prediction{plural} by "
+        f"{', '.join(model.preset.name for model in settings.models)}{seeds}, {settings.num_recycles} recycles; "
+        f"to relax: {settings.to_relax}"
     )
-    return SOME_FAILED if failed or not all(each.plan.fits for each in forecasts) else 0
+    return SOME_FAILED if failed or not all(forecast.plan.fits for forecast in forecasts) else 0

@@ -1,4 +1,4 @@
-"""The targets of `helixfold predict`, how they are to be folded, and what each of them will take."""
+"""The proteins that a run folds, the settings with which it folds all of them, and the memory forecast of each."""
 
 import hashlib
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ from helixfold.weights.find import ReadyModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """One prediction that every target gets: a model, fed with the draws of one seed."""
+class RequestedPrediction:
+    """A prediction that a run makes of every target: by one model, with the random draws of one seed."""
 
-    name: str  # of its files: the model's, with the seed where there are several
+    name: str  # of its files: the model's, with the seed if there are several
     model: ReadyModel
     seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
-    """How all targets of a run are folded; the seeds are `options.seed` and those after it."""
+class RunSettings:
+    """Settings with which a run folds all its targets; the seeds are `options.seed` and those after it."""
 
     searches: SearchPlan
     models: tuple[ReadyModel, ...]
@@ -46,11 +46,13 @@ class Method:
     search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
 
     @property
-    def wanted(self) -> list[Wanted]:
-        """The predictions in the order in which they are made: all models with one seed, then with the next."""
+    def predictions(self) -> list[RequestedPrediction]:
+        """Return the predictions of a target in the order in which they are made: all models with one seed, then the
+        next seed.
+        """
         seeds = range(self.options.seed, self.options.seed + self.num_seeds)
         return [
-            Wanted(
+            RequestedPrediction(
                 name=f"{model.preset.name}_seed_{seed}" if self.num_seeds > 1 else model.preset.name,
                 model=model,
                 seed=seed,
@@ -61,25 +63,27 @@ class Method:
 
     @property
     def num_recycles(self) -> int:
-        """Passes after the first, of the model that makes most."""
+        """Return the largest number of recycles of any model."""
         return max(self.options.recycles(model.preset) for model in self.models)
 
     @property
     def device(self) -> torch.device:
+        """Return the device of this process."""
         return self.crew.mesh.device
 
     @property
     def no_bars(self) -> bool | None:
-        """For `tqdm`: bars of several processes would mix. None is for it to decide."""
+        """Return the `disable` argument of `tqdm`: True for several processes, whose bars would mix."""
+        # None lets tqdm decide by whether it writes to a terminal.
         return True if self.crew.mesh.size > 1 else None
 
     def say(self, line: str, file: TextIO | None = None) -> None:
-        """One line for the screen, which says who speaks where there are several; one rank speaks for its group."""
+        """Print a line from the first rank of a group, with its number if there are several processes."""
         if self.crew.leads:
             tqdm.write(line if self.crew.mesh.size == 1 else f"rank {self.crew.mesh.rank}: {line}", file=file)
 
     def plan(self, model: ReadyModel, rows: Rows, room: Room) -> Plan:
-        """How a model folds a target there, on each rank of a group."""
+        """Return how each rank of a group folds a target with a model in the memory that it has."""
         options = self.options
         size = rows.size(model.preset, DTYPES[options.dtype], options.num_ensemble, self.crew.group.size)
         return self.memory.plan(model.preset, size, self.device, room)
@@ -87,51 +91,53 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One protein to fold: a target whose features are still to be made, or features that were made before."""
+    """A protein to fold: a target whose features are still to be made, or features that were made before."""
 
     target: Target | None = None
     features: Features | None = None
 
     @property
     def name(self) -> str:
-        return self.target.name if self.target is not None else self._ready.domain_name
+        """Return the name of the target, which is that of its directory."""
+        return self.target.name if self.target is not None else self._given_features.domain_name
 
     @property
     def sequence(self) -> str:
-        return self.target.sequence if self.target is not None else self._ready.sequence
+        """Return the amino acids as one-letter codes."""
+        return self.target.sequence if self.target is not None else self._given_features.sequence
 
     @property
     def features_digest(self) -> str:
-        """Of features that were made before."""
+        """Return a digest of features that were made before."""
         digest = hashlib.sha256()
-        for field in fields(self._ready):
-            digest.update(np.asarray(getattr(self._ready, field.name)).tobytes())
+        for field in fields(self._given_features):
+            digest.update(np.asarray(getattr(self._given_features, field.name)).tobytes())
         return digest.hexdigest()
 
-    def prepare(self, directory: Path, method: Method) -> Features:
-        """The features, in the target's directory too."""
+    def prepare(self, directory: Path, settings: RunSettings) -> Features:
+        """Return the features, and write them into the target's directory."""
         if self.target is not None:
-            prepared = prepare_in(directory, self.target, method.searches)
-            method.say(f"{self.name}: {search.summary(prepared)}")
+            prepared = prepare_in(directory, self.target, settings.searches)
+            settings.say(f"{self.name}: {search.summary(prepared)}")
             return prepared.features
         directory.mkdir(parents=True, exist_ok=True)
-        self._ready.save(directory / FEATURES_FILE)
-        return self._ready
+        self._given_features.save(directory / FEATURES_FILE)
+        return self._given_features
 
-    def forecast(self, directory: Path, method: Method) -> Iterator[Forecast]:
-        """What folding it with each model will take; nothing is written or searched."""
-        rows, searches = None, method.searches
+    def forecast(self, directory: Path, settings: RunSettings) -> Iterator[Forecast]:
+        """Yield the memory that folding it takes with each model; nothing is written or searched."""
+        rows, searches = None, settings.searches
         if self.target is None:
-            rows = Rows.of(self._ready)
+            rows = Rows.of(self._given_features)
         elif not searches.alignments and (searches.templates is None or self.target.templates):
             rows = Rows.of(prepare(self.target, SearchPlan(own_templates=searches.own_templates)).features)
         templates = searches.templates is not None or (self.target is not None and bool(self.target.templates))
-        for model in method.models:
-            read = rows or Rows.at_most(len(self.sequence), model.preset.sampling, templates=templates)
-            found = method.plan(model, read, method.memory.room(method.device, directory))
-            yield Forecast(target=self.name, model=model.preset.name, rows=read, plan=found)
+        for model in settings.models:
+            model_rows = rows or Rows.at_most(len(self.sequence), model.preset.sampling, templates=templates)
+            plan = settings.plan(model, model_rows, settings.memory.room(settings.device, directory))
+            yield Forecast(target=self.name, model=model.preset.name, rows=model_rows, plan=plan)
 
     @property
-    def _ready(self) -> Features:
+    def _given_features(self) -> Features:
         assert self.features is not None
         return self.features

@@ -1,4 +1,4 @@
-"""One run at a time in an output directory, and the leftovers of runs that were killed there."""
+"""Lock an output directory for one run at a time, and remove what killed runs left there."""
 
 import fcntl
 import os
@@ -19,31 +19,32 @@ _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
 
 
 @contextmanager
-def output_held(output: Path, crew: Crew) -> Iterator[None]:
-    """Keep other runs off the output directory until all processes of this one have ended, however they end.
+def locked_output(output: Path, crew: Crew) -> Iterator[None]:
+    """Lock the output directory for this run; raise `InputError` if another run holds the lock.
 
-    The system drops a lock with the process that holds it, so that a killed run leaves none behind.
+    The lock lasts until all processes of the run have ended. The system drops it with the processes that hold it, so
+    that a killed run leaves none behind.
     """
     with ExitStack() as stack:
 
-        def first() -> None:
+        def lock_first() -> None:
             if not crew.mesh.is_first:
                 return
             file = _locked(stack, output, fcntl.LOCK_EX)
             if file is not None and crew.mesh.size > 1:
                 _lock(output, file, fcntl.LOCK_SH)
 
-        def others() -> None:
+        def lock_others() -> None:
             if not crew.mesh.is_first:
                 _locked(stack, output, fcntl.LOCK_SH)
 
-        crew.world.together(first)
-        crew.world.together(others)
+        crew.world.together(lock_first)
+        crew.world.together(lock_others)
         yield
 
 
-def sweep(output: Path, names: Iterable[str]) -> None:
-    """Remove what a killed run had not finished writing, here and in these targets' directories."""
+def remove_partial_files(output: Path, names: Iterable[str]) -> None:
+    """Remove files that a killed run had not finished writing, in the output and in these targets' directories."""
     for directory in (output, *(output / name / inside for name in names for inside in ("", RESULTS_DIRECTORY))):
         # What cannot be removed harms nobody.
         with suppress(OSError):
@@ -53,7 +54,7 @@ def sweep(output: Path, names: Iterable[str]) -> None:
 
 
 def _locked(stack: ExitStack, output: Path, kind: int) -> TextIO | None:
-    """The lock file with its lock; None where the file system has no locks."""
+    """Return the open lock file with its lock; None if the file system has no locks."""
     try:
         file = stack.enter_context(open(output / LOCK_FILE, "a+", opener=_not_through_links))  # noqa: SIM115  # closed by it
     except OSError as error:
@@ -68,11 +69,12 @@ def _locked(stack: ExitStack, output: Path, kind: int) -> TextIO | None:
 
 
 def _not_through_links(path: str, flags: int) -> int:
-    """The lock file is emptied when it is held: what a link there points to must not be."""
+    """Open the lock file but not what it links to, for it is emptied when its lock is held."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _lock(output: Path, file: TextIO, kind: int) -> bool:
+    """Lock a file; return False, and warn, if the file system has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:

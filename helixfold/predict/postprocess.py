@@ -1,6 +1,6 @@
-"""What follows when all predictions of a target lie in its directory, step by step, up to the mark that it is finished.
+"""Finish a target once all its predictions are written: relax, rank, plot, tabulate, report and mark it as finished.
 
-Every step reads files and writes files. A target that is killed in between does its missing steps when it is run again.
+Every step reads files and writes files, so that a target that was interrupted makes up for missing steps later.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,11 +9,11 @@ from pathlib import Path
 
 from helixfold.execution.stages import Stages
 from helixfold.predict import relaxation
-from helixfold.predict.jobs import Method
+from helixfold.predict.jobs import RunSettings
 from helixfold.report.plots import write_plots
 from helixfold.report.target_page import write_report
 from helixfold.write.ranking import (
-    Finished,
+    FinishedPrediction,
     all_notes,
     mark_finished,
     ranked,
@@ -25,12 +25,12 @@ from helixfold.write.tables import write_tables
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
-    """A target whose predictions are written, as the steps see it; `say` prints a line about it."""
+class PredictedTarget:
+    """A target whose predictions are written, with what the steps need; `say` prints a line about it."""
 
     directory: Path
-    names: tuple[str, ...]  # of its predictions, which are those of their files
-    method: Method
+    names: tuple[str, ...]  # of the predictions, as in their files' names
+    settings: RunSettings
     facts: Mapping[str, object]  # for timings.json
     stages: Stages
     say: Callable[[str], None]
@@ -38,11 +38,11 @@ class Target:
 
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
 # that is written. What changes structures goes before "ranking", and the mark is last.
-STEPS: tuple[tuple[str, Callable[[Target, list[Finished]], None]], ...] = (
+STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], None]], ...] = (
     (
         "relaxation",
         lambda target, order: relaxation.relax_predictions(
-            target.directory, order, target.method.to_relax, target.method.device, target.say
+            target.directory, order, target.settings.to_relax, target.settings.device, target.say
         ),
     ),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),
@@ -54,22 +54,22 @@ STEPS: tuple[tuple[str, Callable[[Target, list[Finished]], None]], ...] = (
             target.directory, {**target.facts, "stages": target.stages.table()}, notes=all_notes(order)
         ),
     ),
-    ("report", lambda target, order: write_report(target.directory, [each.name for each in order])),
+    ("report", lambda target, order: write_report(target.directory, [prediction.name for prediction in order])),
     ("mark", lambda target, order: mark_finished(target.directory, order)),
 )
 
 
-def has_followed(directory: Path, predictions: Sequence[Finished], method: Method) -> bool:
-    """Whether what this method asks for has been done with a target that is marked as finished."""
+def is_postprocessed(directory: Path, predictions: Sequence[FinishedPrediction], settings: RunSettings) -> bool:
+    """Return whether a target that is marked as finished has all files that these settings ask for."""
     ranks = range(len(predictions))
-    there = all((directory / f"ranked_{rank}.{kind}").is_file() for rank in ranks for kind in ("pdb", "cif"))
-    return there and relaxation.is_done(directory, predictions, method.to_relax)
+    is_ranked = all((directory / f"ranked_{rank}.{kind}").is_file() for rank in ranks for kind in ("pdb", "cif"))
+    return is_ranked and relaxation.is_done(directory, predictions, settings.to_relax)
 
 
-def finish(target: Target) -> list[Finished]:
-    """Carry out all steps; the predictions, best first."""
-    found = [read_finished(target.directory, name) for name in target.names]
-    order = ranked([each for each in found if each is not None])
+def postprocess(target: PredictedTarget) -> list[FinishedPrediction]:
+    """Carry out all steps and return the predictions, best first."""
+    predictions = (read_finished(target.directory, name) for name in target.names)
+    order = ranked([prediction for prediction in predictions if prediction is not None])
     for name, step in STEPS:
         with target.stages.stage(name):
             step(target, order)

@@ -1,4 +1,7 @@
-"""What a target's files were made from, in `settings.json` beside them: no run takes old results for new ones."""
+"""The record of what a target's files were made from, in `settings.json` beside them.
+
+By it, a run that goes on where another one ended tells results of its own settings from those of other ones.
+"""
 
 import hashlib
 import re
@@ -11,21 +14,22 @@ from typing import Any, get_args
 from data_pipeline.errors import InputError, printable
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
-from helixfold.predict.jobs import Job, Method, Wanted
-from helixfold.weights.find import Standing
-from helixfold.write.ranking import Finished, read_finished
+from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
+from helixfold.weights.find import WeightsProvenance
+from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.records import read_json
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json, write_file
 
 SETTINGS_FILE = "settings.json"
-_ORDER: tuple[Standing, ...] = get_args(Standing)
-_STANDINGS: dict[Standing, str] = {
+# From the least to the most trustworthy.
+_PROVENANCES: tuple[WeightsProvenance, ...] = get_args(WeightsProvenance)
+_DESCRIPTIONS: dict[WeightsProvenance, str] = {
     "untrained": "untrained parameters",
     "demonstration": "the demonstration model",
     "trained": "trained parameters",
 }
 # What a run writes, but for its features and the results of its searches; longer names of others are left alone.
-_OURS = re.compile(
+_RESULT_FILES = re.compile(
     r"(ranked_\d+|(un)?relaxed_.+)\.(pdb|cif)|(confidence|pae)_.+\.json|(distances|logits)_.+\.npz"
     r"|.+_(plddt|pae|ptm|msa)\.tsv|(plddt|pae|coverage)\.png|report\.html"
     rf"|(relax_metrics|templates|{re.escape(TIMINGS_FILE[:-5])}|{re.escape(SETTINGS_FILE[:-5])})\.json"
@@ -33,138 +37,153 @@ _OURS = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """One prediction that was asked for: which model with which parameters, and the seed of its draws."""
+class PredictionOrigin:
+    """The model, its parameters and the seed that a prediction is made with."""
 
     model: str
     seed: int
     weights: str  # digest of the parameters
-    standing: Standing
+    provenance: WeightsProvenance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of settings.json, where the provenance is called `standing`."""
+        return {"model": self.model, "seed": self.seed, "weights": self.weights, "standing": self.provenance}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> "PredictionOrigin":
+        """Read an entry of settings.json; raise KeyError, TypeError or ValueError if it is damaged."""
+        return cls(
+            model=str(entry["model"]),
+            seed=int(entry["seed"]),
+            weights=str(entry["weights"]),
+            provenance=_PROVENANCES[_PROVENANCES.index(entry["standing"])],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """What a target is made from: its inputs by their digests, the options that change results, the predictions."""
+class TargetRecord:
+    """The inputs (as digests), the options that change results, and the predictions of one target."""
 
     inputs: Mapping[str, Any]
     options: Mapping[str, Any]
-    predictions: Mapping[str, Made]
+    predictions: Mapping[str, PredictionOrigin]  # by name
 
-    def differences(self, other: "Record") -> list[str]:
-        """What `other` asks for that is not so here, in a person's words; more predictions are no difference."""
-        found = [
+    def differences(self, other: "TargetRecord") -> list[str]:
+        """Describe each setting of `other` that differs from this record; additional predictions do not count."""
+        differences = [
             f"{name.replace('_', ' ')}: other ones" if isinstance(self.inputs.get(name), list) else f"another {name}"
             for name in sorted({*self.inputs, *other.inputs})
             if _digests(self.inputs.get(name)) != _digests(other.inputs.get(name))
         ]
-        found += [
-            f"{name} {_shown(self.options.get(name))}, now {_shown(other.options.get(name))}"
+        differences += [
+            f"{name} {_as_text(self.options.get(name))}, now {_as_text(other.options.get(name))}"
             for name in sorted({*self.options, *other.options})
             if self.options.get(name) != other.options.get(name)
         ]
-        by_model = {made.model: made.weights for made in self.predictions.values()}
-        for name, made in other.predictions.items():
+        weights = {origin.model: origin.weights for origin in self.predictions.values()}
+        for name, origin in other.predictions.items():
             mine = self.predictions.get(name)
-            if by_model.get(made.model, made.weights) != made.weights:
-                found.append(f"other weights of {made.model}")
-            elif mine is not None and mine.seed != made.seed:
-                found.append(f"seed {mine.seed} of {name}, now {made.seed}")
-        if other.gives_way_to(self):
-            found.append(other.made_with)
-        return list(dict.fromkeys(found))
+            if weights.get(origin.model, origin.weights) != origin.weights:
+                differences.append(f"other weights of {origin.model}")
+            elif mine is not None and mine.seed != origin.seed:
+                differences.append(f"seed {mine.seed} of {name}, now {origin.seed}")
+        if other.is_superseded_by(self):
+            differences.append(other.made_with)
+        return list(dict.fromkeys(differences))
 
     @property
-    def standing(self) -> Standing:
-        """That of the prediction which deserves the least trust."""
-        return min((made.standing for made in self.predictions.values()), key=_ORDER.index, default="trained")
+    def provenance(self) -> WeightsProvenance:
+        """Return the least trustworthy provenance among the predictions."""
+        return min(
+            (origin.provenance for origin in self.predictions.values()), key=_PROVENANCES.index, default="trained"
+        )
 
     @property
     def made_with(self) -> str:
-        """The parameters, in a person's words."""
-        return _STANDINGS[self.standing]
+        """Describe the parameters, as messages do."""
+        return _DESCRIPTIONS[self.provenance]
 
-    def gives_way_to(self, other: "Record") -> bool:
-        """Whether this is only there until better parameters are."""
-        return _ORDER.index(self.standing) < _ORDER.index(other.standing)
+    def is_superseded_by(self, other: "TargetRecord") -> bool:
+        """Return whether `other` has better parameters, so that these results may be replaced."""
+        return _PROVENANCES.index(self.provenance) < _PROVENANCES.index(other.provenance)
 
-    def with_more(self, other: "Record") -> "Record":
-        """The other one and the predictions that are there already, which keep their names."""
-        there = {(made.model, made.seed) for made in self.predictions.values()}
-        more = {name: made for name, made in other.predictions.items() if (made.model, made.seed) not in there}
-        # Not this one's other entries, which come out of a file: they are equal, or as good as.
+    def extended(self, other: "TargetRecord") -> "TargetRecord":
+        """Return `other` with this record's predictions as well, which keep their names."""
+        present = {(origin.model, origin.seed) for origin in self.predictions.values()}
+        more = {
+            name: origin for name, origin in other.predictions.items() if (origin.model, origin.seed) not in present
+        }
+        # Inputs and options are `other`'s: this record may come from a file, which is less to be trusted.
         return replace(other, predictions={**self.predictions, **more})
 
-    def name_of(self, wanted: Wanted) -> str:
-        """What a prediction is called here."""
-        asked = wanted.model.preset.name, wanted.seed
-        return next((name for name, made in self.predictions.items() if (made.model, made.seed) == asked), wanted.name)
+    def name_of(self, prediction: RequestedPrediction) -> str:
+        """Return the name that this model and seed have in the record, or the requested one."""
+        key = prediction.model.preset.name, prediction.seed
+        names = (name for name, origin in self.predictions.items() if (origin.model, origin.seed) == key)
+        return next(names, prediction.name)
 
-    def finished(self, directory: Path, residues: int) -> dict[str, Finished]:
-        """The predictions whose files are there, whole."""
-        found = {name: read_finished(directory, name) for name in self.predictions}
-        return {name: each for name, each in found.items() if each is not None and len(each.plddt) == residues}
+    def finished(self, directory: Path, residues: int) -> dict[str, FinishedPrediction]:
+        """Read the predictions whose files are all in the directory and undamaged."""
+        read = {name: read_finished(directory, name) for name in self.predictions}
+        return {
+            name: prediction
+            for name, prediction in read.items()
+            if prediction is not None and len(prediction.plddt) == residues
+        }
 
     def write(self, directory: Path, notes: Sequence[str]) -> None:
-        """Into the target's directory, with what every reader must know."""
+        """Write settings.json into the target's directory, with notes for every reader of the results."""
         content = {
             "helixfold": __version__,
             "inputs": self.inputs,
             "options": self.options,
-            "predictions": {name: vars(made) for name, made in self.predictions.items()},
+            "predictions": {name: origin.to_dict() for name, origin in self.predictions.items()},
             "notes": list(notes),
         }
         write_file(directory / SETTINGS_FILE, to_json(content, indent=2))
 
 
-def record_of(job: Job, method: Method) -> Record:
-    """What a run is about to make a target from."""
-    options = method.options
+def record_for(job: Job, settings: RunSettings) -> TargetRecord:
+    """Return the record of a target that is folded with these settings."""
+    options = settings.options
     inputs: dict[str, Any] = {"sequence": hashlib.sha256(job.sequence.encode()).hexdigest()}
     if job.target is None:
         inputs["features"] = job.features_digest
     else:
         inputs["alignments"] = [_file(path) for path in job.target.alignments]
         inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
-        inputs["searches"] = list(method.search_identities)
-        if job.target.templates and (latest := method.searches.own_templates.latest_release) is not None:
+        inputs["searches"] = list(settings.search_identities)
+        if job.target.templates and (latest := settings.searches.own_templates.latest_release) is not None:
             inputs["latest template"] = latest.isoformat()
-    return Record(
+    return TargetRecord(
         inputs=inputs,
         options={
-            "num_recycles": method.num_recycles,
+            "num_recycles": settings.num_recycles,
             "recycle_tolerance": options.recycle_tolerance,
             "num_ensemble": options.num_ensemble,
             "stop_at_score": options.stop_at_score,
             "dtype": options.dtype,
-            "max_msa_rows": method.memory.max_msa_rows,
-            "max_extra_rows": method.memory.max_extra_rows,
+            "max_msa_rows": settings.memory.max_msa_rows,
+            "max_extra_rows": settings.memory.max_extra_rows,
         },
         predictions={
-            wanted.name: Made(
-                model=wanted.model.preset.name,
-                seed=wanted.seed,
-                weights=wanted.model.digest,
-                standing=wanted.model.standing,
+            prediction.name: PredictionOrigin(
+                model=prediction.model.preset.name,
+                seed=prediction.seed,
+                weights=prediction.model.digest,
+                provenance=prediction.model.provenance,
             )
-            for wanted in method.wanted
+            for prediction in settings.predictions
         },
     )
 
 
-def read_record(directory: Path) -> Record | None:
-    """What a target was made from; None if that is not there, or damaged."""
+def read_record(directory: Path) -> TargetRecord | None:
+    """Read settings.json of a target; return None if it is missing or damaged."""
     try:
         content: Any = read_json(directory / SETTINGS_FILE)
-        predictions = {
-            str(name): Made(
-                model=str(made["model"]),
-                seed=int(made["seed"]),
-                weights=str(made["weights"]),
-                standing=_ORDER[_ORDER.index(made["standing"])],
-            )
-            for name, made in content["predictions"].items()
-        }
-        record = Record(inputs=dict(content["inputs"]), options=dict(content["options"]), predictions=predictions)
+        predictions = {str(name): PredictionOrigin.from_dict(entry) for name, entry in content["predictions"].items()}
+        record = TargetRecord(inputs=dict(content["inputs"]), options=dict(content["options"]), predictions=predictions)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
     # Names become names of files.
@@ -172,18 +191,18 @@ def read_record(directory: Path) -> Record | None:
     return record if safe else None
 
 
-def clear(directory: Path) -> None:
-    """Remove what an earlier run made, first the mark that it is finished; searches' results stay."""
+def remove_results(directory: Path) -> None:
+    """Remove what an earlier run made, first the mark that it is finished; results of searches stay."""
     if not directory.is_dir():
         return
     (directory / RANKING_FILE).unlink(missing_ok=True)
     for path in directory.iterdir():
-        if _OURS.fullmatch(path.name) and not path.is_dir():
+        if _RESULT_FILES.fullmatch(path.name) and not path.is_dir():
             path.unlink()
 
 
 def search_identities(plan: SearchPlan) -> tuple[str, ...]:
-    """Every search that is made for a target, each in the one line that says what determines its result."""
+    """Return one line for each search of a plan, with everything that determines its result."""
     steps = [step.tool.identity() for step in plan.alignments]
     if (templates := plan.templates) is not None:
         latest = templates.options.latest_release
@@ -192,18 +211,18 @@ def search_identities(plan: SearchPlan) -> tuple[str, ...]:
 
 
 def _digests(value: Any) -> Any:
-    """Without the names of files, which may be moved."""
+    """Leave out the names of files, which may be moved."""
     if isinstance(value, list):
-        return [each.get("sha256") if isinstance(each, dict) else each for each in value] or None
+        return [entry.get("sha256") if isinstance(entry, dict) else entry for entry in value] or None
     return value
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return "not given" if value is None else f"{value:g}" if isinstance(value, float) else printable(str(value), 50)
 
 
 def _files(path: Path) -> Iterable[Path]:
-    return sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
+    return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
 
 
 def _file(path: Path) -> dict[str, str]:
@@ -216,6 +235,6 @@ def _file(path: Path) -> dict[str, str]:
 
 @cache
 def _digest(path: Path, size: int, modified: int) -> str:
-    """Read once in a run; many targets share their templates."""
+    """Read a file once in a run; many targets share their templates."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

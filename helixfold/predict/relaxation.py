@@ -11,7 +11,7 @@ from helixfold.planning.executors import release
 from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed
-from helixfold.write.ranking import Finished, ranked
+from helixfold.write.ranking import FinishedPrediction, ranked
 from helixfold.write.relaxed import (
     failure,
     metrics_of,
@@ -41,7 +41,7 @@ def chosen(asked: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None
     return "best", None
 
 
-def is_done(directory: Path, predictions: Sequence[Finished], to_relax: ToRelax) -> bool:
+def is_done(directory: Path, predictions: Sequence[FinishedPrediction], to_relax: ToRelax) -> bool:
     """Whether every prediction that should be has been relaxed, or found to be beyond that."""
     there = read_metrics(directory)
     return all(each.name in there for each in _wanted(ranked(predictions), to_relax))
@@ -49,7 +49,7 @@ def is_done(directory: Path, predictions: Sequence[Finished], to_relax: ToRelax)
 
 def relax_predictions(
     directory: Path,
-    order: Sequence[Finished],
+    order: Sequence[FinishedPrediction],
     to_relax: ToRelax,
     device: torch.device,
     say: Callable[[str], None],
@@ -87,5 +87,5 @@ def summary(relaxed: Relaxed) -> str:
     return f"relaxed, {violations}; atoms moved {relaxed.rmsd:.2f} A; {relaxed.seconds:.1f} s on {where}"
 
 
-def _wanted(order: Sequence[Finished], to_relax: ToRelax) -> Sequence[Finished]:
+def _wanted(order: Sequence[FinishedPrediction], to_relax: ToRelax) -> Sequence[FinishedPrediction]:
     return {"best": order[:1], "all": order, "none": order[:0]}[to_relax]

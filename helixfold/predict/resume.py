@@ -1,106 +1,106 @@
-"""What of a target is there already, and what of it a run is to make: nothing twice, and nothing old taken for new."""
+"""Resume a target: decide which earlier results stay, which are out of date, and which predictions are missing."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from helixfold.execution.stages import Stage
-from helixfold.predict.jobs import Job, Method, Wanted
-from helixfold.predict.postprocess import has_followed
-from helixfold.predict.record import SETTINGS_FILE, Record, clear, read_record, record_of
-from helixfold.write.ranking import Finished
+from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
+from helixfold.predict.postprocess import is_postprocessed
+from helixfold.predict.record import SETTINGS_FILE, TargetRecord, read_record, record_for, remove_results
+from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.records import read_json
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outlook:
-    """What will become of a target; `remark` is what its user should know of that, if anything."""
+class ResumeStatus:
+    """What a run will do for a target: nothing if it is finished, else make the missing predictions."""
 
     name: str
     finished: bool
     missing: int  # predictions
-    remark: str | None = None
+    remark: str | None = None  # for the user, about earlier results
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A target whose directory is ready for what is missing, and what earlier runs have said of the rest."""
+class ResumedTarget:
+    """A target whose directory is ready for the missing predictions, with the timings of earlier runs."""
 
-    record: Record
-    missing: tuple[Wanted, ...]
-    models: dict[str, Any]  # of timings.json
+    record: TargetRecord
+    missing: tuple[RequestedPrediction, ...]
+    models: dict[str, Any]  # of timings.json, by prediction
     stages: tuple[Stage, ...]
 
 
-def outlook(job: Job, directory: Path, method: Method, *, overwrite: bool) -> Outlook:
-    """What a run with this method will do for a target; nothing is written."""
-    wanted, there = record_of(job, method), read_record(directory)
+def resume_status(job: Job, directory: Path, settings: RunSettings, *, overwrite: bool) -> ResumeStatus:
+    """Return what a run with these settings will do for a target; nothing is written."""
+    requested, earlier = record_for(job, settings), read_record(directory)
     is_marked = (directory / RANKING_FILE).is_file()
-    if overwrite or (there is None and not is_marked):
-        return Outlook(name=job.name, finished=False, missing=len(method.wanted))
-    unlike = _unlike(there, wanted, is_marked=is_marked)
-    if there is None or unlike is not None:
-        finished = is_marked and not (there is not None and there.gives_way_to(wanted))
-        return Outlook(name=job.name, finished=finished, missing=0 if finished else len(method.wanted), remark=unlike)
-    record = there.with_more(wanted)
+    if overwrite or (earlier is None and not is_marked):
+        return ResumeStatus(name=job.name, finished=False, missing=len(settings.predictions))
+    remark = _mismatch(earlier, requested, is_marked=is_marked)
+    if earlier is None or remark is not None:
+        finished = is_marked and not (earlier is not None and earlier.is_superseded_by(requested))
+        missing = 0 if finished else len(settings.predictions)
+        return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
+    record = earlier.extended(requested)
     done = record.finished(directory, len(job.sequence))
-    missing = len(_missing(record, done, directory, method))
-    finished = not missing and is_marked and has_followed(directory, list(done.values()), method)
-    remark = None
+    missing = len(_missing(record, done, directory, settings))
+    finished = not missing and is_marked and is_postprocessed(directory, list(done.values()), settings)
     if done and not finished:
         to_do = f"{missing} to be made" if missing else "what follows on them is to be done"
         remark = f"{len(done)} prediction{'' if len(done) == 1 else 's'} there from an earlier run, {to_do}"
-    return Outlook(name=job.name, finished=finished, missing=missing, remark=remark)
+    return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
 
 
-def _unlike(there: Record | None, wanted: Record, *, is_marked: bool) -> str | None:
-    """Why what is there is not what is wanted, and what becomes of it; None if it is."""
-    if there is None:
+def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marked: bool) -> str | None:
+    """Say why earlier results are not the requested ones, and what becomes of them; None if they are."""
+    if earlier is None:
         return f"finished before, but {SETTINGS_FILE} there is missing or damaged, so nobody knows from what"
-    if there.gives_way_to(wanted):
-        return f"made before with {there.made_with}; begins anew"
-    settings = "; ".join(there.differences(wanted))
-    if not settings:
+    if earlier.is_superseded_by(requested):
+        return f"made before with {earlier.made_with}; begins anew"
+    differences = "; ".join(earlier.differences(requested))
+    if not differences:
         return None
     if is_marked:
-        return f"finished before with other settings ({settings})"
-    return f"begun before with other settings ({settings}) and not finished; begins anew"
+        return f"finished before with other settings ({differences})"
+    return f"begun before with other settings ({differences}) and not finished; begins anew"
 
 
-def begin(job: Job, directory: Path, method: Method, *, overwrite: bool) -> Begun:
-    """Take up what an earlier run has made from the same; remove the rest, and say what is made here now."""
-    wanted, there = record_of(job, method), read_record(directory)
-    anew = overwrite or there is None or there.gives_way_to(wanted) or bool(there.differences(wanted))
-    if anew or there is None:
-        clear(directory)
-        record = wanted
+def resume_target(job: Job, directory: Path, settings: RunSettings, *, overwrite: bool) -> ResumedTarget:
+    """Keep what an earlier run made with the same settings, remove the rest, and write the new record."""
+    requested, earlier = record_for(job, settings), read_record(directory)
+    if overwrite or earlier is None or earlier.is_superseded_by(requested) or earlier.differences(requested):
+        remove_results(directory)
+        record, models, stages = requested, dict[str, Any](), list[Stage]()
     else:
         (directory / RANKING_FILE).unlink(missing_ok=True)
-        record = there.with_more(wanted)
-    record.write(directory, [note for model in method.models for note in model.notes])
-    done = record.finished(directory, len(job.sequence))
-    models, stages = ({}, ()) if anew else _earlier_timings(directory)
-    return Begun(
-        record=record, missing=tuple(_missing(record, done, directory, method)), models=models, stages=tuple(stages)
-    )
+        record = earlier.extended(requested)
+        models, stages = _earlier_timings(directory)
+    record.write(directory, [note for model in settings.models for note in model.notes])
+    missing = _missing(record, record.finished(directory, len(job.sequence)), directory, settings)
+    return ResumedTarget(record=record, missing=tuple(missing), models=models, stages=tuple(stages))
 
 
-def _missing(record: Record, done: dict[str, Finished], directory: Path, method: Method) -> list[Wanted]:
-    """The predictions that are still to be made: none once one has the score at which no more are."""
-    score = method.options.stop_at_score
-    if score is not None and any(each.ranking_confidence >= score for each in done.values()):
+def _missing(
+    record: TargetRecord, done: dict[str, FinishedPrediction], directory: Path, settings: RunSettings
+) -> list[RequestedPrediction]:
+    """Return the predictions to make; none if one that is done has the score at which a run stops."""
+    score = settings.options.stop_at_score
+    if score is not None and any(prediction.ranking_confidence >= score for prediction in done.values()):
         return []
-    named = [replace(wanted, name=record.name_of(wanted)) for wanted in method.wanted]
+    renamed = [replace(prediction, name=record.name_of(prediction)) for prediction in settings.predictions]
     return [
-        each
-        for each in named
-        if each.name not in done or (method.options.logits and not (directory / f"logits_{each.name}.npz").is_file())
+        prediction
+        for prediction in renamed
+        if prediction.name not in done
+        or (settings.options.logits and not (directory / f"logits_{prediction.name}.npz").is_file())
     ]
 
 
 def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:
-    """What is to be added to; what cannot be read does not count."""
+    """Read what timings.json says of each model and stage; nothing if it is missing or damaged."""
     try:
         content: Any = read_json(directory / TIMINGS_FILE)
         stages = [

@@ -1,4 +1,4 @@
-"""The targets that are left of a batch, one after the other; one that fails stops no other, and all of it is said."""
+"""Fold the remaining targets of a batch one after the other, and report on each; one that fails stops no other."""
 
 import sys
 import time
@@ -12,88 +12,98 @@ from tqdm import tqdm
 from helixfold.execution.stages import Stage, Stages
 from helixfold.parallel.crew import ElsewhereError
 from helixfold.parallel.queue import Queue
-from helixfold.predict.eta import Pace, in_words
-from helixfold.predict.jobs import Job, Method
-from helixfold.predict.resume import Outlook
+from helixfold.predict.eta import TimeEstimator, format_duration
+from helixfold.predict.jobs import Job, RunSettings
+from helixfold.predict.resume import ResumeStatus
 from helixfold.predict.target import fold_target
 from helixfold.report.index import INDEX_FILE, Index
 from helixfold.write.archive import write_archive
-from helixfold.write.ranking import Finished
+from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_failures
 
 SOME_FAILED = 1
-# What is known to go wrong with one target.
-FAILURES = (RuntimeError, MemoryError, OSError, ValueError)
+# Errors that a target is known to end with; any other is a mistake in the program.
+EXPECTED_ERRORS = (RuntimeError, MemoryError, OSError, ValueError)
 _BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
 
 
-class Turns:
-    """The list of a run's targets, which its groups of processes take from, each the next one when it is free."""
+class BatchRunner:
+    """Fold the remaining targets of a run; each group of processes takes the next target when it is free."""
 
     def __init__(
-        self, left: Sequence[tuple[Job, Outlook]], output: Path, method: Method, *, overwrite: bool, archive: bool
+        self,
+        remaining: Sequence[tuple[Job, ResumeStatus]],
+        output: Path,
+        settings: RunSettings,
+        *,
+        overwrite: bool,
+        archive: bool,
     ) -> None:
-        self._left, self._output, self._method = left, output, method
+        self._remaining, self._output, self._settings = remaining, output, settings
         self._overwrite, self._archive = overwrite, archive
-        self._crew, self._pace = method.crew, Pace()
+        self._crew, self._estimator = settings.crew, TimeEstimator()
 
-    def take(self, index: Index, earlier: Sequence[Stage]) -> None:
-        """Fold what this group of processes gets; `earlier` are the stages that all targets share."""
-        crew, count, failed = self._crew, len(self._left), dict[str, str]()
+    def run(self, index: Index, shared_stages: Sequence[Stage]) -> None:
+        """Fold the targets that this group of processes takes, and keep failures.json and the index page up to date.
+
+        `shared_stages` precede all targets, such as loading parameters, and are part of the timings of each.
+        """
+        crew, count, failures = self._crew, len(self._remaining), dict[str, str]()
         with (
-            tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._method.no_bars) as bar,
-            _how_far(crew.queue, count),
+            tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._settings.no_bars) as bar,
+            _progress_when_interrupted(crew.queue, count),
         ):
             for number in crew.taken(count):
-                job = self._left[number][0]
-                words = [f"about {rest} left"] if (rest := self._time_left(number)) else []
+                job = self._remaining[number][0]
+                time_left = self._time_left(number)
+                words = [time_left] if time_left else []
                 bar.set_postfix_str(", ".join([*words, job.name, f"{len(job.sequence)} residues"]))
-                failure = self._fold(number, Stages(crew.mesh.device, earlier))
+                failure = self._fold(number, Stages(crew.mesh.device, shared_stages))
                 bar.update()
                 if not crew.leads:
                     continue
                 crew.queue.finished(number, failure)
                 if failure is not None:
                     # At once, for a run that is ended has no other chance to say so.
-                    failed = crew.queue.failures_so_far()
-                    write_failures(self._output, failed)
-                _write_index(index, failed)
+                    failures = crew.queue.failures_so_far()
+                    write_failures(self._output, failures)
+                _write_index(index, failures)
             bar.set_postfix_str("")
 
     def _fold(self, number: int, stages: Stages) -> str | None:
-        """Fold a target and say what became of it; why it failed, if it did."""
-        job, outlook = self._left[number]
-        directory, begun = self._output / job.name, time.perf_counter()
+        """Fold a target and print how it ended; return why it failed, if it did."""
+        job, status = self._remaining[number]
+        directory, start = self._output / job.name, time.perf_counter()
         try:
-            order = fold_target(job, directory, self._method, stages, overwrite=self._overwrite)
+            order = fold_target(job, directory, self._settings, stages, overwrite=self._overwrite)
             if order and self._archive:
                 write_archive(directory)
         except Exception as error:  # a mistake of ours in one target must not end a night's batch either
-            failure = _reason(error)
-            place = self._place(number, time.perf_counter() - begun)
-            self._method.say(f"{job.name}: failed: {failure} [{place}]", file=sys.stderr)
+            failure = _failure_text(error)
+            progress = self._progress(number, time.perf_counter() - start)
+            self._settings.say(f"{job.name}: failed: {failure} [{progress}]", file=sys.stderr)
             return failure
-        seconds = time.perf_counter() - begun
-        self._pace.took(len(job.sequence), seconds, outlook.missing)
+        seconds = time.perf_counter() - start
+        self._estimator.add(len(job.sequence), seconds, status.missing)
         if order:
-            self._method.say(f"{_summary(directory, order)} [{self._place(number, seconds)}]")
+            self._settings.say(f"{_summary(directory, order)} [{self._progress(number, seconds)}]")
         return None
 
-    def _place(self, number: int, seconds: float) -> str:
-        words = [f"{number + 1} of {len(self._left)}", in_words(seconds)]
-        rest = self._time_left(number + 1)
-        return ", ".join([*words, f"about {rest} left"] if rest else words)
+    def _progress(self, number: int, seconds: float) -> str:
+        time_left = self._time_left(number + 1)
+        words = [f"{number + 1} of {len(self._remaining)}", format_duration(seconds)]
+        return ", ".join([*words, time_left] if time_left else words)
 
     def _time_left(self, first: int) -> str | None:
-        """For the targets from that one on, as far as anything can be said."""
-        left = [(len(job.sequence), outlook.missing) for job, outlook in self._left[first:]]
-        seconds = self._pace.left(left, self._crew.mesh.layout.dp)
-        return in_words(seconds) if seconds else None
+        """Say how long the targets from that one on will take; None if nothing is known yet, or nothing is left."""
+        targets = [(len(job.sequence), status.missing) for job, status in self._remaining[first:]]
+        seconds = self._estimator.remaining_seconds(targets, self._crew.mesh.layout.dp)
+        return f"about {format_duration(seconds)} left" if seconds else None
 
 
 @contextmanager
-def _how_far(queue: Queue, count: int) -> Iterator[None]:
-    """Say how far a batch has come when the keyboard ends it; what was being written is gone by then."""
+def _progress_when_interrupted(queue: Queue, count: int) -> Iterator[None]:
+    """Print how many targets are done when the keyboard ends a batch."""
     try:
         yield
     except KeyboardInterrupt:
@@ -101,19 +111,19 @@ def _how_far(queue: Queue, count: int) -> Iterator[None]:
         raise
 
 
-def _reason(error: Exception) -> str:
-    """Why a target failed, and where, if that is nothing that is known to go wrong."""
+def _failure_text(error: Exception) -> str:
+    """Say why a target failed, with the place in the program if the error is unexpected."""
     if isinstance(error, ElsewhereError):
         return str(error)
     text = f"{type(error).__name__}: {error}"
-    if isinstance(error, FAILURES):
+    if isinstance(error, EXPECTED_ERRORS):
         return text
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{text} (in {Path(last.filename).name}, line {last.lineno}: a mistake in the program, please report it)"
 
 
-def archive(directories: Sequence[Path]) -> None:
-    """Pack targets that were finished before; that one cannot be packed is no reason not to fold the others."""
+def archive_finished(directories: Sequence[Path]) -> None:
+    """Pack targets that were finished before; print which cannot be packed, and go on."""
     for directory in directories:
         try:
             write_archive(directory)
@@ -122,7 +132,10 @@ def archive(directories: Sequence[Path]) -> None:
 
 
 def close(queue: Queue, output: Path) -> int:
-    """Once for all processes: what failed, in a file and as the exit code."""
+    """Write failures.json and the index page of a batch that has ended, and return its exit code.
+
+    One process does this for all, when no other is at work any more.
+    """
     failures = queue.failures()
     write_failures(output, failures)
     _write_index(Index(output), failures)
@@ -134,14 +147,14 @@ def close(queue: Queue, output: Path) -> int:
 
 
 def _write_index(index: Index, failures: Mapping[str, str]) -> None:
-    """The page of the batch; that it cannot be written is no reason to end one."""
+    """Write the page of the batch; that it cannot be written is no reason to end one."""
     try:
         index.write(failures)
     except OSError as error:
         tqdm.write(f"helixfold: {index.output / INDEX_FILE}: not written: {error.strerror}", file=sys.stderr)
 
 
-def _summary(directory: Path, order: Sequence[Finished]) -> str:
+def _summary(directory: Path, order: Sequence[FinishedPrediction]) -> str:
     best = order[0]
     ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
     plural = "" if best.num_recycles == 1 else "s"

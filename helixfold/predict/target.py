@@ -1,4 +1,4 @@
-"""Folding one target: its features, then every prediction that is not there yet, then what follows on all of them."""
+"""Fold one target: make its features, then each missing prediction, then what follows on all of them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,115 +15,126 @@ from helixfold.execution.whole import Whole
 from helixfold.inference import fold
 from helixfold.planning.executors import NotEnoughMemoryError, Plan, Room, release, stepping_down
 from helixfold.predict import memory_plan
-from helixfold.predict.jobs import Job, Method, Wanted
+from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
 from helixfold.predict.memory_plan import Rows
-from helixfold.predict.postprocess import Target, finish
-from helixfold.predict.resume import Begun, begin
+from helixfold.predict.postprocess import PredictedTarget, postprocess
+from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.prediction import Prediction
 from helixfold.report.alignment import write_alignment
-from helixfold.write.ranking import Finished
+from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_prediction, write_timings
 
 
 def fold_target(
-    job: Job, directory: Path, method: Method, stages: Stages, *, overwrite: bool = False
-) -> list[Finished]:
-    """Make what is missing of one target, in its directory; return, on the first rank, its predictions, best first.
+    job: Job, directory: Path, settings: RunSettings, stages: Stages, *, overwrite: bool = False
+) -> list[FinishedPrediction]:
+    """Make what is missing of one target in its directory; return its predictions on the first rank, best first.
 
-    All ranks of a group call this, and the first one makes the features and writes; who fails, fails for all.
+    All ranks of a group call this. The first one makes the features and writes all files; an error on any rank is
+    raised on all.
     """
-    group, leads = method.crew.group, method.crew.leads
-    begun = group.together(lambda: begin(job, directory, method, overwrite=overwrite) if leads else None)
-    missing = _missing(begun, method)
-    if begun is not None:
-        stages.finished += begun.stages
+    group, leads = settings.crew.group, settings.crew.leads
+    resumed = group.together(lambda: resume_target(job, directory, settings, overwrite=overwrite) if leads else None)
+    missing = _missing(resumed, settings)
+    if resumed is not None:
+        stages.finished += resumed.stages
     with stages.stage("features"):
-        made = group.together(lambda: job.prepare(directory, method) if leads else None)
+        made = group.together(lambda: job.prepare(directory, settings) if leads else None)
         features = group.together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
         depth = group.together(lambda: write_alignment(directory, features) if leads else None)
-    taken: dict[str, object] = {} if begun is None else begun.models
-    facts = {**_facts(job, features, method), "models": taken}
-    planned = _planned(missing, features, directory, method)
-    for wanted, plan in tqdm(
-        planned, desc="predictions", unit="prediction", leave=False, disable=len(planned) == 1 or method.no_bars
+    models: dict[str, object] = {} if resumed is None else resumed.models
+    facts = {**_facts(job, features, settings), "models": models}
+    planned = _planned(missing, features, directory, settings)
+    for requested, plan in tqdm(
+        planned, desc="predictions", unit="prediction", leave=False, disable=len(planned) == 1 or settings.no_bars
     ):
-        spill = method.memory.spill_directory or directory
-        if (remark := memory_plan.remark(plan, wanted.name, spill)) is not None:
-            method.say(f"{job.name}: {remark}")
-        prediction, taken[wanted.name] = _fold_with(wanted, plan, features, method=method, stages=stages, spill=spill)
+        spill = settings.memory.spill_directory or directory
+        if (remark := memory_plan.remark(plan, requested.name, spill)) is not None:
+            settings.say(f"{job.name}: {remark}")
+        prediction, models[requested.name] = _fold_with(
+            requested, plan, features, settings=settings, stages=stages, spill=spill
+        )
 
         def write(prediction: Prediction = prediction) -> None:
             write_prediction(directory, prediction, depth)
             write_timings(directory, {**facts, "stages": stages.table()}, notes=prediction.notes)
 
-        with stages.stage(f"{wanted.name}: writing"):
+        with stages.stage(f"{requested.name}: writing"):
             group.together(write if leads else lambda: None)
-        score = method.options.stop_at_score
+        score = settings.options.stop_at_score
         if group.exchange(score is not None and prediction.ranking_confidence >= score)[0]:
             break
-    if begun is None:
+    if resumed is None:
         group.together(lambda: None)
         return []
-    target = Target(
+    target = PredictedTarget(
         directory=directory,
-        names=tuple(begun.record.finished(directory, len(job.sequence))),
-        method=method,
+        names=tuple(resumed.record.finished(directory, len(job.sequence))),
+        settings=settings,
         facts=facts,
         stages=stages,
-        say=lambda line: method.say(f"{job.name}: {line}"),
+        say=lambda line: settings.say(f"{job.name}: {line}"),
     )
-    return group.together(lambda: finish(target))
+    return group.together(lambda: postprocess(target))
 
 
-def _missing(begun: Begun | None, method: Method) -> list[Wanted]:
-    """Tell every rank of the group what is to be made; only the first one has begun the target, and knows."""
-    told = [(each.name, each.model.preset.name, each.seed) for each in begun.missing] if begun is not None else None
-    names = {(model, seed): name for name, model, seed in method.crew.group.exchange(told)[0]}
-    places = [((each.model.preset.name, each.seed), each) for each in method.wanted]
-    return [replace(each, name=names[place]) for place, each in places if place in names]
+def _missing(resumed: ResumedTarget | None, settings: RunSettings) -> list[RequestedPrediction]:
+    """Return the predictions to make on every rank of the group, from what its first rank knows."""
+    own = None
+    if resumed is not None:
+        own = [(prediction.name, prediction.model.preset.name, prediction.seed) for prediction in resumed.missing]
+    names = {(model, seed): name for name, model, seed in settings.crew.group.exchange(own)[0]}
+    keys = [((prediction.model.preset.name, prediction.seed), prediction) for prediction in settings.predictions]
+    return [replace(prediction, name=names[key]) for key, prediction in keys if key in names]
 
 
-def _facts(job: Job, features: Features, method: Method) -> dict[str, object]:
-    """Return what stands in timings.json beside the times."""
+def _facts(job: Job, features: Features, settings: RunSettings) -> dict[str, object]:
+    """Return what timings.json says beside the times."""
     return {
         "residues": len(job.sequence),
         "msa_rows": len(features.msa),
         "templates": len(features.template_domain_names),
-        "device": str(method.device),
-        "ranks": method.crew.group.size,
+        "device": str(settings.device),
+        "ranks": settings.crew.group.size,
         "threads": torch.get_num_threads(),
-        "dtype": method.options.dtype,
+        "dtype": settings.options.dtype,
         "torch": torch.__version__,
     }
 
 
 def _planned(
-    missing: Sequence[Wanted], features: Features, directory: Path, method: Method
-) -> list[tuple[Wanted, Plan]]:
-    """Return the plan of each prediction; raise `NotEnoughMemoryError`, before any is made, if one cannot be."""
-    found = method.memory.room(method.device, directory)
-    rooms = method.crew.group.exchange([found.memory, found.spill])
+    missing: Sequence[RequestedPrediction], features: Features, directory: Path, settings: RunSettings
+) -> list[tuple[RequestedPrediction, Plan]]:
+    """Return the plan of each prediction; raise `NotEnoughMemoryError`, before any is made, if one does not fit."""
+    own = settings.memory.room(settings.device, directory)
+    rooms = settings.crew.group.exchange([own.memory, own.spill])
     room = Room(memory=min(memory for memory, _ in rooms), spill=min(spill for _, spill in rooms))
-    planned = [(wanted, method.plan(wanted.model, Rows.of(features), room)) for wanted in missing]
-    for wanted, plan in planned:
-        if not plan.fits and method.memory.executor == memory_plan.AUTOMATIC:
-            raise NotEnoughMemoryError(f"{wanted.name}: {plan.problem}")
+    planned = [(requested, settings.plan(requested.model, Rows.of(features), room)) for requested in missing]
+    for requested, plan in planned:
+        if not plan.fits and settings.memory.executor == memory_plan.AUTOMATIC:
+            raise NotEnoughMemoryError(f"{requested.name}: {plan.problem}")
     return planned
 
 
 def _fold_with(
-    wanted: Wanted, plan: Plan, features: Features, *, method: Method, stages: Stages, spill: Path
+    requested: RequestedPrediction,
+    plan: Plan,
+    features: Features,
+    *,
+    settings: RunSettings,
+    stages: Stages,
+    spill: Path,
 ) -> tuple[Prediction, dict[str, object]]:
-    """Make a prediction, and return by which executor and in how much memory it was made, too."""
-    model, device, crew = wanted.model, method.device, method.crew
-    options = replace(method.options, seed=wanted.seed)
+    """Make a prediction; return it, and the executor and the memory it was made with, for timings.json."""
+    model, device, crew = requested.model, settings.device, settings.crew
+    options = replace(settings.options, seed=requested.seed)
 
     def attempt(within: Whole | Slabs) -> tuple[Prediction, int]:
         release(device)
         reset_peak_memory(device)
         held, before = peak_memory(device), len(stages.finished)
-        with _progress(wanted, method):
+        with _progress(requested, settings):
             prediction = crew.carried_out(
                 within,
                 lambda run: fold(
@@ -134,13 +145,13 @@ def _fold_with(
                     options,
                     stages=stages,
                     notes=model.notes,
-                    name=wanted.name,
+                    name=requested.name,
                 ),
             )
         return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
 
     def say(line: str) -> None:
-        method.say(f"{features.domain_name}: {wanted.name}: {line}")
+        settings.say(f"{features.domain_name}: {requested.name}: {line}")
 
     executor, (prediction, peak) = stepping_down(attempt, plan, device, spill, say)
     sizes = {"predicted_peak_gib": plan.forecast(executor).peak, "measured_peak_gib": peak}
@@ -148,20 +159,21 @@ def _fold_with(
 
 
 @contextmanager
-def _progress(wanted: Wanted, method: Method) -> Iterator[None]:
+def _progress(requested: RequestedPrediction, settings: RunSettings) -> Iterator[None]:
     """Show a bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
-    network = wanted.model.network
+    network = requested.model.network
     blocks = [*network.extra_msa_stack.blocks, *network.evoformer.blocks]
-    share = 1 / (len(blocks) * method.options.num_ensemble)
+    block_share = 1 / (len(blocks) * settings.options.num_ensemble)
     layout = "{desc}: {percentage:3.0f}%|{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]"
-    passes = method.options.recycles(wanted.model.preset) + 1
+    passes = settings.options.recycles(requested.model.preset) + 1
+    description, disable = f"{requested.name} passes", settings.no_bars
     with (
-        tqdm(total=passes, desc=f"{wanted.name} passes", bar_format=layout, leave=False, disable=method.no_bars) as bar,
+        tqdm(total=passes, desc=description, bar_format=layout, leave=False, disable=disable) as bar,
         ExitStack() as stack,
     ):
 
         def block_done(*_: object) -> None:
-            bar.update(share)
+            bar.update(block_share)
 
         for block in blocks:
             stack.enter_context(block.register_forward_hook(block_done))

@@ -18,7 +18,7 @@ from data_pipeline.features.depth import Depth
 from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.write.pdb import plain_text
-from helixfold.write.ranking import Finished, all_notes, read_pae
+from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
 from helixfold.write.results import write_file
 
 # Dark enough to be told apart on every band; the best model is the first.
@@ -32,7 +32,7 @@ _COVERAGE_PIXELS = (800, 1600)  # rows and columns
 _MOST_DRAWN = 10
 
 
-def write_plots(directory: Path, order: Sequence[Finished]) -> None:
+def write_plots(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     """Write plddt.png, and pae.png if there is a PAE, of a target's best predictions into its directory."""
     best = order[:_MOST_DRAWN]
     notes = all_notes(order)

@@ -26,7 +26,7 @@ SUFFIXES = (".npz", ".safetensors", ".pt")
 
 
 # Of parameters: random, the package's own, or any that somebody trained. What one made gives way to those after it.
-Standing = Literal["untrained", "demonstration", "trained"]
+WeightsProvenance = Literal["untrained", "demonstration", "trained"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ReadyModel:
     network: AlphaFold
     digest: str  # of the parameters and of how they are used, whatever file they come from
     notes: tuple[str, ...] = ()
-    standing: Standing = "trained"
+    provenance: WeightsProvenance = "trained"
 
 
 def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> list[ReadyModel]:
@@ -81,7 +81,7 @@ def _untrained(chosen: Preset, seed: int) -> ReadyModel:
         f"UNTRAINED: made by the '{chosen.name}' preset with random parameters (seed {seed}) to show that the program "
         "works; this is not a prediction of the protein's structure"
     )
-    return replace(_ready(chosen, untrained_model(chosen.model, seed)), notes=(note,), standing="untrained")
+    return replace(_ready(chosen, untrained_model(chosen.model, seed)), notes=(note,), provenance="untrained")
 
 
 def _load(chosen: Preset, path: Path) -> ReadyModel:
@@ -92,7 +92,7 @@ def _load(chosen: Preset, path: Path) -> ReadyModel:
     if not demonstration.is_of_package(path):
         return ready
     # Wherever its file was copied to, this is said of it.
-    return replace(ready, notes=(demonstration.note(),), standing="demonstration")
+    return replace(ready, notes=(demonstration.note(),), provenance="demonstration")
 
 
 def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:

@@ -23,7 +23,7 @@ _MOST_BYTES = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class FinishedPrediction:
     """One prediction of a target, as its confidence file has it."""
 
     name: str
@@ -35,14 +35,14 @@ class Finished:
     notes: tuple[str, ...]
 
 
-def read_finished(directory: Path, name: str) -> Finished | None:
+def read_finished(directory: Path, name: str) -> FinishedPrediction | None:
     """A prediction that is there with all its files, whole; else None, and it is to be made again."""
     if not all((directory / f"unrelaxed_{name}.{kind}").is_file() for kind in KINDS):
         return None
     try:
         content = _read_json(directory / f"confidence_{name}.json")
         ptm = content["ptm"]
-        found = Finished(
+        found = FinishedPrediction(
             name=name,
             plddt=np.array(content["plddt"], dtype=np.float32),
             ptm=None if ptm is None else float(ptm),
@@ -58,7 +58,7 @@ def read_finished(directory: Path, name: str) -> Finished | None:
     return found if sound and has_pae and math.isfinite(found.ranking_confidence) else None
 
 
-def ranked(predictions: Sequence[Finished]) -> list[Finished]:
+def ranked(predictions: Sequence[FinishedPrediction]) -> list[FinishedPrediction]:
     """Best first: by mean pLDDT, and equal ones in the order given."""
     names = [prediction.name for prediction in predictions]
     if not names or len(set(names)) < len(names):
@@ -66,7 +66,7 @@ def ranked(predictions: Sequence[Finished]) -> list[Finished]:
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
 
 
-def write_ranked(directory: Path, order: Sequence[Finished]) -> None:
+def write_ranked(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     """The structures once more under their ranks, ranked_<n>.pdb and .cif, of which 0 is the best; relaxed or not."""
     for rank, prediction in enumerate(order):
         for kind in KINDS:
@@ -76,7 +76,7 @@ def write_ranked(directory: Path, order: Sequence[Finished]) -> None:
     remove_ranks_from(directory, len(order))
 
 
-def mark_finished(directory: Path, order: Sequence[Finished]) -> None:
+def mark_finished(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     """ranking_debug.json, whose being there says that all else is."""
     content = {
         "plddts": {
@@ -88,7 +88,7 @@ def mark_finished(directory: Path, order: Sequence[Finished]) -> None:
     write_file(directory / RANKING_FILE, to_json(content, indent=4))
 
 
-def all_notes(order: Sequence[Finished]) -> list[str]:
+def all_notes(order: Sequence[FinishedPrediction]) -> list[str]:
     """What every reader must know, each note once."""
     return list(dict.fromkeys(note for prediction in order for note in prediction.notes))
 

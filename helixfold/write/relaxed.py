@@ -14,19 +14,19 @@ from helixfold import __version__
 from helixfold.relax.result import Relaxed
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
-from helixfold.write.ranking import KINDS, Finished
+from helixfold.write.ranking import KINDS, FinishedPrediction
 from helixfold.write.records import Record
 from helixfold.write.results import to_json, write_file
 
 RELAXATION_FILE: Final = "relax_metrics.json"
 
 
-def read_unrelaxed(directory: Path, prediction: Finished) -> Protein:
+def read_unrelaxed(directory: Path, prediction: FinishedPrediction) -> Protein:
     """The predicted structure as its file has it; the B-factors are pLDDT."""
     return as_protein(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
 
 
-def write_relaxed(directory: Path, prediction: Finished, relaxed: Relaxed) -> None:
+def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Relaxed) -> None:
     """relaxed_<name>.cif and .pdb, with hydrogens; B-factors are pLDDT as before."""
     origin = (
         f"Predicted by helixfold {__version__}, {prediction.name}, and relaxed with Amber99sb by OpenMM. The B-factor "

@@ -16,14 +16,14 @@ from jaxtyping import Float, Int
 
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from helixfold.write.pdb import plain_text
-from helixfold.write.ranking import Finished, all_notes, read_pae
+from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
 from helixfold.write.results import pae_rows, write_file
 
 # HHblits' order, which AlphaFold's features have: twenty in the alphabet's order, unknown, gap.
 _MSA_LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 
 
-def write_tables(directory: Path, order: Sequence[Finished]) -> None:
+def write_tables(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     """Of predictions, best first: pLDDT and pTM of all ranks, and PAE of the best, for the report reads no other."""
     target, notes = directory.resolve().name, all_notes(order)
     write_file(directory / f"{target}_plddt.tsv", plddt_table([each.plddt for each in order], notes))

@@ -24,15 +24,15 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
     os.environ.update(told)
     command.assembled = partial(assembled, patience=8.0)
-    fold, methods = target.fold, []
+    fold, all_settings = target.fold, []
     fold_with = target._fold_with
 
-    def recorded(*given: object, method: target.Method, **named: object) -> object:
-        methods.append(method)
-        return fold_with(*given, method=method, **named)  # type: ignore[arg-type]
+    def recorded(*given: object, settings: target.RunSettings, **named: object) -> object:
+        all_settings.append(settings)
+        return fold_with(*given, settings=settings, **named)  # type: ignore[arg-type]
 
     def failing(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
-        group = methods[-1].crew.group
+        group = all_settings[-1].crew.group
         if features.domain_name == BAD and last_fails and group.rank == group.size - 1:
             raise RuntimeError("the chain is broken")
         if features.domain_name == HUNGRY and not isinstance(getattr(run, "within", run), Slabs):

@@ -103,6 +103,9 @@ def test_seeds_draw_anew_and_are_ranked_together(fasta: Path, runs: Runs, tmp_pa
     # But its parameters are drawn with the seed, too, where there are none that were trained.
     settings = json.loads((tmp_path / "alone" / "one" / "settings.json").read_text())
     assert settings["predictions"]["tiny"]["seed"] == 5
+    # Names that files of earlier runs have.
+    assert list(settings["predictions"]["tiny"]) == ["model", "seed", "weights", "standing"]
+    assert settings["predictions"]["tiny"]["standing"] == "untrained"
 
 
 def test_only_the_predictions_that_are_missing_are_made(fasta: Path, runs: Runs) -> None:
@@ -292,7 +295,7 @@ def test_a_mistake_of_the_program_stops_no_other_target_and_says_where_it_is(
     monkeypatch.setattr(Job, "prepare", mistaken)
     assert runs(two) == ["tiny"]
     (failure,) = json.loads((runs.output / "failures.json").read_text()).values()
-    assert failure.startswith("KeyError: 'x' (in test_batches.py, line ")
+    assert failure.startswith("KeyError: 'x' (in test_batch.py, line ")
     assert runs.code == 1
 
 

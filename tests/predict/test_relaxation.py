@@ -15,7 +15,7 @@ from helixfold.cli.main import main
 from helixfold.predict import relaxation
 from helixfold.predict.relaxation import chosen, is_done, relax_predictions
 from helixfold.relax.problem import RelaxationError
-from helixfold.write.ranking import Finished, ranked, read_finished, write_ranked
+from helixfold.write.ranking import FinishedPrediction, ranked, read_finished, write_ranked
 from helixfold.write.results import write_prediction
 from tests.relax.perturbed import native, part, perturbed
 from tests.relax.test_relaxation import EXAMPLES, needs_openmm
@@ -54,7 +54,7 @@ def write(directory: Path, name: str, protein: Protein, confidence: float) -> No
     )
 
 
-def order_of(directory: Path) -> list[Finished]:
+def order_of(directory: Path) -> list[FinishedPrediction]:
     found = [read_finished(directory, name) for name in ("model_1_ptm", "model_2_ptm")]
     return ranked([each for each in found if each is not None])
 

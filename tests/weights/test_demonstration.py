@@ -42,7 +42,7 @@ def test_facts_are_those_of_the_file() -> None:
 def test_without_weights_and_by_its_name_it_is_what_is_found() -> None:
     for names in ([], ["small"]):
         (model,) = find_models(names, None, seed=0)
-        assert (model.preset, model.standing, model.notes) == (
+        assert (model.preset, model.provenance, model.notes) == (
             preset("small"),
             "demonstration",
             (demonstration.note(),),
@@ -53,12 +53,12 @@ def test_a_copy_is_known_by_its_content_and_another_of_its_kind_is_not(tmp_path:
     copy = tmp_path / "mine.safetensors"
     shutil.copy(demonstration.WEIGHTS, copy)
     (model,) = find_models([], copy, seed=0)
-    assert (model.standing, len(model.notes)) == ("demonstration", 1)
+    assert (model.provenance, len(model.notes)) == ("demonstration", 1)
     state = load_weights(copy, preset("small").model)
     trained_on = {name: tensor + 0.01 * torch.randn_like(tensor) for name, tensor in state.items()}
     save_checkpoint(copy, trained_on, preset("small").model.to_dict(), preset("small").use())
     (model,) = find_models([], copy, seed=0)
-    assert (model.standing, model.notes) == ("trained", ())
+    assert (model.provenance, model.notes) == ("trained", ())
 
 
 def test_the_note_says_what_it_knows_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

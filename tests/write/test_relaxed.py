@@ -11,7 +11,7 @@ from data_pipeline.protein import Hydrogens
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.relax.flaws import Flaws
 from helixfold.relax.result import Relaxed
-from helixfold.write.ranking import Finished, read_finished
+from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.relaxed import (
     failure,
     is_relaxed,
@@ -28,7 +28,7 @@ CLEAN = Flaws(residues=0, bonds=0, clashes=0, within=0)
 NAMES = ("H", "HA", "HB2", "HD11", "HH12")
 
 
-def written(directory: Path) -> tuple[Finished, Relaxed]:
+def written(directory: Path) -> tuple[FinishedPrediction, Relaxed]:
     one = prediction()
     write_prediction(directory, one)
     found = read_finished(directory, one.model)
