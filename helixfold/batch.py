@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from data_pipeline.features.schema import Sample
+from data_pipeline.features.sample import Sample
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from data_pipeline.features.schema import Sample
+from data_pipeline.features.sample import Sample
 from helixfold.batch import Batch
 
 

@@ -17,6 +17,7 @@ from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
 from data_pipeline.datasets.workbench import Workbench, locked
 from data_pipeline.datasets.workers import FileOutcome, process_files
 from data_pipeline.errors import InputError, check_at_least, printable
+from data_pipeline.extras import require
 from data_pipeline.files import os_errors_named, replacing
 
 FAILURES_FILE, REFUSED_FILE = "failures.json", "refused.tsv"
@@ -63,6 +64,7 @@ def build_store(options: BuildOptions, recipe: Recipe) -> BuildReport:
     Killed at any moment and run again, it ends with the same bytes as an undisturbed run. `InputError` where nothing
     can be done at all; a chain or a file that fails is in the report and in `failures.json`.
     """
+    require("train", "lmdb", action="a training set")
     directory = options.directory
     if options.shard is None and has_shards(options.output):
         raise InputError.at(options.output, "it holds shards; give --shard, or choose another --output")

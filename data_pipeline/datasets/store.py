@@ -12,17 +12,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
-
-import lmdb
+from typing import TYPE_CHECKING, Any
 
 from data_pipeline.datasets.clusters import read_clusters
 from data_pipeline.datasets.index import IndexEntry, read_index
 from data_pipeline.datasets.records import Record
 from data_pipeline.errors import InputError, printable
+from data_pipeline.extras import require
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.files import os_errors_named, replacing
+
+if TYPE_CHECKING:
+    import lmdb
 
 INDEX_FILE, DATABASE_FILE = "index.tsv", "features.lmdb"
 SHARD_CLUSTERS_FILE = "clusters.tsv"  # of a directory of shards: clusters over all of them
@@ -141,10 +143,11 @@ def shard_name(number: int, count: int) -> str:
 class _Database:
     """One open LMDB file of this process."""
 
-    def __init__(self, path: Path, environment: lmdb.Environment) -> None:
+    def __init__(self, path: Path, environment: "lmdb.Environment") -> None:
         self._path = path
         self._process = os.getpid()
         self._environment = environment
+        self._error = _lmdb().Error
 
     def is_usable(self) -> bool:
         """Whether this process opened it: LMDB's handles must not be used after a fork."""
@@ -159,7 +162,7 @@ class _Database:
         try:
             with self._environment.begin() as transaction, transaction.cursor() as cursor:
                 return [key.hex() for key in cursor.iternext(values=False)]
-        except lmdb.Error as error:
+        except self._error as error:
             raise _damaged(self._path, error) from error
 
     @contextmanager
@@ -168,7 +171,7 @@ class _Database:
         try:
             with self._environment.begin(buffers=True) as transaction:
                 yield transaction.get(bytes.fromhex(key))
-        except lmdb.Error as error:
+        except self._error as error:
             raise _damaged(self._path, error) from error
 
 
@@ -178,6 +181,7 @@ _OPEN: weakref.WeakValueDictionary[tuple[int, int], _Database] = weakref.WeakVal
 
 def open_database(path: Path) -> _Database:
     """A database to read; `InputError` if it is none or not complete."""
+    lmdb = _lmdb()
     try:
         status = path.stat()
         file = (status.st_dev, status.st_ino)
@@ -206,6 +210,7 @@ def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iter
     Equal records, of the `sizes` told beforehand, give equal bytes: LMDB lays pages out in the order of writing, and
     transactions end at fixed sizes.
     """
+    lmdb = _lmdb()
     room = _TRANSACTION_BYTES + sum(size + _ROOM_PER_RECORD for size in sizes)
     with replacing(path) as temporary:
         temporary.unlink()
@@ -218,7 +223,7 @@ def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iter
             raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 
 
-def _write_records(environment: lmdb.Environment, records: Iterable[tuple[str, bytes]]) -> None:
+def _write_records(environment: "lmdb.Environment", records: Iterable[tuple[str, bytes]]) -> None:
     transaction = environment.begin(write=True)
     written = 0
     for key, content in records:
@@ -229,6 +234,14 @@ def _write_records(environment: lmdb.Environment, records: Iterable[tuple[str, b
             transaction, written = environment.begin(write=True), 0
     transaction.commit()
     environment.sync(True)
+
+
+def _lmdb() -> Any:
+    """Import LMDB, which is needed for training only and comes with an extra."""
+    require("train", "lmdb", action="a training set")
+    import lmdb  # noqa: PLC0415
+
+    return lmdb
 
 
 def _damaged(path: Path, error: Exception) -> InputError:

@@ -1,4 +1,4 @@
-"""The two containers of the feature pipeline: everything known about a target, and one random draw of it."""
+"""The raw features of a target, from which samples are drawn, and the file that holds them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -124,41 +124,3 @@ def _disagreement(arrays: dict[str, np.ndarray]) -> str | None:
     if numbers[0] < 0 or (np.diff(numbers) < 1).any():
         return "residue_index does not count up from 0 or more"
     return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """What the model reads in one recycling pass, without batch dimension; AlphaFold's names (Suppl. Table 1).
-
-    Residue types in `true_msa` and `extra_msa` are 0..20, 21 gap, 22 masked. `t` may be 0.
-    """
-
-    aatype: Int[np.ndarray, "r"]
-    residue_index: Int[np.ndarray, "r"]
-    seq_mask: Float[np.ndarray, "r"]
-    target_feat: Float[np.ndarray, "r 22"]
-    msa_feat: Float[np.ndarray, "s r 49"]
-    msa_mask: Float[np.ndarray, "s r"]
-    true_msa: Int[np.ndarray, "s r"]  # before BERT masking
-    bert_mask: Float[np.ndarray, "s r"]  # 1 where the masked-MSA head is asked
-    extra_msa: Int[np.ndarray, "e r"]
-    extra_has_deletion: Float[np.ndarray, "e r"]
-    extra_deletion_value: Float[np.ndarray, "e r"]
-    extra_msa_mask: Float[np.ndarray, "e r"]
-    template_aatype: Int[np.ndarray, "t r"]
-    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Angstrom
-    template_all_atom_masks: Float[np.ndarray, "t r 37"]
-    template_mask: Float[np.ndarray, "t"]
-    template_pseudo_beta: Float[np.ndarray, "t r 3"]  # C-beta, C-alpha of glycine
-    template_pseudo_beta_mask: Float[np.ndarray, "t r"]
-
-
-# The leading axes of each field of a sample: r residues, s MSA rows, e extra rows, t templates.
-SAMPLE_AXES: dict[str, str] = {
-    **dict.fromkeys(("aatype", "residue_index", "seq_mask", "target_feat"), "r"),
-    **dict.fromkeys(("msa_feat", "msa_mask", "true_msa", "bert_mask"), "sr"),
-    **dict.fromkeys(("extra_msa", "extra_has_deletion", "extra_deletion_value", "extra_msa_mask"), "er"),
-    **dict.fromkeys(("template_aatype", "template_all_atom_positions", "template_all_atom_masks"), "tr"),
-    **dict.fromkeys(("template_pseudo_beta", "template_pseudo_beta_mask"), "tr"),
-    "template_mask": "t",
-}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from data_pipeline.features.schema import SAMPLE_AXES, Sample
+from data_pipeline.features.sample import SAMPLE_AXES, Sample
 
 
 def pad_sample(

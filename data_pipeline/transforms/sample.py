@@ -7,7 +7,8 @@ from jaxtyping import Float32, Int
 
 from data_pipeline.config import Config, ConfigError
 from data_pipeline.errors import check_at_least, check_fractions
-from data_pipeline.features.schema import Features, Sample
+from data_pipeline.features.sample import Sample
+from data_pipeline.features.schema import Features
 from data_pipeline.transforms import msa, templates
 
 

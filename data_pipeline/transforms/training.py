@@ -13,7 +13,8 @@ from data_pipeline.config import Config, ConfigError
 from data_pipeline.errors import InputError, check_at_least, check_fractions, printable
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
-from data_pipeline.features.schema import Features, Sample
+from data_pipeline.features.sample import Sample
+from data_pipeline.features.schema import Features
 from data_pipeline.transforms import msa
 from data_pipeline.transforms.crop import contiguous_crop, crop_labels, spatial_crop
 from data_pipeline.transforms.sample import SamplingConfig, draw_sample

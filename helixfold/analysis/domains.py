@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 
 # Angstrom: groups are joined as long as the mean error between them, in both directions, is below.
 JOINED_BELOW = 8.0
@@ -83,6 +81,10 @@ def _clusters(pae: Float[np.ndarray, "r r"], residues: Int[np.ndarray, " n"]) ->
     np.fill_diagonal(errors, 0)
     if len(errors) == 1:
         return np.zeros(len(residues), np.int64)
+    # Takes long to import, and only a chain that is folded needs it.
+    from scipy.cluster.hierarchy import fcluster, linkage  # noqa: PLC0415
+    from scipy.spatial.distance import squareform  # noqa: PLC0415
+
     joined = linkage(squareform(errors.astype(np.float64), checks=False), "average")
     return np.repeat(fcluster(joined, np.nextafter(JOINED_BELOW, 0), "distance").astype(np.int64), sizes)
 

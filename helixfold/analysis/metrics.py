@@ -4,10 +4,12 @@ Points are in Angstrom. Give what is observed in both structures, in the order o
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from biotite import structure
 from jaxtyping import Bool, Float, Float64, Int
+
+from data_pipeline.extras import require
 
 _GDT_LIMITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # Angstrom; GDT-HA is of the first four, GDT-TS of the last four
 # The program's constants: fragments down to so many residues, so many rounds, and the radii within which pairs are
@@ -34,10 +36,7 @@ def lddt(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"], re
     Of distances up to 15 Angstrom, within 0.5, 1, 2 and 4 Angstrom. Given C-alpha atoms alone it is lDDT-CA. `residue`
     numbers each atom's residue. 0 if no distance is asked for. Stereochemistry is not checked.
     """
-    atoms = structure.AtomArray(len(true))
-    atoms.coord = true.astype(np.float32)
-    atoms.res_id = residue
-    score = float(structure.lddt(atoms, predicted.astype(np.float32)))
+    score = float(_lddt(predicted, true, residue))
     return 0.0 if np.isnan(score) else score
 
 
@@ -53,15 +52,22 @@ def residue_lddt(
 
     Of the distances from all atoms, or some, to all others, or some.
     """
+    by_residue, whole = (
+        _lddt(predicted, true, residue, aggregation=bins, atom_mask=of, partner_mask=to)
+        for bins in (residue.astype(np.int64), "all")
+    )
+    return np.asarray(by_residue, np.float64), 0.0 if np.isnan(whole) else float(whole)
+
+
+def _lddt(predicted: np.ndarray, true: np.ndarray, residue: np.ndarray, **options: Any) -> Any:
+    """Call biotite's lDDT with points instead of structures."""
+    require("evaluate", "biotite", action="lDDT")
+    from biotite import structure  # noqa: PLC0415
+
     atoms = structure.AtomArray(len(true))
     atoms.coord = true.astype(np.float32)
     atoms.res_id = residue
-    points = predicted.astype(np.float32)
-    each, whole = (
-        structure.lddt(atoms, points, aggregation=bins, atom_mask=of, partner_mask=to)
-        for bins in (residue.astype(np.int64), "all")
-    )
-    return np.asarray(each, np.float64), 0.0 if np.isnan(whole) else float(whole)
+    return structure.lddt(atoms, predicted.astype(np.float32), **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +109,8 @@ def distance_difference(
 
 def rmsd(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> float:
     """Root mean square distance under the superposition that makes it least, in Angstrom."""
-    fitted, _ = structure.superimpose(true.astype(np.float64), predicted.astype(np.float64))
-    return float(structure.rmsd(true.astype(np.float64), fitted))
+    fitted = superposition(predicted, true).apply(predicted.astype(np.float64))
+    return float(np.sqrt(np.square(fitted - true).sum(-1).mean()))
 
 
 def superposed_scores(

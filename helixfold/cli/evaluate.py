@@ -10,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.extras import require
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold.analysis.evaluation import MEASURES, Evaluated, summary_of
@@ -33,6 +34,7 @@ def evaluate(predictions: Path, references: Path, *, output: Path, all_ranks: bo
     `InputError` where there is nothing to compare at all; what is wrong with one file is told at the end and in
     scores.json, and stops no other.
     """
+    require("evaluate", "biotite", action="helixfold evaluate")
     if output.exists() and not output.is_dir():
         raise InputError.at(output, "is a file; give --output a directory")
     work = _Work(references=find_references(references))

@@ -12,6 +12,7 @@ from torch import Tensor
 import helixfold
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
+from data_pipeline.extras import require
 from helixfold.config import ModelConfig
 from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.available import available_memory
@@ -56,6 +57,7 @@ def train(
     goes on keeps bp and dap of its `layout`, and has as many groups as there are ranks for now; where that is "auto",
     it is chosen by short readings of devices and links, each time.
     """
+    require("train", "biotite", "lmdb", "tensorboard", action="helixfold train")
     files = RunFiles(directory=output, name=name, draw=plot_curves)
     try:
         with naming_lost_ranks(patience):

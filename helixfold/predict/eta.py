@@ -33,7 +33,7 @@ class TimeEstimator:
         return seconds / at_once
 
     def _fitted(self) -> np.ndarray:
-        # Not before it is needed: importing it takes longer than importing all of helixfold.
+        # Takes long to import, and only a batch of several targets needs it.
         from scipy.optimize import nnls  # noqa: PLC0415
 
         terms = _terms(self._lengths) / np.array(self._seconds)[:, None]

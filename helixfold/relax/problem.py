@@ -1,8 +1,8 @@
 """Errors that say why a structure is left as it was predicted."""
 
-import importlib.util
+from data_pipeline.extras import are_installed, require
 
-_NEEDED = ("openmm", "pdbfixer")
+PACKAGES = ("openmm", "pdbfixer")
 
 
 class RelaxationError(RuntimeError):
@@ -15,17 +15,9 @@ class NotInstalledError(RelaxationError):
 
 def installed() -> bool:
     """Return whether relaxation can be done here."""
-    return not _missing()
+    return are_installed(*PACKAGES)
 
 
-def require() -> None:
+def require_packages() -> None:
     """Raise `NotInstalledError` where relaxation cannot be done."""
-    if _missing():
-        raise NotInstalledError(
-            f"relaxation needs {' and '.join(_missing())}, not installed here; get it with "
-            f"pip install 'helixfold[relax]'"
-        )
-
-
-def _missing() -> list[str]:
-    return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    require("relax", *PACKAGES, action="relaxation", error=NotInstalledError)

@@ -10,13 +10,13 @@ import torch
 from data_pipeline.protein import Protein
 from helixfold.relax.flaws import check
 from helixfold.relax.pieces import pieces_of
-from helixfold.relax.problem import require
+from helixfold.relax.problem import require_packages
 from helixfold.relax.result import Relaxed, RelaxOptions
 
 
 def where(device: torch.device) -> str:
     """Return the name of OpenMM's platform that `relax` tries first; OpenMM must be installed."""
-    require()
+    require_packages()
     return str(importlib.import_module("helixfold.relax.platform").platforms(device)[0].getName())
 
 
@@ -30,7 +30,7 @@ def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.d
     """
     pieces = pieces_of(protein)
     check(protein.atom_positions, pieces)
-    require()
+    require_packages()
     # Only here, for everything else works without OpenMM.
     amber = importlib.import_module("helixfold.relax.amber")
     return amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"))

@@ -1,12 +1,15 @@
 """An evaluation in one picture: how far confidence can be trusted, and how the targets spread."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from helixfold.analysis.evaluation import Evaluated, first_ranks, summary_of
 from helixfold.report.plots import new_figure, to_png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _SERIES = (("lddt_ca", "lDDT-CA", "#0053D6"), ("tm_score", "TM-score", "#B0128B"), ("gdt_ts", "GDT-TS", "#00695C"))
 _NAMED = 24  # more names than these cannot be read under a plot
@@ -14,7 +17,7 @@ _FEW = 3  # targets, below which residues are drawn instead
 
 
 def evaluation_plot(results: Sequence[Evaluated]) -> bytes:
-    """A PNG: pLDDT against lDDT-CA on the left, scores of all targets in order on the right."""
+    """Return a PNG: pLDDT against lDDT-CA on the left, scores of all targets in order on the right."""
     best = first_ranks(results)
     figure = new_figure(10.0, 4.6)
     confidence, spread = figure.subplots(1, 2, width_ratios=[1, 1.25])
@@ -25,7 +28,7 @@ def evaluation_plot(results: Sequence[Evaluated]) -> bytes:
     return to_png(figure)
 
 
-def _draw_confidence(axes: Axes, best: Sequence[Evaluated]) -> None:
+def _draw_confidence(axes: "Axes", best: Sequence[Evaluated]) -> None:
     summary = summary_of(best)
     scored = [each for each in best if each.scores.plddt is not None and each.residues.plddt is not None]
     few = len(scored) < _FEW
@@ -39,7 +42,7 @@ def _draw_confidence(axes: Axes, best: Sequence[Evaluated]) -> None:
     axes.set_title(title if scored else "B-factors are not pLDDT", fontsize=10)
 
 
-def _draw_spread(axes: Axes, best: Sequence[Evaluated]) -> None:
+def _draw_spread(axes: "Axes", best: Sequence[Evaluated]) -> None:
     """Few targets with their names, in the order of lDDT-CA; of many, each score from the best to the worst."""
     ordered = sorted(best, key=lambda each: -each.scores.lddt_ca)
     places = np.arange(1, len(ordered) + 1)

@@ -8,11 +8,10 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int8
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from data_pipeline.features.depth import Depth
 from data_pipeline.residues import GAP
@@ -20,6 +19,10 @@ from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.write.pdb import plain_text
 from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
 from helixfold.write.results import write_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 # Dark enough to be told apart on every band; the best model is the first.
 _LINE_COLORS = ("#1B1B1B", "#B0128B", "#00695C", "#B71C1C", "#6D4C41")
@@ -158,13 +161,18 @@ def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: Depth) -> bytes:
     return to_png(figure)
 
 
-def _round_numbers(most: int) -> MaxNLocator:
-    """At most this many tick marks, at residues that people count by."""
+def _round_numbers(most: int) -> "MaxNLocator":
+    """Place at most this many tick marks at round numbers."""
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
     return MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
 
 
-def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> Figure:
-    """An empty figure, sizes in inches, with the notes as small print under it."""
+def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> "Figure":
+    """Return an empty figure, sizes in inches, with the notes as small print under it."""
+    # Takes long to import, and only what is drawn needs it.
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     lines = [line for note in notes for line in textwrap.wrap(plain_text(note), int(width * 17))]
     print_height = 0.13 * len(lines) + (0.1 if lines else 0)
     height += print_height
@@ -178,8 +186,8 @@ def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> Figure
     return figure
 
 
-def to_png(figure: Figure) -> bytes:
-    """The figure as PNG in its own resolution."""
+def to_png(figure: "Figure") -> bytes:
+    """Return the figure as PNG in its own resolution."""
     buffer = io.BytesIO()
     # Without this, matplotlib writes its own version into the file.
     figure.savefig(buffer, format="png", dpi="figure", metadata={"Software": None})

@@ -3,17 +3,17 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from data_pipeline.files import replacing
 from helixfold.report.plots import to_png
 from helixfold.training.log import TrainingHistory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Okabe and Ito's colours, told apart with any kind of colour vision; line styles and markers tell them apart in grey.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
@@ -24,7 +24,11 @@ SCORES: Final = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
 
 
 def plot_curves(history: TrainingHistory, path: Path) -> None:
-    """One PNG of four panels over the steps, in place of what `path` was; the same history gives the same bytes."""
+    """Draw four panels over the steps and write them as a PNG; the same history gives the same bytes."""
+    # Takes long to import, and only a run's first process draws.
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
+
     figure = Figure(figsize=(10.0, 6.4), dpi=_DOTS_PER_INCH, facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
     (losses, scores), (norms, rates) = figure.subplots(2, 2, sharex=True)
@@ -60,7 +64,7 @@ def smoothed(values: Float[np.ndarray, "n"], window: int) -> Float[np.ndarray, "
     return np.where(number > 0, (sums[stop] - sums[first]) / np.maximum(number, 1), np.nan)
 
 
-def _losses(axes: Axes, history: TrainingHistory) -> None:
+def _losses(axes: "Axes", history: TrainingHistory) -> None:
     axes.set_ylabel("Loss (weighted sum of terms)")
     trained = [(record.step + 1, record.losses.get("weighted", math.nan)) for record in history.steps]
     _raw_and_smooth(axes, trained, _BLUE, "training")
@@ -75,7 +79,7 @@ def _losses(axes: Axes, history: TrainingHistory) -> None:
         axes.set_ylim(min(seen) - margin, max(seen) + margin)
 
 
-def _scores(axes: Axes, history: TrainingHistory) -> None:
+def _scores(axes: "Axes", history: TrainingHistory) -> None:
     axes.set(ylabel="Score of held-out chains", ylim=(0, 1))
     for (key, name), color, marker in zip(SCORES.items(), (_ORANGE, _GREEN), ("o", "^"), strict=True):
         points = [(record.step + 1, record.summary[key]) for record in history.evaluations if key in record.summary]
@@ -84,7 +88,7 @@ def _scores(axes: Axes, history: TrainingHistory) -> None:
         axes.text(0.5, 0.5, "no evaluation yet", transform=axes.transAxes, ha="center", color=_GREY)
 
 
-def _norms(axes: Axes, history: TrainingHistory) -> None:
+def _norms(axes: "Axes", history: TrainingHistory) -> None:
     axes.set_ylabel("Gradient norm")
     points = [
         # A logarithmic axis has no place for 0.
@@ -107,7 +111,7 @@ def _norms(axes: Axes, history: TrainingHistory) -> None:
         )
 
 
-def _rates(axes: Axes, history: TrainingHistory) -> None:
+def _rates(axes: "Axes", history: TrainingHistory) -> None:
     axes.set_ylabel("Learning rate")
     steps, rates = [record.step + 1 for record in history.steps], [record.learning_rate for record in history.steps]
     axes.plot(steps, rates, color=_BLUE, linewidth=1.4, marker="o" if len(steps) == 1 else None, markersize=3)
@@ -115,7 +119,7 @@ def _rates(axes: Axes, history: TrainingHistory) -> None:
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
 
 
-def _raw_and_smooth(axes: Axes, points: Sequence[tuple[int, float]], color: str, label: str) -> None:
+def _raw_and_smooth(axes: "Axes", points: Sequence[tuple[int, float]], color: str, label: str) -> None:
     """Draw every value faintly, and the smoothed curve over them."""
     steps = np.array([step for step, _ in points])
     values = np.array([value for _, value in points], float)
@@ -135,7 +139,7 @@ def _raw_and_smooth(axes: Axes, points: Sequence[tuple[int, float]], color: str,
         )
 
 
-def _points(axes: Axes, points: Sequence[tuple[int, float]], color: str, marker: str, label: str) -> None:
+def _points(axes: "Axes", points: Sequence[tuple[int, float]], color: str, marker: str, label: str) -> None:
     if points:
         steps, values = zip(*points, strict=True)
         # Where there are many, markers would hide the line.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.extras import require
 from helixfold.training.progress import say
 
 # Events that a killed run had not written are lost: those of this many seconds.
@@ -14,6 +15,7 @@ class Board:
     """Writes scalars that `tensorboard --logdir` shows; what other runs wrote at or after `first_step` is hidden."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
+        require("train", "tensorboard", action="a training run")
         # Takes seconds to import, and only a run's first process needs it.
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 

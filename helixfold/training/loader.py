@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from data_pipeline.datasets.examples import StepExamples, TrainingDataset
 from data_pipeline.errors import InputError
 from data_pipeline.features.ground_truth import GroundTruth
-from data_pipeline.features.schema import SAMPLE_AXES
+from data_pipeline.features.sample import SAMPLE_AXES
 from helixfold.batch import Batch
 from helixfold.execution.allocator import keep_freed_memory
 from helixfold.losses.labels import Labels

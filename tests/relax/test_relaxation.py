@@ -281,7 +281,7 @@ def test_a_gpu_that_fails_leaves_the_work_to_the_cpu(hairpin: Protein, monkeypat
 
 
 def test_without_openmm_it_says_what_to_install(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(problem, "_NEEDED", ("no_such_openmm", "numpy"))
+    monkeypatch.setattr(problem, "PACKAGES", ("no_such_openmm", "numpy"))
     assert not problem.installed()
     with pytest.raises(NotInstalledError, match=r"needs no_such_openmm, .* pip install 'helixfold\[relax\]'"):
         relax(hairpin)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
-from data_pipeline.features.schema import SAMPLE_AXES, Features, Sample
+from data_pipeline.features.sample import SAMPLE_AXES, Sample
+from data_pipeline.features.schema import Features
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.features.labels import ChainLabels
-from data_pipeline.features.schema import Features, Sample
+from data_pipeline.features.sample import Sample
+from data_pipeline.features.schema import Features
 from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from data_pipeline.transforms import msa as steps
 from data_pipeline.transforms.templates import pseudo_beta

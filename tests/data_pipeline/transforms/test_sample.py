@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.features.schema import SAMPLE_AXES, Sample
+from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.residues import MASKED, UNKNOWN
 from data_pipeline.transforms.sample import SamplingConfig, draw_sample
 from tests.data_pipeline.transforms.samples import random_features

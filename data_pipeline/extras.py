@@ -1,0 +1,21 @@
+"""Packages that are not always installed, but with an extra of the distribution: pip install 'helixfold[EXTRA]'."""
+
+from importlib.util import find_spec
+
+from data_pipeline.errors import InputError
+
+
+def are_installed(*packages: str) -> bool:
+    """Return whether all these packages can be imported."""
+    return not _missing(packages)
+
+
+def require(extra: str, *packages: str, action: str, error: type[Exception] = InputError) -> None:
+    """Raise `error`, which names the extra to install, if one of its packages that `action` needs is missing."""
+    if missing := _missing(packages):
+        needed = " and ".join(missing)
+        raise error(f"{action} needs {needed}, not installed here; get it with pip install 'helixfold[{extra}]'")
+
+
+def _missing(packages: tuple[str, ...]) -> list[str]:
+    return [name for name in packages if find_spec(name) is None]

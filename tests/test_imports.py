@@ -1,0 +1,90 @@
+"""What is imported when: the model needs no parsers, folding needs no package of another task."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from helixfold.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+# What only drawing, relaxation, training and evaluation need; each takes long to import, or may not be installed.
+NOT_FOR_A_DRY_RUN = ("biotite", "lmdb", "matplotlib", "openmm", "pdbfixer", "scipy", "tensorboard", "triton")
+NOT_INSTALLED_BY_DEFAULT = ("biotite", "lmdb", "openmm", "pdbfixer", "tensorboard")
+
+
+def printed(program: str, *arguments: object) -> str:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("module", ["helixfold.model", "helixfold.model.alphafold"])
+def test_the_model_imports_neither_the_command_line_nor_parsers(module: str) -> None:
+    names = printed(f"import sys, {module}; print(*sys.modules)").split()
+    assert module in names
+    packages = ("data_pipeline.parse", "data_pipeline.search", "data_pipeline.pipeline", "helixfold.cli", "argparse")
+    libraries = ("Bio", "gemmi", "pyhmmer", "requests", "tqdm", *NOT_FOR_A_DRY_RUN)
+    # PyTorch imports some of the libraries itself.
+    unwanted = {name for name in names if name.startswith(packages) or name.partition(".")[0] in libraries}
+    assert unwanted <= set(printed("import sys, torch; print(*sys.modules)").split())
+
+
+def test_a_dry_run_imports_no_library_that_it_does_not_need(tmp_path: Path) -> None:
+    program = (
+        "import sys; from helixfold.cli.main import main;"
+        "assert main(['predict', 'examples/ubiquitin.fasta', '--models', 'tiny', '--output', sys.argv[1], '--dry-run',"
+        "'--device', 'cpu']) == 0;"
+        f"print('imported:', *({set(NOT_FOR_A_DRY_RUN)} & {{name.partition('.')[0] for name in sys.modules}}))"
+    )
+    assert printed(program, tmp_path / "out").splitlines()[-1] == "imported:"
+
+
+def test_a_target_is_folded_without_any_extra(tmp_path: Path) -> None:
+    (tmp_path / "one.fasta").write_text(">one\nMKTAYIAKQR\n")
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({NOT_INSTALLED_BY_DEFAULT}));"
+        "from helixfold.cli.main import main;"
+        "sys.exit(main(['predict', sys.argv[1], '--models', 'tiny', '--num-recycles', '0', '--device', 'cpu',"
+        "'--output', sys.argv[2]]))"
+    )
+    printed(program, tmp_path / "one.fasta", tmp_path / "out")
+    assert (tmp_path / "out" / "one" / "ranked_0.pdb").is_file()
+
+
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [
+        ("train {} --output {}/out", "tensorboard"),
+        ("train {} --output {}/out", "lmdb"),
+        ("features --structures {} --output {}/out", "lmdb"),
+        ("evaluate {} {} --output {}/out", "biotite"),
+    ],
+)
+def test_a_command_whose_packages_are_missing_says_what_to_install(
+    command: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(command.replace("{}", str(tmp_path)).split()) == 2
+    extra = "evaluate" if package == "biotite" else "train"
+    said = capsys.readouterr().err
+    assert f"needs {package}, not installed here; get it with pip install 'helixfold[{extra}]'" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_extra_installs_what_the_code_requires_of_it() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    required = []
+    for path in (path for package in ("data_pipeline", "helixfold") for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "require":
+                words = [word.value for word in node.args if isinstance(word, ast.Constant)]
+                required += [(words[0], package) for package in words[1:]] if words else []
+    assert len(required) >= 5
+    for extra, package in required:
+        distributions = [*extras[extra], *(extras["evaluate"] if "helixfold[evaluate]" in extras[extra] else [])]
+        assert any(distribution.startswith(f"{package}>=") for distribution in distributions), (extra, package)
