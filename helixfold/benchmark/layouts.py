@@ -19,7 +19,7 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.gradients import GradientRule
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh, divided
+from helixfold.parallel.mesh import Mesh, make_mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.planning.layouts import Workload, machine_of_ranks, predict
 from helixfold.planning.machines import Machine
@@ -97,7 +97,7 @@ def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> f
     """Return the shortest of some steps, after one that is not counted."""
     torch.manual_seed(0)
     if mesh.size > 1:
-        mesh = divided(layout, mesh.device)
+        mesh = make_mesh(layout, mesh.device)
     with freed_memory_kept(KEPT_BLOCKS):
         model, size = AlphaFold(work.needs.model).train(), work.needs.size
         run = parallelize(model, mesh, work.recompute).run

@@ -25,8 +25,8 @@ from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh, divided
-from helixfold.parallel.parallelize import on_mesh
+from helixfold.parallel.mesh import Mesh, make_mesh
+from helixfold.parallel.parallelize import mesh_executor
 from helixfold.planning import executors as policy
 from helixfold.planning.prediction import forecast_prediction
 from helixfold.planning.size import PassSize, floor, gib, of_blocks
@@ -131,9 +131,9 @@ def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> F
     allocator.keep_few_kernels()
     torch.manual_seed(0)
     if mesh.size > 1:
-        mesh = divided(Layout(dap=mesh.size), mesh.device)
+        mesh = make_mesh(Layout(dap=mesh.size), mesh.device)
     found = _measure(mesh, point, spill, limit)
-    everyone = [Found(**each) for each in mesh.gather(asdict(found))]
+    everyone = [Found(**each) for each in mesh.all_gather(asdict(found))]
     return max(everyone, key=lambda each: each.peak)
 
 
@@ -141,7 +141,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
     device, kind = mesh.device, "whole" if point.executor == PLAIN else point.executor
 
     def executor() -> Executor:
-        return on_mesh(mesh, policy.executor(kind, spill, device))
+        return mesh_executor(mesh, policy.executor(kind, spill, device))
 
     with (
         policy.memory_kept(kind, mesh.size),

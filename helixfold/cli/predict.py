@@ -10,8 +10,8 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.cli.main import carry_out
 from helixfold.execution import allocator
 from helixfold.inference import DTYPES, FoldingOptions
-from helixfold.parallel.crew import ElsewhereError, assembled
 from helixfold.parallel.launch import launch
+from helixfold.parallel.worker_group import OtherRankError, join_workers
 from helixfold.predict import compatibility, devices, presets
 from helixfold.predict import options as predict_options
 from helixfold.predict.batch import BatchOptions, Order, predict
@@ -177,8 +177,8 @@ def _run_here(options: argparse.Namespace) -> int:
     """In this process, with those that were started beside it."""
     allocator.keep_few_kernels()
     try:
-        with assembled(options.device, options.ranks_per_target) as crew, allocator.freed_memory_kept():
-            jobs, chosen, plan, memory = crew.world.together(lambda: _read(options, tells=crew.mesh.is_first))
+        with join_workers(options.device, options.ranks_per_target) as workers, allocator.freed_memory_kept():
+            jobs, chosen, plan, memory = workers.world.run_together(lambda: _read(options, tells=workers.mesh.is_first))
             return predict(
                 jobs,
                 output=options.output,
@@ -186,7 +186,7 @@ def _run_here(options: argparse.Namespace) -> int:
                 models=chosen[0],
                 weights=options.weights,
                 options=chosen[1],
-                crew=crew,
+                workers=workers,
                 memory=memory,
                 batch=BatchOptions(
                     num_seeds=options.num_seeds,
@@ -197,7 +197,7 @@ def _run_here(options: argparse.Namespace) -> int:
                     dry_run=options.dry_run,
                 ),
             )
-    except ElsewhereError:
+    except OtherRankError:
         return 0  # the process where it went wrong says so, and has the exit code
 
 

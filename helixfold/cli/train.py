@@ -18,8 +18,8 @@ from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device
 from helixfold.ops.card import card_of
-from helixfold.parallel.lost import LostRankError, naming_lost_ranks
-from helixfold.parallel.mesh import PATIENCE, Mesh, divided, join, leave
+from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
+from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
 from helixfold.planning.layouts import chosen_layout
 from helixfold.planning.training import KEPT_BLOCKS
 from helixfold.predict.sizes import memory_size
@@ -49,7 +49,7 @@ def train(
     device: str = "auto",
     workers: int | None = None,
     layout: str | None = None,
-    patience: float = PATIENCE,
+    patience: float = TIMEOUT,
 ) -> int:
     """Train until `config.steps`, or go on with the run in `output`; 0, or 143 if it was asked to end and saved.
 
@@ -60,14 +60,14 @@ def train(
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold train")
     files = RunFiles(directory=output, name=name, draw=plot_curves)
     try:
-        with naming_lost_ranks(patience):
+        with report_lost_ranks(patience):
             mesh = join(device, None if layout == AUTO else layout, patience, any_dp=files.has_begun)
             if layout == AUTO and mesh.size > 1:
                 chosen = chosen_layout(workload(config), mesh, memory_of_each(mesh))
-                mesh = divided(chosen, mesh.device, patience)
+                mesh = make_mesh(chosen, mesh.device, patience)
             return _train_on(mesh, store, config, files, held_out=held_out, weights=weights, workers=workers)
     except LostRankError as error:
-        if error.is_spokesman:
+        if error.should_report:
             print(f"helixfold: error: {error}", file=sys.stderr)
         return FAILED
     except DivergedError as error:
@@ -177,7 +177,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--patience",
         type=float,
-        default=PATIENCE,
+        default=TIMEOUT,
         metavar="SECONDS",
         help="a rank that keeps the others waiting longer than this is lost, and the run ends",
     )

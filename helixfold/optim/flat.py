@@ -13,8 +13,8 @@ from helixfold.ops.constants import LINE
 from helixfold.ops.fused_adam import fused_adam
 from helixfold.optim import adagc, clip
 from helixfold.optim.config import OptimizerConfig
-from helixfold.optim.layout import lay_out
 from helixfold.optim.muon import Muon
+from helixfold.optim.parameter_layout import lay_out
 
 
 @dataclass(frozen=True, kw_only=True)

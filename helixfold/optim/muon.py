@@ -13,7 +13,7 @@ from torch import Tensor
 
 from helixfold.ops.constants import LINE
 from helixfold.optim.config import MuonConfig
-from helixfold.optim.layout import Layout, Slot
+from helixfold.optim.parameter_layout import ParameterLayout, Slot
 
 # Input and output layers are Adam's: their rows and columns are features and classes, each with a scale of its own.
 _OUTER_LAYERS = ("heads.", "input_embedder.", "recycling_embedder.", "extra_msa_embedder.", "template_embedder.")
@@ -28,7 +28,7 @@ _LIKE_ADAM = 0.2
 class Muon:
     """The part of an optimiser's flat buffers that is hidden matrices, with their momentum."""
 
-    def __init__(self, layout: Layout, config: MuonConfig, like: Float32[Tensor, " n"]) -> None:
+    def __init__(self, layout: ParameterLayout, config: MuonConfig, like: Float32[Tensor, " n"]) -> None:
         self.config = config
         self.momentum = torch.zeros_like(like)
         self._groups = _by_shape([slot for slot in layout.slots if is_hidden_matrix(slot)])

@@ -17,7 +17,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.stream import DIM
 from helixfold.model.update import Context, ContextInput, Executor, Stream, Update, as_tensor
 from helixfold.parallel.collectives import Channel, Traffic
-from helixfold.parallel.low_memory import exchanged_in_parts, multiplied_in_parts
+from helixfold.parallel.low_memory_axial import exchanged_in_parts, multiplied_in_parts
 from helixfold.parallel.mesh import Group
 from helixfold.parallel.shard import Shard, padded, widened
 

@@ -49,7 +49,7 @@ class GradientRule:
     ) -> None:
         self._optimizer, self._mesh = optimizer, mesh
         self._scale = optimizer.gradient_sum.new_ones(())
-        self._filled: Queue | None = None  # by the backward pass under way
+        self._filled: BucketReduction | None = None  # by the backward pass under way
         gradients = [
             bucket
             for each in reversed(optimizer.gathered)
@@ -57,11 +57,11 @@ class GradientRule:
             if optimizer.config.clipping == "sample"
         ]
         places = optimizer.trained
-        self._sums = Queue(
+        self._sums = BucketReduction(
             buckets(optimizer.gradient_sum, 0, elements), places, mesh.world, dtype, before=self._add_to_sum
         )
-        self._of_sample = Queue(gradients, places, mesh.sample, dtype)
-        if mesh.world.talks:
+        self._of_sample = BucketReduction(gradients, places, mesh.sample, dtype)
+        if mesh.world.has_collectives:
             for parameter, _, _ in places:
                 parameter.register_post_accumulate_grad_hook(self._arrived)
 
@@ -74,24 +74,24 @@ class GradientRule:
         """Add the gradient of a part to the sum, and with this rank's last part of a step sum it over all ranks."""
         optimizer = self._optimizer
         by_sample = optimizer.config.clipping == "sample"
-        if by_sample and self._mesh.sample.talks:
+        if by_sample and self._mesh.sample.has_collectives:
             self._fill(self._of_sample, loss)
             for bucket in self._of_sample.received():
                 bucket.values.div_(self.replicas)
-        elif last and self._mesh.world.talks and not by_sample:
+        elif last and self._mesh.world.has_collectives and not by_sample:
             self._fill(self._sums, loss)
         else:
             loss.backward()
-        if not last or not self._mesh.world.talks:
+        if not last or not self._mesh.world.has_collectives:
             optimizer.collect()
             return
         self._scale = optimizer.clip_part()
         for bucket in self._sums.received():
             optimizer.measure(bucket.start, bucket.stop)
         if by_sample:
-            self._mesh.sum_(optimizer.samples)
+            self._mesh.all_reduce(optimizer.samples)
 
-    def _fill(self, queue: "Queue", loss: Tensor) -> None:
+    def _fill(self, queue: "BucketReduction", loss: Tensor) -> None:
         queue.expect(reached(loss))
         self._filled = queue
         loss.backward()
@@ -105,7 +105,7 @@ class GradientRule:
         self._optimizer.add(self._scale, bucket.start, bucket.stop)
 
 
-class Queue:
+class BucketReduction:
     """Buckets that are summed over one group, always sent in the same order: each once it and all before it are ready.
 
     So the same is sent on all ranks, whatever becomes ready when, and also where ranks compute different parts of the

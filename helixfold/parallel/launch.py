@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 
 from helixfold.parallel.mesh import join, leave
-from helixfold.parallel.queue import Queue, list_of
+from helixfold.parallel.task_queue import TaskQueue, task_store
 
 _FAILED = 1
-_PATIENCE = 20  # seconds, with a process that was asked to end
+_TERMINATION_TIMEOUT = 20  # seconds, with a process that was asked to end
 _HOST = "127.0.0.1"
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -30,7 +30,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 class Launched:
     """The end of a run: its exit code, and if its first process died the list of tasks as the others left it."""
 
-    def __init__(self, code: int, unclosed: Queue | None = None) -> None:
+    def __init__(self, code: int, unclosed: TaskQueue | None = None) -> None:
         self.code, self.unclosed = code, unclosed
 
 
@@ -48,7 +48,7 @@ def launch(
     that ends the run, and later its group.
     """
     store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
-    queue = Queue(list_of(store))
+    queue = TaskQueue(task_store(store))
     with ExitStack() as stack:
         processes: list[BaseProcess] = []
         stack.callback(_end, processes)
@@ -63,11 +63,11 @@ def launch(
                 if code is None:
                     continue
                 running.remove(rank)
-                if code == 0 or queue.left([rank]):
+                if code == 0 or queue.have_left([rank]):
                     continue
                 if code < 0:
                     print(f"helixfold: process {rank} was ended from outside (signal {-code})", file=sys.stderr)
-                if not queue.has_begun:
+                if not queue.is_open:
                     return Launched(code if code > 0 else _FAILED)
                 first = rank - rank % ranks_per_task
                 first_died |= first == 0
@@ -155,5 +155,5 @@ def _end(processes: Sequence[BaseProcess]) -> None:
     for process in processes:
         process.terminate()
     for process in processes:
-        process.join(_PATIENCE)
+        process.join(_TERMINATION_TIMEOUT)
         process.kill()

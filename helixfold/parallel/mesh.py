@@ -17,10 +17,10 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from data_pipeline.errors import InputError
 from helixfold.execution.device import pick_device
 from helixfold.parallel.layout import Layout
-from helixfold.parallel.meeting import meet
+from helixfold.parallel.rendezvous import rendezvous_store
 
 # A collective that takes longer than this has lost a rank.
-PATIENCE = 600.0  # seconds
+TIMEOUT = 600.0  # seconds
 # While they meet, ranks wait at least so long: programs take their time to begin, on busy machines more than on others.
 _MEETING = 60.0  # seconds
 
@@ -38,7 +38,7 @@ class Group:
     handle: dist.ProcessGroup | None = None
 
     @property
-    def talks(self) -> bool:
+    def has_collectives(self) -> bool:
         """Return whether collectives are called: in a group of several ranks, or of one that was made with them."""
         return self.size > 1 or self.handle is not None
 
@@ -54,7 +54,7 @@ class Mesh:
     rank: int
     size: int
     device: torch.device
-    patience: float = PATIENCE  # seconds that a rank waits for another within a group
+    timeout: float = TIMEOUT  # seconds that a rank waits for another within a group
     layout: Layout = field(default_factory=Layout)
     world: Group = field(default_factory=Group)
     data: Group = field(default_factory=Group)
@@ -77,7 +77,7 @@ class Mesh:
         return cls(rank=0, size=1, device=place, world=group, data=group, branch=group, axial=group, sample=group)
 
     @classmethod
-    def pretended(cls, layout: Layout, branch_rank: int = 0, device: torch.device | str = "meta") -> "Mesh":
+    def simulated(cls, layout: Layout, branch_rank: int = 0, device: torch.device | str = "meta") -> "Mesh":
         """Return the mesh of one rank of a layout whose other ranks are not there.
 
         The model then computes this rank's share, and what it would send is counted: for forecasts, on the meta device,
@@ -98,7 +98,7 @@ class Mesh:
         """Return whether this is the rank that writes what only one may write."""
         return self.rank == 0
 
-    def parts(self, count: int) -> range:
+    def micro_batches(self, count: int) -> range:
         """Return which of a step's `count` equal parts this rank works on, with those that share its sample.
 
         Where they cannot be shared equally, some ranks have one more than others.
@@ -106,7 +106,7 @@ class Mesh:
         rank, size = self.data.rank, self.data.size
         return range(rank * count // size, (rank + 1) * count // size)
 
-    def sum_(self, tensor: Tensor) -> None:
+    def all_reduce(self, tensor: Tensor) -> None:
         """Replace the tensor by its sum over all ranks."""
         if self.size > 1:
             dist.all_reduce(tensor, group=self.world.handle)
@@ -118,7 +118,7 @@ class Mesh:
             dist.broadcast_object_list(values, group=self.world.handle, group_src=0)
         return values[0]
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """Return every rank's value, plain data, in the order of ranks, on every rank."""
         values = [value] * self.size
         if self.size > 1:
@@ -131,11 +131,11 @@ class Mesh:
             dist.barrier(group=self.world.handle)
 
 
-def join(device: str = "auto", layout: str | None = None, patience: float = PATIENCE, *, any_dp: bool = False) -> Mesh:
+def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEOUT, *, any_dp: bool = False) -> Mesh:
     """Meet the other processes that `torchrun` started; alone if this process was started without it.
 
     On GPUs each process takes the one of its number on its machine and they talk over NCCL, else over gloo. Without a
-    layout all ranks are replicas. Whoever waits longer than `patience` for another, in seconds, ends with an error.
+    layout all ranks are replicas. Whoever waits longer than `timeout` for another, in seconds, ends with an error.
     With `any_dp`, on the first rank, there are as many groups as there are ranks for, whatever dp the layout has.
     """
     if not dist.is_torchelastic_launched():
@@ -147,33 +147,33 @@ def join(device: str = "auto", layout: str | None = None, patience: float = PATI
         raise InputError(f"under torchrun --device is auto, cpu or cuda, got {device!r}; each process takes its own")
     # gloo beside NCCL: training state is written from the processor's memory.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-    meeting = timedelta(seconds=max(patience, _MEETING))
-    store, rank, size = meet(meeting)
+    meeting = timedelta(seconds=max(timeout, _MEETING))
+    store, rank, size = rendezvous_store(meeting)
     dist.init_process_group(backend=backend, store=store, rank=rank, world_size=size, timeout=meeting)
     place = torch.device("cpu")
     if on_gpu:
         place = pick_device(f"cuda:{dist.get_node_local_rank()}")
         torch.cuda.set_device(place)
     if layout is None:
-        return divided(Layout(dp=size), place, patience)
+        return make_mesh(Layout(dp=size), place, timeout)
     freely = torch.tensor(int(any_dp), device=place)
     dist.broadcast(freely, src=0)
-    return divided(Layout.parse(layout, size, any_dp=bool(freely)), place, patience)
+    return make_mesh(Layout.parse(layout, size, any_dp=bool(freely)), place, timeout)
 
 
-def divided(layout: Layout, device: torch.device, patience: float = PATIENCE) -> Mesh:
+def make_mesh(layout: Layout, device: torch.device, timeout: float = TIMEOUT) -> Mesh:
     """Return the mesh of all ranks of the process group that there is."""
     rank, size = dist.get_rank(), dist.get_world_size()
     numbers = torch.arange(size).view(layout.dp, layout.bp, layout.dap)
 
     def along(pattern: str) -> Group:
-        return own_group(rearrange(numbers, pattern).tolist(), patience)
+        return own_group(rearrange(numbers, pattern).tolist(), timeout)
 
     mesh = Mesh(
         rank=rank,
         size=size,
         device=device,
-        patience=patience,
+        timeout=timeout,
         layout=layout,
         world=Group(rank=rank, size=size, handle=dist.group.WORLD),
         data=along("dp bp dap -> (bp dap) dp"),
@@ -181,16 +181,16 @@ def divided(layout: Layout, device: torch.device, patience: float = PATIENCE) ->
         axial=along("dp bp dap -> (dp bp) dap"),
         sample=along("dp bp dap -> dp (bp dap)"),
     )
-    set_patience(patience, mesh.world, mesh.data, mesh.branch, mesh.axial, mesh.sample)
+    set_timeout(timeout, mesh.world, mesh.data, mesh.branch, mesh.axial, mesh.sample)
     return mesh
 
 
-def own_group(rows: list[list[int]], patience: float) -> Group:
+def own_group(rows: list[list[int]], timeout: float) -> Group:
     """Return the group that this rank is in, of those given by ranks of the world; alone if it is in none.
 
-    Every rank calls this with the same rows, as all of them make all groups, and then `set_patience`.
+    Every rank calls this with the same rows, as all of them make all groups, and then `set_timeout`.
     """
-    rank, own, meeting = dist.get_rank(), Group(), timedelta(seconds=max(patience, _MEETING))
+    rank, own, meeting = dist.get_rank(), Group(), timedelta(seconds=max(timeout, _MEETING))
     for ranks in rows:
         handle = dist.new_group(ranks, timeout=meeting) if len(ranks) > 1 else None
         if rank in ranks:
@@ -198,12 +198,12 @@ def own_group(rows: list[list[int]], patience: float) -> Group:
     return own
 
 
-def set_patience(patience: float, *groups: Group) -> None:
+def set_timeout(timeout: float, *groups: Group) -> None:
     """Set how many seconds ranks wait for each other in these groups, from when all ranks have made them."""
     dist.barrier()
     for group in groups:
         if group.handle is not None:
-            _set_pg_timeout(timedelta(seconds=patience), group.handle)
+            _set_pg_timeout(timedelta(seconds=timeout), group.handle)
 
 
 def leave() -> None:

@@ -48,15 +48,15 @@ def parallelize(
     recompute(model, keep or RecomputeConfig.everywhere("none"))
 
     # 4. Rows and columns of streams on several ranks.
-    run = on_mesh(mesh, within or Whole(), traffic)
+    run = mesh_executor(mesh, within or Whole(), traffic)
 
     # 5. Gradients are averaged over the whole mesh by `GradientRule`, which is told of no parallelism but its mesh.
     return Parallelized(run=run, traffic=traffic)
 
 
-def on_mesh(mesh: Mesh, within: Whole | Slabs, traffic: Traffic | None = None) -> Executor:
+def mesh_executor(mesh: Mesh, within: Whole | Slabs, traffic: Traffic | None = None) -> Executor:
     """Return what carries out updates on a rank of the mesh: with the others of its axial group, if there are any.
 
     A group of one has collectives too, if it was made with them.
     """
-    return Axial(mesh.axial, within, traffic) if mesh.axial.talks else within
+    return Axial(mesh.axial, within, traffic) if mesh.axial.has_collectives else within

@@ -19,7 +19,7 @@ from helixfold.ops.card import CARDS, Card, card_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.layout import Layout
-from helixfold.parallel.mesh import Mesh, divided
+from helixfold.parallel.mesh import Mesh, make_mesh
 from helixfold.planning.links import Line, Links, least_seconds, measured_links
 from helixfold.planning.size import of_blocks
 from helixfold.planning.training import Pass, TrainingNeeds, keep_of, part_costs
@@ -160,7 +160,7 @@ def measured_steps(
         for layout in layouts:
             for rank in range(layout.bp):
                 for keep in (None, *keeps):
-                    program = Pass(needs.model, needs.size, keep, Mesh.pretended(layout, rank, device))
+                    program = Pass(needs.model, needs.size, keep, Mesh.simulated(layout, rank, device))
                     passes[layout, rank, keep] = program.seconds()
         network = AlphaFold(of_blocks(needs.model, 1)).to(device).train()
         optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=needs.size.dtype)
@@ -181,13 +181,13 @@ def measured_machine(
     All of them must ask together, and work while they are measured, as they do in a step. Each has the readings of its
     own device, and the first one's of the links.
     """
-    hosts = mesh.gather(platform.node())
+    hosts = mesh.all_gather(platform.node())
     per_node = min(hosts.count(host) for host in hosts)
     near = far = Links()
     if mesh.size > 1:
         near = far = measured_links(mesh, mesh.world)
         if 1 < per_node < mesh.size and mesh.size % per_node == 0:
-            near = measured_links(mesh, divided(Layout(dp=mesh.size // per_node, dap=per_node), mesh.device).axial)
+            near = measured_links(mesh, make_mesh(Layout(dp=mesh.size // per_node, dap=per_node), mesh.device).axial)
     mesh.barrier()
     return Machine(
         name="here",

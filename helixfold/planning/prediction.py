@@ -19,7 +19,7 @@ from helixfold.model.update import Executor
 from helixfold.ops.card import Card, described
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
-from helixfold.parallel.parallelize import on_mesh
+from helixfold.parallel.parallelize import mesh_executor
 from helixfold.planning.size import Forecast, PassSize, of_blocks
 
 EXECUTORS = ("whole", "slabs", "spilled")
@@ -46,7 +46,7 @@ def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card
         with META, Counter():  # which is quicker than what PyTorch does of itself
             model = AlphaFold(config).eval()
         within = {"whole": Whole, "slabs": Slabs}[executor]() if executor != "spilled" else Spilled("/", device=META)
-        run = on_mesh(Mesh.pretended(Layout(dap=size.ranks)), within)
+        run = mesh_executor(Mesh.simulated(Layout(dap=size.ranks)), within)
         with Counter("embedding") as counter:
             for stage, module in (
                 ("templates", model.template_embedder if size.templates else None),

@@ -168,7 +168,7 @@ def part_costs(
     """
     everywhere = None if keep is None else RecomputeConfig.everywhere(keep)
     with described(card), forced("reference") if plain else nullcontext():
-        return Pass(config, size, everywhere, Mesh.pretended(layout, branch_rank)).costs()
+        return Pass(config, size, everywhere, Mesh.simulated(layout, branch_rank)).costs()
 
 
 @dataclass

@@ -14,7 +14,7 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.device import pick_device
 from helixfold.execution.stages import Stages
 from helixfold.inference import FoldingOptions
-from helixfold.parallel.crew import Crew, sharers
+from helixfold.parallel.worker_group import WorkerGroup, local_world_size
 from helixfold.predict import memory_plan, relaxation
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output, remove_partial_files
@@ -57,7 +57,7 @@ def predict(
     models: Sequence[str] = (),
     weights: Path | None = None,
     options: FoldingOptions | None = None,
-    crew: Crew | None = None,
+    workers: WorkerGroup | None = None,
     memory: MemoryOptions | None = None,
     batch: BatchOptions | None = None,
 ) -> int:
@@ -67,12 +67,16 @@ def predict(
     same settings are not made again unless `overwrite` is set. A target that fails is recorded in `failures.json` and
     never stops the others. A dry run writes and searches nothing; 1 then says that a target does not fit into memory.
 
-    All processes of a `crew` call this. Each group of them takes the next target when it is free, and the first
+    All processes of a `workers` call this. Each group of them takes the next target when it is free, and the first
     process returns the exit code of all.
     """
-    options, crew, batch = options or FoldingOptions(), crew or Crew.alone(pick_device()), batch or BatchOptions()
-    jobs = _sorted(jobs, batch.order, options.seed, several=crew.mesh.layout.dp > 1)
-    loading = Stages(crew.mesh.device)
+    options, workers, batch = (
+        options or FoldingOptions(),
+        workers or WorkerGroup.alone(pick_device()),
+        batch or BatchOptions(),
+    )
+    jobs = _sorted(jobs, batch.order, options.seed, several=workers.mesh.layout.dp > 1)
+    loading = Stages(workers.mesh.device)
 
     def prepare() -> RunSettings:
         limits = memory or MemoryOptions()
@@ -80,10 +84,10 @@ def predict(
         with loading.stage("load parameters"):
             ready = [limits.limited(model) for model in find_models(models, weights, seed=options.seed)]
             for model in ready:
-                model.network.to(crew.mesh.device)
+                model.network.to(workers.mesh.device)
         trained = all(model.provenance == "trained" for model in ready)
         to_relax, remark = relaxation.chosen(batch.models_to_relax, trained=trained)
-        if remark is not None and crew.mesh.is_first:
+        if remark is not None and workers.mesh.is_first:
             print(f"helixfold: {remark}", file=sys.stderr)
         check = check_earlier if batch.dry_run else check_output
         check(output, {job.name: job.sequence for job in jobs})
@@ -91,46 +95,46 @@ def predict(
             searches=searches,
             models=tuple(ready),
             options=options,
-            memory=limits.shared(sharers(), crew.mesh.device),
-            crew=crew,
+            memory=limits.shared(local_world_size(), workers.mesh.device),
+            workers=workers,
             num_seeds=batch.num_seeds,
             to_relax=to_relax,
             search_identities=search_identities(searches),
         )
 
-    settings = crew.world.together(prepare)
-    if crew.mesh.is_first:
+    settings = workers.world.run_together(prepare)
+    if workers.mesh.is_first:
         for note in (note for model in settings.models for note in model.notes):
             print(f"helixfold: {note}", file=sys.stderr)
     if batch.dry_run:
-        return _forecast(jobs, output, settings, batch) if crew.mesh.is_first else 0
-    with locked_output(output, crew):
+        return _forecast(jobs, output, settings, batch) if workers.mesh.is_first else 0
+    with locked_output(output, workers):
         return _fold_all(jobs, output, settings, batch, loading)
 
 
 def _fold_all(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: BatchOptions, loading: Stages) -> int:
-    crew = settings.crew
+    workers = settings.workers
     # The first process looks for all, for others may begin to write before the last one has looked.
-    own = crew.world.together(lambda: _statuses(jobs, output, settings, batch) if crew.mesh.is_first else [])
-    statuses = [ResumeStatus(**entry) for entry in crew.world.exchange([asdict(status) for status in own])[0]]
+    own = workers.world.run_together(lambda: _statuses(jobs, output, settings, batch) if workers.mesh.is_first else [])
+    statuses = [ResumeStatus(**entry) for entry in workers.world.all_gather([asdict(status) for status in own])[0]]
     remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]
 
     def search() -> None:
-        if crew.mesh.is_first:
+        if workers.mesh.is_first:
             remove_partial_files(output, [job.name for job in jobs])
             if batch.archive:
                 archive_finished([output / status.name for status in statuses if status.finished])
             search_for_all([job.target for job, _ in remaining if job.target is not None], settings.searches, output)
 
     with loading.stage("searches for all targets"):
-        crew.world.together(search)
-    if crew.mesh.is_first:
-        crew.queue.begin([job.name for job, _ in remaining])
+        workers.world.run_together(search)
+    if workers.mesh.is_first:
+        workers.queue.open([job.name for job, _ in remaining])
     index = Index(output, [job.name for job in jobs])
     runner = BatchRunner(remaining, output, settings, overwrite=batch.overwrite, archive=batch.archive)
     runner.run(index, loading.finished)
-    crew.leave()
-    return close(crew.queue, output) if crew.mesh.is_first else 0
+    workers.leave()
+    return close(workers.queue, output) if workers.mesh.is_first else 0
 
 
 def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> list[Job]:

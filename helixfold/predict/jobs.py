@@ -14,7 +14,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.search.plan import SearchPlan
 from helixfold.inference import DTYPES, FoldingOptions
-from helixfold.parallel.crew import Crew
+from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import Plan, Room
 from helixfold.predict import search
 from helixfold.predict.memory_plan import Forecast, MemoryOptions, Rows
@@ -40,7 +40,7 @@ class RunSettings:
     models: tuple[ReadyModel, ...]
     options: FoldingOptions
     memory: MemoryOptions
-    crew: Crew
+    workers: WorkerGroup
     num_seeds: int = 1
     to_relax: ToRelax = "none"
     search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
@@ -69,23 +69,23 @@ class RunSettings:
     @property
     def device(self) -> torch.device:
         """Return the device of this process."""
-        return self.crew.mesh.device
+        return self.workers.mesh.device
 
     @property
     def no_bars(self) -> bool | None:
         """Return the `disable` argument of `tqdm`: True for several processes, whose bars would mix."""
         # None lets tqdm decide by whether it writes to a terminal.
-        return True if self.crew.mesh.size > 1 else None
+        return True if self.workers.mesh.size > 1 else None
 
     def say(self, line: str, file: TextIO | None = None) -> None:
         """Print a line from the first rank of a group, with its number if there are several processes."""
-        if self.crew.leads:
-            tqdm.write(line if self.crew.mesh.size == 1 else f"rank {self.crew.mesh.rank}: {line}", file=file)
+        if self.workers.is_leader:
+            tqdm.write(line if self.workers.mesh.size == 1 else f"rank {self.workers.mesh.rank}: {line}", file=file)
 
     def plan(self, model: ReadyModel, rows: Rows, room: Room) -> Plan:
         """Return how each rank of a group folds a target with a model in the memory that it has."""
         options = self.options
-        size = rows.size(model.preset, DTYPES[options.dtype], options.num_ensemble, self.crew.group.size)
+        size = rows.size(model.preset, DTYPES[options.dtype], options.num_ensemble, self.workers.group.size)
         return self.memory.plan(model.preset, size, self.device, room)
 
 

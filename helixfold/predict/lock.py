@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from data_pipeline.errors import InputError, printable
-from helixfold.parallel.crew import Crew
+from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.predict.search import RESULTS_DIRECTORY
 
 LOCK_FILE = ".helixfold.lock"
@@ -19,7 +19,7 @@ _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
 
 
 @contextmanager
-def locked_output(output: Path, crew: Crew) -> Iterator[None]:
+def locked_output(output: Path, workers: WorkerGroup) -> Iterator[None]:
     """Lock the output directory for this run; raise `InputError` if another run holds the lock.
 
     The lock lasts until all processes of the run have ended. The system drops it with the processes that hold it, so
@@ -28,18 +28,18 @@ def locked_output(output: Path, crew: Crew) -> Iterator[None]:
     with ExitStack() as stack:
 
         def lock_first() -> None:
-            if not crew.mesh.is_first:
+            if not workers.mesh.is_first:
                 return
             file = _locked(stack, output, fcntl.LOCK_EX)
-            if file is not None and crew.mesh.size > 1:
+            if file is not None and workers.mesh.size > 1:
                 _lock(output, file, fcntl.LOCK_SH)
 
         def lock_others() -> None:
-            if not crew.mesh.is_first:
+            if not workers.mesh.is_first:
                 _locked(stack, output, fcntl.LOCK_SH)
 
-        crew.world.together(lock_first)
-        crew.world.together(lock_others)
+        workers.world.run_together(lock_first)
+        workers.world.run_together(lock_others)
         yield
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from helixfold.execution.stages import Stage, Stages
-from helixfold.parallel.crew import ElsewhereError
-from helixfold.parallel.queue import Queue
+from helixfold.parallel.task_queue import TaskQueue
+from helixfold.parallel.worker_group import OtherRankError
 from helixfold.predict.eta import TimeEstimator, format_duration
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.resume import ResumeStatus
@@ -41,31 +41,31 @@ class BatchRunner:
     ) -> None:
         self._remaining, self._output, self._settings = remaining, output, settings
         self._overwrite, self._archive = overwrite, archive
-        self._crew, self._estimator = settings.crew, TimeEstimator()
+        self._workers, self._estimator = settings.workers, TimeEstimator()
 
     def run(self, index: Index, shared_stages: Sequence[Stage]) -> None:
         """Fold the targets that this group of processes takes, and keep failures.json and the index page up to date.
 
         `shared_stages` precede all targets, such as loading parameters, and are part of the timings of each.
         """
-        crew, count, failures = self._crew, len(self._remaining), dict[str, str]()
+        workers, count, failures = self._workers, len(self._remaining), dict[str, str]()
         with (
             tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._settings.no_bars) as bar,
-            _progress_when_interrupted(crew.queue, count),
+            _progress_when_interrupted(workers.queue, count),
         ):
-            for number in crew.taken(count):
+            for number in workers.take_tasks(count):
                 job = self._remaining[number][0]
                 time_left = self._time_left(number)
                 words = [time_left] if time_left else []
                 bar.set_postfix_str(", ".join([*words, job.name, f"{len(job.sequence)} residues"]))
-                failure = self._fold(number, Stages(crew.mesh.device, shared_stages))
+                failure = self._fold(number, Stages(workers.mesh.device, shared_stages))
                 bar.update()
-                if not crew.leads:
+                if not workers.is_leader:
                     continue
-                crew.queue.finished(number, failure)
+                workers.queue.report(number, failure)
                 if failure is not None:
                     # At once, for a run that is ended has no other chance to say so.
-                    failures = crew.queue.failures_so_far()
+                    failures = workers.queue.failures_so_far()
                     write_failures(self._output, failures)
                 _write_index(index, failures)
             bar.set_postfix_str("")
@@ -97,12 +97,12 @@ class BatchRunner:
     def _time_left(self, first: int) -> str | None:
         """Say how long the targets from that one on will take; None if nothing is known yet, or nothing is left."""
         targets = [(len(job.sequence), status.missing) for job, status in self._remaining[first:]]
-        seconds = self._estimator.remaining_seconds(targets, self._crew.mesh.layout.dp)
+        seconds = self._estimator.remaining_seconds(targets, self._workers.mesh.layout.dp)
         return f"about {format_duration(seconds)} left" if seconds else None
 
 
 @contextmanager
-def _progress_when_interrupted(queue: Queue, count: int) -> Iterator[None]:
+def _progress_when_interrupted(queue: TaskQueue, count: int) -> Iterator[None]:
     """Print how many targets are done when the keyboard ends a batch."""
     try:
         yield
@@ -113,7 +113,7 @@ def _progress_when_interrupted(queue: Queue, count: int) -> Iterator[None]:
 
 def _failure_text(error: Exception) -> str:
     """Say why a target failed, with the place in the program if the error is unexpected."""
-    if isinstance(error, ElsewhereError):
+    if isinstance(error, OtherRankError):
         return str(error)
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, EXPECTED_ERRORS):
@@ -131,7 +131,7 @@ def archive_finished(directories: Sequence[Path]) -> None:
             tqdm.write(f"{directory.name}: not packed: {error.strerror or error}", file=sys.stderr)
 
 
-def close(queue: Queue, output: Path) -> int:
+def close(queue: TaskQueue, output: Path) -> int:
     """Write failures.json and the index page of a batch that has ended, and return its exit code.
 
     One process does this for all, when no other is at work any more.

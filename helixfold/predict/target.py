@@ -34,15 +34,17 @@ def fold_target(
     All ranks of a group call this. The first one makes the features and writes all files; an error on any rank is
     raised on all.
     """
-    group, leads = settings.crew.group, settings.crew.leads
-    resumed = group.together(lambda: resume_target(job, directory, settings, overwrite=overwrite) if leads else None)
+    group, is_leader = settings.workers.group, settings.workers.is_leader
+    resumed = group.run_together(
+        lambda: resume_target(job, directory, settings, overwrite=overwrite) if is_leader else None
+    )
     missing = _missing(resumed, settings)
     if resumed is not None:
         stages.finished += resumed.stages
     with stages.stage("features"):
-        made = group.together(lambda: job.prepare(directory, settings) if leads else None)
-        features = group.together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
-        depth = group.together(lambda: write_alignment(directory, features) if leads else None)
+        made = group.run_together(lambda: job.prepare(directory, settings) if is_leader else None)
+        features = group.run_together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
+        depth = group.run_together(lambda: write_alignment(directory, features) if is_leader else None)
     models: dict[str, object] = {} if resumed is None else resumed.models
     facts = {**_facts(job, features, settings), "models": models}
     planned = _planned(missing, features, directory, settings)
@@ -61,12 +63,12 @@ def fold_target(
             write_timings(directory, {**facts, "stages": stages.table()}, notes=prediction.notes)
 
         with stages.stage(f"{requested.name}: writing"):
-            group.together(write if leads else lambda: None)
+            group.run_together(write if is_leader else lambda: None)
         score = settings.options.stop_at_score
-        if group.exchange(score is not None and prediction.ranking_confidence >= score)[0]:
+        if group.all_gather(score is not None and prediction.ranking_confidence >= score)[0]:
             break
     if resumed is None:
-        group.together(lambda: None)
+        group.run_together(lambda: None)
         return []
     target = PredictedTarget(
         directory=directory,
@@ -76,7 +78,7 @@ def fold_target(
         stages=stages,
         say=lambda line: settings.say(f"{job.name}: {line}"),
     )
-    return group.together(lambda: postprocess(target))
+    return group.run_together(lambda: postprocess(target))
 
 
 def _missing(resumed: ResumedTarget | None, settings: RunSettings) -> list[RequestedPrediction]:
@@ -84,7 +86,7 @@ def _missing(resumed: ResumedTarget | None, settings: RunSettings) -> list[Reque
     own = None
     if resumed is not None:
         own = [(prediction.name, prediction.model.preset.name, prediction.seed) for prediction in resumed.missing]
-    names = {(model, seed): name for name, model, seed in settings.crew.group.exchange(own)[0]}
+    names = {(model, seed): name for name, model, seed in settings.workers.group.all_gather(own)[0]}
     keys = [((prediction.model.preset.name, prediction.seed), prediction) for prediction in settings.predictions]
     return [replace(prediction, name=names[key]) for key, prediction in keys if key in names]
 
@@ -96,7 +98,7 @@ def _facts(job: Job, features: Features, settings: RunSettings) -> dict[str, obj
         "msa_rows": len(features.msa),
         "templates": len(features.template_domain_names),
         "device": str(settings.device),
-        "ranks": settings.crew.group.size,
+        "ranks": settings.workers.group.size,
         "threads": torch.get_num_threads(),
         "dtype": settings.options.dtype,
         "torch": torch.__version__,
@@ -108,7 +110,7 @@ def _planned(
 ) -> list[tuple[RequestedPrediction, Plan]]:
     """Return the plan of each prediction; raise `NotEnoughMemoryError`, before any is made, if one does not fit."""
     own = settings.memory.room(settings.device, directory)
-    rooms = settings.crew.group.exchange([own.memory, own.spill])
+    rooms = settings.workers.group.all_gather([own.memory, own.spill])
     room = Room(memory=min(memory for memory, _ in rooms), spill=min(spill for _, spill in rooms))
     planned = [(requested, settings.plan(requested.model, Rows.of(features), room)) for requested in missing]
     for requested, plan in planned:
@@ -127,7 +129,7 @@ def _fold_with(
     spill: Path,
 ) -> tuple[Prediction, dict[str, object]]:
     """Make a prediction; return it, and the executor and the memory it was made with, for timings.json."""
-    model, device, crew = requested.model, settings.device, settings.crew
+    model, device, workers = requested.model, settings.device, settings.workers
     options = replace(settings.options, seed=requested.seed)
 
     def attempt(within: Whole | Slabs) -> tuple[Prediction, int]:
@@ -135,7 +137,7 @@ def _fold_with(
         reset_peak_memory(device)
         held, before = peak_memory(device), len(stages.finished)
         with _progress(requested, settings):
-            prediction = crew.carried_out(
+            prediction = workers.run_on_group(
                 within,
                 lambda run: fold(
                     model.network,

@@ -14,7 +14,7 @@ from torch import Tensor
 from helixfold.optim.config import OuterConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.optim.outer import OuterOptimizer
-from helixfold.parallel.islands import divide
+from helixfold.parallel.islands import make_islands
 from helixfold.parallel.mesh import Mesh
 
 # What islands have in common when they have met; the rest of the inner optimiser's state is each one's own.
@@ -34,7 +34,7 @@ class Share:
 
     def joined(self, mesh: Mesh) -> "Share":
         """Return all ranks' shares as one, on every rank; what ranks that share a sample all have counts once."""
-        shares = [Share(**share) for share in mesh.gather(asdict(self))]
+        shares = [Share(**share) for share in mesh.all_gather(asdict(self))]
         return together(shares[:: mesh.sample.size], shares)
 
 
@@ -89,7 +89,7 @@ class Meetings:
     """
 
     def __init__(self, config: OuterConfig, optimizer: FlatOptimizer, mesh: Mesh) -> None:
-        self.islands = divide(mesh, config.islands)
+        self.islands = make_islands(mesh, config.islands)
         self._config, self._optimizer = config, optimizer
         self._is_first = mesh.is_first
         self._outer = OuterOptimizer(optimizer, config, self.islands.index) if config.islands > 1 else None
@@ -106,9 +106,9 @@ class Meetings:
         """
         if self._outer is None:
             return list(made), []
-        report = self._outer.step(self.islands.sum_)
+        report = self._outer.step(self.islands.all_reduce)
         self._steps += len(made)
-        islands = self.islands.gather([asdict(each) for each in made])
+        islands = self.islands.all_gather([asdict(each) for each in made])
         merged = [one_step([MadeStep.from_dict(each) for each in steps]) for steps in zip(*islands, strict=True)]
         note = (
             f"islands met: of what they moved, {report.left_out} parts were anomalous and left out; "
@@ -118,7 +118,7 @@ class Meetings:
 
     def gathered(self) -> dict[str, Tensor]:
         """Return the state of all islands, to be saved by the first rank after a meeting; on others it is of no use."""
-        return self._state(self.islands.stack)
+        return self._state(self.islands.gather)
 
     def blank(self) -> dict[str, Tensor]:
         """Return tensors for a checkpoint to fill, as `gathered` gives them; then `fill`."""
@@ -144,7 +144,7 @@ class Meetings:
         """Say what went between islands, in a sentence, on the first rank."""
         if self._outer is None or not self._is_first or not self._steps:
             return
-        sent, collected = self.islands.sent, self.islands.collected
+        sent, collected = self.islands.sent, self.islands.gathered
         every_step = self._steps * self.islands.sent_by_sum(self._optimizer.gradient_sum.nbytes)
         yield (
             f"each of {self.islands.count} islands sent {_mib(sent)} in {self._steps} steps to train, and to the first "

@@ -65,7 +65,7 @@ def memory_of_each(mesh: Mesh) -> int:
 
     Ranks of one host share its processors' memory.
     """
-    everyone = mesh.gather({"host": platform.node(), "free": available_memory(mesh.device)})
+    everyone = mesh.all_gather({"host": platform.node(), "free": available_memory(mesh.device)})
     hosts = [each["host"] for each in everyone]
     sharing = 1 if mesh.device.type == "cuda" else max(hosts.count(host) for host in hosts)
     return int(min(each["free"] for each in everyone)) // sharing

@@ -148,7 +148,7 @@ class Trainer:
             self.dataset,
             first_step=self.progress.step,
             last_step=self.config.steps,
-            parts=self.mesh.parts(self.config.parts),
+            parts=self.mesh.micro_batches(self.config.parts),
             device=self.mesh.device,
             workers=self.workers,
         )
@@ -183,7 +183,7 @@ class Trainer:
         terms: dict[str, list[Tensor]] = {}
         names: list[str] = []
         refused: list[str] = []
-        parts = self.mesh.parts(config.parts)
+        parts = self.mesh.micro_batches(config.parts)
         for part in parts:
             asked = time.perf_counter()
             batch = next(batches)
@@ -330,7 +330,7 @@ class Trainer:
             structures=self.files.structures(step),
             report=reports.append,
         )
-        parts = mesh.gather({"scores": [asdict(score) for score in scores], "reports": reports})
+        parts = mesh.all_gather({"scores": [asdict(score) for score in scores], "reports": reports})
         for text in (text for part in parts for text in part["reports"]):
             self.log.event("evaluation", text, step=step - 1)
         everyone = sorted(

@@ -82,7 +82,7 @@ def gradients_on(mesh: Mesh, dtype: torch.dtype, keep: Keep) -> tuple[float, flo
     alone, model = (tiny_model(order).to(dtype).train() for _ in range(2))
     expected = learn(alone, Whole(), parts, dtype)
     run = parallelize(model, mesh, RecomputeConfig.everywhere(keep)).run
-    found = learn(model, run, mesh.parts(len(parts)), dtype)
+    found = learn(model, run, mesh.micro_batches(len(parts)), dtype)
     dist.all_reduce(found)
     right, ours = gradients(alone), gradients(model)
     largest = max(float(each.abs().max()) for each in right)

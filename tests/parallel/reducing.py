@@ -92,7 +92,7 @@ def equal_one_process(layout: str) -> None:
             optimizer = FlatOptimizer(model, config, working_dtype=working, keep_float32=("heads",))
             expected = _expected(optimizer, model, mesh)
             rule = GradientRule(optimizer, mesh, dtype=wire, elements=ELEMENTS)
-            own = mesh.parts(PARTS)
+            own = mesh.micro_batches(PARTS)
             for _ in range(2):
                 for part in own:
                     value = loss(model, part, mesh.rank, branches_of(mesh.rank))
@@ -108,7 +108,7 @@ def equal_one_process(layout: str) -> None:
                 assert abs(report.gradient_norm / norm - 1) < 1e-6
                 assert clipping != "sample" or report.clipped == 2 / 3, report
             optimizer.step(1e-3, parts=1)
-            states = mesh.gather({name: value.tolist() for name, value in optimizer.tensors().items()})
+            states = mesh.all_gather({name: value.tolist() for name, value in optimizer.tensors().items()})
             assert all(state == states[0] for state in states)
 
 
@@ -142,7 +142,7 @@ def overlap(layout: str) -> None:
         # The last layer's gradients were on their way before the first layer's were there.
         last = next(at for at in sent if at <= places[model.heads.weight][0])
         assert events.index(last) < events.index("embedder.weight")
-        assert mesh.gather(sent) == [sent] * mesh.size
+        assert mesh.all_gather(sent) == [sent] * mesh.size
 
 
 def unawaited(layout: str) -> None:

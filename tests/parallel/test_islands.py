@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data_pipeline.config import ConfigError
-from helixfold.parallel.islands import divide
+from helixfold.parallel.islands import make_islands
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from tests.training.island_ranks import talk
@@ -16,20 +16,20 @@ from tests.training.ranks import Ranks
 
 def test_one_island_is_the_mesh_itself() -> None:
     mesh = Mesh.alone()
-    islands = divide(mesh, 1)
+    islands = make_islands(mesh, 1)
     assert islands.within is mesh
     tensor = torch.arange(3.0)
-    islands.sum_(tensor)
+    islands.all_reduce(tensor)
     assert tensor.tolist() == [0.0, 1.0, 2.0]
-    assert islands.gather("own") == ["own"]
-    assert islands.stack(tensor) is tensor
-    assert (islands.sent, islands.collected) == (0, 0)
+    assert islands.all_gather("own") == ["own"]
+    assert islands.gather(tensor) is tensor
+    assert (islands.sent, islands.gathered) == (0, 0)
 
 
 def test_islands_must_share_the_samples_equally() -> None:
     mesh = replace(Mesh.alone(), size=6, layout=Layout(dp=3, dap=2))
     with pytest.raises(ConfigError, match=r"outer.islands=2 must divide dp.* in dp=3,bp=1,dap=2"):
-        divide(mesh, 2)
+        make_islands(mesh, 2)
 
 
 @pytest.mark.distributed

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.parallel.launch import launch
-from tests.parallel import crews
+from tests.parallel import worker_groups
 
 
 @pytest.mark.distributed
@@ -13,9 +13,9 @@ from tests.parallel import crews
 def test_the_other_goes_on_when_a_process_is_killed(
     dies: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = launch(crews.die_with_a_task, (tmp_path, dies), count=2, environment={"OWN": "yes"})
+    run = launch(worker_groups.die_with_a_task, (tmp_path, dies), count=2, environment={"OWN": "yes"})
     lost = (tmp_path / "taken").read_text()
-    assert sorted((tmp_path / "done").read_text() + lost) == crews.TASKS
+    assert sorted((tmp_path / "done").read_text() + lost) == worker_groups.TASKS
     assert f"process {dies} was ended from outside (signal 9)" in capsys.readouterr().err
     # The first process closes the list, if it is there.
     assert (run.code, run.unclosed is None) == ((-9, False) if dies == 0 else (1, True))
@@ -25,5 +25,5 @@ def test_the_other_goes_on_when_a_process_is_killed(
 
 @pytest.mark.distributed
 def test_a_process_that_fails_at_the_start_ends_the_run() -> None:
-    run = launch(crews.fail_at_the_start, None, count=2)
+    run = launch(worker_groups.fail_at_the_start, None, count=2)
     assert (run.code, run.unclosed) == (2, None)

@@ -16,11 +16,11 @@ from helixfold.parallel.mesh import Group, Mesh, join
 def test_a_process_alone_has_all_and_changes_nothing() -> None:
     mesh = Mesh.alone()
     tensor = torch.arange(3.0)
-    mesh.sum_(tensor)
+    mesh.all_reduce(tensor)
     assert tensor.tolist() == [0.0, 1.0, 2.0]
     assert mesh.broadcast({"a": 1}) == {"a": 1}
-    assert mesh.gather("own") == ["own"]
-    assert list(mesh.parts(3)) == [0, 1, 2]
+    assert mesh.all_gather("own") == ["own"]
+    assert list(mesh.micro_batches(3)) == [0, 1, 2]
     mesh.barrier()
     assert join("cpu") == mesh
 
@@ -28,8 +28,8 @@ def test_a_process_alone_has_all_and_changes_nothing() -> None:
 def test_parts_are_shared_out_in_order() -> None:
     cpu = torch.device("cpu")
     ranks = [Mesh(rank=2 * rank, size=6, device=cpu, data=Group(rank=rank, size=3)) for rank in range(3)]
-    assert [list(mesh.parts(6)) for mesh in ranks] == [[0, 1], [2, 3], [4, 5]]
-    assert [list(mesh.parts(5)) for mesh in ranks] == [[0], [1, 2], [3, 4]]
+    assert [list(mesh.micro_batches(6)) for mesh in ranks] == [[0, 1], [2, 3], [4, 5]]
+    assert [list(mesh.micro_batches(5)) for mesh in ranks] == [[0], [1, 2], [3, 4]]
 
 
 def test_a_run_that_goes_on_has_as_many_groups_as_there_are_ranks_for() -> None:
@@ -42,7 +42,7 @@ def test_a_run_that_goes_on_has_as_many_groups_as_there_are_ranks_for() -> None:
 
 @pytest.mark.distributed
 def test_two_processes_meet() -> None:
-    script = Path(__file__).with_name("meet.py")
+    script = Path(__file__).with_name("rendezvous_ranks.py")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(launcher, capture_output=True, text=True, timeout=120, check=False, cwd=script.parents[2])
     assert done.returncode == 0, done.stderr

@@ -60,7 +60,7 @@ def test_further_blocks_take_what_the_first_one_takes(monkeypatch: pytest.Monkey
 
     def evoformer(blocks: int) -> float:
         model = replace(MODEL, evoformer=replace(MODEL.evoformer, blocks=blocks))
-        return Pass(model, SIZE, NONE, Mesh.pretended(Layout(), device=CPU)).seconds()["evoformer"]
+        return Pass(model, SIZE, NONE, Mesh.simulated(Layout(), device=CPU)).seconds()["evoformer"]
 
     assert evoformer(5) - evoformer(2) == 3 * 2  # forward and backward
 
@@ -68,7 +68,7 @@ def test_further_blocks_take_what_the_first_one_takes(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("layout", "rank"), [(Layout(dap=2), 0), (Layout(bp=2), 0), (Layout(bp=2), 1)])
 def test_what_is_timed_is_what_is_counted(layout: Layout, rank: int) -> None:
     model = replace(MODEL, evoformer=replace(MODEL.evoformer, blocks=1))
-    timed = Pass(model, SIZE, NONE, Mesh.pretended(layout, rank, CPU))
+    timed = Pass(model, SIZE, NONE, Mesh.simulated(layout, rank, CPU))
     timed.seconds(readings=1)
     counted = part_costs(model, SIZE, "none", CARDS["cpu"], layout, branch_rank=rank)
     sent = [message for way in (timed.forward, timed.backward) for each in way for message in each.work.messages]
@@ -134,7 +134,7 @@ def choose() -> None:
         Pass.seconds = lambda *_, **__: dict.fromkeys(PARTS, 1.0)  # type: ignore[method-assign]
         # By itself the other rank would find no layout that fits.
         memory = 2**40 if mesh.is_first else 1
-        layouts = mesh.gather(str(chosen_layout(work, mesh, memory)))
+        layouts = mesh.all_gather(str(chosen_layout(work, mesh, memory)))
         if mesh.is_first:
             print(*layouts)
     finally:

@@ -13,14 +13,14 @@ from torch.distributed import TCPStore
 from helixfold.cli import predict as command
 from helixfold.cli.main import main
 from helixfold.parallel.launch import Launched
-from helixfold.parallel.queue import Queue
+from helixfold.parallel.task_queue import TaskQueue
 from helixfold.planning.executors import Room
 from helixfold.predict import devices, memory_plan
 from helixfold.predict.memory_plan import MemoryOptions
-from tests.predict import crews
+from tests.predict import worker_groups
 from tests.training.ranks import Ranks
 
-LENGTHS = {"a": 10, "b": 12, crews.BAD: 14, crews.HUNGRY: 16}
+LENGTHS = {"a": 10, "b": 12, worker_groups.BAD: 14, worker_groups.HUNGRY: 16}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def folded(fasta: Path, output: Path, *arguments: str, fails: bool = False) -> t
     log.write_text("")
     given = [str(fasta), "--output", str(output), *arguments]
     store = meeting_place()
-    with Ranks(2, printed, crews.predict, given, log, fails, store.port) as processes:
+    with Ranks(2, printed, worker_groups.predict, given, log, fails, store.port) as processes:
         assert processes.finish() == [int(fails), 0], processes.printed()
     return sorted(log.read_text().splitlines()), printed.read_text()
 
@@ -103,9 +103,9 @@ def test_ranks_that_share_targets_fail_and_step_down_together(fasta: Path, tmp_p
     failure = "RuntimeError: the chain is broken (on rank 1 of 2 that work together)"
     assert json.loads((output / "failures.json").read_text()) == {"bad": failure}
     assert printed.count("starting again with 'slabs'") == 1
-    timings = json.loads((output / crews.HUNGRY / "timings.json").read_text())
+    timings = json.loads((output / worker_groups.HUNGRY / "timings.json").read_text())
     assert (timings["ranks"], timings["models"]["tiny"]["executor"]) == (2, "slabs")
-    for name in ("a", crews.HUNGRY):
+    for name in ("a", worker_groups.HUNGRY):
         assert sorted(os.listdir(single / name)) == sorted(os.listdir(output / name))
         one, other = (positions(directory / name / "ranked_0.pdb") for directory in (single, output))
         assert np.abs(one - other).max() < 2e-3  # Angstrom, of which the file has three decimals
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said_once(fasta: Path, tmp_path: Path) -> None:
     printed = tmp_path / "printed.txt"
     given = [str(fasta), "--msa", str(tmp_path / "no.a3m"), "--output", str(tmp_path / "out")]
     store = meeting_place()
-    with Ranks(2, printed, crews.predict, given, tmp_path / "log", False, store.port) as processes:
+    with Ranks(2, printed, worker_groups.predict, given, tmp_path / "log", False, store.port) as processes:
         assert set(processes.finish()) == {0, 2}
     assert printed.read_text().count("helixfold: error: ") == printed.read_text().count("\n") == 1
     assert not (tmp_path / "out").exists()
@@ -129,9 +129,9 @@ def test_targets_of_processes_that_died_are_failures(
 
     def launched(*arguments: object, **named: object) -> Launched:
         given.append(named)
-        queue = Queue()
-        queue.begin(["a", "b"])
-        queue.finished(queue.take())
+        queue = TaskQueue()
+        queue.open(["a", "b"])
+        queue.report(queue.take())
         queue.take()
         return Launched(0, queue)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from helixfold.optim.config import OuterConfig
-from helixfold.parallel.islands import divide
+from helixfold.parallel.islands import make_islands
 from helixfold.parallel.mesh import join, leave
 from helixfold.training.config import TrainingConfig
 from helixfold.training.stopping import StopRequest
@@ -43,13 +43,13 @@ def train(directory: Path, steps: int) -> None:
         assert trainer.run(StopRequest())
         state = trainer.optimizer.tensors()
         for name in ("master", "average"):
-            first, *others = mesh.gather(sums(state[name]))
+            first, *others = mesh.all_gather(sums(state[name]))
             assert all(other == first for other in others), name
         within, moments = trainer.meetings.islands.within, sums(state["first_moment"])
-        assert within.gather(moments) == [moments] * within.size
-        assert len({each[1] for each in mesh.gather(moments)}) == ISLANDS
+        assert within.all_gather(moments) == [moments] * within.size
+        assert len({each[1] for each in mesh.all_gather(moments)}) == ISLANDS
         working = sums(next(trainer.model.parameters()).detach())
-        assert mesh.gather(working) == [working] * mesh.size
+        assert mesh.all_gather(working) == [working] * mesh.size
         least = meetings * state["master"].nbytes
         assert not mesh.is_first or least <= trainer.meetings.islands.sent < 1.5 * least
 
@@ -69,18 +69,18 @@ def talk() -> None:
     with ExitStack() as stack:
         stack.callback(leave)
         mesh = join("cpu")
-        islands = divide(mesh, ISLANDS)
+        islands = make_islands(mesh, ISLANDS)
         within = islands.within
         assert (islands.index, within.rank, within.size) == (mesh.rank // 2, mesh.rank % 2, 2)
         assert str(within.layout) == "dp=2,bp=1,dap=1"
         own = torch.tensor([float(mesh.rank)])
-        within.sum_(own)
+        within.all_reduce(own)
         assert float(own) == (1.0 if islands.index == 0 else 5.0)
-        islands.sum_(own)
+        islands.all_reduce(own)
         assert float(own) == 6.0
-        assert islands.gather({"island": islands.index}) == [{"island": 0}, {"island": 1}]
-        assert within.gather(mesh.rank) == [2 * islands.index, 2 * islands.index + 1]
-        rows = islands.stack(torch.full((3,), islands.index))
+        assert islands.all_gather({"island": islands.index}) == [{"island": 0}, {"island": 1}]
+        assert within.all_gather(mesh.rank) == [2 * islands.index, 2 * islands.index + 1]
+        rows = islands.gather(torch.full((3,), islands.index))
         assert not mesh.is_first or rows.tolist() == [[0, 0, 0], [1, 1, 1]]
         sent, collected = 4 + len('{"island": 0}') * 2, 3 * 8
-        assert (islands.sent, islands.collected) == ((sent, collected) if within.is_first else (0, 0))
+        assert (islands.sent, islands.gathered) == ((sent, collected) if within.is_first else (0, 0))

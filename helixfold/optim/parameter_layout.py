@@ -24,7 +24,7 @@ class Slot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ParameterLayout:
     """Parameters one after another, each from the start of a line; those that stay float32 are the last.
 
     The order does not depend on the working dtype, so that a state serves any. `low` elements come before the first
@@ -42,7 +42,7 @@ class Layout:
             yield flat[offset : offset + torch.Size(slot.shape).numel()].view(slot.shape)
 
 
-def lay_out(model: nn.Module, keep_float32: Collection[str]) -> tuple[Layout, tuple[nn.Parameter, ...]]:
+def lay_out(model: nn.Module, keep_float32: Collection[str]) -> tuple[ParameterLayout, tuple[nn.Parameter, ...]]:
     """Places for all parameters that are trained, tied ones once, and the parameters in the same order.
 
     `keep_float32` are names of submodules.
@@ -70,4 +70,4 @@ def lay_out(model: nn.Module, keep_float32: Collection[str]) -> tuple[Layout, tu
         offset += slots[-1].lines * LINE
         if not kept(name):
             low = offset
-    return Layout(slots=tuple(slots), low=low, total=offset), tuple(parameter for _, parameter in trained)
+    return ParameterLayout(slots=tuple(slots), low=low, total=offset), tuple(parameter for _, parameter in trained)

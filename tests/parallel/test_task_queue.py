@@ -1,16 +1,16 @@
 """The list of tasks: each is taken once, and what became of it is known in the end."""
 
-from helixfold.parallel.queue import Queue
+from helixfold.parallel.task_queue import TaskQueue
 
 
 def test_tasks_are_taken_once_and_their_fate_is_known() -> None:
-    queue = Queue()
-    assert not queue.has_begun
-    queue.begin(["a", "b", "c", "d"])
-    assert queue.has_begun
+    queue = TaskQueue()
+    assert not queue.is_open
+    queue.open(["a", "b", "c", "d"])
+    assert queue.is_open
     assert [queue.take() for _ in range(3)] == [0, 1, 2]
-    queue.finished(0)
-    queue.finished(1, "it was bad")
+    queue.report(0)
+    queue.report(1, "it was bad")
     assert queue.failures_so_far() == {"b": "it was bad"}
     assert queue.number_finished() == 1
     failures = queue.failures()
@@ -21,7 +21,7 @@ def test_tasks_are_taken_once_and_their_fate_is_known() -> None:
 
 
 def test_who_has_left_is_known() -> None:
-    queue = Queue()
+    queue = TaskQueue()
     queue.leave(1)
-    assert queue.left([1])
-    assert not queue.left([0, 1])
+    assert queue.have_left([1])
+    assert not queue.have_left([0, 1])

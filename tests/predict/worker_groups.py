@@ -11,7 +11,7 @@ from data_pipeline.features.schema import Features
 from helixfold.cli import predict as command
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
-from helixfold.parallel.crew import assembled
+from helixfold.parallel.worker_group import join_workers
 from helixfold.predict import target
 
 BAD, HUNGRY = "bad", "hungry"
@@ -23,7 +23,7 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     """
     told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
     os.environ.update(told)
-    command.assembled = partial(assembled, patience=8.0)
+    command.join_workers = partial(join_workers, timeout=8.0)
     fold, all_settings = target.fold, []
     fold_with = target._fold_with
 
@@ -32,7 +32,7 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
         return fold_with(*given, settings=settings, **named)  # type: ignore[arg-type]
 
     def failing(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
-        group = all_settings[-1].crew.group
+        group = all_settings[-1].workers.group
         if features.domain_name == BAD and last_fails and group.rank == group.size - 1:
             raise RuntimeError("the chain is broken")
         if features.domain_name == HUNGRY and not isinstance(getattr(run, "within", run), Slabs):

@@ -10,22 +10,22 @@ from torch.distributed.distributed_c10d import _get_default_store
 from data_pipeline.errors import printable
 
 # How long those that are left wait for each other. Who waits for a rank that has ended notices at once; who waits for
-# one that has noticed does so when its own patience ends, which is waited for if it is this short.
-_GRACE, _SHORT_PATIENCE = 5.0, 30.0  # seconds
+# one that has noticed does so when its own timeout ends, which is waited for if it is this short.
+_GRACE, _SHORT_TIMEOUT = 5.0, 30.0  # seconds
 # Of gloo, whose errors have no type of their own.
 _WORDS = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting")
 
 
 class LostRankError(RuntimeError):
-    """Some rank did not answer. `is_spokesman` is so on one of those that are left."""
+    """Some rank did not answer. `should_report` is so on one of those that are left."""
 
-    def __init__(self, text: str, *, is_spokesman: bool) -> None:
+    def __init__(self, text: str, *, should_report: bool) -> None:
         super().__init__(text)
-        self.is_spokesman = is_spokesman
+        self.should_report = should_report
 
 
 @contextmanager
-def naming_lost_ranks(patience: float) -> Iterator[None]:
+def report_lost_ranks(timeout: float) -> Iterator[None]:
     """Turn a failed meeting or exchange into `LostRankError`, with those that did not answer for so many seconds."""
     try:
         yield
@@ -34,15 +34,15 @@ def naming_lost_ranks(patience: float) -> Iterator[None]:
         if not (isinstance(error, dist.DistError) or any(word in why for word in _WORDS)):
             raise
         rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 0)
-        left = _ranks_left(rank, size, _GRACE + min(patience, _SHORT_PATIENCE))
+        left = _ranks_left(rank, size, _GRACE + min(timeout, _SHORT_TIMEOUT))
         missing = [str(rank) for rank in range(size) if rank not in left]
         if missing:
             which = f"{'ranks' if len(missing) > 1 else 'rank'} {', '.join(missing)} of {size}"
-            text = f"{which} did not answer for {patience:g} s, or ended"
+            text = f"{which} did not answer for {timeout:g} s, or ended"
         else:
             text = f"ranks {'lost each other' if size else 'did not meet'} ({printable(why.splitlines()[0])})"
         text += "; the same command goes on from the last checkpoint, and torchrun --max-restarts gives it by itself"
-        raise LostRankError(text, is_spokesman=rank == min(left)) from error
+        raise LostRankError(text, should_report=rank == min(left)) from error
 
 
 def _ranks_left(rank: int, size: int, seconds: float) -> set[int]:

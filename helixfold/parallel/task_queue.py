@@ -9,25 +9,25 @@ from collections.abc import Mapping, Sequence
 import torch.distributed as dist
 
 
-class Queue:
+class TaskQueue:
     """One list of named tasks, in a store that all of a run's processes reach; alone, in one of this process."""
 
     def __init__(self, store: dist.Store | None = None) -> None:
         self._store: dist.Store = dist.HashStore() if store is None else store
 
-    def begin(self, names: Sequence[str]) -> None:
+    def open(self, names: Sequence[str]) -> None:
         """Say which tasks there are, and that all processes are there."""
         self._store.set("names", json.dumps(list(names)))
 
     @property
-    def has_begun(self) -> bool:
+    def is_open(self) -> bool:
         return self._store.check(["names"])
 
     def take(self) -> int:
         """Return the number of the next task that nobody has; one that is no task's if there is none left."""
         return self._store.add("taken", 1) - 1
 
-    def finished(self, number: int, failure: str | None = None) -> None:
+    def report(self, number: int, failure: str | None = None) -> None:
         """Report a task that was taken: done, or why it failed."""
         self._store.set(f"task {number}", json.dumps(failure))
 
@@ -64,21 +64,21 @@ class Queue:
         """Say that a process takes no more tasks."""
         self._store.set(f"left {rank}", "")
 
-    def left(self, ranks: Sequence[int]) -> bool:
+    def have_left(self, ranks: Sequence[int]) -> bool:
         """Return whether these processes have all left."""
         return all(self._store.check([f"left {rank}"]) for rank in ranks)
 
 
-def store_of(environment: Mapping[str, str], start: int) -> dist.Store:
+def torchrun_store(environment: Mapping[str, str], start: int) -> dist.Store:
     """Return the store of the processes that `torchrun` started, which tells where it is by environment variables.
 
     Each start after a failure has a list of its own: `start` counts them.
     """
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    return list_of(dist.TCPStore(address, port, is_master=False), start)
+    return task_store(dist.TCPStore(address, port, is_master=False), start)
 
 
-def list_of(store: dist.Store, start: int = 0) -> dist.Store:
+def task_store(store: dist.Store, start: int = 0) -> dist.Store:
     """Return the part of a run's store that holds the list."""
     return dist.PrefixStore(f"tasks {start}", store)
 

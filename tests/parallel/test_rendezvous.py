@@ -6,7 +6,7 @@ import time
 
 import torch.distributed as dist
 
-from helixfold.parallel import meeting
+from helixfold.parallel import rendezvous
 
 
 def test_what_an_earlier_attempt_left_is_not_taken_for_now() -> None:
@@ -19,7 +19,7 @@ def test_what_an_earlier_attempt_left_is_not_taken_for_now() -> None:
 
     def come(rank: int, own: str) -> None:
         store.set(f"here/{rank}", own)
-        names[rank] = meeting._call(store, 2, deadline) if rank == 0 else meeting._answer(store, rank, own, deadline)
+        names[rank] = rendezvous._call(store, 2, deadline) if rank == 0 else rendezvous._answer(store, rank, own, deadline)
 
     first = threading.Thread(target=come, args=(0, "c"))
     first.start()

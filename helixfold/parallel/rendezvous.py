@@ -16,14 +16,14 @@ from torch.distributed.rendezvous import rendezvous
 _POLL = 0.05  # seconds
 
 
-def meet(patience: timedelta) -> tuple[Store, int, int]:
+def rendezvous_store(timeout: timedelta) -> tuple[Store, int, int]:
     """A store that only the processes of now share, this one's rank, and how many they are.
 
     The first rank calls all those that it sees, under a new name. One that is not as it was called has not been seen
     yet, and is called with the others again. `DistStoreError` if not all come in time.
     """
-    store, rank, size = next(iter(rendezvous("env://", timeout=patience)))
-    deadline = time.monotonic() + patience.total_seconds()
+    store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
+    deadline = time.monotonic() + timeout.total_seconds()
     own = uuid4().hex
     store.set(f"here/{rank}", own)
     name = _call(store, size, deadline) if rank == 0 else _answer(store, rank, own, deadline)
