@@ -19,7 +19,10 @@ def test_what_an_earlier_attempt_left_is_not_taken_for_now() -> None:
 
     def come(rank: int, own: str) -> None:
         store.set(f"here/{rank}", own)
-        names[rank] = rendezvous._call(store, 2, deadline) if rank == 0 else rendezvous._answer(store, rank, own, deadline)
+        if rank == 0:
+            names[rank] = rendezvous._call(store, 2, deadline)
+        else:
+            names[rank] = rendezvous._answer(store, rank, own, deadline)
 
     first = threading.Thread(target=come, args=(0, "c"))
     first.start()
