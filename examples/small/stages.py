@@ -11,7 +11,7 @@ from data_pipeline.errors import InputError
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
-from helixfold.training.results import CONFIG_FILE
+from helixfold.training.run_files import CONFIG_FILE
 
 _WIDTH = 110  # letters of a line of a command
 

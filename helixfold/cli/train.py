@@ -26,9 +26,9 @@ from helixfold.predict.sizes import memory_size
 from helixfold.report.training_curves import plot_curves
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names
-from helixfold.training.memory import memory_of_each, table, workload
+from helixfold.training.memory import memory_per_rank, memory_table, workload
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
-from helixfold.training.results import RunFiles
+from helixfold.training.run_files import RunFiles
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError, Trainer
 from helixfold.weights.load import load_weights
@@ -61,9 +61,9 @@ def train(
     files = RunFiles(directory=output, name=name, draw=plot_curves)
     try:
         with report_lost_ranks(patience):
-            mesh = join(device, None if layout == AUTO else layout, patience, any_dp=files.has_begun)
+            mesh = join(device, None if layout == AUTO else layout, patience, any_dp=files.has_checkpoints)
             if layout == AUTO and mesh.size > 1:
-                chosen = chosen_layout(workload(config), mesh, memory_of_each(mesh))
+                chosen = chosen_layout(workload(config), mesh, memory_per_rank(mesh))
                 mesh = make_mesh(chosen, mesh.device, patience)
             return _train_on(mesh, store, config, files, held_out=held_out, weights=weights, workers=workers)
     except LostRankError as error:
@@ -94,10 +94,10 @@ def _train_on(
         files.check()
     if workers is None:
         workers = _GPU_WORKERS if mesh.device.type == "cuda" else 0
-    with StopRequest().listening() as stop:
+    with StopRequest().handling_signals() as stop:
         trainer = Trainer(config, chains, files, mesh, held_out=names, initial=initial, workers=workers)
         if mesh.is_first:
-            files.describe(
+            files.write_config(
                 trainer.config,
                 {
                     "training_set": str(store),
@@ -196,7 +196,7 @@ def _train(options: argparse.Namespace) -> int:
         return 0
     if options.dry_run:
         device = pick_device(options.device)
-        for line in table(config, options.memory or available_memory(device), card_of(device)):
+        for line in memory_table(config, options.memory or available_memory(device), card_of(device)):
             print(line)
         return 0
     if options.memory is not None:

@@ -1,4 +1,4 @@
-"""Training state that a kill, a full disk or a damaged file cannot take away."""
+"""Checkpoints of a run that survive a kill, a full disk or a damaged file."""
 
 import errno
 import fcntl
@@ -28,36 +28,36 @@ from helixfold.training.checkpoint_files import (
     read_manifest,
     read_tensors,
     remove_checkpoint,
+    remove_leftovers,
     set_aside,
-    sweep,
     write_checkpoint,
 )
 
 BEST = "best.json"
 LOCK = ".lock"
-# A killed process holds its lock until the system has taken its memory apart.
-LOCK_PATIENCE = 10.0  # seconds
+# A killed process holds its lock until the system has freed its memory.
+LOCK_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """The place where a run goes on: its step and record, and a sentence for each newer checkpoint of no use."""
+    """Outcome of restoring a checkpoint."""
 
     step: int
     record: dict[str, Any]
-    passed_over: tuple[str, ...]
+    damaged: tuple[str, ...]  # a sentence for each newer checkpoint that could not be used
 
 
 class Checkpoints:
-    """The checkpoints of one run, in one directory: the newest `keep` and the best.
+    """Checkpoints of one run in one directory: the newest `keep` and the best.
 
-    State is the same on all ranks, so the first one writes and reads it, and hands it to the others. Every rank makes
-    one of these and calls the same methods; only the first needs to see the directory. A save that fails leaves the
-    others as they are and is told by `problems`; training goes on, and the next save tries again.
+    State is the same on all ranks, so the first rank writes it, reads it and broadcasts it. Every rank creates this
+    object and calls the same methods; only the first needs access to the directory. A save that fails leaves earlier
+    checkpoints alone and is reported by `problems`; training continues, and the next save tries again.
     """
 
     def __init__(self, directory: Path, *, keep: int = 3, mesh: Mesh) -> None:
-        """Open a directory for a run, alone, and clear away what a killed run left in it."""
+        """Lock the directory for this run, and remove incomplete files of a killed one."""
         if keep < 1:
             raise ConfigError(f"keep is the number of checkpoints kept, at least 1, got {keep}")
         self._directory = directory
@@ -67,12 +67,12 @@ class Checkpoints:
         self._staged: dict[str, Tensor] = {}
         self._problems: list[str] = []
         self._failed: str | None = None  # what went wrong in the last save
-        _on_first(mesh, self._open)
+        _on_first_rank(mesh, self._open)
 
     def save(self, step: int, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-        """Write all tensors and a record (anything that JSON has) as the checkpoint of `step`, in the background.
+        """Write tensors and a record that JSON can hold as the checkpoint of `step`, in the background.
 
-        The tensors may change as soon as this returns. It waits for the save before, if that is still under way.
+        The tensors may change as soon as this returns. It first waits for the previous save to finish.
         """
         if not self._mesh.is_first:
             return
@@ -84,31 +84,31 @@ class Checkpoints:
         with_own_thread.shutdown(wait=False)  # the thread ends with the save, and the program not before it
 
     def finish(self) -> None:
-        """Wait, on all ranks, until the last save is on disk; `InputError` if it could not be written."""
-        _on_first(self._mesh, self._finish)
+        """Wait on all ranks until the last save is on disk. Raise `InputError` if it could not be written."""
+        _on_first_rank(self._mesh, self._finish)
 
     def problems(self) -> list[str]:
-        """Return what went wrong since the last call, one sentence each, on the first rank; none of it stops a run."""
+        """Return a sentence for each problem since the last call, on the first rank; none of them stops a run."""
         problems = self._problems[:]
         del self._problems[: len(problems)]  # a save under way may add to the end meanwhile
         return problems
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Restored | None:
-        """Fill the tensors in place from the newest whole checkpoint, on all ranks; None if there is no checkpoint.
+        """Fill the tensors in place from the newest intact checkpoint, on all ranks; None if there is no checkpoint.
 
-        Damaged ones are passed over and kept under another name. `InputError` if no checkpoint is whole, or if it is
-        of other tensors than these.
+        Damaged checkpoints are skipped and renamed. Raise `InputError` if none is intact, or if the checkpoint has
+        tensors of other names, shapes or dtypes.
         """
-        found = _on_first(self._mesh, lambda: self._restore(tensors))
-        if found is None:
+        restored = _on_first_rank(self._mesh, lambda: self._restore(tensors))
+        if restored is None:
             return None
         if self._mesh.size > 1:
             for tensor in tensors.values():
                 _broadcast(tensor.detach())
-        return Restored(step=found["step"], record=found["record"], passed_over=tuple(found["passed_over"]))
+        return Restored(step=restored["step"], record=restored["record"], damaged=tuple(restored["damaged"]))
 
     def mark_best(self, step: int) -> None:
-        """Keep the checkpoint of this step, instead of the one that was best before, until another is best."""
+        """Keep the checkpoint of this step until another one is marked as the best."""
         if not self._mesh.is_first:
             return
         self._wait()
@@ -123,7 +123,7 @@ class Checkpoints:
             self._problems.append(f"step {step} could not be marked as the best in {self._directory}: {_why(error)}")
 
     def latest(self) -> int | None:
-        """Return the newest step that has a checkpoint in the directory, as this rank sees it."""
+        """Return the newest step with a checkpoint in the directory, as this rank sees it."""
         return max(checkpoint_steps(self._directory), default=None)
 
     def best(self) -> int | None:
@@ -131,7 +131,7 @@ class Checkpoints:
         try:
             step = json.loads((self._directory / BEST).read_text())["step"]
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # at worst a checkpoint more is deleted, and never one of the newest
+            return None  # at worst one checkpoint more is deleted, and never one of the newest
         return step if step in checkpoint_steps(self._directory) else None
 
     def _open(self) -> None:
@@ -140,20 +140,20 @@ class Checkpoints:
             lock = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
             weakref.finalize(self, os.close, lock)
             self._lock(lock)
-            sweep(self._directory)
+            remove_leftovers(self._directory)
         except OSError as error:
             raise InputError.at(self._directory, f"cannot hold checkpoints: {_why(error)}") from error
 
     def _lock(self, descriptor: int) -> None:
-        deadline = time.monotonic() + LOCK_PATIENCE
+        deadline = time.monotonic() + LOCK_TIMEOUT
         while True:
             try:
-                # Unlike flock's, this lock is not passed on to forked workers, which may outlive a killed run.
+                # Unlike flock's, this lock is not inherited by forked workers, which may outlive a killed run.
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    # Some cluster file systems have no locks; the run need not fail for it.
+                    # Some cluster file systems have no locks; that is no reason to fail.
                     self._problems.append(
                         f"{self._directory} cannot be locked ({_why(error)}), so see that no other run writes there"
                     )
@@ -166,7 +166,7 @@ class Checkpoints:
             time.sleep(0.1)
 
     def _stage(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Private copies in CPU memory that is kept from save to save, page-locked for tensors on a GPU."""
+        """Copy tensors to CPU memory that is reused by every save, and page-locked for tensors on a GPU."""
         staged = {}
         for name, tensor in tensors.items():
             copy = self._staged.get(name)
@@ -229,7 +229,7 @@ class Checkpoints:
             return {
                 "step": step,
                 "record": manifest.record,
-                "passed_over": [self._set_aside(other, problem) for other, problem in damaged.items()],
+                "damaged": [self._set_aside(other, problem) for other, problem in damaged.items()],
             }
         if not damaged:
             return None
@@ -248,24 +248,24 @@ class Checkpoints:
             return sentence
 
 
-def _on_first(mesh: Mesh, act: Callable[[], Any]) -> Any:
-    """What `act` returns on the first rank, or the mistake that it raises there, on every rank."""
+def _on_first_rank(mesh: Mesh, action: Callable[[], Any]) -> Any:
+    """Run `action` on the first rank only; return its result, or raise its `InputError`, on every rank."""
     outcome: dict[str, Any] = {}
     if mesh.is_first:
         try:
-            outcome = {"value": act()}
+            outcome = {"value": action()}
         except InputError as error:
             if mesh.size == 1:
                 raise
-            outcome = {"mistake": str(error)}
+            outcome = {"error": str(error)}
     outcome = mesh.broadcast(outcome)
-    if "mistake" in outcome:
-        raise InputError(outcome["mistake"])
+    if "error" in outcome:
+        raise InputError(outcome["error"])
     return outcome["value"]
 
 
 def _broadcast(tensor: Tensor) -> None:
-    """Give all ranks the first one's bits: no dtype is refused, no sign of a zero lost."""
+    """Copy the first rank's tensor to all ranks, bit for bit and in any dtype."""
     flat = tensor.reshape(-1)
     if flat.numel():
         dist.broadcast(flat.view(torch.uint8), src=0)

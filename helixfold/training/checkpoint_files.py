@@ -1,9 +1,9 @@
-"""One checkpoint on disk: written whole or not at all, and known to be whole before a number of it is used.
+"""Files of one checkpoint: written completely or not at all, and verified before they are used.
 
 A checkpoint is a directory `step_00001000/` of safetensors files, written and read by `torch.distributed.checkpoint`'s
-Hugging Face storage, and `manifest.json`: size and SHA-256 of each file, shapes and dtypes, and the caller's record.
-That storage is chosen because the default one keeps its table as a pickle. Whatever is not yet, or no longer, a
-checkpoint has a hidden name, and a rename is all that makes it one or ends it.
+Hugging Face storage (the default storage writes its table as a pickle), and `manifest.json`: size and SHA-256 of each
+file, shapes and dtypes, and the caller's record. A directory that is incomplete, or is being deleted, has a hidden
+name; one rename makes it a checkpoint or ends it.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from data_pipeline.errors import printable
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
-# A file is serialised in one go while all other threads stand still: short files keep training going.
+# Serialising a file blocks all other threads, so files are short: training continues between them.
 PIECE_BYTES = 1 << 23
 
 _NAME = re.compile(r"step_(\d{8,})")
@@ -37,12 +37,12 @@ _HIDDEN = re.compile(r"\.(step_\d{8,})\.[0-9a-f]{8}\.(partial|replaced|deleted)"
 
 
 class DamagedError(ValueError):
-    """A directory that is no whole checkpoint; the text says what is wrong with it."""
+    """Error for a damaged checkpoint; the text says what is wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a checkpoint says about itself."""
+    """Content of a checkpoint's `manifest.json`."""
 
     step: int
     shapes: dict[str, tuple[int, ...]]
@@ -52,20 +52,21 @@ class Manifest:
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
+    """Return the directory of the checkpoint of a step."""
     return directory / f"step_{step:08d}"
 
 
 def checkpoint_steps(directory: Path) -> list[int]:
-    """Steps that have a checkpoint, whole or damaged, in ascending order."""
+    """Return the steps that have a checkpoint, intact or damaged, in ascending order."""
     if not directory.is_dir():
         return []
-    return sorted(int(found[1]) for path in directory.iterdir() if (found := _NAME.fullmatch(path.name)))
+    return sorted(int(match[1]) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name)))
 
 
 def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], record: str) -> None:
-    """Write tensors in CPU memory and a record (JSON) as the checkpoint of a step; `OSError` leaves what was there.
+    """Write tensors in CPU memory and a record in JSON as the checkpoint of a step, replacing an earlier one.
 
-    A checkpoint of the same step is replaced.
+    If `OSError` is raised, the earlier one is unchanged.
     """
     final = checkpoint_path(directory, step)
     partial = _hidden(final, "partial")
@@ -88,7 +89,7 @@ def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], 
             _sync(path)
         if final.exists():
             replaced = _hidden(final, "replaced")
-            final.rename(replaced)  # `sweep` takes this back should the process end before the next line
+            final.rename(replaced)  # `remove_leftovers` undoes this should the process end before the next line
             partial.rename(final)
             shutil.rmtree(replaced, ignore_errors=True)
         else:
@@ -99,7 +100,7 @@ def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], 
 
 
 def read_manifest(directory: Path, step: int) -> Manifest:
-    """What the checkpoint of a step holds; `DamagedError` unless every file is there and no bit of it has changed."""
+    """Read a checkpoint's manifest. Raise `DamagedError` if a file is missing or any bit of one has changed."""
     path = checkpoint_path(directory, step)
     try:
         manifest = _parse((path / MANIFEST).read_bytes())
@@ -108,8 +109,8 @@ def read_manifest(directory: Path, step: int) -> Manifest:
         for name, (size, sha256) in manifest.files.items():
             if not (path / name).is_file():
                 raise DamagedError(f"{printable(name)} is missing")
-            if (found := (path / name).stat().st_size) != size:
-                raise DamagedError(f"{printable(name)} has {found} bytes instead of {size}")
+            if (actual := (path / name).stat().st_size) != size:
+                raise DamagedError(f"{printable(name)} has {actual} bytes instead of {size}")
             if _sha256(path / name) != sha256:
                 raise DamagedError(f"{printable(name)} is not what was written, by its checksum")
     except FileNotFoundError as error:
@@ -122,8 +123,8 @@ def read_manifest(directory: Path, step: int) -> Manifest:
 
 
 def read_tensors(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
-    """Fill tensors of the names, shapes and dtypes that a whole checkpoint holds, in place."""
-    # A tensor that is not contiguous has no flat view: it is read beside and copied.
+    """Fill tensors in place from an intact checkpoint, which holds tensors of these names, shapes and dtypes."""
+    # A tensor that is not contiguous has no flat view: its values are read into a copy.
     flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
     state: dict[str, Any] = dict(_pieces(flat))
     if state:
@@ -145,7 +146,7 @@ def read_tensors(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> N
 
 
 def remove_checkpoint(directory: Path, step: int) -> None:
-    """Take a checkpoint away: at no moment is there half of it under its name."""
+    """Delete a checkpoint; at no moment is half of it left under its name."""
     path = checkpoint_path(directory, step)
     hidden = _hidden(path, "deleted")
     path.rename(hidden)
@@ -153,17 +154,17 @@ def remove_checkpoint(directory: Path, step: int) -> None:
 
 
 def set_aside(directory: Path, step: int) -> Path:
-    """Give a damaged checkpoint a name under which it is kept and never counts again."""
+    """Rename a damaged checkpoint, so that it stays on disk but is not read again; return its new path."""
     path = checkpoint_path(directory, step)
     return path.rename(path.with_name(f"damaged_{path.name}_{secrets.token_hex(4)}"))
 
 
-def sweep(directory: Path) -> None:
-    """Clear away what a killed run left half written, half replaced or half deleted."""
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a killed run left half written or half deleted, and bring back what it had half replaced."""
     for path in sorted(directory.iterdir()):
-        if found := _HIDDEN.fullmatch(path.name):
-            if found[2] == "replaced" and not (directory / found[1]).exists():
-                path.rename(directory / found[1])
+        if match := _HIDDEN.fullmatch(path.name):
+            if match[2] == "replaced" and not (directory / match[1]).exists():
+                path.rename(directory / match[1])
             else:
                 shutil.rmtree(path, ignore_errors=True)
         elif _UNFINISHED.fullmatch(path.name):
@@ -171,7 +172,7 @@ def sweep(directory: Path) -> None:
 
 
 def mismatch(manifest: Manifest, tensors: Mapping[str, Tensor]) -> str | None:
-    """How a checkpoint differs from the tensors that it should fill, if it does."""
+    """Return how a checkpoint differs from the tensors that it should fill; None if it does not."""
     for name, tensor in tensors.items():
         if name not in manifest.shapes:
             return f"has no '{name}'"
@@ -203,7 +204,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _pieces(flat: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Each flat tensor in consecutive views of at most `PIECE_BYTES`, by name and place."""
+    """Yield names and consecutive views, of at most `PIECE_BYTES`, of each flat tensor."""
     for name, tensor in flat.items():
         length = PIECE_BYTES // tensor.element_size()
         for start in range(0, tensor.numel(), length):
@@ -252,7 +253,7 @@ def _hidden(path: Path, state: str) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Have the system put a file, or a directory's table of names, on the disk itself."""
+    """Flush a file, or a directory's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Settings of a training run: everything that its results depend on, kept with every checkpoint."""
+"""Settings of a training run, which every checkpoint records: everything that its results depend on."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,19 +12,18 @@ from helixfold.losses.config import LossConfig
 from helixfold.optim.config import OptimizerConfig, OuterConfig
 from helixfold.presets import Preset
 
-# Settings that a run may change when it goes on: they say how long, in how much memory and how closely watched it is,
-# not what it computes.
+# Settings that may change when a run resumes: they affect its length, memory and evaluations, not what it computes.
 FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation", "recompute")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(Config):
-    """Settings of evaluations: how often held-out chains are folded, and how."""
+    """Settings of evaluations, which fold held-out chains during training."""
 
-    every: int = 1000  # steps
+    every: int = 1000  # steps between evaluations
     num_recycles: int = 3
-    max_residues: int = 256  # of longer chains a stretch, always the same, is folded
-    structures: int = 4  # how many of the predicted structures are written
+    max_residues: int = 256  # longer chains are cropped to this length, always at the same place
+    structures: int = 4  # number of predicted structures that are written as PDB files
 
     def __post_init__(self) -> None:
         self._require_positive("every", "max_residues")
@@ -33,7 +32,7 @@ class EvaluationConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Config):
-    """One training run. The defaults of the parts are AlphaFold's for initial training."""
+    """Settings of one training run. The defaults are AlphaFold's for initial training."""
 
     model: ModelConfig
     example: ExampleConfig = field(default_factory=ExampleConfig)
@@ -44,9 +43,9 @@ class TrainingConfig(Config):
     recompute: RecomputeConfig = field(default_factory=lambda: RecomputeConfig.everywhere("auto"))
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the trunk; masters, structure module and losses are float32
-    reduction: Literal["float32", "bfloat16"] = "float32"  # of gradients on their way between ranks
+    reduction: Literal["float32", "bfloat16"] = "float32"  # dtype in which ranks exchange gradients
     batch_size: int = 128  # examples of one step, on all ranks together
-    micro_batch: int = 1  # of these, how many go through the network at once
+    micro_batch: int = 1  # examples that go through the network at once
     steps: int = 75_000
     seed: int = 0
     save_every: int = 500  # steps
@@ -75,16 +74,17 @@ class TrainingConfig(Config):
                 f"({self.model.template.max_templates})"
             )
 
-        self._require_meetings()
+        self._require_synchronised()
 
-    def _require_meetings(self) -> None:
-        """What needs all islands is done when they meet, and each has an equal part of every batch."""
+    def _require_synchronised(self) -> None:
+        """Require that saves and evaluations coincide with synchronisations of islands, whose batches are equal."""
         islands, every = self.outer.islands, self.outer.every
         if islands == 1:
             return
-        if self.parts % islands:
+        if self.micro_batches % islands:
             raise ConfigError(
-                f"outer.islands ({islands}) must divide the {self.parts} parts of a batch (batch_size / micro_batch)"
+                f"outer.islands ({islands}) must divide the number of micro-batches ({self.micro_batches}), which is "
+                "batch_size / micro_batch"
             )
         for name, steps in (
             ("steps", self.steps),
@@ -93,16 +93,17 @@ class TrainingConfig(Config):
         ):
             if steps % every:
                 raise ConfigError(
-                    f"islands meet every {every} steps (outer.every) and {name} must be a multiple of that, got {steps}"
+                    f"islands synchronise every {every} steps (outer.every) and {name} must be a multiple of that, "
+                    f"got {steps}"
                 )
 
     @property
-    def parts(self) -> int:
-        """Return how many parts a step's batch is cut into; each goes through the network at once."""
+    def micro_batches(self) -> int:
+        """Return the number of micro-batches of a step, on all ranks together."""
         return self.batch_size // self.micro_batch
 
     def prediction_preset(self, name: str) -> Preset:
-        """Return how a model trained so is used for prediction."""
+        """Return the preset with which a model trained by this run makes predictions."""
         return Preset(
             name=name, model=self.model, sampling=self.example.sampling, num_recycles=self.example.max_passes - 1
         )

@@ -1,4 +1,4 @@
-"""Held-out evaluation: how well given weights fold chains that were not trained on."""
+"""Evaluation of a model on held-out chains, which it was not trained on."""
 
 import re
 import zlib
@@ -35,18 +35,18 @@ from helixfold.model.confidence import plddt
 from helixfold.model.outputs import Outputs
 from helixfold.training.config import EvaluationConfig
 from helixfold.training.loader import TrainingBatch, pack
-from helixfold.training.progress import say
+from helixfold.training.progress import print_message
 from helixfold.training.step import forward
 from helixfold.write.pdb import to_pdb
 
 MAX_NAMES_BYTES = 2**26
-_COMMENT = re.compile(r"(?:^|\s)#")  # a name may have the sign in it
+_COMMENT = re.compile(r"(?:^|\s)#")  # a name may contain the sign
 _CA = ATOM_ORDER["CA"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainScores:
-    """The scores of one held-out chain. They are from 0 to 1 and about what the experiment observed."""
+    """Scores of one held-out chain, over the atoms that the experiment observed; from 0 to 1 unless noted."""
 
     name: str
     residues: int  # that were folded
@@ -56,25 +56,28 @@ class ChainScores:
     gdt_ts: float
     gdt_ha: float
     rmsd: float  # Angstrom, of C-alpha
-    plddt: float  # what the model expects of itself, 0 to 100
-    violations: float  # share of residues with impossible bonds, angles or clashes
+    plddt: float  # mean over the residues, 0 to 100
+    violations: float  # fraction of residues with impossible bonds, angles or clashes
     losses: dict[str, float]  # each term unweighted, their sum "weighted", and "total"
 
 
-def summary(scores: Sequence[ChainScores]) -> dict[str, float]:
-    """Return means over the chains: of each score, of the weighted loss ("loss") and of its terms ("loss/fape" ...)."""
+def mean_scores(scores: Sequence[ChainScores]) -> dict[str, float]:
+    """Return means over the chains of each score, the weighted loss ("loss") and its terms ("loss/fape" ...)."""
     if not scores:
         return {}
     measured = [field.name for field in fields(ChainScores) if field.name not in ("name", "residues", "losses")]
-    means = {name: float(np.mean([getattr(each, name) for each in scores])) for name in measured}
+    means = {name: float(np.mean([getattr(chain, name) for chain in scores])) for name in measured}
     for term in scores[0].losses:
         name = "loss" if term == "weighted" else f"loss/{term}"
-        means[name] = float(np.mean([each.losses[term] for each in scores]))
+        means[name] = float(np.mean([chain.losses[term] for chain in scores]))
     return means
 
 
 def read_names(path: str | PathLike[str], store: ChainStore) -> tuple[str, ...]:
-    """The held-out chains that a file lists: a name of the store on each line, and comments after '#'."""
+    """Read the names of held-out chains from a file: one chain of the store on each line, comments after '#'.
+
+    Raise `InputError` for unknown and repeated names, and for a file without names.
+    """
     known = {entry.name for entry in store.entries}
     lines_of: dict[str, int] = {}
     try:
@@ -111,14 +114,14 @@ def evaluate(
     dtype: torch.dtype,
     device: torch.device,
     structures: Path | None,
-    report: Callable[[str], None] = say,
+    report: Callable[[str], None] = print_message,
 ) -> tuple[ChainScores, ...]:
-    """Fold these chains with the weights that the model has; its mode stays as it is.
+    """Fold the named chains and score the predictions; the model stays in training or evaluation mode as it was.
 
-    What is drawn for a chain depends on its name alone, so every evaluation of it asks the same. PDB files of the first
+    Random choices for a chain depend only on its name, so that evaluations can be compared. PDB files of the first
     `config.structures` chains are written into `structures`. A chain that cannot be used is reported and left out.
     """
-    shown = replace(
+    whole_chain = replace(
         example,
         crop_size=config.max_residues,
         block_deletion=BlockDeletion(blocks=0),
@@ -129,14 +132,14 @@ def evaluate(
     with _evaluating(model):
         for number, name in enumerate(names):
             try:
-                batch = _drawn(store, name, shown, config.num_recycles + 1, device)
+                batch = _held_out_batch(store, name, whole_chain, config.num_recycles + 1, device)
             except InputError as error:
                 report(f"held-out chain {printable(name)} is left out: {error}")
                 continue
             outputs = forward(model, batch, Slabs(), dtype)
             scores.append(_scores(name, outputs, batch, loss))
             if structures is not None and number < config.structures:
-                _write_structure(structures, scores[-1], outputs, batch.passes[-1], report)
+                _write_structure(structures, scores[-1], outputs, batch.recycling_inputs[-1], report)
     return tuple(scores)
 
 
@@ -151,17 +154,19 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _drawn(store: ChainStore, name: str, config: ExampleConfig, num_passes: int, device: torch.device) -> TrainingBatch:
-    drawn = training_example(*store.load(name), config, np.random.default_rng(zlib.crc32(name.encode())), num_passes)
-    if not drawn.truth.all_atom_mask[:, _CA].any():
-        raise InputError(f"none of the C-alpha atoms of its {len(drawn.truth.aatype)} residues were observed")
-    return pack(StepExamples(step=0, part=0, examples=(drawn,), refused=()), None).on(device)
+def _held_out_batch(
+    store: ChainStore, name: str, config: ExampleConfig, num_passes: int, device: torch.device
+) -> TrainingBatch:
+    example = training_example(*store.load(name), config, np.random.default_rng(zlib.crc32(name.encode())), num_passes)
+    if not example.truth.all_atom_mask[:, _CA].any():
+        raise InputError(f"none of the C-alpha atoms of its {len(example.truth.aatype)} residues were observed")
+    return pack(StepExamples(step=0, part=0, examples=(example,), refused=()), None).on(device)
 
 
 def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig) -> ChainScores:
-    labels, last = batch.labels, batch.passes[-1]
+    labels, last = batch.labels, batch.recycling_inputs[-1]
     losses = total_loss(outputs, last, labels, loss)
-    found = violations(
+    violated = violations(
         outputs.structure.atom14[-1],
         labels.atom14_atom_exists,
         labels.aatype,
@@ -185,13 +190,13 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
         gdt_ha=superposed.gdt_ha,
         rmsd=superposed.rmsd,
         plddt=float(plddt(outputs.logits.lddt).mean()),
-        violations=float(found.shares(last.seq_mask)["per_residue"]),
+        violations=float(violated.shares(last.seq_mask)["per_residue"]),
         losses={term: float(value) for term, value in losses.terms().items()},
     )
 
 
 def _all_atom_lddt(outputs: Outputs, labels: Labels) -> float:
-    """With the atoms of symmetric side chains under the names that fit the prediction better, as in the losses."""
+    """Return lDDT over heavy atoms; atoms of symmetric side chains have the names that fit better, as in the losses."""
     predicted = outputs.structure.atom14[-1]
     swapped = alternative_is_better(
         predicted,
@@ -215,7 +220,7 @@ def _write_structure(
     positions = outputs.structure.positions[0].cpu().numpy()
     protein = Protein(
         aatype=batch.aatype[0].cpu().numpy(),
-        # Where a prediction lies means nothing, and a PDB file has room for few digits.
+        # A prediction's position in space is arbitrary, and a PDB file has few digits.
         atom_positions=(positions - positions[:, _CA].mean(0)) * mask[..., None],
         atom_mask=mask,
         residue_index=batch.residue_index[0].cpu().numpy() + 1,
@@ -226,7 +231,7 @@ def _write_structure(
         f"Held-out chain {scores.name}: CA-lDDT {scores.lddt_ca:.3f}, TM-score {scores.tm_score:.3f}.",
         "B-factors are pLDDT.",
     )
-    # A name that cannot be a file's: it comes from a store that others may have built.
+    # Names come from a store that others may have built, and not every name can be a file's.
     stem = f"chain_{zlib.crc32(scores.name.encode()):08x}" if check_name(scores.name) else scores.name
     try:
         with replacing(directory / f"{stem}.pdb") as temporary:

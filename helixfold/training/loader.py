@@ -1,7 +1,7 @@
-"""Training examples on their way to the device: made by worker processes, each step's arrays in one buffer.
+"""Loader of training batches: worker processes draw examples and pack all their arrays into one buffer.
 
-One buffer is one piece of shared memory between processes and one copy to the device, however many arrays it holds.
-Padding is no part of it: that is added on the device.
+However many arrays it holds, a buffer is one piece of shared memory between processes and one copy to the device.
+Arrays are padded on the device, not in the buffer.
 """
 
 import itertools
@@ -26,14 +26,14 @@ from helixfold.losses.labels import Labels
 
 _ALIGNMENT = 64
 _BATCH_FIELDS = tuple(field.name for field in fields(Batch))
-# What all passes of an example share, and so one copy serves.
+# Fields that are the same in all recycling iterations of an example, and are sent once.
 _SHARED_FIELDS = frozenset(
     name for name in _BATCH_FIELDS if name.startswith("template_") or name in ("residue_index", "seq_mask")
 )
-# Axes as in SAMPLE_AXES; everything else about an example is by residue, or one number.
+# Axes of each field, as in SAMPLE_AXES; fields that are not named there have one residue axis, or are one number.
 _NUMBERS = ("use_clamped_fape", "resolution", "is_distillation")
 _AXES = SAMPLE_AXES | dict.fromkeys((field.name for field in fields(GroundTruth)), "r") | dict.fromkeys(_NUMBERS, "")
-# Measured numbers; the others are small whole ones (masks, residue types) and travel as bytes where that is exact.
+# Fields of real numbers; the others are small integers (masks, residue types) and are sent as bytes if that is exact.
 _MEASURED = frozenset(
     name for name in _AXES if "position" in name or name.endswith(("_feat", "_value", "pseudo_beta", "resolution"))
 )
@@ -47,24 +47,24 @@ _TORCH = {
     )
 }
 _SHARED_MEMORY = "/dev/shm"
-_WORTH_SHARING = 2**20  # below, a pipe is faster than a piece of shared memory of its own
+_WORTH_SHARING = 2**20  # bytes, below which a pipe is faster than shared memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """One part of a step's batch on its device: what goes through the network at once."""
+    """One micro-batch of a step on its device."""
 
     step: int
-    part: int
-    passes: tuple[Batch, ...]  # one for each recycling pass
+    micro_batch: int  # index within the step
+    recycling_inputs: tuple[Batch, ...]  # one for each recycling iteration
     labels: Labels
     names: tuple[str, ...]
     refused: tuple[str, ...]  # chains that were drawn and cannot be used, each with its reason
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where in the buffer one array of one example lies."""
+class _Slot:
+    """Position, dtype and shape of one array of one example in the buffer."""
 
     offset: int
     dtype: np.dtype
@@ -72,24 +72,25 @@ class _Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackedStep:
-    """A `TrainingBatch` on its way to the device: the arrays of all examples, unpadded, in one buffer of bytes."""
+class PackedBatch:
+    """A `TrainingBatch` before it is on the device: the arrays of all examples, unpadded, in one buffer of bytes."""
 
     step: int
-    part: int
+    micro_batch: int
     names: tuple[str, ...]
     refused: tuple[str, ...]
-    num_passes: int
-    sizes: dict[str, int] | None  # to pad to, by axis; None: there is one example, and it keeps its own
-    places: dict[str, list[_Place]]  # by "pass/field" or field, of each example
-    is_whole: frozenset[str]  # fields of whole numbers
+    num_iterations: int  # of recycling
+    sizes: dict[str, int] | None  # to pad to, by axis; None for a single example, which is not padded
+    slots: dict[str, list[_Slot]]  # of all examples, by "iteration/field" or field
+    integers: frozenset[str]  # names of the fields that hold integers
     buffer: Tensor | np.ndarray
 
-    def pin_memory(self) -> "PackedStep":
-        """In memory that the device copies from by itself; torch's loader calls this."""
+    def pin_memory(self) -> "PackedBatch":
+        """Return a copy whose buffer is page-locked; torch's loader calls this."""
         return replace(self, buffer=torch.as_tensor(self.buffer).pin_memory())
 
     def on(self, device: torch.device) -> TrainingBatch:
+        """Return the batch on a device, padded."""
         # NumPy on the CPU: torch's threads would wait for each other at each of a hundred small copies, and for cores
         # that the workers use.
         buffer = torch.as_tensor(self.buffer)
@@ -99,46 +100,46 @@ class PackedStep:
             return torch.as_tensor(self._stacked(memory, field if index is None else f"{index}/{field}", field))
 
         shared = {name: tensor(name, 0) for name in _SHARED_FIELDS}
-        passes = tuple(
+        recycling_inputs = tuple(
             Batch(**{name: shared[name] if name in shared else tensor(name, index) for name in _BATCH_FIELDS})
-            for index in range(self.num_passes)
+            for index in range(self.num_iterations)
         )
         return TrainingBatch(
             step=self.step,
-            part=self.part,
-            passes=passes,
+            micro_batch=self.micro_batch,
+            recycling_inputs=recycling_inputs,
             labels=Labels(**{field.name: tensor(field.name) for field in fields(Labels)}),
             names=self.names,
             refused=self.refused,
         )
 
     def _stacked(self, memory: Any, name: str, field: str) -> Any:
-        """One array of the batch: the examples' one after the other, each with zeros after it."""
-        kind = np.dtype(np.int64 if field in self.is_whole else np.float32)
-        places, axes = self.places[name], _AXES[field]
-        shape = places[0].shape
+        """Return one array of the batch: the arrays of all examples, padded with zeros and stacked."""
+        kind = np.dtype(np.int64 if field in self.integers else np.float32)
+        slots, axes = self.slots[name], _AXES[field]
+        shape = slots[0].shape
         if self.sizes is not None:
             shape = (*(self.sizes[axis] for axis in axes), *shape[len(axes) :])
         on_cpu = isinstance(memory, np.ndarray)
 
-        def content(place: _Place) -> Any:
-            stretch = memory[place.offset : place.offset + math.prod(place.shape) * place.dtype.itemsize]
-            return stretch.view(place.dtype if on_cpu else _TORCH[place.dtype]).reshape(place.shape)
+        def content(slot: _Slot) -> Any:
+            stretch = memory[slot.offset : slot.offset + math.prod(slot.shape) * slot.dtype.itemsize]
+            return stretch.view(slot.dtype if on_cpu else _TORCH[slot.dtype]).reshape(slot.shape)
 
-        if len(places) == 1 and places[0].shape == shape:
-            whole = content(places[0])
-            return (whole.astype(kind, copy=False) if on_cpu else whole.to(_TORCH[kind]))[None]
-        padded = (len(places), *shape)
+        if len(slots) == 1 and slots[0].shape == shape:
+            array = content(slots[0])
+            return (array.astype(kind, copy=False) if on_cpu else array.to(_TORCH[kind]))[None]
+        padded = (len(slots), *shape)
         batch: Any = np.zeros(padded, kind) if on_cpu else torch.zeros(padded, dtype=_TORCH[kind], device=memory.device)
-        for index, place in enumerate(places):
-            batch[(index, *map(slice, place.shape))] = content(place)
+        for index, slot in enumerate(slots):
+            batch[(index, *map(slice, slot.shape))] = content(slot)
         return batch
 
 
-def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedStep:
-    """The examples of one step on their way, to be padded to `sizes` where they arrive."""
+def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedBatch:
+    """Pack the examples of one micro-batch, which are padded to `sizes` on the device."""
     arrays = _arrays(drawn)
-    with np.errstate(invalid="ignore"):  # what does not fit into a byte is found by comparing
+    with np.errstate(invalid="ignore"):  # `_as_bytes` checks what does not fit into a byte
         contents = [
             (name, array if name.rpartition("/")[2] in _MEASURED else _as_bytes(array))
             for name, stack in arrays.items()
@@ -147,25 +148,25 @@ def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedStep:
     aligned = (-(-content.nbytes // _ALIGNMENT) * _ALIGNMENT for _, content in contents)
     *offsets, end = itertools.accumulate(aligned, initial=0)
     buffer = np.empty(end, np.uint8)
-    places: dict[str, list[_Place]] = {name: [] for name in arrays}
+    slots: dict[str, list[_Slot]] = {name: [] for name in arrays}
     for offset, (name, content) in zip(offsets, contents, strict=True):
         buffer[offset : offset + content.nbytes] = content.reshape(-1).view(np.uint8)
-        places[name].append(_Place(offset=offset, dtype=content.dtype, shape=content.shape))
-    return PackedStep(
+        slots[name].append(_Slot(offset=offset, dtype=content.dtype, shape=content.shape))
+    return PackedBatch(
         step=drawn.step,
-        part=drawn.part,
+        micro_batch=drawn.part,
         names=tuple(example.name for example in drawn.examples),
         refused=drawn.refused,
-        num_passes=len(drawn.examples[0].samples),
+        num_iterations=len(drawn.examples[0].samples),
         sizes=sizes,
-        places=places,
-        is_whole=frozenset(name.rpartition("/")[2] for name, (first, *_) in arrays.items() if first.dtype.kind == "i"),
-        buffer=torch.from_numpy(buffer) if end >= _WORTH_SHARING and _has_room(end) else buffer,
+        slots=slots,
+        integers=frozenset(name.rpartition("/")[2] for name, (first, *_) in arrays.items() if first.dtype.kind == "i"),
+        buffer=torch.from_numpy(buffer) if end >= _WORTH_SHARING and _fits_shared_memory(end) else buffer,
     )
 
 
 def _arrays(drawn: StepExamples) -> dict[str, list[np.ndarray]]:
-    """Everything about the examples, by the names in `PackedStep.places`."""
+    """Return all arrays of the examples, by the names in `PackedBatch.slots`."""
     examples = drawn.examples
     last = len(examples[0].samples) - 1
     arrays = {
@@ -192,15 +193,14 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
 
 
 def _keep_memory(worker: int) -> None:
-    """Have a worker use its large arrays' memory again and again."""
+    """Make a worker reuse the memory of its large arrays."""
     keep_freed_memory()
 
 
-def _has_room(size: int) -> bool:
-    """Whether shared memory has room for this step and some more.
+def _fits_shared_memory(size: int) -> bool:
+    """Return whether shared memory has space for this micro-batch and some more.
 
-    Where it does not (containers often give 64 MiB) a process that writes to it dies; the buffer then goes through a
-    pipe, which costs time and nothing else.
+    A process that writes beyond it is killed (containers often have 64 MiB). A pipe is used then, which is slower.
     """
     try:
         return shutil.disk_usage(_SHARED_MEMORY).free > 4 * size
@@ -208,25 +208,25 @@ def _has_room(size: int) -> bool:
         return False
 
 
-class _PackedSteps(Dataset[PackedStep | InputError]):
-    """What a worker does. Wrong input is handed over as a value, as torch would bury it in a traceback."""
+class _PackedBatches(Dataset[PackedBatch | InputError]):
+    """Dataset that workers read. It returns an `InputError`, since torch would hide a raised one in a traceback."""
 
     def __init__(self, dataset: TrainingDataset) -> None:
         self.dataset = dataset
         self.sizes = dataset.config.sizes() if dataset.config.fixed_shapes else None
 
-    def __getitem__(self, part: tuple[int, int]) -> PackedStep | InputError:
+    def __getitem__(self, step_and_index: tuple[int, int]) -> PackedBatch | InputError:
         try:
-            return pack(self.dataset.draw(*part), self.sizes)
+            return pack(self.dataset.draw(*step_and_index), self.sizes)
         except InputError as error:
             return error
 
 
 class TrainingLoader:
-    """One rank's parts of all batches from `first_step` to before `last_step`, made ahead by worker processes.
+    """Yield one rank's micro-batches of the steps from `first_step` to before `last_step`; worker processes make them.
 
-    A part depends on the dataset, the step and its number alone: not on `workers`, `prefetch` or where it began.
-    An error in a worker is raised here with the chain and the step in its text.
+    A micro-batch depends only on the dataset, the step and its index, not on `workers`, `prefetch` or `first_step`.
+    An error in a worker is raised here, with the chain and the step in its text.
     """
 
     def __init__(
@@ -235,10 +235,10 @@ class TrainingLoader:
         *,
         first_step: int,
         last_step: int,
-        parts: Sequence[int] = (0,),  # of every step's batch
+        micro_batches: Sequence[int] = (0,),  # indices within every step
         device: torch.device | str = "cpu",
         workers: int = 0,
-        prefetch: int = 4,  # steps made ahead by each worker; a deep alignment takes as long as many a shallow one
+        prefetch: int = 4,  # micro-batches that each worker makes ahead, since deep alignments take long
     ) -> None:
         if not 0 <= first_step <= last_step or workers < 0 or prefetch < 1:
             raise ValueError(
@@ -247,13 +247,13 @@ class TrainingLoader:
             )
         self.device = torch.device(device)
         self._loader = DataLoader(
-            _PackedSteps(dataset),
+            _PackedBatches(dataset),
             batch_size=None,
-            sampler=[(step, part) for step in range(first_step, last_step) for part in parts],
+            sampler=[(step, index) for step in range(first_step, last_step) for index in micro_batches],
             num_workers=workers,
             worker_init_fn=_keep_memory,
             prefetch_factor=prefetch if workers else None,
-            # A forked child of a process with threads may hang on a lock that no one there will release.
+            # A forked child of a process with threads may hang on a lock that is never released.
             multiprocessing_context="spawn" if workers else None,
             pin_memory=self.device.type == "cuda",
         )

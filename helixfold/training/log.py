@@ -1,7 +1,7 @@
-"""Records of a training run: lines in `log.jsonl`, TensorBoard events, and progress on the screen.
+"""Log of a training run: lines in `log.jsonl`, TensorBoard events, and progress on the screen.
 
-Steps count from 0, as in `TrainingLoader`. A run that was killed and goes on at `first_step` makes the steps from there
-on again, so what was recorded of them is removed first: in the end the log has each step once.
+Steps count from 0, as in `TrainingLoader`. A run that resumes at `first_step` repeats the steps from there on, so their
+earlier records are removed first: in the end the log has each step once.
 """
 
 import json
@@ -16,34 +16,34 @@ from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
-from helixfold.training.board import Board
-from helixfold.training.progress import Progress, say
+from helixfold.training.progress import Progress, print_message
+from helixfold.training.tensorboard import TensorBoardWriter
 
 LOG_FILE, TENSORBOARD_DIRECTORY = "log.jsonl", "tensorboard"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """All that is recorded of one step, of all processes together."""
+    """Record of one step, over all processes."""
 
     step: int
-    examples_seen: int  # since the beginning of the run, with this step's
+    examples_seen: int  # since the beginning of the run, including this step
     losses: dict[str, float]  # means over the step's batch: each term unweighted, their sum "weighted", and "total"
     learning_rate: float
     gradient_norm: float
-    clipped: float  # share of what is clipped one by one, from 0 to 1
-    skipped: bool  # something was not finite, and the parameters stayed as they were
-    passes: int  # recycling included
+    clipped: float  # fraction of gradients that were clipped (of examples, tensors or batches, as configured)
+    skipped: bool  # a loss or gradient was not finite, and the parameters were not updated
+    passes: int  # recycling iterations, the last one included
     seconds: float
-    data_seconds: float  # of these, waiting for data
+    data_seconds: float  # part of `seconds` spent waiting for data
     examples_per_second: float
-    memory_gib: float  # the most so far
+    memory_gib: float  # peak of the run so far
     names: tuple[str, ...]  # of the chains in the batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRecord:
-    """The scores of the held-out chains after a step."""
+    """Record of the scores of the held-out chains after a step."""
 
     step: int
     summary: dict[str, float]  # means over the chains
@@ -52,7 +52,7 @@ class EvaluationRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingHistory:
-    """A `log.jsonl` as it is read back, in the order of the steps."""
+    """Steps and evaluations of a `log.jsonl`, in order."""
 
     steps: tuple[StepRecord, ...]
     evaluations: tuple[EvaluationRecord, ...]
@@ -62,54 +62,54 @@ _Record = TypeVar("_Record", StepRecord, EvaluationRecord)
 
 
 class TrainingLog:
-    """Records a run's steps, evaluations and events; on rank 0, the others have a `SilentLog`.
+    """Log of a run's steps, evaluations and events, on rank 0; other ranks have a `SilentLog`.
 
     Every line of `log.jsonl` is one JSON object with "type" ("step", "evaluation" or "event") and "time" (seconds since
-    1970). JSON has no NaN and no infinity: such a number is null. A line is written as a whole when its method returns,
-    so a killed run leaves at most one torn line, the last. A disk that is full does not end the run: lines wait for
-    room, and TensorBoard's events stop.
+    1970). JSON has no NaN and no infinity: such a number is null. Each method writes its line before it returns, so a
+    killed run leaves at most one incomplete line, the last. A full disk does not end the run: lines wait until they can
+    be written, and TensorBoard's events stop.
 
-    Raises `InputError` where `directory` has a log that cannot be continued.
+    Raise `InputError` if `directory` has a log that cannot be continued.
     """
 
     def __init__(self, directory: Path, *, first_step: int, last_step: int, progress: bool) -> None:
-        """`first_step` is the one that is made next, `last_step` the one before which the run ends."""
-        self._lines = _Lines(directory / LOG_FILE, first_step)
-        self._board = Board(directory / TENSORBOARD_DIRECTORY, first_step)
+        """Open the log before `first_step`, the next one; the run ends before `last_step`."""
+        self._lines = _LogFile(directory / LOG_FILE, first_step)
+        self._tensorboard = TensorBoardWriter(directory / TENSORBOARD_DIRECTORY, first_step)
         self._progress = Progress(first_step=first_step, last_step=last_step) if progress else None
 
     def step(self, record: StepRecord) -> None:
         """Record one step."""
         self._lines.write("step", {field.name: getattr(record, field.name) for field in fields(record)})
-        self._board.write(record.step, _scalars(record))
+        self._tensorboard.write(record.step, _scalars(record))
         if self._progress is not None:
             self._progress.step(record.step, record.losses["total"], record.examples_per_second)
 
     def evaluation(self, step: int, summary: Mapping[str, float], chains: Iterable[Mapping[str, Any]]) -> None:
-        """Record what the held-out chains came to; `step` is the last that was made, and is made again with it."""
+        """Record the scores of the held-out chains after `step`, the last completed one."""
         self._lines.write("evaluation", {"step": step, "summary": dict(summary), "chains": [*map(dict, chains)]})
-        self._board.write(step, {f"evaluation/{name}": value for name, value in summary.items()})
+        self._tensorboard.write(step, {f"evaluation/{name}": value for name, value in summary.items()})
         if self._progress is not None:
             self._progress.evaluation(step, summary)
 
     def event(self, kind: str, text: str, *, step: int | None = None, **details: Any) -> None:
-        """Record what a person should know, and print it: a skipped step, a refused chain, a save that failed.
+        """Record and print a message: a skipped step, a refused chain, a failed save.
 
-        An event with a step is removed when that step is made again; one without stays.
+        An event with a step is removed when that step is repeated; one without a step stays.
         """
         self._lines.write("event", {"kind": kind, "text": text, "step": step, "details": details})
-        say(text if step is None else f"step {step}: {text}")
+        print_message(text if step is None else f"step {step}: {text}")
 
     def close(self) -> None:
-        """Write what waits, and end the progress bar."""
+        """Write lines that are still waiting, and end the progress bar."""
         if self._progress is not None:
             self._progress.close()
         self._lines.close()
-        self._board.close()
+        self._tensorboard.close()
 
 
 class SilentLog(TrainingLog):
-    """The log of a rank that is not the first, or of a run before it begins: it writes and prints nothing."""
+    """Log that writes and prints nothing, for ranks other than the first and before a run begins."""
 
     def __init__(self) -> None:
         """Open no file."""
@@ -124,11 +124,11 @@ class SilentLog(TrainingLog):
         """Record nothing, and print nothing."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""
 
 
-class _Lines:
-    """`log.jsonl`, written line by line behind what is kept of it."""
+class _LogFile:
+    """Lines of `log.jsonl`, appended to the earlier steps of the run."""
 
     def __init__(self, path: Path, first_step: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,15 +153,15 @@ class _Lines:
                 self._waiting = self._waiting[self._file.write(self._waiting) :]
             self._is_stuck = False
         except OSError as error:
-            if not self._is_stuck:  # said once
-                say(f"{self._path} cannot be written ({error.strerror}); its lines wait until it can")
+            if not self._is_stuck:  # printed only once
+                print_message(f"{self._path} cannot be written ({error.strerror}); its lines wait until it can")
             self._is_stuck = True
 
 
 def read_log(path: Path) -> TrainingHistory:
-    """Return the steps and evaluations in a `log.jsonl`; a torn last line is left out.
+    """Return the steps and evaluations in a `log.jsonl`, without an incomplete last line.
 
-    Raises `InputError` for a file that is not such a log, with the line.
+    Raise `InputError` with the line number if the file is not such a log.
     """
     steps: list[StepRecord] = []
     evaluations: list[EvaluationRecord] = []
@@ -179,7 +179,7 @@ def read_log(path: Path) -> TrainingHistory:
 
 
 def _restored(record: type[_Record], values: Mapping[str, Any]) -> _Record:
-    """The record that a line was made from; ValueError where it is none."""
+    """Rebuild the record that a line was written from. Raise ValueError if it is not such a record."""
     kinds: dict[str, Any] = typing.get_type_hints(record)
     if {*kinds, "type", "time"} != {*values}:
         raise ValueError(f"{sorted({*kinds} ^ ({*values} - {'type', 'time'}))} are missing or unknown")
@@ -200,7 +200,7 @@ def _value(name: str, kind: Any, value: Any) -> Any:
 
 
 def _scalars(record: StepRecord) -> dict[str, float]:
-    """A step as TensorBoard shows it, by its groups."""
+    """Return the scalars of a step, in the groups that TensorBoard shows."""
     return {
         **{f"loss/{name}": value for name, value in record.losses.items()},
         "optimizer/learning_rate": record.learning_rate,
@@ -216,12 +216,12 @@ def _scalars(record: StepRecord) -> dict[str, float]:
 
 
 def _parsed(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
-    """Each whole line: its number from 1, its bytes, and what it says."""
+    """Yield the number (from 1), bytes and content of each complete line."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InputError.at(path, f"cannot be read: {error.strerror}") from error
-    # Whatever stands after the last line's end is a line that was torn.
+    # Text after the last line break is an incomplete line.
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             values = json.loads(line)
@@ -238,19 +238,19 @@ def _parsed(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
 
 
 def _remove_from(path: Path, first_step: int) -> None:
-    """Leave of a log what was before `first_step`, in one motion."""
+    """Remove the steps from `first_step` on from a log, in one atomic write."""
     if not path.exists():
         return
-    kept = b"".join(
+    earlier = b"".join(
         line for _, line, values in _parsed(path) if values.get("step") is None or values["step"] < first_step
     )
-    if len(kept) < path.stat().st_size:
+    if len(earlier) < path.stat().st_size:
         with replacing(path) as temporary:
-            temporary.write_bytes(kept)
+            temporary.write_bytes(earlier)
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
+    """Return the value with None in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

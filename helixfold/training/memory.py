@@ -1,4 +1,4 @@
-"""The needs of a training run, known before it begins: its memory, what it recomputes therefore, and its work."""
+"""Memory and work that a training run needs, forecast before it begins, and the choice of what it recomputes."""
 
 import platform
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ from helixfold.training.config import TrainingConfig
 _FLOAT = 4
 
 
-def needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: Layout = ALONE) -> TrainingNeeds:
-    """Return what each rank of a run takes on a card, where those of a sample share it as the layout says."""
+def training_needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: Layout = ALONE) -> TrainingNeeds:
+    """Return the needs of each rank of a run on a card, with each sample divided over ranks by the layout."""
     sizes = config.example.sizes()
     return TrainingNeeds(
         model=config.model,
@@ -35,7 +35,7 @@ def needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: Layout = AL
             extra_rows=sizes["e"],
             templates=sizes["t"],
             dtype=DTYPES[config.dtype],
-            # What all recycling passes read is there at once.
+            # The inputs of all recycling iterations are in memory together.
             ensemble=config.example.max_passes,
         ),
         samples=config.micro_batch,
@@ -46,67 +46,66 @@ def needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: Layout = AL
 
 
 def with_settled_recompute(config: TrainingConfig, memory: int, card: Card, layout: Layout = ALONE) -> TrainingConfig:
-    """The run with every "auto" of `recompute` replaced by what costs the least time of all that fits into `memory`.
+    """Replace every "auto" of `recompute` by the fastest policy that fits into `memory` bytes.
 
-    A rank of the `layout` may have less to keep than one that is alone. Raises `ConfigError` if nothing fits, with what
-    would.
+    A rank that shares a sample, as the `layout` says, has less to store. Raise `ConfigError` if nothing fits.
     """
     if config.recompute.is_settled:
         return config
-    wanted = needs(config, card, layout)
-    found = settled(config.recompute, wanted, memory)
-    if found is None:
-        raise no_room(config.recompute, wanted, memory)
-    return replace(config, recompute=found)
+    needs = training_needs(config, card, layout)
+    recompute = settled(config.recompute, needs, memory)
+    if recompute is None:
+        raise no_room(config.recompute, needs, memory)
+    return replace(config, recompute=recompute)
 
 
-def memory_of_each(mesh: Mesh) -> int:
-    """Return the bytes that every rank may take: those of the rank that has least.
+def memory_per_rank(mesh: Mesh) -> int:
+    """Return the bytes that every rank may use: the least that is available to any of them.
 
-    Ranks of one host share its processors' memory.
+    Ranks on the CPUs of one host share its memory.
     """
-    everyone = mesh.all_gather({"host": platform.node(), "free": available_memory(mesh.device)})
-    hosts = [each["host"] for each in everyone]
+    ranks = mesh.all_gather({"host": platform.node(), "free": available_memory(mesh.device)})
+    hosts = [rank["host"] for rank in ranks]
     sharing = 1 if mesh.device.type == "cuda" else max(hosts.count(host) for host in hosts)
-    return int(min(each["free"] for each in everyone)) // sharing
+    return int(min(rank["free"] for rank in ranks)) // sharing
 
 
-def remark(config: TrainingConfig, memory: int, card: Card, layout: Layout) -> str:
-    """Return what was settled, for the log."""
-    peak = gib(needs(config, card, layout).peak(config.recompute))
+def recompute_message(config: TrainingConfig, memory: int, card: Card, layout: Layout) -> str:
+    """Return a sentence for the log on the chosen recompute policy."""
+    peak = gib(training_needs(config, card, layout).peak(config.recompute))
     return f"recomputes {config.recompute}: predicted to take {peak} of the {gib(memory)} that there are"
 
 
-def table(config: TrainingConfig, memory: int, card: Card) -> Iterator[str]:
-    """Yield the lines of a dry run: what would be taken by what is recomputed, and what is chosen."""
-    wanted = needs(config, card)
-    size = wanted.size
+def memory_table(config: TrainingConfig, memory: int, card: Card) -> Iterator[str]:
+    """Yield the lines of a dry run: the memory that each recompute policy needs, and the policy that is chosen."""
+    needs = training_needs(config, card)
+    size = needs.size
     yield (
-        f"one part of a batch, {config.micro_batch} x {size.residues} residues, {size.msa_rows} + {size.templates} + "
+        f"one micro-batch, {config.micro_batch} x {size.residues} residues, {size.msa_rows} + {size.templates} + "
         f"{size.extra_rows:,} rows, {config.dtype}; GiB at the peak"
     )
     rows = {keep: RecomputeConfig.everywhere(keep) for keep in ("none", "inputs", "block")}
     if config.recompute.is_settled:
         rows["as set"] = config.recompute
-    stages = list(wanted.forecast(rows["none"]).stages)
+    stages = list(needs.forecast(rows["none"]).stages)
     yield f"{'recompute':10}{'state':>8}{''.join(f'{stage:>12}' for stage in stages)}{'in all':>9}{'fits':>6}"
     for name, keep in rows.items():
-        taken = wanted.forecast(keep).stages
-        cells = "".join(f"{_number(config.micro_batch * taken[stage]):>12}" for stage in stages)
-        fits = "yes" if wanted.needed(keep) <= memory else "no"
-        yield f"{name:10}{_number(wanted.state):>8}{cells}{_number(wanted.peak(keep)):>9}{fits:>6}"
+        forecast = needs.forecast(keep).stages
+        cells = "".join(f"{_number(config.micro_batch * forecast[stage]):>12}" for stage in stages)
+        fits = "yes" if needs.needed(keep) <= memory else "no"
+        yield f"{name:10}{_number(needs.state):>8}{cells}{_number(needs.peak(keep)):>9}{fits:>6}"
     if not config.recompute.is_settled:
         chosen = with_settled_recompute(config, memory, card).recompute
-        yield f"chosen for {gib(memory)}: {chosen}, {_number(wanted.peak(chosen))} GiB in all"
+        yield f"chosen for {gib(memory)}: {chosen}, {_number(needs.peak(chosen))} GiB in all"
 
 
 def workload(config: TrainingConfig) -> Workload:
-    """Return what a step of this run takes, on however many ranks."""
+    """Return the work of one step of this run, for any number of ranks."""
     return Workload(
-        needs=needs(config),
+        needs=training_needs(config),
         recompute=config.recompute,
-        parts=config.parts,
-        # Each step draws its number of passes from 1 to the most; the last of them learns.
+        parts=config.micro_batches,
+        # Each step draws its number of recycling iterations from 1 to `max_passes`; the last one has gradients.
         passes=(config.example.max_passes - 1) / 2,
         parameters=parameter_count(config.model),
         gradient_itemsize=DTYPES[config.reduction].itemsize,
@@ -115,8 +114,10 @@ def workload(config: TrainingConfig) -> Workload:
 
 
 def _state(config: TrainingConfig) -> int:
-    """Bytes of parameters, both moments, the average and the sum of gradients; of a part's gradients and of the rounded
-    copies where they are apart (`FlatOptimizer`); and of what islands have to meet (`OuterOptimizer`).
+    """Return the bytes of parameters, gradients and optimizer state.
+
+    `FlatOptimizer` has parameters, both moments, the moving average and the sum of gradients in float32, and for some
+    settings gradients of a micro-batch and a rounded copy of the parameters. `OuterOptimizer` has three buffers more.
     """
     rounded = DTYPES[config.dtype].itemsize if config.dtype != "float32" else 0
     gradients = DTYPES[config.dtype].itemsize if rounded or config.optimizer.clipping == "sample" else 0
@@ -126,9 +127,9 @@ def _state(config: TrainingConfig) -> int:
 
 @cache
 def parameter_count(model: ModelConfig) -> int:
-    """Return how many numbers a model learns."""
+    """Return the number of parameters of a model."""
     with torch.device("meta"):
-        return sum(each.numel() for each in AlphaFold(model).parameters())
+        return sum(parameter.numel() for parameter in AlphaFold(model).parameters())
 
 
 def _number(size: int) -> str:

@@ -1,4 +1,4 @@
-"""Named training runs: AlphaFold's two stages, and two for a laptop."""
+"""Named settings of training runs: AlphaFold's two stages, and two for a laptop."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ from helixfold.training.config import EvaluationConfig, TrainingConfig
 
 
 def initial_training() -> TrainingConfig:
-    """AlphaFold 2, Suppl. Table 4, first stage: 78,000 steps of 128 examples (about ten million)."""
+    """Return the first stage of AlphaFold 2, Suppl. Table 4: 78,000 steps of 128 examples (about ten million)."""
     return TrainingConfig(
         model=presets.preset("model_1").model,
         example=examples.initial_training(),
@@ -28,7 +28,7 @@ def initial_training() -> TrainingConfig:
 
 
 def finetuning() -> TrainingConfig:
-    """AlphaFold 2, Suppl. Table 4, second stage: larger crops, all losses, 12,000 steps (1.5 million examples)."""
+    """Return the second stage of AlphaFold 2, Suppl. Table 4: larger crops, all losses, 12,000 steps."""
     return TrainingConfig(
         model=presets.preset("model_1_ptm").model,
         example=examples.finetuning(),
@@ -39,11 +39,11 @@ def finetuning() -> TrainingConfig:
 
 
 def tiny() -> TrainingConfig:
-    """The `tiny` network on short crops with few sequences: learns something on two cores in minutes.
+    """Return a run of the `tiny` network on short crops with few sequences, which takes minutes on two cores.
 
-    All losses are on from the first step, AlphaFold 3's smooth lDDT too, from which a network that knows nothing
-    learns sooner. Random parameters put all atoms in one place, where violations at their full weight have a thousand
-    times the gradient of everything else.
+    All losses are on from the first step, and also AlphaFold 3's smooth lDDT, with which an untrained network learns
+    sooner. Random parameters put all atoms in one place, where the violation loss at its full weight would have a
+    thousand times the gradient of all others.
     """
     return TrainingConfig(
         model=presets.tiny().model,
@@ -65,11 +65,11 @@ def tiny() -> TrainingConfig:
 
 
 def small() -> TrainingConfig:
-    """The first stage of the demonstration model: stretches of the chains with alignments, learnt nearly by heart.
+    """Return the first stage of the demonstration model, which nearly overfits crops of the chains with alignments.
 
-    Few chains first: with all of them from the first step, the network stays for thousands of examples where it answers
-    the same for every chain. No loss is clamped, for in the beginning all atoms lie in one place, farther than the
-    clamp from where they belong. What follows on it is in the model card.
+    It has few chains because with all of them the network predicts the same for every chain for thousands of examples.
+    FAPE is not clamped because at first all atoms are in one place, farther than the clamp from their true positions.
+    The model card has the later stages.
     """
     small = presets.small()
     return TrainingConfig(
@@ -108,7 +108,7 @@ TRAINING_PRESETS: dict[str, Callable[[], TrainingConfig]] = {
 
 
 def training_preset(name: str) -> TrainingConfig:
-    """Return the training run of that name."""
+    """Return the settings of the training run of that name."""
     if name not in TRAINING_PRESETS:
         raise ConfigError(f"there is no training preset {name!r}; choose one of {', '.join(TRAINING_PRESETS)}")
     return TRAINING_PRESETS[name]()

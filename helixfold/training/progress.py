@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a bar on a terminal, a line now and then anywhere else."""
+"""Progress of a training run on stderr: a bar on a terminal, otherwise a line every half minute."""
 
 import sys
 import time
@@ -9,23 +9,23 @@ from tqdm import tqdm
 from data_pipeline.errors import printable
 
 _SECONDS_BETWEEN_LINES = 30
-# Of an evaluation's summary; log.jsonl has all of it.
+# Scores of an evaluation that are printed; log.jsonl has all of them.
 _SHOWN = {"loss": "loss", "lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
 
 
-def say(text: str) -> None:
-    """One line on stderr, above the bar if there is one."""
+def print_message(text: str) -> None:
+    """Print one line on stderr, above the progress bar if there is one."""
     tqdm.write(f"helixfold: {printable(text, 1000)}", file=sys.stderr)
 
 
 class Progress:
-    """Where a run is: steps, the last loss, lDDT at the last evaluation, examples a second; on stderr."""
+    """Display of steps, the last loss, lDDT at the last evaluation, and examples per second."""
 
     def __init__(self, *, first_step: int, last_step: int) -> None:
         self._last_step = last_step
         self._lddt = ""
         self._next_line = 0.0
-        # tqdm asks for a terminal itself, but then it would say nothing at all without one.
+        # tqdm could check for a terminal itself, but would then print nothing without one.
         self._bar = (
             tqdm(total=last_step, initial=first_step, desc="training", unit="step", file=sys.stderr, dynamic_ncols=True)
             if sys.stderr.isatty()
@@ -33,6 +33,7 @@ class Progress:
         )
 
     def step(self, step: int, loss: float, examples_per_second: float) -> None:
+        """Show a completed step."""
         text = f"loss {loss:.3f}{self._lddt}, {examples_per_second:.3g} examples/s"
         now = time.monotonic()
         if self._bar is not None:
@@ -40,14 +41,16 @@ class Progress:
             self._bar.update(step + 1 - self._bar.n)
         elif now >= self._next_line or step + 1 == self._last_step:
             self._next_line = now + _SECONDS_BETWEEN_LINES
-            say(f"{step + 1} of {self._last_step} steps, {text}")
+            print_message(f"{step + 1} of {self._last_step} steps, {text}")
 
     def evaluation(self, step: int, summary: Mapping[str, float]) -> None:
+        """Print mean scores of the held-out chains after a step."""
         if "lddt_ca" in summary:
             self._lddt = f", lDDT {summary['lddt_ca']:.3f}"
         shown = [f"{name} {summary[key]:.3f}" for key, name in _SHOWN.items() if key in summary]
-        say(f"held-out chains after {step + 1} steps: {', '.join(shown)}")
+        print_message(f"held-out chains after {step + 1} steps: {', '.join(shown)}")
 
     def close(self) -> None:
+        """End the bar."""
         if self._bar is not None:
             self._bar.close()

@@ -1,4 +1,4 @@
-"""One part of a training step: recycling, the pass that learns, its losses and their gradients."""
+"""Forward pass and losses of one micro-batch: recycling without gradients, then the iteration that is trained."""
 
 import torch
 
@@ -13,23 +13,23 @@ from helixfold.training.loader import TrainingBatch
 
 
 def forward(model: AlphaFold, batch: TrainingBatch, run: Executor, dtype: torch.dtype) -> Outputs:
-    """Make all passes of one part, and return the outputs of the last: the others leave no gradients.
+    """Return the outputs of the last recycling iteration; the earlier ones have no gradients.
 
     AlphaFold 2, Suppl. Alg. 31.
     """
     previous: Recycled | None = None
     with torch.no_grad():
-        for sample in batch.passes[:-1]:
+        for sample in batch.recycling_inputs[:-1]:
             previous = model.fold(run, [sample], previous, dtype).recycled()
-    return model(run, [batch.passes[-1]], previous, dtype)
+    return model(run, [batch.recycling_inputs[-1]], previous, dtype)
 
 
 def forward_losses(model: AlphaFold, batch: TrainingBatch, config: TrainingConfig, run: Executor) -> Losses:
-    """Return the losses of one part, with gradients through its last pass alone.
+    """Return the losses of one micro-batch, with gradients through its last recycling iteration only.
 
-    Dropout is a function of the run's seed, the step and the part: it is the same wherever the part is computed, and
-    nothing random has to be kept with a checkpoint.
+    Dropout is seeded by the run's seed, the step and the micro-batch's index. So it is the same on whatever rank, and
+    checkpoints need no random state.
     """
-    torch.manual_seed(int(stream(config.seed, Use.DROPOUT, batch.step, batch.part).integers(2**63)))
+    torch.manual_seed(int(stream(config.seed, Use.DROPOUT, batch.step, batch.micro_batch).integers(2**63)))
     outputs = forward(model, batch, run, DTYPES[config.dtype])
-    return total_loss(outputs, batch.passes[-1], batch.labels, config.loss)
+    return total_loss(outputs, batch.recycling_inputs[-1], batch.labels, config.loss)

@@ -1,4 +1,4 @@
-"""Being asked to end: a scheduler's time limit, a machine that is taken away, Ctrl-C."""
+"""Requests to stop a run: a scheduler's time limit, a machine that is taken away, Ctrl-C."""
 
 import signal
 import time
@@ -6,22 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# A scheduler's signal reaches a rank by itself and once more from `torchrun`: within moments they are one request.
+# A scheduler's signal reaches a rank directly and again through `torchrun`; both are one request.
 _SAME_REQUEST = 3.0  # seconds
 
 
 class StopRequest:
-    """Remembers that the process was asked to end, for the training loop to look at between steps."""
+    """Request to stop, which a signal makes and the training loop checks between steps."""
 
     def __init__(self) -> None:
         self._asked_at: float | None = None
 
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
+        """Return whether the process was asked to stop."""
         return self._asked_at is not None
 
     @contextmanager
-    def listening(self) -> Iterator["StopRequest"]:
-        """Take SIGTERM and SIGINT as a request while this lasts; asked a second time, the process ends as usual."""
+    def handling_signals(self) -> Iterator["StopRequest"]:
+        """Treat SIGTERM and SIGINT as a request inside the context; a second signal ends the process as usual."""
         earlier = {number: signal.getsignal(number) for number in _SIGNALS}
 
         def ask(number: int, _: object) -> None:

@@ -1,7 +1,7 @@
-"""The training loop: batches in, steps made, everything recorded, and nothing lost whatever ends it.
+"""The training loop, with its log, checkpoints, evaluations and resumption.
 
-A step is a function of the state before it, the settings and the training set: of nothing that was drawn, measured or
-restarted meanwhile. So a run that is killed and goes on, also on another number of ranks, is the run that was not.
+A step depends on nothing but the state before it, the settings and the training set. So a run that was killed and
+resumed, even on another number of ranks, equals one that was never interrupted.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig
-from helixfold.training.evaluate import ChainScores, evaluate, summary
+from helixfold.training.evaluate import ChainScores, evaluate, mean_scores
 from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import SilentLog, StepRecord, TrainingLog
-from helixfold.training.meetings import MadeStep, Meetings, Share
-from helixfold.training.memory import memory_of_each, remark, with_settled_recompute
-from helixfold.training.results import RunFiles
+from helixfold.training.memory import memory_per_rank, recompute_message, with_settled_recompute
+from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats
+from helixfold.training.run_files import RunFiles
 from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
 
@@ -41,15 +41,15 @@ _GIB = 2**30
 
 
 class DivergedError(RuntimeError):
-    """Too many steps in a row had a loss or a gradient that is not finite."""
+    """Error for too many steps in a row with a loss or a gradient that is not finite."""
 
 
 @dataclass(kw_only=True)
 class RunProgress:
-    """The progress of a run: what its checkpoints record beside tensors."""
+    """Progress of a run, which its checkpoints record beside tensors."""
 
-    step: int = 0  # the next one to be made
-    skipped: int = 0  # in all
+    step: int = 0  # the next one
+    skipped: int = 0  # steps whose loss or gradient was not finite
     skipped_in_a_row: int = 0
     best_score: float | None = None  # mean CA-lDDT of the held-out chains
     best_step: int | None = None
@@ -58,8 +58,8 @@ class RunProgress:
 class Trainer:
     """One training run in its directory, on one rank of the mesh.
 
-    Made anew for the same directory, it goes on where the newest whole checkpoint stands. What it recomputes is settled
-    for the memory that there is now, unless `config` says it.
+    A new trainer for the same directory resumes from the newest intact checkpoint. Settings of `config.recompute` that
+    are "auto" are chosen to fit the memory available now.
     """
 
     def __init__(
@@ -74,20 +74,19 @@ class Trainer:
         workers: int = 0,
         progress: bool = True,
     ) -> None:
-        """`initial` are parameters to start from, all or some; `held_out` names the chains of evaluations."""
+        """Prepare a run that starts from `initial`, all or some parameters, and evaluates on the `held_out` chains."""
         mesh.layout.require_blocks(config.model)
-        if config.parts < mesh.data.size:
+        if config.micro_batches < mesh.data.size:
             raise ConfigError(
-                f"layout {mesh.layout} is for {mesh.data.size} parts of a batch or more, and batch_size "
-                f"{config.batch_size} has {config.parts}; set batch_size to {mesh.data.size * config.micro_batch}, or "
-                f"dp to {config.parts}"
+                f"layout {mesh.layout} needs {mesh.data.size} micro-batches or more, and batch_size "
+                f"{config.batch_size} has {config.micro_batches}; set batch_size to "
+                f"{mesh.data.size * config.micro_batch}, or dp to {config.micro_batches}"
             )
         self._notes: dict[str, list[str]] = {}
         if not config.recompute.is_settled:
-            memory = memory_of_each(mesh)
-            card = card_of(mesh.device)
+            memory, card = memory_per_rank(mesh), card_of(mesh.device)
             config = with_settled_recompute(config, memory, card, mesh.layout)
-            self._notes["recompute"] = [remark(config, memory, card, mesh.layout)]
+            self._notes["recompute"] = [recompute_message(config, memory, card, mesh.layout)]
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers
         self.dataset = TrainingDataset(
@@ -105,9 +104,9 @@ class Trainer:
             working_dtype=getattr(torch, config.dtype),
             averages=config.outer.islands == 1,
         )
-        self.meetings = Meetings(config.outer, self.optimizer, mesh)
+        self.outer_sync = OuterSync(config.outer, self.optimizer, mesh)
         self.gradients = GradientRule(
-            self.optimizer, self.meetings.islands.within, dtype=getattr(torch, config.reduction)
+            self.optimizer, self.outer_sync.islands.within, dtype=getattr(torch, config.reduction)
         )
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
         self.progress, self._notes["restore"] = self._restored()
@@ -115,7 +114,7 @@ class Trainer:
         self.log: TrainingLog = SilentLog()
 
     def run(self, stop: StopRequest) -> bool:
-        """Make the steps that are left; False if `stop` was asked for before (all is saved then)."""
+        """Train until the last step; return False if `stop` ended the run earlier, with everything saved."""
         self._open_log()
         try:
             if self.progress.step < self.config.steps and not self._run_steps(stop):
@@ -125,9 +124,9 @@ class Trainer:
                 self.files.write_weights("last", self.optimizer.averaged(), self.config)
             return True
         finally:
-            for text in self.meetings.told():
+            for text in self.outer_sync.communication_summary():
                 self.log.event("islands", text)
-            self._tell_problems()
+            self._log_problems()
             self.log.close()
 
     def _open_log(self) -> None:
@@ -148,19 +147,19 @@ class Trainer:
             self.dataset,
             first_step=self.progress.step,
             last_step=self.config.steps,
-            parts=self.mesh.micro_batches(self.config.parts),
+            micro_batches=self.mesh.micro_batches(self.config.micro_batches),
             device=self.mesh.device,
             workers=self.workers,
         )
         batches = iter(loader)
-        made: list[MadeStep] = []
+        completed: list[CompletedStep] = []
         while self.progress.step < self.config.steps:
-            made.append(self._make_step(batches, stop))
-            if not self.meetings.is_due(self.progress.step):
+            completed.append(self._make_step(batches, stop))
+            if not self.outer_sync.is_due(self.progress.step):
                 continue
-            stopping = self._record(made)
-            made = []
-            self._tell_problems()
+            stopping = self._synchronise(completed)
+            completed = []
+            self._log_problems()
             done, total = self.progress.step, self.config.steps
             if self.held_out and (done % self.config.evaluation.every == 0 or done == total):
                 self._evaluate()
@@ -175,92 +174,92 @@ class Trainer:
                 return False
         return True
 
-    def _make_step(self, batches: Iterator[TrainingBatch], stop: StopRequest) -> MadeStep:
-        """Make one step, with the other ranks of this island."""
+    def _make_step(self, batches: Iterator[TrainingBatch], stop: StopRequest) -> CompletedStep:
+        """Make one step together with the other ranks of this island."""
         start = time.perf_counter()
         step, config = self.progress.step, self.config
-        waited = 0.0
+        data_seconds = 0.0
         terms: dict[str, list[Tensor]] = {}
         names: list[str] = []
         refused: list[str] = []
-        parts = self.mesh.micro_batches(config.parts)
-        for part in parts:
-            asked = time.perf_counter()
+        micro_batches = self.mesh.micro_batches(config.micro_batches)
+        for index in micro_batches:
+            waiting_since = time.perf_counter()
             batch = next(batches)
-            waited += time.perf_counter() - asked
+            data_seconds += time.perf_counter() - waiting_since
             names += batch.names
             refused += batch.refused
             losses = forward_losses(self.model, batch, config, self._run_updates)
-            self.gradients.backward(losses.total.mean(), last=part == parts[-1])
+            self.gradients.backward(losses.total.mean(), last=index == micro_batches[-1])
             for name, values in losses.terms().items():
                 terms.setdefault(name, []).append(values)
 
-        # Read here and not before, so that a GPU is waited for once.
+        # Read only now, so that the CPU waits for the GPU once.
         sums = torch.stack([torch.cat(values) for values in terms.values()]).cpu().double().sum(1).tolist()
-        own = Share(
+        stats = StepStats(
             losses=dict(zip(terms, sums, strict=True)),
             names=names,
             refused=refused,
-            data_seconds=waited,
+            data_seconds=data_seconds,
             memory=peak_memory(self.mesh.device),
-            stop=stop.is_asked(),
+            stop=stop.is_requested(),
         )
-        everyone = own.joined(self.meetings.islands.within)
-        report = self._update(step, everyone)
+        stats = stats.gathered(self.outer_sync.islands.within)
+        report = self._update(step, stats)
         self.progress.step = step + 1
-        return MadeStep(step=step, share=everyone, report=report, seconds=time.perf_counter() - start)
+        return CompletedStep(step=step, stats=stats, report=report, seconds=time.perf_counter() - start)
 
-    def _record(self, made: list[MadeStep]) -> bool:
-        """Have islands meet and record the steps since they last did; whether some rank was asked to stop."""
+    def _synchronise(self, completed: list[CompletedStep]) -> bool:
+        """Synchronise islands and log the steps since the last time; return whether any rank was asked to stop."""
         config = self.config
-        made, notes = self.meetings.meet(made)
-        for each in made:
-            share, report = each.share, each.report
+        completed, messages = self.outer_sync.synchronise(completed)
+        for step in completed:
+            stats, report = step.stats, step.report
             self.log.step(
                 StepRecord(
-                    step=each.step,
-                    examples_seen=(each.step + 1) * config.batch_size,
-                    losses={name: value / config.batch_size for name, value in share.losses.items()},
-                    learning_rate=config.optimizer.rate(each.step),
+                    step=step.step,
+                    examples_seen=(step.step + 1) * config.batch_size,
+                    losses={name: value / config.batch_size for name, value in stats.losses.items()},
+                    learning_rate=config.optimizer.rate(step.step),
                     gradient_norm=report.gradient_norm,
                     clipped=report.clipped,
                     skipped=report.skipped,
-                    passes=self.dataset.num_passes(each.step),
-                    seconds=each.seconds,
-                    data_seconds=share.data_seconds,
-                    examples_per_second=config.batch_size / each.seconds,
-                    memory_gib=share.memory / _GIB,
-                    names=tuple(share.names),
+                    passes=self.dataset.num_passes(step.step),
+                    seconds=step.seconds,
+                    data_seconds=stats.data_seconds,
+                    examples_per_second=config.batch_size / step.seconds,
+                    memory_gib=stats.memory / _GIB,
+                    names=tuple(stats.names),
                 )
             )
-            for text in share.refused:
-                self.log.event("refused", text, step=each.step)
-            self._count_skipped(each.step, report, share)
-        for text in notes:
-            self.log.event("islands", text, step=made[-1].step)
-        return any(each.share.stop for each in made)
+            for text in stats.refused:
+                self.log.event("refused", text, step=step.step)
+            self._count_skipped(step.step, report, stats)
+        for text in messages:
+            self.log.event("islands", text, step=completed[-1].step)
+        return any(step.stats.stop for step in completed)
 
-    def _update(self, step: int, everyone: Share) -> StepReport:
-        """Change the parameters, on all ranks of an island alike: they have the same gradients and the same losses."""
-        if not all(math.isfinite(value) for value in everyone.losses.values()):
+    def _update(self, step: int, stats: StepStats) -> StepReport:
+        """Update the parameters alike on all ranks of an island, which have the same gradients and losses."""
+        if not all(math.isfinite(value) for value in stats.losses.values()):
             self.optimizer.zero_gradients()
             return StepReport(gradient_norm=math.nan, clipped=0.0, skipped=True)
-        parts = self.config.parts // self.config.outer.islands * self.gradients.replicas
+        parts = self.config.micro_batches // self.config.outer.islands * self.gradients.replicas
         return self.optimizer.step(self.config.optimizer.rate(step), parts=parts)
 
-    def _count_skipped(self, step: int, report: StepReport, everyone: Share) -> None:
+    def _count_skipped(self, step: int, report: StepReport, stats: StepStats) -> None:
         if not report.skipped:
             self.progress.skipped_in_a_row = 0
             return
         self.progress.skipped += 1
         self.progress.skipped_in_a_row += 1
-        wrong = [name for name, value in everyone.losses.items() if not math.isfinite(value)] or ["the gradient"]
-        batch = ", ".join(everyone.names)
+        wrong = [name for name, value in stats.losses.items() if not math.isfinite(value)] or ["the gradient"]
+        batch = ", ".join(stats.names)
         self.log.event(
             "skipped",
             f"{', '.join(wrong)} not finite; parameters stay as they were (seed {self.config.seed}, chains {batch})",
             step=step,
-            chains=everyone.names,
+            chains=stats.names,
         )
         if self.progress.skipped_in_a_row >= self.config.max_skipped:
             raise DivergedError(
@@ -272,7 +271,7 @@ class Trainer:
     def _save(self) -> None:
         self.checkpoints.save(
             self.progress.step,
-            self.meetings.gathered(),
+            self.outer_sync.gathered_state(),
             {
                 "progress": asdict(self.progress),
                 "config": self.config.to_dict(),
@@ -282,23 +281,23 @@ class Trainer:
         )
 
     def _restored(self) -> tuple[RunProgress, list[str]]:
-        """Go on where the newest checkpoint stands; what a person should know of it."""
-        state = self.meetings.blank()
-        found = self.checkpoints.restore(state)
-        if found is None:
+        """Restore the newest intact checkpoint; return its progress, and messages for the log."""
+        state = self.outer_sync.empty_state()
+        restored = self.checkpoints.restore(state)
+        if restored is None:
             return RunProgress(), []
-        record, notes = found.record, list(found.passed_over)
+        record, notes = restored.record, list(restored.damaged)
         _require_same(TrainingConfig.from_dict(record["config"]), self.config, self.files.directory)
         if json.loads(json.dumps([list(place) for place in self.optimizer.layout])) != record["layout"]:
             raise ConfigError(
                 f"{self.files.directory}: the checkpoints were written with another layout of the parameters; go on "
                 "with the version of helixfold that wrote them"
             )
-        self.meetings.fill(state)
+        self.outer_sync.restore(state)
         notes.append(
-            f"going on after {found.step} steps as {self.mesh.layout}"
-            if found.step < self.config.steps
-            else f"all {found.step} steps were made before; set more to go on"
+            f"going on after {restored.step} steps as {self.mesh.layout}"
+            if restored.step < self.config.steps
+            else f"all {restored.step} steps were made before; set more to go on"
         )
         if record["data"] != self._fingerprint():
             notes.append("the training set has changed since, so other examples are drawn than would have been")
@@ -308,7 +307,7 @@ class Trainer:
         return progress, notes
 
     def _evaluate(self) -> None:
-        """Judge the averaged parameters by the held-out chains, shared among the ranks."""
+        """Evaluate the averaged parameters on the held-out chains, each rank on some of them."""
         config, step = self.config, self.progress.step
         with torch.device("meta"):
             model = AlphaFold(config.model)
@@ -321,7 +320,7 @@ class Trainer:
             self.held_out[mesh.rank :: mesh.size],
             example=config.example,
             loss=config.loss,
-            # Of the structures that are written, this rank has those of the first chains that are its own.
+            # This rank writes the structures of its own chains among the first ones.
             config=replace(
                 config.evaluation, structures=len(range(mesh.rank, config.evaluation.structures, mesh.size))
             ),
@@ -330,39 +329,39 @@ class Trainer:
             structures=self.files.structures(step),
             report=reports.append,
         )
-        parts = mesh.all_gather({"scores": [asdict(score) for score in scores], "reports": reports})
-        for text in (text for part in parts for text in part["reports"]):
+        ranks = mesh.all_gather({"scores": [asdict(score) for score in scores], "reports": reports})
+        for text in (text for rank in ranks for text in rank["reports"]):
             self.log.event("evaluation", text, step=step - 1)
-        everyone = sorted(
-            (ChainScores(**values) for part in parts for values in part["scores"]),
+        chains = sorted(
+            (ChainScores(**values) for rank in ranks for values in rank["scores"]),
             key=lambda score: self.held_out.index(score.name),
         )
-        means = summary(everyone)
+        means = mean_scores(chains)
         score, best = means.get("lddt_ca"), self.progress.best_score
         is_best = score is not None and (best is None or score > best)
         if is_best:
             self.progress.best_score, self.progress.best_step = score, step
         if self.mesh.is_first:
-            self.log.evaluation(step - 1, means, [asdict(each) for each in everyone])
+            self.log.evaluation(step - 1, means, [asdict(chain) for chain in chains])
             try:
                 self.files.plot_curves()
                 if is_best:
                     self.files.write_weights("best", self.optimizer.averaged(), self.config)
-            except InputError as error:  # a full disk; the run has better things to do than to end
+            except InputError as error:  # a full disk is no reason to end the run
                 self.log.event("save", str(error), step=step - 1)
 
     def _fingerprint(self) -> str:
-        """What tells one training set from another."""
+        """Return a digest of the training set's chains."""
         entries = "\n".join(f"{entry.name}\t{entry.key}" for entry in self.dataset.store.entries)
         return hashlib.sha256(entries.encode()).hexdigest()
 
-    def _tell_problems(self) -> None:
+    def _log_problems(self) -> None:
         for problem in self.checkpoints.problems():
             self.log.event("save", problem)
 
 
 def _new_model(config: TrainingConfig, initial: dict[str, Tensor] | None, device: torch.device) -> AlphaFold:
-    """The same on every rank: from the seed, or from given parameters."""
+    """Return a model that is the same on every rank, with parameters from the seed or those given."""
     torch.manual_seed(config.seed)
     model = AlphaFold(config.model)
     if initial is not None:
@@ -371,7 +370,7 @@ def _new_model(config: TrainingConfig, initial: dict[str, Tensor] | None, device
 
 
 def _require_same(stored: TrainingConfig, given: TrainingConfig, directory: Path) -> None:
-    """Settings that results depend on stay as they were when the run began."""
+    """Raise `ConfigError` if a setting that results depend on differs from when the run began."""
     before, now = (
         {name: value for name, value in config.flat().items() if name.split(".")[0] not in FREE_SETTINGS}
         for config in (stored, given)

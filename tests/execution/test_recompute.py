@@ -50,7 +50,7 @@ def one_pass(model: AlphaFold) -> Outputs:
 def train(model: AlphaFold, dtype: str) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Losses of a few steps with dropout, each after recycling passes without gradient, and the last gradients."""
     config, batch, losses = replace(tiny(), dtype=dtype, loss=finetuning()), training_batch(), []
-    assert len(batch.passes) > 1
+    assert len(batch.recycling_inputs) > 1
     for step in range(STEPS):
         loss = forward_losses(model, replace(batch, step=step), config, Whole()).total.mean()
         model.zero_grad()

@@ -48,13 +48,13 @@ def outputs_of(model: AlphaFold, batch: Batch, dtype: torch.dtype = torch.float3
 def some_outputs() -> Outputs:
     """Of a network with random weights, without gradients."""
     with torch.no_grad():
-        return outputs_of(tiny_model(), training_batch().passes[-1])
+        return outputs_of(tiny_model(), training_batch().recycling_inputs[-1])
 
 
 def losses_of(config: LossConfig, **labels: Tensor) -> Losses:
     """Of `some_outputs`, with these labels instead of the examples' own."""
     batch = training_batch()
-    return total_loss(some_outputs(), batch.passes[-1], replace(batch.labels, **labels), config)
+    return total_loss(some_outputs(), batch.recycling_inputs[-1], replace(batch.labels, **labels), config)
 
 
 def taken(whole: Any, sample: int, **sizes: int) -> Any:
@@ -71,7 +71,7 @@ def taken(whole: Any, sample: int, **sizes: int) -> Any:
 
 
 def shortened(batch: TrainingBatch, sample: int) -> tuple[Batch, Labels]:
-    last = batch.passes[-1]
+    last = batch.recycling_inputs[-1]
     residues = int(last.seq_mask[sample].sum())
     return taken(last, sample, residues=residues), taken(batch.labels, sample, residues=residues)
 
@@ -88,20 +88,24 @@ def test_the_total_is_the_weighted_sum_times_the_root_of_the_length() -> None:
     weights = finetuning()
     weighted = sum(getattr(weights, name) * terms[name] for name in TERMS)
     torch.testing.assert_close(losses.weighted, weighted)
-    lengths = training_batch().passes[-1].seq_mask.sum(-1)
+    lengths = training_batch().recycling_inputs[-1].seq_mask.sum(-1)
     torch.testing.assert_close(losses.total, losses.weighted * lengths**0.5)
 
 
 def test_terms_for_logs_hold_no_graph() -> None:
     batch = training_batch()
-    losses = total_loss(outputs_of(tiny_model(), batch.passes[-1]), batch.passes[-1], batch.labels, finetuning())
+    losses = total_loss(
+        outputs_of(tiny_model(), batch.recycling_inputs[-1]), batch.recycling_inputs[-1], batch.labels, finetuning()
+    )
     assert losses.total.requires_grad
     assert not any(value.requires_grad for value in losses.terms().values())
 
 
 def test_a_term_of_weight_0_is_told_and_moves_nothing() -> None:
     batch, model = training_batch(), tiny_model()
-    losses = total_loss(outputs_of(model, batch.passes[-1]), batch.passes[-1], batch.labels, initial_training())
+    losses = total_loss(
+        outputs_of(model, batch.recycling_inputs[-1]), batch.recycling_inputs[-1], batch.labels, initial_training()
+    )
     assert (losses.unweighted["violation"] > 0).all()
     # Nor is anything held for its gradient while the others are computed.
     assert not any(losses.unweighted[name].requires_grad for name in TERMS)
@@ -118,7 +122,7 @@ def test_each_term_is_weighted_by_its_own_weight(name: str) -> None:
 
 def test_a_sample_alone_and_unpadded_has_the_same_losses() -> None:
     batch, model = training_batch(4, 45), tiny_model()
-    last = batch.passes[-1]
+    last = batch.recycling_inputs[-1]
     assert len(set(last.seq_mask.sum(-1).tolist())) > 2
     assert len(set(batch.labels.use_clamped_fape.tolist())) == 2
     with torch.no_grad():
@@ -177,7 +181,12 @@ def with_garbage(sample: Batch, labels: Labels, outputs: Outputs, *, more: int) 
 def test_a_model_without_the_aligned_error_head_has_no_such_loss() -> None:
     batch = training_batch()
     config = replace(tiny().model, heads=HeadsConfig(c_lddt=32))
-    losses = total_loss(outputs_of(AlphaFold(config), batch.passes[-1]), batch.passes[-1], batch.labels, finetuning())
+    losses = total_loss(
+        outputs_of(AlphaFold(config), batch.recycling_inputs[-1]),
+        batch.recycling_inputs[-1],
+        batch.labels,
+        finetuning(),
+    )
     assert losses.unweighted["aligned_error"].tolist() == [0, 0]
     assert torch.isfinite(losses.total).all()
 
@@ -193,7 +202,7 @@ def nothing_observed(labels: Labels) -> Labels:
 def test_an_untrained_model_gets_finite_gradients(what: str, config: LossConfig) -> None:
     """As training starts: layers of zeros, so that all residues stand at the origin with the same frame."""
     batch = training_batch(residues=1 if what == "one residue" else CROP)
-    last, labels = batch.passes[-1], batch.labels
+    last, labels = batch.recycling_inputs[-1], batch.labels
     if what == "no atoms":
         labels = nothing_observed(labels)
     if what == "nothing hidden":
@@ -219,7 +228,7 @@ def test_an_untrained_model_gets_finite_gradients(what: str, config: LossConfig)
 
 def test_a_chain_without_observed_atoms_is_learnt_from_by_its_sequence_alone() -> None:
     batch = training_batch()
-    losses = total_loss(some_outputs(), batch.passes[-1], nothing_observed(batch.labels), initial_training())
+    losses = total_loss(some_outputs(), batch.recycling_inputs[-1], nothing_observed(batch.labels), initial_training())
     for name in ("backbone_fape", "sidechain_fape", "torsion", "distogram", "lddt", "aligned_error"):
         assert not losses.unweighted[name].any(), name
     assert (losses.unweighted["masked_msa"] > 0).all()
@@ -250,7 +259,7 @@ def test_outputs_that_are_no_numbers_give_a_loss_that_is_none() -> None:
     }
     for part, values in broken.items():
         spoilt = replace(outputs, **{part: replace(getattr(outputs, part), **values)})
-        losses = total_loss(spoilt, batch.passes[-1], batch.labels, finetuning())
+        losses = total_loss(spoilt, batch.recycling_inputs[-1], batch.labels, finetuning())
         assert not torch.isfinite(losses.total).any()
 
 
@@ -259,7 +268,9 @@ def test_a_few_steps_downhill_lower_the_loss() -> None:
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     totals = []
     for _ in range(2):
-        losses = total_loss(outputs_of(model, batch.passes[-1]), batch.passes[-1], batch.labels, finetuning())
+        losses = total_loss(
+            outputs_of(model, batch.recycling_inputs[-1]), batch.recycling_inputs[-1], batch.labels, finetuning()
+        )
         optimizer.zero_grad()
         losses.total.mean().backward()
         optimizer.step()

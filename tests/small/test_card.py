@@ -12,7 +12,7 @@ from data_pipeline.errors import InputError
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import TrainingLog
 from helixfold.training.presets import training_preset
-from helixfold.training.results import CONFIG_FILE
+from helixfold.training.run_files import CONFIG_FILE
 from tests.small.scripts import small_script
 from tests.small.test_assessment import rows
 from tests.training.test_log import record

@@ -1,4 +1,4 @@
-"""What the ranks of tests/training/test_meetings.py and tests/parallel/test_islands.py run."""
+"""What the ranks of tests/training/test_outer_sync.py and tests/parallel/test_islands.py run."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +19,7 @@ ISLANDS = 2
 class Stop(StopRequest):
     """Asked to end from the start on."""
 
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         return True
 
 
@@ -45,13 +45,13 @@ def train(directory: Path, steps: int) -> None:
         for name in ("master", "average"):
             first, *others = mesh.all_gather(sums(state[name]))
             assert all(other == first for other in others), name
-        within, moments = trainer.meetings.islands.within, sums(state["first_moment"])
+        within, moments = trainer.outer_sync.islands.within, sums(state["first_moment"])
         assert within.all_gather(moments) == [moments] * within.size
         assert len({each[1] for each in mesh.all_gather(moments)}) == ISLANDS
         working = sums(next(trainer.model.parameters()).detach())
         assert mesh.all_gather(working) == [working] * mesh.size
         least = meetings * state["master"].nbytes
-        assert not mesh.is_first or least <= trainer.meetings.islands.sent < 1.5 * least
+        assert not mesh.is_first or least <= trainer.outer_sync.islands.sent < 1.5 * least
 
 
 def stop(directory: Path) -> None:

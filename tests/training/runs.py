@@ -12,7 +12,7 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.mesh import Mesh
 from helixfold.report.training_curves import plot_curves
 from helixfold.training.config import EvaluationConfig, TrainingConfig
-from helixfold.training.results import RunFiles
+from helixfold.training.run_files import RunFiles
 from helixfold.training.trainer import Trainer
 from tests.data_pipeline.datasets.memory_store import small_store
 

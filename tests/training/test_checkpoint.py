@@ -34,7 +34,7 @@ from tests.training.states import (
 def test_tensors_and_record_come_back_bit_for_bit(tmp_path: Path) -> None:
     saved(tmp_path / "run/checkpoints", 12)
     assert restored(tmp_path / "run/checkpoints") == Restored(
-        step=12, record={"loss": 4.0, "notes": ["ä", None]}, passed_over=()
+        step=12, record={"loss": 4.0, "notes": ["ä", None]}, damaged=()
     )
 
 
@@ -162,7 +162,7 @@ def test_the_step_that_was_saved_is_replaced_whole(tmp_path: Path) -> None:
     checkpoints.save(5, state(6), {"again": True})
     tensors = blank()
     found = checkpoints.restore(tensors)
-    assert found == Restored(step=5, record={"again": True}, passed_over=())
+    assert found == Restored(step=5, record={"again": True}, damaged=())
     assert_same(tensors, state(6))
     assert names(tmp_path) == ["step_00000005"]
 
@@ -216,14 +216,14 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(kind: str, tm
     damage(tmp_path)
     found = restored(tmp_path)
     assert found.step == 20
-    (sentence,) = found.passed_over
+    (sentence,) = found.damaged
     assert sentence.startswith(f"the checkpoint of step 30 in {tmp_path} is damaged and was passed over: ")
     assert told in sentence
     assert "\n" not in sentence
     kept = sentence.rsplit(" ", 1)[1]
     assert (tmp_path / kept).exists()
     saved(tmp_path, 30)  # the run comes there again
-    assert restored(tmp_path).passed_over == ()
+    assert restored(tmp_path).damaged == ()
     assert (tmp_path / kept).exists()
 
 
@@ -242,7 +242,7 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
 def assert_unharmed_or_passed_over(directory: Path, *, manifest: bool) -> None:
     """White space of the manifest may change; nothing else may without being noticed."""
     found = restored(directory)
-    assert found.step == 1 or (manifest and found.passed_over == ())
+    assert found.step == 1 or (manifest and found.damaged == ())
 
 
 def test_several_damaged_ones_are_passed_over_in_turn(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_several_damaged_ones_are_passed_over_in_turn(tmp_path: Path) -> None:
         largest(tmp_path, step).unlink()
     found = restored(tmp_path)
     assert found.step == 10
-    assert [sentence.split(" in ")[0] for sentence in found.passed_over] == [
+    assert [sentence.split(" in ")[0] for sentence in found.damaged] == [
         "the checkpoint of step 30",
         "the checkpoint of step 20",
     ]

@@ -91,7 +91,7 @@ def test_a_kill_at_any_change_of_the_directory_leaves_the_old_set_or_the_new(
         tensors = blank()
         found = Checkpoints(tmp_path / "run", mesh=ALONE).restore(tensors)
         assert found is not None, moment
-        assert (found.step, found.passed_over) == (3, ()), moment
+        assert (found.step, found.damaged) == (3, ()), moment
         new = found.record == {}
         assert_same(tensors, state(4 if new else 3))
         outcomes.append(new)
@@ -256,7 +256,7 @@ def test_a_program_that_ends_with_a_save_under_way_ends_after_it(tmp_path: Path)
     done = subprocess.run([sys.executable, "-W", "error", "-c", program, tmp_path], cwd=ROOT, check=False, timeout=60)
     assert done.returncode == 3
     tensors = {"t": torch.zeros(3)}
-    assert Checkpoints(tmp_path, mesh=ALONE).restore(tensors) == Restored(step=3, record={}, passed_over=())
+    assert Checkpoints(tmp_path, mesh=ALONE).restore(tensors) == Restored(step=3, record={}, damaged=())
     assert torch.equal(tensors["t"], torch.ones(3))
 
 
@@ -266,7 +266,7 @@ def test_two_runs_cannot_write_to_one_directory(tmp_path: Path, monkeypatch: pyt
         while not (tmp_path / "out.txt").exists() or "open" not in other.printed():
             assert not other.wait(0.01), other.printed()
         with monkeypatch.context() as patch, pytest.raises(InputError, match="another run writes its checkpoints here"):
-            patch.setattr(checkpoint, "LOCK_PATIENCE", 0.2)
+            patch.setattr(checkpoint, "LOCK_TIMEOUT", 0.2)
             Checkpoints(tmp_path / "run", mesh=ALONE)
         with ThreadPoolExecutor(1) as waiting:  # a run that was just killed holds the directory a moment longer
             opened = waiting.submit(Checkpoints, tmp_path / "run", mesh=ALONE)

@@ -28,7 +28,7 @@ from helixfold.model.outputs import Outputs
 from helixfold.model.update import Executor
 from helixfold.training import evaluate as module
 from helixfold.training.config import EvaluationConfig
-from helixfold.training.evaluate import ChainScores, evaluate, read_names, summary
+from helixfold.training.evaluate import ChainScores, evaluate, mean_scores, read_names
 from helixfold.training.loader import TrainingBatch
 from tests.data_pipeline.datasets.memory_store import MemoryStore, entry, small_store
 from tests.networks import tiny_model
@@ -82,7 +82,7 @@ def test_scores_are_of_whole_chains_or_of_one_stretch(model: AlphaFold) -> None:
     seen: list[torch.Tensor] = []
 
     def remember(model: AlphaFold, batch: TrainingBatch, run: Executor, dtype: torch.dtype) -> Outputs:
-        seen.append(batch.passes[-1].residue_index)
+        seen.append(batch.recycling_inputs[-1].residue_index)
         return forward(model, batch, run, dtype)
 
     forward = module.forward
@@ -106,7 +106,7 @@ def test_chains_of_other_names_are_drawn_otherwise_and_no_row_is_deleted(model: 
         patch.setattr(module, "forward", remember)
         store = MemoryStore((entry("one", length=20), entry("two", length=20)))  # of the same features
         scored(model, store, "one", "two", example=replace(EXAMPLE, sampling=SamplingConfig(max_msa_clusters=64)))
-    one, two = (batch.passes[0].msa_feat for batch in seen)
+    one, two = (batch.recycling_inputs[0].msa_feat for batch in seen)
     assert one.shape[1] == two.shape[1] >= 25
     assert not torch.equal(one, two)
 
@@ -123,16 +123,16 @@ def test_losses_are_those_of_training_with_the_whole_network(model: AlphaFold) -
         patch.setattr(module, "forward", remember)
         (found,) = scored(model, small_store(), "chain3", loss=finetuning())
     (batch,) = batches
-    assert len(batch.passes) == 2
+    assert len(batch.recycling_inputs) == 2
     assert batch.labels.use_clamped_fape.tolist() == [1]
     with torch.no_grad():
-        first = model(Whole(), [batch.passes[0]])
-        outputs = model(Whole(), [batch.passes[1]], first.recycled())
-        losses = total_loss(outputs, batch.passes[1], batch.labels, finetuning())
+        first = model(Whole(), [batch.recycling_inputs[0]])
+        outputs = model(Whole(), [batch.recycling_inputs[1]], first.recycled())
+        losses = total_loss(outputs, batch.recycling_inputs[1], batch.labels, finetuning())
     expected = {name: float(value) for name, value in losses.terms().items()}
     assert found.losses == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert found.losses["total"] > 0
-    labels, numbers, mask = batch.labels, batch.passes[1].residue_index, batch.passes[1].seq_mask
+    labels, numbers, mask = batch.labels, batch.recycling_inputs[1].residue_index, batch.recycling_inputs[1].seq_mask
     broken = violations(outputs.structure.atom14[-1], labels.atom14_atom_exists, labels.aatype, numbers, mask)
     assert found.violations == pytest.approx(float(broken.residues_mask.mean()))
     assert found.violations > float(broken.within_mask.amax(-1).mean())
@@ -215,7 +215,7 @@ def test_a_network_that_fell_apart_scores_nothing_and_goes_on(tmp_path: Path) ->
     said: list[str] = []
     found = scored(broken, small_store(), "chain0", "chain1", structures=tmp_path, report=said.append)
     assert [(each.lddt_ca, each.lddt, each.tm_score) for each in found] == [(0, 0, 0)] * 2
-    assert np.isnan(summary(found)["loss"])
+    assert np.isnan(mean_scores(found)["loss"])
     assert len(said) == 2
     assert "not written" in said[0]
     assert not [*tmp_path.iterdir()]
@@ -268,11 +268,11 @@ def test_a_summary_is_of_means() -> None:
         losses={"lddt": 2.0, "weighted": 30.0},
     )
     other = replace(one, name="b", lddt_ca=0.7, losses={"lddt": 4.0, "weighted": 10.0})
-    means = summary([one, other])
+    means = mean_scores([one, other])
     assert means["lddt_ca"] == pytest.approx(0.6)
     assert (means["loss"], means["loss/lddt"], means["lddt"]) == pytest.approx((20, 3, 0.4))
     assert not {"name", "residues", "losses"} & means.keys()
-    assert summary([]) == {}
+    assert mean_scores([]) == {}
 
 
 def test_a_list_of_names_has_comments_and_blank_lines(tmp_path: Path) -> None:

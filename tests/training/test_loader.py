@@ -27,7 +27,7 @@ def dataset(**settings: Any) -> TrainingDataset:
 
 
 def tensors(batch: TrainingBatch) -> list[torch.Tensor]:
-    parts: list[Any] = [*batch.passes, batch.labels]
+    parts: list[Any] = [*batch.recycling_inputs, batch.labels]
     return [getattr(part, field.name) for part in parts for field in fields(part)]
 
 
@@ -44,10 +44,10 @@ def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool) 
     drawn = dataset(config=config, batch_size=2 if fixed_shapes else 1).draw(4)
     batch = pack(drawn, config.sizes() if fixed_shapes else None).on(CPU)
     assert batch.names == tuple(example.name for example in drawn.examples)
-    assert len(batch.passes) == len(drawn.examples[0].samples)
+    assert len(batch.recycling_inputs) == len(drawn.examples[0].samples)
     for place, example in enumerate(drawn.examples):
         r = len(example.truth.aatype)
-        for found, sample in zip(batch.passes, example.samples, strict=True):
+        for found, sample in zip(batch.recycling_inputs, example.samples, strict=True):
             full = {"residues": 40, "msa_rows": 4, "extra_rows": 6, "templates": 2}
             expected = Batch.from_sample(pad_sample(sample, **full) if fixed_shapes else sample)
             for field in fields(Batch):
@@ -78,15 +78,15 @@ def test_small_whole_numbers_travel_as_bytes_and_others_as_they_are() -> None:
     for index, dtype in ((drawn.examples[0].samples[0].residue_index, np.int8), (long.residue_index, np.int32)):
         sample = replace(long, residue_index=index)
         packed = pack(replace(drawn, examples=(replace(drawn.examples[0], samples=(sample,)),)), CONFIG.sizes())
-        assert packed.places["0/residue_index"][0].dtype == dtype
-        assert packed.places["0/extra_msa"][0].dtype == packed.places["atom14_gt_exists"][0].dtype == np.int8
-        assert packed.places["0/msa_feat"][0].dtype == np.float32
-        np.testing.assert_array_equal(packed.on(CPU).passes[0].residue_index[0], index)
+        assert packed.slots["0/residue_index"][0].dtype == dtype
+        assert packed.slots["0/extra_msa"][0].dtype == packed.slots["atom14_gt_exists"][0].dtype == np.int8
+        assert packed.slots["0/msa_feat"][0].dtype == np.float32
+        np.testing.assert_array_equal(packed.on(CPU).recycling_inputs[0].residue_index[0], index)
 
 
 def test_arrays_begin_where_any_type_may() -> None:
     packed = pack(dataset().draw(4), CONFIG.sizes())
-    assert not any(place.offset % 64 for places in packed.places.values() for place in places)
+    assert not any(slot.offset % 64 for slots in packed.slots.values() for slot in slots)
 
 
 def test_padding_is_no_part_of_what_is_sent() -> None:
@@ -105,7 +105,7 @@ def test_workers_change_nothing_and_a_run_resumes_where_it_stood() -> None:
 def test_examples_of_own_shapes_make_batches_of_one() -> None:
     unpadded = dataset(batch_size=1, config=replace(CONFIG, fixed_shapes=False, crop_size=100))
     batches = list(TrainingLoader(unpadded, first_step=0, last_step=4))
-    assert len({batch.passes[0].aatype.shape for batch in batches}) > 1
+    assert len({batch.recycling_inputs[0].aatype.shape for batch in batches}) > 1
 
 
 def test_errors_of_workers_name_chain_and_step() -> None:
@@ -139,16 +139,16 @@ def test_large_buffers_are_shared_and_small_ones_or_those_without_room_sent(monk
     shared = pack(drawn, sizes)
     assert isinstance(shared.buffer, torch.Tensor)
     assert_equal(sent.on(CPU), shared.on(CPU))
-    monkeypatch.setattr(loading, "_has_room", lambda size: False)
+    monkeypatch.setattr(loading, "_fits_shared_memory", lambda size: False)
     assert isinstance(pack(drawn, sizes).buffer, np.ndarray)
 
 
 def test_room_is_what_the_file_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(loading, "_SHARED_MEMORY", str(tmp_path))
-    assert loading._has_room(1)
-    assert not loading._has_room(2**60)
+    assert loading._fits_shared_memory(1)
+    assert not loading._fits_shared_memory(2**60)
     monkeypatch.setattr(loading, "_SHARED_MEMORY", str(tmp_path / "missing"))
-    assert not loading._has_room(1)
+    assert not loading._fits_shared_memory(1)
 
 
 @pytest.mark.parametrize("settings", [{"first_step": 3}, {"workers": -1}, {"prefetch": 0}])
@@ -170,6 +170,6 @@ def test_batches_arrive_on_the_gpu_unchanged() -> None:
 
 
 def test_parts_come_step_by_step_in_the_order_they_are_asked_for() -> None:
-    loaded = list(TrainingLoader(dataset(), first_step=2, last_step=4, parts=(1, 3)))
-    assert [(batch.step, batch.part) for batch in loaded] == [(2, 1), (2, 3), (3, 1), (3, 3)]
+    loaded = list(TrainingLoader(dataset(), first_step=2, last_step=4, micro_batches=(1, 3)))
+    assert [(batch.step, batch.micro_batch) for batch in loaded] == [(2, 1), (2, 3), (3, 1), (3, 3)]
     assert_equal(loaded[3], pack(dataset().draw(3, 3), CONFIG.sizes()).on(CPU))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from data_pipeline.errors import InputError
-from helixfold.training.board import Board
 from helixfold.training.log import LOG_FILE, TENSORBOARD_DIRECTORY, SilentLog, StepRecord, TrainingLog, read_log
+from helixfold.training.tensorboard import TensorBoardWriter
 
 ROOT = Path(__file__).parents[2]
 SUMMARY = {"loss": 3.5, "lddt_ca": 0.25, "tm_score": 0.125, "loss/distogram": 1.5}
@@ -282,7 +282,7 @@ def test_tensorboard_does_not_show_what_was_made_again(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_for_tensorboard_does_not_end_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board = Board(tmp_path, 0)
+    board = TensorBoardWriter(tmp_path, 0)
     written = board._writer
     assert written is not None
 

@@ -18,7 +18,7 @@ from helixfold.parallel.mesh import Mesh
 from helixfold.training import memory as subject
 from helixfold.training import trainer
 from helixfold.training.config import TrainingConfig
-from helixfold.training.memory import memory_of_each, needs, table, with_settled_recompute
+from helixfold.training.memory import memory_per_rank, memory_table, training_needs, with_settled_recompute
 from helixfold.training.presets import finetuning, initial_training
 from helixfold.training.stopping import StopRequest
 from tests.training.runs import small_config, small_run
@@ -30,7 +30,7 @@ AUTO, NONE, BLOCK = (RecomputeConfig.everywhere(keep) for keep in ("auto", "none
 def test_the_large_presets_leave_the_choice_to_the_memory_there_is() -> None:
     assert initial_training().recompute == finetuning().recompute == AUTO
     config = initial_training()
-    wanted = needs(config)
+    wanted = training_needs(config)
     assert with_settled_recompute(config, 2 * wanted.needed(NONE), CPU).recompute == NONE
     less = with_settled_recompute(config, wanted.needed(NONE) - 1, CPU)
     assert less.recompute != NONE
@@ -51,12 +51,12 @@ def test_the_state_is_what_the_optimizer_holds(dtype: Any, clipping: Any) -> Non
     # Parameters begin at the start of a line, and small ones are mostly padding: it is bytes for each that count.
     count = sum(parameter.numel() for parameter in model.parameters())
     padded = optimizer.gradient_sum.numel()
-    assert needs(config).state / count == pytest.approx(sum(storages.values()) / padded, rel=0.2)
+    assert training_needs(config).state / count == pytest.approx(sum(storages.values()) / padded, rel=0.2)
 
 
 def test_ranks_of_one_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "available_memory", lambda device: 1200)
-    assert memory_of_each(Mesh.alone()) == 1200
+    assert memory_per_rank(Mesh.alone()) == 1200
 
     class Several(Mesh):
         def gather(self, value: Any) -> list[Any]:
@@ -65,8 +65,8 @@ def test_ranks_of_one_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> 
     def several(device: str) -> Mesh:
         return Several(rank=0, size=3, device=torch.device(device))
 
-    assert memory_of_each(several("cpu")) == 450
-    assert memory_of_each(several("cuda")) == 900
+    assert memory_per_rank(several("cpu")) == 450
+    assert memory_per_rank(several("cuda")) == 900
 
 
 def run_with(directory: Path, recompute: RecomputeConfig, steps: int = 2, config: TrainingConfig | None = None) -> Any:
@@ -79,8 +79,8 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run_with(tmp_path / "plain", NONE)
-    wanted = needs(replace(small_config(), steps=1), card_of(torch.device("cpu")))
-    monkeypatch.setattr(trainer, "memory_of_each", lambda mesh: wanted.needed(NONE))
+    wanted = training_needs(replace(small_config(), steps=1), card_of(torch.device("cpu")))
+    monkeypatch.setattr(trainer, "memory_per_rank", lambda mesh: wanted.needed(NONE))
     first = run_with(tmp_path / "run", AUTO, steps=1)
     assert first.config.recompute == NONE
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
@@ -89,7 +89,7 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
         "recomputes evoformer none, extra_msa none, template none, structure none: predicted to take"
     )
     # On a smaller machine.
-    monkeypatch.setattr(trainer, "memory_of_each", lambda mesh: wanted.needed(NONE) - 1)
+    monkeypatch.setattr(trainer, "memory_per_rank", lambda mesh: wanted.needed(NONE) - 1)
     second = run_with(tmp_path / "run", AUTO)
     assert second.config.recompute != NONE
     assert second.progress.step == 2
@@ -101,15 +101,17 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
 
 def test_a_dry_run_says_what_each_policy_takes_and_which_is_chosen() -> None:
     config = initial_training()
-    wanted = needs(config)
+    wanted = training_needs(config)
     memory = (wanted.needed(NONE) + wanted.needed(BLOCK)) // 2
-    lines = list(table(config, memory, CPU))
-    assert lines[0].startswith("one part of a batch, 1 x 256 residues, 124 + 4 + 1,024 rows, float32")
+    lines = list(memory_table(config, memory, CPU))
+    assert lines[0].startswith("one micro-batch, 1 x 256 residues, 124 + 4 + 1,024 rows, float32")
     rows = {line.split()[0]: line.split() for line in lines[2:]}
     assert list(rows) == ["none", "inputs", "block", "chosen"]
     assert rows["none"][-1] == "no"
     assert rows["block"][-1] == "yes"
     assert float(rows["none"][-2]) > 2 * float(rows["block"][-2])
     assert "evoformer block" in lines[-1]
-    (as_set,) = [line for line in table(replace(config, recompute=BLOCK), memory, CPU) if line.startswith("as set")]
+    (as_set,) = [
+        line for line in memory_table(replace(config, recompute=BLOCK), memory, CPU) if line.startswith("as set")
+    ]
     assert as_set.split()[2:] == rows["block"][1:]

@@ -36,18 +36,18 @@ def test_dropout_is_a_function_of_seed_step_and_part(batch: TrainingBatch) -> No
     torch.manual_seed(1)
     assert total(model, batch) == first
     others = [
-        total(model, replace(batch, part=batch.part + 1)),
+        total(model, replace(batch, micro_batch=batch.micro_batch + 1)),
         total(model, replace(batch, step=batch.step + 1)),
         total(model, batch, seed=1),
     ]
     assert len({first, *others}) == 4
     model.eval()
-    assert total(model, batch) == total(model, replace(batch, part=batch.part + 1))
+    assert total(model, batch) == total(model, replace(batch, micro_batch=batch.micro_batch + 1))
 
 
 def test_the_last_pass_starts_from_the_one_before(batch: TrainingBatch) -> None:
     model = tiny_model().eval()
-    assert total(model, batch) != total(model, replace(batch, passes=batch.passes[1:]))
+    assert total(model, batch) != total(model, replace(batch, recycling_inputs=batch.recycling_inputs[1:]))
 
 
 def test_gradients_flow_through_the_last_pass_alone(batch: TrainingBatch) -> None:

@@ -12,11 +12,11 @@ def test_a_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Mo
     ended: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     try:
-        with StopRequest().listening() as stop:
-            assert not stop.is_asked()
+        with StopRequest().handling_signals() as stop:
+            assert not stop.is_requested()
             for _ in range(2):  # from the scheduler, and from torchrun that it told as well
                 signal.raise_signal(signal.SIGTERM)
-            assert stop.is_asked()
+            assert stop.is_requested()
             assert not ended
             monkeypatch.setattr(stopping, "_SAME_REQUEST", 0.0)
             signal.raise_signal(signal.SIGTERM)

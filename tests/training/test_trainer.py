@@ -18,7 +18,7 @@ from helixfold.losses.total import Losses
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Group, Mesh
-from helixfold.training import results
+from helixfold.training import run_files
 from helixfold.training import trainer as training
 from helixfold.training.log import read_log
 from helixfold.training.step import forward_losses
@@ -36,7 +36,7 @@ class StopAfter(StopRequest):
         super().__init__()
         self.left = steps
 
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         self.left -= 1
         return self.left <= 0
 
@@ -95,8 +95,8 @@ def test_a_batch_may_be_cut_into_other_parts(tmp_path: Path) -> None:
     )
     for trainer in (one, two):
         trainer.model.eval()  # dropout is drawn for each part
-        for part in range(trainer.config.parts):
-            (batch,) = training.TrainingLoader(trainer.dataset, first_step=0, last_step=1, parts=[part])
+        for part in range(trainer.config.micro_batches):
+            (batch,) = training.TrainingLoader(trainer.dataset, first_step=0, last_step=1, micro_batches=[part])
             forward_losses(trainer.model, batch, trainer.config, Whole()).total.sum().backward()
             trainer.optimizer.collect()
     # The start is a heap of atoms in one place, whose violations have gradients of a million.
@@ -120,7 +120,7 @@ def test_a_finished_run_that_is_started_again_changes_nothing(tmp_path: Path) ->
 def test_what_is_not_finite_is_skipped_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(model: Any, batch: Any, config: Any, run: Any) -> Losses:
         losses = forward_losses(model, batch, config, run)
-        if batch.step == 1 and batch.part == 1:
+        if batch.step == 1 and batch.micro_batch == 1:
             return replace(losses, total=losses.total + math.inf)  # its gradient is finite
         return replace(losses, total=losses.total * math.nan) if batch.step == 3 else losses
 
@@ -232,8 +232,8 @@ def test_a_full_disk_at_an_evaluation_is_told_and_ends_nothing(tmp_path: Path, m
 
     trainer = small_run(tmp_path, held_out=("chain1",))
     with monkeypatch.context() as patch:
-        patch.setattr(results, "plot_curves", full)
-        patch.setattr(results, "save_checkpoint", full)
+        trainer.files = replace(trainer.files, draw=full)
+        patch.setattr(run_files, "save_checkpoint", full)
         with pytest.raises(InputError, match=r"last.safetensors: cannot be written: .*No space left"):
             trainer.run(StopRequest())
     assert trainer.progress.step == 6

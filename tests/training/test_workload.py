@@ -9,7 +9,7 @@ import torch
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.ops.card import CARDS
 from helixfold.parallel.layout import Layout
-from helixfold.training.memory import needs, with_settled_recompute, workload
+from helixfold.training.memory import training_needs, with_settled_recompute, workload
 from helixfold.training.presets import initial_training, tiny
 from tests.training.ended import Run
 
@@ -25,7 +25,7 @@ def test_a_workload_is_what_the_settings_say() -> None:
 
 def test_ranks_that_share_a_sample_recompute_less() -> None:
     config = replace(tiny(), recompute=RecomputeConfig.everywhere("auto")).with_settings(["model.evoformer.blocks=12"])
-    memory = needs(config).needed(RecomputeConfig.everywhere("none")) - 1
+    memory = training_needs(config).needed(RecomputeConfig.everywhere("none")) - 1
     assert with_settled_recompute(config, memory, CARDS["cpu"]).recompute != RecomputeConfig.everywhere("none")
     divided = with_settled_recompute(config, memory, CARDS["cpu"], Layout(dap=2))
     assert divided.recompute == RecomputeConfig.everywhere("none")

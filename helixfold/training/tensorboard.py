@@ -1,18 +1,18 @@
-"""TensorBoard's events of a training run."""
+"""TensorBoard events of a training run."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.extras import require
-from helixfold.training.progress import say
+from helixfold.training.progress import print_message
 
-# Events that a killed run had not written are lost: those of this many seconds.
+# A run that is killed loses the events of at most this many seconds.
 _FLUSH_SECONDS = 5
 
 
-class Board:
-    """Writes scalars that `tensorboard --logdir` shows; what other runs wrote at or after `first_step` is hidden."""
+class TensorBoardWriter:
+    """Write scalars for `tensorboard --logdir`; events of earlier runs from `first_step` on are hidden."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
         require("train", "tensorboard", action="a training run")
@@ -24,24 +24,25 @@ class Board:
         )
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """One point of each curve."""
+        """Write one point of each curve."""
         from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
 
         if self._writer is None:
             return
-        # One event for all: `add_scalar` makes one for each, thirty times slower.
+        # One event for all scalars: `add_scalar` makes one for each, which is thirty times slower.
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()])
         try:
             file: Any = self._writer.file_writer
             file.add_summary(summary, step)
         except OSError as error:
             self._writer = None
-            say(f"TensorBoard's events cannot be written ({error.strerror}); log.jsonl has everything")
+            print_message(f"TensorBoard's events cannot be written ({error.strerror}); log.jsonl has everything")
 
     def close(self) -> None:
+        """Write the last events."""
         if self._writer is None:
             return
         try:
             self._writer.close()
         except OSError as error:
-            say(f"TensorBoard's last events cannot be written ({error.strerror}); log.jsonl has everything")
+            print_message(f"TensorBoard's last events cannot be written ({error.strerror}); log.jsonl has everything")

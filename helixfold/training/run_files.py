@@ -1,4 +1,4 @@
-"""Where everything of a training run lies: its directory, and the files in it that people look at."""
+"""Directory of a training run, and its files other than checkpoints and the log."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,27 +22,28 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """The directory of one run."""
+    """Paths and files of one run."""
 
     directory: Path
     name: str  # of the model that it trains
-    draw: Callable[[TrainingHistory, Path], None] | None = None  # makes the picture of its curves
+    draw: Callable[[TrainingHistory, Path], None] | None = None  # draws the training curves into a PNG file
 
     @property
     def checkpoints(self) -> Path:
+        """Return the directory of checkpoints."""
         return self.directory / "checkpoints"
 
     @property
-    def has_begun(self) -> bool:
-        """Whether there are checkpoints of it."""
+    def has_checkpoints(self) -> bool:
+        """Return whether the run has saved a checkpoint."""
         return bool(checkpoint_steps(self.checkpoints))
 
     def structures(self, step: int) -> Path:
-        """Where the structures of an evaluation go."""
+        """Return the directory for the predicted structures of an evaluation."""
         return self.directory / "structures" / f"step_{step:08d}"
 
     def check(self) -> None:
-        """Refuse a directory that holds something else than a training run."""
+        """Raise `ConfigError` if the directory has other files than those of a training run."""
         if self.directory.exists() and not self.directory.is_dir():
             raise ConfigError(f"{self.directory} is a file; name a directory for the run")
         if self.checkpoints.exists() or not self.directory.exists():
@@ -53,8 +54,8 @@ class RunFiles:
                 f"{self.directory} holds other files than those of a training run; name another directory"
             )
 
-    def describe(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
-        """Write what the run is, for its readers."""
+    def write_config(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
+        """Write the settings of the run, and other facts about it, as `config.json`."""
         try:
             with replacing(self.directory / CONFIG_FILE) as temporary:
                 temporary.write_text(json.dumps({"name": self.name, **about, "config": config.to_dict()}, indent=1))
@@ -62,7 +63,7 @@ class RunFiles:
             raise ConfigError(f"{self.directory}: cannot be written: {error.strerror or error}") from error
 
     def write_weights(self, name: str, state: Mapping[str, Tensor], config: TrainingConfig) -> None:
-        """Parameters for `predict` and `weights convert`; `InputError` if they cannot be written."""
+        """Write parameters for `helixfold predict`. Raise `InputError` if they cannot be written."""
         preset = config.prediction_preset(self.name)
         path = self.directory / "weights" / f"{name}.safetensors"
         try:
@@ -72,7 +73,7 @@ class RunFiles:
             raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 
     def plot_curves(self) -> None:
-        """Draw the log, if the run has pictures; raise `InputError` if the file cannot be written."""
+        """Draw the training curves if `draw` is given. Raise `InputError` if the file cannot be written."""
         if self.draw is None:
             return
         path = self.directory / "curves.png"

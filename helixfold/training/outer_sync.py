@@ -1,0 +1,156 @@
+"""Statistics of a step from all ranks, and the outer optimizer's synchronisation of islands (DiLoCo).
+
+Islands are groups of ranks that train separately between synchronisations. Ranks of one island share every step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helixfold.optim.config import OuterConfig
+from helixfold.optim.flat import FlatOptimizer, StepReport
+from helixfold.optim.outer import OuterOptimizer
+from helixfold.parallel.islands import make_islands
+from helixfold.parallel.mesh import Mesh
+
+# Optimizer state that a synchronisation makes equal on all islands; the rest belongs to one island.
+_COMMON = ("master", "average")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepStats:
+    """Statistics of one step: one rank's, or those of several ranks together."""
+
+    losses: dict[str, float]  # sums over the examples
+    names: list[str]  # of their chains
+    refused: list[str]  # chains that were drawn and cannot be used, with the reason
+    data_seconds: float  # waiting for data
+    memory: int  # peak, in bytes
+    stop: bool  # whether the process was asked to end
+
+    def gathered(self, mesh: Mesh) -> "StepStats":
+        """Return the statistics of all ranks together, on every rank. Ranks that share an example count it once."""
+        ranks = [StepStats(**values) for values in mesh.all_gather(asdict(self))]
+        return merged_stats(ranks[:: mesh.sample.size], ranks)
+
+
+def merged_stats(examples: Sequence[StepStats], ranks: Sequence[StepStats]) -> StepStats:
+    """Merge statistics of one step: losses and names from `examples`, the rest from `ranks`."""
+    return StepStats(
+        losses={name: sum(stats.losses[name] for stats in examples) for name in examples[0].losses},
+        names=[name for stats in examples for name in stats.names],
+        refused=[text for stats in examples for text in stats.refused],
+        data_seconds=max(stats.data_seconds for stats in ranks),
+        memory=max(stats.memory for stats in ranks),
+        stop=any(stats.stop for stats in ranks),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletedStep:
+    """Results of a step of one island, or of all islands; the gradient norm is then the mean over islands."""
+
+    step: int
+    stats: StepStats
+    report: StepReport
+    seconds: float
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "CompletedStep":
+        """Rebuild from `dataclasses.asdict`."""
+        return cls(**{**values, "stats": StepStats(**values["stats"]), "report": StepReport(**values["report"])})
+
+
+def merged_steps(islands: Sequence[CompletedStep]) -> CompletedStep:
+    """Merge the results that all islands have for the same step."""
+    stats = [step.stats for step in islands]
+    reports = [step.report for step in islands]
+    return CompletedStep(
+        step=islands[0].step,
+        stats=merged_stats(stats, stats),
+        report=StepReport(
+            gradient_norm=sum(report.gradient_norm for report in reports) / len(reports),
+            clipped=sum(report.clipped for report in reports) / len(reports),
+            skipped=any(report.skipped for report in reports),
+        ),
+        seconds=max(step.seconds for step in islands),
+    )
+
+
+class OuterSync:
+    """Synchronise the islands of a run every few steps; with a single island there is nothing to do.
+
+    Islands exchange nothing in between, so records of steps, requests to stop, checkpoints and evaluations wait for the
+    next synchronisation. All ranks call the same methods.
+    """
+
+    def __init__(self, config: OuterConfig, optimizer: FlatOptimizer, mesh: Mesh) -> None:
+        self.islands = make_islands(mesh, config.islands)
+        self._config, self._optimizer = config, optimizer
+        self._is_first = mesh.is_first
+        self._outer = OuterOptimizer(optimizer, config, self.islands.index) if config.islands > 1 else None
+        self._steps = 0  # synchronised by this object
+
+    def is_due(self, step: int) -> bool:
+        """Return whether islands synchronise after this number of steps."""
+        return self._outer is None or step % self._config.every == 0
+
+    def synchronise(self, completed: Sequence[CompletedStep]) -> tuple[list[CompletedStep], list[str]]:
+        """Agree on parameters, and return the steps since the last time with the results of all islands.
+
+        The second value has messages for the log. Every rank gets the same.
+        """
+        if self._outer is None:
+            return list(completed), []
+        report = self._outer.step(self.islands.all_reduce)
+        self._steps += len(completed)
+        islands = self.islands.all_gather([asdict(step) for step in completed])
+        merged = [merged_steps([*map(CompletedStep.from_dict, steps)]) for steps in zip(*islands, strict=True)]
+        message = (
+            f"islands synchronised: {report.left_out} anomalous updates of modules were left out; "
+            f"{report.rolled_back} modules of the network stay as they were"
+        )
+        return merged, [message] if report.left_out else []
+
+    def gathered_state(self) -> dict[str, Tensor]:
+        """Return the state of all islands for a checkpoint; only the first rank's return value is complete."""
+        return self._state(self.islands.gather)
+
+    def empty_state(self) -> dict[str, Tensor]:
+        """Return uninitialised tensors of the shapes of `gathered_state`, for a checkpoint to fill."""
+        return self._state(lambda tensor: torch.empty(self.islands.count, *tensor.shape, dtype=tensor.dtype))
+
+    def _state(self, of_islands: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        state = self._optimizer.tensors()
+        if self._outer is None:
+            return state
+        own = {name: of_islands(tensor) for name, tensor in state.items() if name not in _COMMON}
+        return {name: state[name] for name in _COMMON} | own | self._outer.tensors()
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Continue from the tensors of `empty_state` that a checkpoint has filled."""
+        if self._outer is not None:
+            for name, tensor in self._optimizer.tensors().items():
+                if name not in _COMMON:
+                    tensor.copy_(state[name][self.islands.index])
+            self._outer.restored()
+        self._optimizer.restored()
+
+    def communication_summary(self) -> list[str]:
+        """Return a sentence on the bytes sent between islands, on the first rank; empty if nothing was sent."""
+        if self._outer is None or not self._is_first or not self._steps:
+            return []
+        sent, collected = self.islands.sent, self.islands.gathered
+        every_step = self._steps * self.islands.sent_by_sum(self._optimizer.gradient_sum.nbytes)
+        return [
+            f"each of {self.islands.count} islands sent {_mib(sent)} in {self._steps} steps to train, and to the first "
+            f"{_mib(collected)} for checkpoints; to sum gradients in every step would have been "
+            f"{_mib(every_step)}, {every_step / (sent + collected):.1f} times that"
+        ]
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"
