@@ -1,66 +1,53 @@
-"""Modules that import each other in a circle cannot be read one after the other: there are none in these folders."""
+"""Modules that import each other in a circle cannot be read one after the other: there are none."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-FOLDERS = sorted(
-    str(path.parent.relative_to(ROOT))
-    for package in ("helixfold", "data_pipeline")
-    for path in (ROOT / package).rglob("__init__.py")
-)
-
-
-def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+from tests.sources import ROOT, files, imported_names, module_name, nodes
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Whatever a file imports, also inside functions, and what backends import at their first use."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("helixfold."):
+    """Yield whatever a file imports, also inside functions, and what backends import at their first use."""
+    for name in imported_names(path):
+        yield name
+        yield name.rpartition(".")[0]
+    for node in nodes(path):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("helixfold."):
             yield node.value.partition(":")[0]
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_no_modules_import_each_other(folder: str) -> None:
-    paths = {module_name(path): path for path in (ROOT / folder).rglob("*.py")}
-    edges = {name: {other for other in imported(path) if other in paths} for name, path in paths.items()}
+def fail_on_circle(edges: Mapping[str, set[str]], what: str) -> None:
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
-        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+        pytest.fail(f"{what} import each other: {' -> '.join(error.args[1])}")
+
+
+def test_no_modules_import_each_other() -> None:
+    paths = {module_name(path): path for path in files("helixfold", "data_pipeline")}
+    fail_on_circle({name: {*imported(path)} & paths.keys() for name, path in paths.items()}, "modules")
 
 
 def test_no_packages_import_each_other() -> None:
     edges: dict[str, set[str]] = {}
-    for path in (ROOT / "helixfold").rglob("*.py"):
-        room = ".".join(module_name(path).split(".")[:2])
+    for path in files("helixfold"):
+        package = ".".join(module_name(path).split(".")[:2])
         others = {".".join(other.split(".")[:2]) for other in imported(path) if other.startswith("helixfold.")}
-        edges.setdefault(room, set()).update(others - {room, "helixfold.__version__"})
-    try:
-        TopologicalSorter(edges).prepare()
-    except CycleError as error:
-        pytest.fail(f"packages import each other: {' -> '.join(error.args[1])}")
+        edges.setdefault(package, set()).update(others - {package, "helixfold.__version__"})
+    fail_on_circle(edges, "packages")
 
 
 def test_no_folder_holds_more_than_25_files() -> None:
-    folders = {path.parent for top in ("helixfold", "data_pipeline") for path in (ROOT / top).rglob("*.py")}
+    folders = {path.parent for path in files("helixfold", "data_pipeline")}
     assert not {str(folder): count for folder in folders if (count := len(list(folder.glob("*.py")))) > 25}
 
 
 def test_backends_are_imported_at_their_first_use_only() -> None:
     for path in (ROOT / "helixfold/ops").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                assert not node.module.startswith("helixfold.ops.cpu"), path
-                assert not node.module.startswith("helixfold.ops.triton") or node.module.endswith("refusal"), path
+        for name in imported_names(path):
+            assert not name.startswith("helixfold.ops.cpu"), path
+            assert not name.startswith("helixfold.ops.triton") or ".refusal" in name, path

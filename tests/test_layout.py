@@ -1,16 +1,11 @@
 """The house rules that a reader relies on: imports go down only, and heavy libraries have rooms of their own."""
 
-import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
+from tests.sources import ROOT, files, imported_names, module_name
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("data_pipeline", "helixfold")
-SOURCES = sorted(path for package in (*PACKAGES, "scripts") for path in (ROOT / package).rglob("*.py"))
+SOURCES = files("data_pipeline", "helixfold", "scripts")
 # From the ground up; a module imports from its own floor or from below.
 FLOORS = [
     ("data_pipeline",),
@@ -26,12 +21,7 @@ FLOORS = [
 ]
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+DISTRIBUTED = ("helixfold.parallel", "helixfold.planning.links", "helixfold.training")
 
 
 def floor(module: str) -> int | None:
@@ -41,37 +31,38 @@ def floor(module: str) -> int | None:
     return levels[0] if levels else None
 
 
-def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+def test_imports_go_down_only() -> None:
+    upward = []
+    for path in SOURCES:
+        own = floor(module_name(path))
+        for imported in imported_names(path):
+            other = floor(imported)
+            if own is not None and other is not None and other > own:
+                upward.append(f"{module_name(path)} imports {imported} from a floor above")
+    assert not upward
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_imports_go_down_only(path: Path) -> None:
-    own = floor(module_name(path))
-    for imported in imports(path):
-        other = floor(imported)
-        if own is not None and other is not None:
-            assert other <= own, f"{module_name(path)} imports {imported} from a floor above"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_only_the_named_rooms_import_the_heavy(path: Path) -> None:
-    module = module_name(path)
-    for imported in imports(path):
-        if imported.startswith("torch.distributed"):
-            assert module.startswith(("helixfold.parallel", "helixfold.planning.links", "helixfold.training")), module
-        if imported.split(".")[0] == "triton":
-            assert module.startswith("helixfold.ops.triton"), module
-        if imported.split(".")[0] == "torch":
-            assert not module.startswith("data_pipeline"), module
+def test_only_the_named_packages_import_heavy_libraries() -> None:
+    misplaced = []
+    for path in SOURCES:
+        module = module_name(path)
+        for imported in imported_names(path):
+            library = imported.split(".")[0]
+            if (
+                (imported.startswith("torch.distributed") and not module.startswith(DISTRIBUTED))
+                or (library == "triton" and not module.startswith("helixfold.ops.triton"))
+                or (library == "torch" and module.startswith("data_pipeline"))
+            ):
+                misplaced.append(f"{module} imports {imported}")
+    assert not misplaced
 
 
 def test_the_model_needs_only_torch_numpy_einops_and_jaxtyping() -> None:
     allowed = {"torch", "numpy", "einops", "jaxtyping", "helixfold", "data_pipeline", *sys.stdlib_module_names}
     for package in ("model", "ops", "execution", "geometry"):
-        for path in (ROOT / "helixfold" / package).rglob("*.py"):
+        for path in files(f"helixfold/{package}"):
             kernels = {"triton"} if path.parent.name == "triton" else set()
-            assert {name.split(".")[0] for name in imports(path)} <= allowed | kernels, path
+            assert {name.split(".")[0] for name in imported_names(path)} <= allowed | kernels, path
 
 
 def test_the_package_imports_without_gpu_libraries() -> None:

@@ -7,12 +7,12 @@ import pytest
 
 from data_pipeline.parse.structures import read_structure
 from helixfold.analysis.metrics import lddt
-from tests.small.scripts import small_script
+from tests.examples.small.scripts import small_script
 
 baselines, chains, ideal_chains = map(small_script, ("baselines", "chains", "ideal_chains"))
 nearest_chains, scoring, secondary_structure = map(small_script, ("nearest_chains", "scoring", "secondary_structure"))
 
-PEPTIDES = Path(__file__).parents[2] / "examples" / "structures"
+PEPTIDES = Path(__file__).parents[3] / "examples" / "structures"
 HELIX, STRAND, COIL = range(3)
 
 

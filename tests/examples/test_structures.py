@@ -22,7 +22,7 @@ from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.losses.violations import violations
 from helixfold.training.evaluate import read_names
 
-STRUCTURES = Path(__file__).parents[1] / "examples" / "structures"
+STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
 FILES = sorted(STRUCTURES.glob("*.pdb"))
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 

@@ -13,7 +13,7 @@ from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.untrained import untrained_model
 from tests.data_pipeline.datasets.memory_store import entry
 from tests.data_pipeline.transforms.samples import random_features
-from tests.small.scripts import small_script
+from tests.examples.small.scripts import small_script
 
 assess, chains, intervals = map(small_script, ("assess", "chains", "intervals"))
 scoring, summary = map(small_script, ("scoring", "summary"))

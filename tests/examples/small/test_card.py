@@ -13,8 +13,8 @@ from helixfold.training.config import TrainingConfig
 from helixfold.training.log import TrainingLog
 from helixfold.training.presets import training_preset
 from helixfold.training.run_files import CONFIG_FILE
-from tests.small.scripts import small_script
-from tests.small.test_assessment import rows
+from tests.examples.small.scripts import small_script
+from tests.examples.small.test_assess import rows
 from tests.training.test_log import record
 
 card, chains, stages, summary = map(small_script, ("card", "chains", "stages", "summary"))

@@ -10,7 +10,7 @@ from helixfold.cli.main import main
 from helixfold.weights import demonstration
 from tests.data_pipeline.datasets.training_files import write_training_files
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text() for page in PAGES}
 each_page = pytest.mark.parametrize("page", PAGES, ids=TEXTS)

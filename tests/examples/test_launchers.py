@@ -11,7 +11,7 @@ from torch.distributed.run import get_args_parser
 
 from helixfold.cli import train
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = ("train.slurm", "train_nodes.sh")
 
 

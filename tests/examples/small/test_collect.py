@@ -1,10 +1,8 @@
 """The small model's training set: real targets keep their alignments, and no chain held out has a relative in it."""
 
 import gzip
-import importlib.util
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,18 +13,9 @@ from data_pipeline.datasets.recipe import Recipe
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.parse.structures import read_structure
 from tests.data_pipeline.datasets.memory_store import entry
+from tests.examples.small.scripts import small_script
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
-PEPTIDES = EXAMPLES / "structures"
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / "small" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+PEPTIDES = Path(__file__).parents[3] / "examples" / "structures"
 
 
 def sequence_of(path: Path) -> str:
@@ -52,7 +41,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_targets_keep_their_alignments_and_chains_come_once(data: Path, tmp_path: Path) -> None:
-    collect = script("collect").collect
+    collect = small_script("collect").collect
     for _ in range(2):
         assert collect(data, tmp_path / "out") == (1, 2)
     (tmp_path / "clusters").write_text("hairpin_short_A\nhelix_long_A\n")
@@ -70,7 +59,7 @@ def test_targets_keep_their_alignments_and_chains_come_once(data: Path, tmp_path
 def test_a_tenth_of_the_clusters_is_held_out_whole_and_none_with_an_alignment() -> None:
     clusters = [f"cluster{number}" for number in range(1000)]
     alone = tuple(entry(f"{name}_{copy}", cluster=name) for name in clusters for copy in "ab")
-    held_out = script("hold_out").held_out
+    held_out = small_script("hold_out").held_out
     names = held_out(alone)
     assert 70 < len({name[:-2] for name in names}) < 130
     assert len(names) == 2 * len({name[:-2] for name in names})

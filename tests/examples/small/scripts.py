@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-DIRECTORY = Path(__file__).parents[2] / "examples" / "small"
+DIRECTORY = Path(__file__).parents[3] / "examples" / "small"
 
 
 def small_script(name: str) -> ModuleType:

@@ -8,7 +8,7 @@ from data_pipeline.datasets.build import BuildOptions, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.recipe import Recipe
 
-PEPTIDES = sorted((Path(__file__).parents[2] / "examples" / "structures").glob("*.pdb"))
+PEPTIDES = sorted((Path(__file__).parents[3] / "examples" / "structures").glob("*.pdb"))
 
 
 @pytest.fixture(scope="session")
