@@ -1,4 +1,4 @@
-"""The model's input: one draw of features as tensors with a leading batch dimension."""
+"""The model's input: sampled features as tensors with a leading batch dimension."""
 
 from dataclasses import dataclass, fields
 
@@ -12,10 +12,10 @@ from data_pipeline.features.sample import Sample
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What one recycling pass reads; names and meanings are AlphaFold's (Suppl. Table 1).
+    """Features of one recycling iteration, under AlphaFold's names (Suppl. Table 1).
 
-    Residue types are 0..20 (20 unknown), in MSAs also 21 gap and 22 masked. Positions are in Angstrom.
-    Templates without a mask do not count; `t` may be 0.
+    Residue types are 0 to 20 (20 is unknown); MSAs also have 21 (gap) and 22 (masked). Positions are in Angstrom.
+    Templates whose `template_mask` is 0 are ignored; `t` may be 0.
     """
 
     aatype: Int[Tensor, "b r"]
@@ -37,11 +37,11 @@ class Batch:
 
     @classmethod
     def from_sample(cls, sample: Sample, device: torch.device | str = "cpu") -> "Batch":
-        """Return the batch of size 1 that holds one sample."""
+        """Return a batch that holds this one sample."""
         return cls(**{field.name: batch_of_one(getattr(sample, field.name), device) for field in fields(cls)})
 
 
 def batch_of_one(array: np.ndarray, device: torch.device | str) -> Tensor:
-    """Return an array as a tensor with a leading batch dimension; numbers that are no integers are float32."""
+    """Return an array as an int64 or float32 tensor with a leading batch dimension of 1."""
     dtype = torch.int64 if np.issubdtype(array.dtype, np.integer) else torch.float32
     return torch.tensor(np.ascontiguousarray(array), dtype=dtype, device=device)[None]

@@ -1,4 +1,4 @@
-"""What a model is made of: frozen, validated settings that travel with every checkpoint."""
+"""Settings of the network, validated on construction and saved with every checkpoint."""
 
 import typing
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ __all__ = ["Config", "ConfigError"]
 
 
 def require(settings: object, names: Iterable[str], is_right: Callable[[Any], bool], what: str) -> None:
-    """Raise `ConfigError` for the first setting of these names that is given and not right: it must `what`."""
+    """Raise `ConfigError` for the first of these settings that is set and not right; `what` completes "must ..."."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not is_right(value):
@@ -23,10 +23,10 @@ OuterProductPosition = Literal["middle", "first", "end"]
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig(Config):
-    """A stack of blocks that update an MSA and a pair stream: the Evoformer (Alg. 6) and the extra-MSA stack (Alg. 18).
+    """Settings of the Evoformer (AlphaFold 2, Suppl. Alg. 6) or of the extra-MSA stack (Alg. 18).
 
-    `outer_product` says where the MSA is written into the pair stream: "middle" (AlphaFold 2), "first"
-    (AlphaFold-Multimer) or "end" (HelixFold's parallel block, whose two halves do not wait for each other).
+    `outer_product` is the place of the outer product mean in a block: "middle" (AlphaFold 2), "first"
+    (AlphaFold-Multimer) or "end" (HelixFold's parallel block, whose MSA and pair halves are independent).
     """
 
     blocks: int = 48
@@ -51,7 +51,7 @@ class StackConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateConfig(Config):
-    """Template embedding, Alg. 16 and 17 and Suppl. Sec. 1.7."""
+    """Settings of the template embedding (AlphaFold 2, Suppl. Sec. 1.7.1, Alg. 16 and 17)."""
 
     blocks: int = 2
     c_t: int = 64
@@ -72,7 +72,7 @@ class TemplateConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class StructureConfig(Config):
-    """Structure module, Alg. 20 to 24."""
+    """Settings of the structure module (AlphaFold 2, Suppl. Alg. 20 to 24)."""
 
     layers: int = 8
     c: int = 384
@@ -93,7 +93,7 @@ class StructureConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsConfig(Config):
-    """Output heads, Suppl. Sec. 1.9; `aligned_error` is what the `_ptm` models add."""
+    """Settings of the output heads (AlphaFold 2, Suppl. Sec. 1.9); only `_ptm` models have `aligned_error`."""
 
     distogram_bins: int = 64
     lddt_bins: int = 50
@@ -107,7 +107,7 @@ class HeadsConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Config):
-    """The whole network. Channels: `c_z` pair, `c_s` single; `c_m` of MSA and extra MSA stand in their stacks."""
+    """Settings of the whole network; `c_z` and `c_s` are the channels of the pair and single representations."""
 
     c_z: int = 128
     c_s: int = 384

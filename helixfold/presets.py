@@ -1,4 +1,4 @@
-"""Named settings: DeepMind's ten monomer models, the small one in the package, and a tiny one for tests."""
+"""Named models: DeepMind's ten monomer models, the small one in the package, and a tiny one for tests."""
 
 import re
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from data_pipeline.errors import printable
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 
-# AlphaFold 2, Suppl. Table 5: clusters per sample. Template rows come on top of the clusters, so that models
-# with templates draw that many fewer and every MSA has 512 rows.
+# AlphaFold 2, Suppl. Table 5. Template rows are appended to the MSA clusters: models with templates sample that many
+# clusters fewer, so that every MSA has 512 rows.
 MSA_ROWS = 512
-# Of DeepMind's models: whether they read templates, and how many extra rows they draw. Those named `_ptm` are alike and
-# have the head for aligned errors.
+# Whether each of DeepMind's models reads templates, and how many extra MSA rows it samples. The `_ptm` models have the
+# same settings and the aligned-error head besides.
 _MONOMERS = {
     "model_1": (True, 5120),
     "model_2": (True, 1024),
@@ -27,7 +27,7 @@ _MONOMERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Preset(Config):
-    """A network, the size of the alignment sample it is fed, and how often it is recycled."""
+    """Settings of a named network, of its input samples, and its number of recycling iterations after the first."""
 
     name: str
     model: ModelConfig
@@ -35,14 +35,14 @@ class Preset(Config):
     num_recycles: int = 3
 
     def __post_init__(self) -> None:
-        # It becomes part of file names, and comes out of files.
+        # The name is read from weights files and becomes part of file names.
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", self.name):
             raise ConfigError(f"a model's name is at most 64 letters, digits and _.- , got '{printable(self.name)}'")
         if self.num_recycles < 0:
             raise ConfigError(f"num_recycles must not be negative, got {self.num_recycles}")
 
-    def use(self) -> dict[str, Any]:
-        """All but the model, as it travels with the model's parameters."""
+    def without_model(self) -> dict[str, Any]:
+        """Return the settings other than the model's, which a weights file holds beside the parameters."""
         return {name: value for name, value in self.to_dict().items() if name != "model"}
 
 
@@ -58,7 +58,7 @@ def _alphafold(name: str) -> Preset:
 
 
 def tiny() -> Preset:
-    """A network of half a million parameters with every part of the large one, for tests and first looks."""
+    """Return a network of half a million parameters with every part of the large one, for tests."""
     stack = StackConfig(blocks=2, c_m=64, msa_heads=4, pair_heads=4, c_outer=16, c_triangle=32, transition_factor=2)
     return Preset(
         name="tiny",
@@ -76,8 +76,10 @@ def tiny() -> Preset:
 
 
 def small() -> Preset:
-    """The demonstration model in the package: a thin pair stream, for its cost grows with the cube of the length, and
-    few rows, which are never masked.
+    """Return the demonstration model in the package.
+
+    Its pair stream has few channels, since their cost grows with the cube of the chain's length, and its MSA has few
+    rows, none of them masked.
     """
     stack = StackConfig(
         blocks=4,
@@ -116,14 +118,14 @@ PRESETS: dict[str, Callable[[], Preset]] = {
 
 
 def preset(name: str) -> Preset:
-    """The preset of that name."""
+    """Return the preset of that name; raise `ConfigError` if there is none."""
     if name not in PRESETS:
         raise ConfigError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}")
     return PRESETS[name]()
 
 
 def with_parallel_blocks(model: ModelConfig) -> ModelConfig:
-    """Return the model with HelixFold's block order."""
+    """Return the model with the block order of HelixFold's branch parallelism."""
     return replace(
         model,
         evoformer=replace(model.evoformer, outer_product="end"),

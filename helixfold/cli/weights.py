@@ -72,7 +72,7 @@ def convert(
             write_pt(target, openfold.from_state_dict(state, config))
         else:
             rounded = {name: tensor.to(DTYPES[dtype]) for name, tensor in state.items()}
-            save_checkpoint(target, rounded, config.to_dict(), chosen.use())
+            save_checkpoint(target, rounded, config.to_dict(), chosen.without_model())
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
     print(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")

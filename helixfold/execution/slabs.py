@@ -10,7 +10,7 @@ from helixfold.config import require
 from helixfold.execution.allocator import give_back
 from helixfold.execution.probe import RowCost, context_cost, forward_cost, map_cost
 from helixfold.execution.spilled_stream import SpilledStream
-from helixfold.model.update import Context, ContextInput, Executor, Stream, Update, as_tensor, transposed
+from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
 from helixfold.ops.card import is_described
 
 # What temporaries of a slab's rows may take: this part of the stream, or so many elements. Small beside it, and still
@@ -70,7 +70,7 @@ class Slabs(Executor):
         size = self._size(
             changed,
             lambda: forward_cost(update, layout(changed), layout(read[0]), context, [*map(layout, read[1:])]),
-            LEAST_ELEMENTS if update.factors() is None else LEAST_ELEMENTS_OF_PRODUCTS,
+            LEAST_ELEMENTS_OF_PRODUCTS if isinstance(update, Factored) else LEAST_ELEMENTS,
         )
         for _, (slab_mask, *rows), slab in self.visited(read, size, changed):
             assert slab is not None

@@ -1,4 +1,4 @@
-"""Backbone frames as the structure module moves them: a quaternion and a translation per residue."""
+"""Backbone frames as a quaternion and a translation per residue, which the structure module updates."""
 
 from dataclasses import dataclass
 
@@ -12,37 +12,36 @@ from helixfold.geometry.rigid import Rigid, quaternion_multiply, quaternion_to_r
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneFrames:
-    """Frames with unit quaternions (w, x, y, z); translations are in units of 10 Angstrom inside the module."""
+    """Backbone frames with unit quaternions (w, x, y, z); the structure module's unit of length is 10 Angstrom."""
 
     quaternion: Float[Tensor, "b r 4"]
     translation: Float[Tensor, "b r 3"]
 
     @classmethod
     def identity(cls, like: Float[Tensor, "b r c"]) -> "BackboneFrames":
-        """All residues at the origin ("black hole" start, Alg. 20 line 4), for as many residues as `like` has."""
+        """Return frames of all residues of `like` at the origin (AlphaFold 2, Suppl. Alg. 20 line 4)."""
         zeros = like.new_zeros(*like.shape[:2], 3)
         return BackboneFrames(quaternion=pad(zeros, (1, 0), value=1.0), translation=zeros)
 
     def rigid(self) -> Rigid:
+        """Return the frames with rotation matrices."""
         return Rigid(rotation=quaternion_to_rotation(self.quaternion), translation=self.translation)
 
     def updated(self, update: Float[Tensor, "b r 6"]) -> "BackboneFrames":
-        """Compose with a small motion given in the local frame: quaternion (1, u0, u1, u2), translation u3..u5.
+        """Return the frames composed with local motions of quaternion (1, u0, u1, u2) and translation (u3, u4, u5).
 
         AlphaFold 2, Suppl. Alg. 23.
         """
         rotation, shift = update.split(3, -1)
-        # q * (1, u) = q + q * (0, u); written so, a zero update leaves q exactly as it was.
+        # q * (1, u) = q + q * (0, u); in this form a zero update changes q by exactly nothing.
         quaternion = self.quaternion + quaternion_multiply(self.quaternion, pad(rotation, (1, 0)))
         quaternion = quaternion / torch.linalg.vector_norm(quaternion, dim=-1, keepdim=True)
         return BackboneFrames(quaternion=quaternion, translation=self.rigid().apply(shift))
 
-    def scaled(self, unit: float) -> "BackboneFrames":
-        return BackboneFrames(quaternion=self.quaternion, translation=self.translation * unit)
-
     def without_rotation_gradient(self) -> "BackboneFrames":
-        """Gradients between iterations flow through translations only (Alg. 20 line 20)."""
+        """Return frames whose gradient flows through translations only (Alg. 20 line 20)."""
         return BackboneFrames(quaternion=self.quaternion.detach(), translation=self.translation)
 
     def to_tensor(self) -> Float[Tensor, "b r 7"]:
+        """Return the quaternions and, after them, the translations."""
         return torch.cat([self.quaternion, self.translation], -1)

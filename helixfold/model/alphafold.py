@@ -1,4 +1,4 @@
-"""The whole network: one pass from features to structure and confidence."""
+"""The whole network: one recycling iteration from features to structure and logits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,9 +21,9 @@ from helixfold.model.update import Executor, Stream
 
 
 class AlphaFold(nn.Module):
-    """AlphaFold 2 (Suppl. Alg. 2), one recycling pass at a time.
+    """AlphaFold 2 (Suppl. Alg. 2), one recycling iteration per call.
 
-    The trunk computes in the dtype it is called with; structure module and heads in float32.
+    The trunk computes in the dtype that the caller chooses, structure module and heads in float32.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -47,7 +47,7 @@ class AlphaFold(nn.Module):
         previous: Recycled | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Outputs:
-        """One pass with the logits of all heads; otherwise as `fold`."""
+        """Return the result of one recycling iteration with the logits of all heads; see `fold` for the arguments."""
         folded = self.fold(run, ensemble, previous, dtype)
         return Outputs(
             representations=folded.representations, structure=folded.structure, logits=self.heads(run, folded)
@@ -60,23 +60,22 @@ class AlphaFold(nn.Module):
         previous: Recycled | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Folded:
-        """One pass over one or several draws of the same target, whose representations are averaged.
+        """Return the representations, averaged over the samples of an ensemble, and the structure of one target.
 
-        `previous` is what the last pass left, None on the first; its pair stream is given away, and an executor that
-        works in place makes the new one in its memory. `dtype` is the trunk's, float32 or bfloat16.
+        `previous` comes from the previous recycling iteration and is None in the first one; its pair stream may be
+        overwritten. `dtype` is the trunk's, float32 or bfloat16.
         """
         first, last = ensemble[0], len(ensemble) - 1
         mean: Representations | None = None
         for number, batch in enumerate(ensemble):
             recycled = previous
             if previous is not None and number < last:
-                # All draws read what the last pass left, and a draw may write there.
+                # The trunk may overwrite the recycled pair stream, which the other samples still need.
                 recycled = replace(previous, pair=run.copy(previous.pair))
-            draw = self.trunk(run, batch, recycled, dtype)
-            mean = (
-                draw if mean is None else _added(run, mean, draw, weight=1 / len(ensemble) if number == last else 1.0)
-            )
-            del draw, recycled
+            result = self.trunk(run, batch, recycled, dtype)
+            weight = 1 / len(ensemble) if number == last else 1.0
+            mean = result if mean is None else _weighted_sum(run, mean, result, weight)
+            del result, recycled
         assert mean is not None
         structure = self.structure_module(run, mean.single, mean.pair, first.aatype, first.seq_mask)
         return Folded(representations=mean, structure=structure)
@@ -84,16 +83,16 @@ class AlphaFold(nn.Module):
     def trunk(self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype) -> Representations:
         """Return the representations after embedders, templates, extra-MSA stack and Evoformer.
 
-        AlphaFold 2, Suppl. Alg. 2 lines 3 to 18. The pair stream of `previous` is given away.
+        AlphaFold 2, Suppl. Alg. 2 lines 3 to 18. The pair stream of `previous` may be overwritten.
         """
         pair, pair_mask = self._first_pair(run, batch, previous, dtype), outer_mask(batch.seq_mask)
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
             pair = self.template_embedder(run, batch, pair, pair_mask)
         pair = self._with_extra_msa(run, batch, pair, pair_mask)
-        # Differs from AlphaFold: the MSA is embedded here, where it is first read, and not held beside the extra MSA.
+        # Differs from AlphaFold: the MSA is embedded only now, so that it takes no memory during the extra-MSA stack.
         msa, msa_mask = self._first_msa(run, batch, previous, dtype)
         msa, pair = self.evoformer(run, msa, pair, msa_mask, pair_mask)
-        # A copy: a view would keep the whole MSA for as long as the row is needed.
+        # A copy, since a view would keep the whole MSA in memory.
         first_row = run.gather(run.first_rows(msa, 1))[:, 0].clone()
         return Representations(
             msa=run.first_rows(msa, batch.msa_mask.shape[1]),
@@ -105,32 +104,33 @@ class AlphaFold(nn.Module):
     def _first_pair(
         self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
     ) -> Float[Stream, "b r r c_z"]:
+        """Return the initial pair stream, in the memory of the recycled one if that has the same dtype."""
         target, index = batch.target_feat.to(dtype), batch.residue_index
-        # The first pass starts as if the last one had found nothing, and all atoms in one place.
-        last: Stream = target.new_zeros(1).expand(*index.shape, index.shape[1], self.config.c_z)
+        # The first iteration recycles zeros: an empty pair stream, and all atoms at the origin.
+        recycled: Stream = target.new_zeros(1).expand(*index.shape, index.shape[1], self.config.c_z)
         beta = batch.seq_mask.new_zeros(*index.shape, 3)
         if previous is not None:
-            last, beta = previous.pair, pseudo_beta(batch.aatype, previous.positions)
+            recycled, beta = previous.pair, pseudo_beta(batch.aatype, previous.positions)
 
-        def embedded(rows: slice, recycled: Tensor) -> Tensor:
+        def embedded(rows: slice, recycled_rows: Tensor) -> Tensor:
             pair = self.input_embedder.pair_rows(target[:, rows], index[:, rows], target, index)
-            return self.recycling_embedder.pair_rows(pair, recycled, beta[:, rows], beta)
+            return self.recycling_embedder.pair_rows(pair, recycled_rows, beta[:, rows], beta)
 
-        make = run.map_rows if previous is None or last.dtype != dtype else run.replace_rows
-        return make(embedded, last)
+        make = run.map_rows if previous is None or recycled.dtype != dtype else run.replace_rows
+        return make(embedded, recycled)
 
     def _first_msa(
         self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
     ) -> tuple[Float[Stream, "b s r c_m"], Float[Tensor, "b s r"]]:
-        """Return the sampled sequences and, below them, the templates' torsions, with the mask of both."""
+        """Return the initial MSA stream and its mask: the sampled sequences, then one row of torsions per template."""
         target, mask = batch.target_feat.to(dtype), batch.msa_mask
         count = mask.shape[1]
-        nothing = target.new_zeros(*target.shape[:2], self.config.evoformer.c_m)
-        recycled_row = nothing if previous is None else previous.msa_first_row
-        further = mask.new_empty(0)
+        zeros = target.new_zeros(*target.shape[:2], self.config.evoformer.c_m)
+        recycled_row = zeros if previous is None else previous.msa_first_row
+        template_rows = mask.new_empty(0)
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
-            further, further_mask = self.template_embedder.msa_rows(batch, dtype)
-            mask = torch.cat([mask, further_mask], 1)
+            template_rows, template_rows_mask = self.template_embedder.msa_rows(batch, dtype)
+            mask = torch.cat([mask, template_rows_mask], 1)
 
         def embedded(rows: slice, _: Tensor) -> Tensor:
             parts = []
@@ -140,7 +140,7 @@ class AlphaFold(nn.Module):
                 first = self.recycling_embedder.first_row(parts[0][:, 0], recycled_row)
                 parts[:1] = [first[:, None], parts[0][:, 1:]]
             if rows.stop > count:
-                parts.append(further[:, max(0, rows.start - count) : rows.stop - count])
+                parts.append(template_rows[:, max(0, rows.start - count) : rows.stop - count])
             return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
         return run.map_rows(embedded, mask), mask
@@ -148,7 +148,7 @@ class AlphaFold(nn.Module):
     def _with_extra_msa(
         self, run: Executor, batch: Batch, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_z"]:
-        """Return the pair stream after the extra-MSA stack, whose own MSA stream is dropped."""
+        """Return the pair stream after the extra-MSA stack; the stack's MSA stream is not used afterwards."""
         extra = run.map_rows(
             lambda _, *features: self.extra_msa_embedder(*features, pair.dtype),
             batch.extra_msa,
@@ -158,13 +158,14 @@ class AlphaFold(nn.Module):
         return self.extra_msa_stack(run, extra, pair, batch.extra_msa_mask, pair_mask)[1]
 
 
-def _added(run: Executor, total: Representations, draw: Representations, weight: float) -> Representations:
-    """A sum over an ensemble, times `weight`; the MSA, whose rows differ between draws, is the first draw's (DeepMind's
-    program).
+def _weighted_sum(run: Executor, total: Representations, added: Representations, weight: float) -> Representations:
+    """Return the sum of both representations times `weight`, with the MSA of `total`.
+
+    The sequences differ between the samples of an ensemble, so DeepMind's program also keeps the first sample's MSA.
     """
     return Representations(
         msa=total.msa,
-        msa_first_row=(total.msa_first_row + draw.msa_first_row) * weight,
-        pair=run.replace_rows(lambda _, one, other: (one + other) * weight, total.pair, draw.pair),
-        single=(total.single + draw.single) * weight,
+        msa_first_row=(total.msa_first_row + added.msa_first_row) * weight,
+        pair=run.replace_rows(lambda _, one, other: (one + other) * weight, total.pair, added.pair),
+        single=(total.single + added.single) * weight,
     )

@@ -1,4 +1,4 @@
-"""Turn the logits of the heads into the numbers people read: pLDDT, PAE, pTM, expected distances and contacts.
+"""Compute pLDDT, PAE, pTM, expected distances and contact probabilities from the logits of the heads.
 
 AlphaFold 2, Suppl. Sec. 1.9.6 (pLDDT), 1.9.7 (predicted aligned error, pTM) and 1.9.8 (distances).
 """
@@ -12,51 +12,46 @@ from torch import Tensor
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE, DistogramHead, LinearHead
 from helixfold.model.update import Executor, Stream, transposed
 
-# Angstrom between pseudo-beta atoms (C-beta, C-alpha of glycine), as CASP counts contacts.
+# Angstrom between pseudo-beta atoms (C-beta, C-alpha of glycine) below which CASP counts a contact.
 CONTACT = 8.0
-
-# One slab of probabilities in float32 is at most 64 MiB (or one row of the pair logits).
+# Angstrom, the lower edge of the last aligned-error bin (DeepMind's config).
+_LAST_ERROR = 31.0
+# The most probabilities that are computed at once, 64 MiB in float32 (or one row of the pair's).
 _SLAB_ELEMENTS = 2**24
 
 
 def plddt(logits: Float[Tensor, "b r v"]) -> Float[Tensor, "b r"]:
-    """Expected lDDT-CA of every residue, 0 (worst) to 100; the bins divide that range evenly (Suppl. Alg. 29)."""
+    """Return the expected lDDT-CA of every residue, 0 (worst) to 100 (Suppl. Alg. 29); all bins have equal width."""
     bins = logits.shape[-1]
     centers = (torch.arange(bins, device=logits.device, dtype=torch.float32) + 0.5) * (100 / bins)
     return logits.softmax(-1, dtype=torch.float32) @ centers
 
 
-def aligned_error_breaks(bins: int, max_bin: float = 31.0) -> Float[Tensor, "edges"]:
-    """The bins - 1 inner edges of the aligned-error bins in Angstrom: 0, 0.5, ..., 31 for AlphaFold's 64 bins."""
-    return torch.linspace(0.0, max_bin, bins - 1, device="cpu")
+def aligned_error_breaks(bins: int) -> Float[Tensor, "edges"]:
+    """Return the inner edges of all aligned-error bins in Angstrom: 0, 0.5, ..., 31 for AlphaFold's 64 bins."""
+    return torch.linspace(0.0, _LAST_ERROR, bins - 1, device="cpu")
 
 
-def predicted_aligned_error(
-    logits: Float[Tensor, "b i j v"], max_bin: float = 31.0
-) -> tuple[Float[Tensor, "b i j"], float]:
-    """Expected error in Angstrom of residue j when aligned on residue i, and the largest value it can take.
+def predicted_aligned_error(logits: Float[Tensor, "b i j v"]) -> tuple[Float[Tensor, "b i j"], float]:
+    """Return the expected error (Angstrom) of residue j when aligned on residue i, and the largest possible value.
 
-    Padding is not removed. The largest value is 31.75 for AlphaFold's 64 bins.
+    The largest value is 31.75 for AlphaFold's 64 bins. Padding residues are not removed.
     """
-    centers = _aligned_error_centers(logits.shape[-1], max_bin)
+    centers = _aligned_error_centers(logits.shape[-1])
     return _expectation(logits, centers.to(logits.device).expand(logits.shape[0], -1)), float(centers[-1])
 
 
-def predicted_tm_score(
-    logits: Float[Tensor, "b i j v"],
-    seq_mask: Float[Tensor, "b i"],
-    max_bin: float = 31.0,
-) -> Float[Tensor, "b"]:
-    """pTM: the expected TM-score of each sample, 0 to 1, under its best alignment (mask: 1 for real residues)."""
-    return (_tm_of_alignments(logits, seq_mask, max_bin) * seq_mask).amax(-1)
+def predicted_tm_score(logits: Float[Tensor, "b i j v"], seq_mask: Float[Tensor, "b i"]) -> Float[Tensor, "b"]:
+    """Return pTM, the expected TM-score (0 to 1) of each sample under its best alignment, from aligned-error logits."""
+    return (_tm_of_alignments(logits, seq_mask) * seq_mask).amax(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedError:
-    """What is read off the logits of aligned errors: error of residue j when aligned on residue i, and pTM."""
+    """Predicted aligned error and pTM of each sample."""
 
-    expected: Float[Tensor, "b i j"]  # Angstrom
-    largest: float  # that it could be
+    expected: Float[Tensor, "b i j"]  # Angstrom, of residue j when aligned on residue i
+    largest: float  # the largest value that `expected` can take
     ptm: Float[Tensor, "b"]
 
 
@@ -65,88 +60,83 @@ def aligned_error(
     head: LinearHead,
     pair: Float[Stream, "b r r c_z"],
     seq_mask: Float[Tensor, "b r"],
-    max_bin: float = 31.0,
 ) -> AlignedError:
-    """PAE and pTM as above, of logits that are made for some rows of the pair stream at a time."""
+    """Return PAE and pTM, computing the logits for some rows of the pair stream at a time."""
 
-    def of_rows(rows: slice, some: Tensor) -> Tensor:
-        logits = head(some)
-        expected, _ = predicted_aligned_error(logits, max_bin)
-        return torch.cat([expected, _tm_of_alignments(logits, seq_mask, max_bin)[..., None]], -1)
+    def errors_and_tm(_: slice, rows: Tensor) -> Tensor:
+        logits = head(rows)
+        return torch.cat([predicted_aligned_error(logits)[0], _tm_of_alignments(logits, seq_mask)[..., None]], -1)
 
-    bins = head.linear.out_features
-    found = run.gather(run.map_rows(of_rows, pair))
+    result = run.gather(run.map_rows(errors_and_tm, pair))
     return AlignedError(
-        expected=found[..., :-1],
-        largest=float(_aligned_error_centers(bins, max_bin)[-1]),
-        ptm=(found[..., -1] * seq_mask).amax(-1),
+        expected=result[..., :-1],
+        largest=float(_aligned_error_centers(head.linear.out_features)[-1]),
+        ptm=(result[..., -1] * seq_mask).amax(-1),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedDistances:
-    """What is read off the logits of distances between pseudo-beta atoms, symmetric in the two residues.
+    """Expected distances and contact probabilities of pseudo-beta atoms, symmetric in the two residues.
 
-    The last bin is open and counts as being as wide as the others: pairs that are certain to be further apart than
-    21.7 Angstrom have an expected distance of 21.8, the largest there is.
+    The last distance bin is open and counts as if it were as wide as the others: a pair that is certainly further apart
+    than 21.7 Angstrom has the largest expected distance, 21.8.
     """
 
     expected: Float[Tensor, "b r r"]  # Angstrom
-    contact: Float[Tensor, "b r r"]  # probability, 0 to 1, of less than CONTACT
+    contact: Float[Tensor, "b r r"]  # probability of a distance below CONTACT
 
 
 def expected_distances(run: Executor, head: DistogramHead, pair: Float[Stream, "b r r c_z"]) -> ExpectedDistances:
-    """Of logits that are made for so few edges at a time that they are never there for all, whatever `run` does."""
+    """Return expected distances and contacts; logits of all edges never exist at once, whatever the executor is."""
     bins, residues = head.linear.out_features, pair.shape[2]
     values = distance_values(bins).to(pair.device)
-    at_once = max(1, _SLAB_ELEMENTS // (pair.shape[0] * residues * bins))
+    rows_at_once = max(1, _SLAB_ELEMENTS // (pair.shape[0] * residues * bins))
 
-    def of_rows(_: slice, some: Tensor, others: Tensor) -> Tensor:
+    def distances_and_contacts(_: slice, rows: Tensor, columns: Tensor) -> Tensor:
         means = [
             torch.einsum("b i j v, v n -> b i n j", head(*edges).softmax(-1), values)
-            for edges in zip(some.split(at_once, 1), others.split(at_once, 1), strict=True)
+            for edges in zip(rows.split(rows_at_once, 1), columns.split(rows_at_once, 1), strict=True)
         ]
         return torch.cat(means, 1).flatten(2)
 
-    found = run.gather(run.map_rows(of_rows, pair, transposed(pair, "columns")))
-    return ExpectedDistances(expected=found[..., :residues], contact=found[..., residues:])
+    result = run.gather(run.map_rows(distances_and_contacts, pair, transposed(pair, "columns")))
+    return ExpectedDistances(expected=result[..., :residues], contact=result[..., residues:])
 
 
 def distance_values(bins: int) -> Float[Tensor, "v 2"]:
-    """Of every bin of distances: its middle in Angstrom, and which part of it is below CONTACT."""
+    """Return the centre of every distance bin (Angstrom) and the fraction of the bin below CONTACT."""
     edges = torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, bins - 1)
     width = (LAST_DISTANCE - FIRST_DISTANCE) / (bins - 2)
-    middles = torch.cat([edges - width / 2, edges[-1:] + width / 2])
-    return torch.stack([middles, ((CONTACT - middles) / width + 0.5).clamp(0, 1)], -1)
+    centers = torch.cat([edges - width / 2, edges[-1:] + width / 2])
+    return torch.stack([centers, ((CONTACT - centers) / width + 0.5).clamp(0, 1)], -1)
 
 
 def ranking_confidence(plddt: Float[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b"]:
-    """What a target's models are ranked by: the mean pLDDT of the real residues, as for AlphaFold's monomers."""
+    """Return the mean pLDDT of the real residues, by which AlphaFold ranks predictions of monomers."""
     return (plddt * seq_mask).sum(-1) / seq_mask.sum(-1)
 
 
-def _tm_of_alignments(
-    logits: Float[Tensor, "b i j v"], seq_mask: Float[Tensor, "b j"], max_bin: float
-) -> Float[Tensor, "b i"]:
-    """The expected TM-score of each sample when it is aligned on some of its residues."""
+def _tm_of_alignments(logits: Float[Tensor, "b i j v"], seq_mask: Float[Tensor, "b j"]) -> Float[Tensor, "b i"]:
+    """Return each sample's expected TM-score when it is aligned on residue i."""
     residues = seq_mask.sum(-1, dtype=torch.float32)
-    # The TM-score's scale (Zhang & Skolnick 2004, Eq. 5) is not defined for short chains; AlphaFold takes 19 as least.
+    # The TM-score's scale (Zhang & Skolnick 2004, Eq. 5) is undefined for short chains; AlphaFold uses at least 19.
     scale = 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8
-    centers = _aligned_error_centers(logits.shape[-1], max_bin).to(logits.device)
+    centers = _aligned_error_centers(logits.shape[-1]).to(logits.device)
     term = _expectation(logits, 1 / (1 + (centers / scale[:, None]) ** 2))
     weight = seq_mask.float()[:, None]
     return (term * weight).sum(-1) / (weight.sum(-1) + 1e-8)
 
 
-def _aligned_error_centers(bins: int, max_bin: float) -> Float[Tensor, "v"]:
-    """Middle of every aligned-error bin; the last bin is open and counts as being as wide as the others."""
-    breaks = aligned_error_breaks(bins, max_bin)
+def _aligned_error_centers(bins: int) -> Float[Tensor, "v"]:
+    """Return the centre of every aligned-error bin; the last bin is open and counts as if as wide as the others."""
+    breaks = aligned_error_breaks(bins)
     half = (breaks[1] - breaks[0]) / 2
     return torch.cat([breaks + half, breaks[-1:] + 3 * half])
 
 
 def _expectation(logits: Float[Tensor, "b i j v"], values: Float[Tensor, "b v"]) -> Float[Tensor, "b i j"]:
-    """Mean of `values` under the distribution of every pair; never holds the probabilities of all pairs."""
+    """Return the mean of `values` under every pair's distribution, computing few pairs' probabilities at a time."""
     rows = max(1, _SLAB_ELEMENTS // max(1, logits[:, 0].numel()))
     means = [
         torch.einsum("b i j v, b v -> b i j", slab.softmax(-1, dtype=torch.float32), values)

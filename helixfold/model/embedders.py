@@ -1,4 +1,4 @@
-"""From features, and from what the last pass found, to the first MSA and pair streams: some rows of them at a time."""
+"""Embedders of features and of the previous recycling iteration, for some rows of the MSA or pair stream at a time."""
 
 import torch
 from einops import rearrange
@@ -9,7 +9,7 @@ from helixfold.geometry.atoms import DistanceBins, distogram
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.ops.look_up import look_up
 
-# Sequence separations are told apart up to this many residues (AlphaFold 2, Suppl. Alg. 4).
+# Relative positions are clipped to this many residues (AlphaFold 2, Suppl. Alg. 4).
 MAX_SEPARATION = 32
 TARGET_CHANNELS, MSA_CHANNELS = 22, 49
 # MSA letters: 20 residue types, unknown, gap, masked.
@@ -19,7 +19,7 @@ RECYCLED_BINS = DistanceBins(first=3.25, last=20.75, count=15)
 
 
 class InputEmbedder(nn.Module):
-    """The first streams, from sequence, sampled MSA and residue numbers (AlphaFold 2, Suppl. Alg. 3 and 4)."""
+    """Embedding of the sequence, the sampled MSA and the residue numbers (AlphaFold 2, Suppl. Alg. 3 and 4)."""
 
     def __init__(self, c_m: int, c_z: int) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class InputEmbedder(nn.Module):
         target: Float[Tensor, "b j 22"],
         residue_index: Int[Tensor, "b j"],
     ) -> Float[Tensor, "b i j c_z"]:
-        """Edges from some residues to all."""
+        """Return the edges from some residues i to all residues j."""
         separation = rearrange(index_rows, "b i -> b i 1") - rearrange(residue_index, "b j -> b 1 j")
-        # A one-hot times a matrix is a row of it: no (i, j, 65) tensor.
+        # A one-hot vector times a matrix is one of its rows; looking it up avoids an (i, j, 65) tensor.
         rows = self.relative_position.weight.T + self.relative_position.bias
         position = look_up(rows.to(target.dtype), separation.clamp(-MAX_SEPARATION, MAX_SEPARATION) + MAX_SEPARATION)
         return (
@@ -48,12 +48,12 @@ class InputEmbedder(nn.Module):
         )
 
     def msa_rows(self, msa: Float[Tensor, "b s r 49"], target: Float[Tensor, "b r 22"]) -> Float[Tensor, "b s r c_m"]:
-        """Some sequences."""
+        """Return the embedded rows of some sequences."""
         return self.msa(msa) + rearrange(self.target(target), "b r c -> b 1 r c")
 
 
 class RecyclingEmbedder(nn.Module):
-    """What the last pass found, added to the streams of this one (AlphaFold 2, Suppl. Alg. 32)."""
+    """Embedding of the previous iteration's MSA row, pair stream and structure (AlphaFold 2, Suppl. Alg. 32)."""
 
     def __init__(self, c_m: int, c_z: int) -> None:
         super().__init__()
@@ -68,17 +68,17 @@ class RecyclingEmbedder(nn.Module):
         beta_rows: Float[Tensor, "b i 3"],
         beta: Float[Tensor, "b j 3"],
     ) -> Float[Tensor, "b i j c_z"]:
-        """Edges from some residues to all, with the last pass's pair stream and its distances between pseudo-betas."""
+        """Return some rows of the pair stream plus those of `previous` and the embedded pseudo-beta distances."""
         pair = pair + self.distances(distogram(beta_rows, beta, RECYCLED_BINS).to(pair.dtype))
         return pair + self.norm_pair(previous.to(pair.dtype))
 
     def first_row(self, row: Float[Tensor, "b r c_m"], previous: Float[Tensor, "b r c_m"]) -> Float[Tensor, "b r c_m"]:
-        """The target's own row of the MSA."""
+        """Return the target's own row of the MSA plus the previous iteration's."""
         return row + self.norm_msa(previous.to(row.dtype))
 
 
 class ExtraMSAEmbedder(nn.Module):
-    """The unclustered sequences (AlphaFold 2, Suppl. Sec. 1.7.2, Alg. 2 line 15)."""
+    """Embedding of the unclustered sequences (AlphaFold 2, Suppl. Sec. 1.7.2, Alg. 2 line 15)."""
 
     def __init__(self, c_e: int) -> None:
         super().__init__()
@@ -91,6 +91,6 @@ class ExtraMSAEmbedder(nn.Module):
         deletion_value: Float[Tensor, "b e r"],
         dtype: torch.dtype,
     ) -> Float[Tensor, "b e r c_e"]:
-        """Some sequences."""
+        """Return the embedded rows of some sequences."""
         one_hot = nn.functional.one_hot(letters, MSA_LETTERS).to(dtype)
         return self.linear(torch.cat([one_hot, has_deletion[..., None], deletion_value[..., None]], -1).to(dtype))

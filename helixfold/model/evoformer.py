@@ -1,4 +1,4 @@
-"""The Evoformer block, its extra-MSA relative and the template pair block: which updates, in which order."""
+"""The Evoformer and extra-MSA blocks, as updates in the paper's order, and the stacks of these blocks."""
 
 from einops import rearrange
 from jaxtyping import Float
@@ -57,6 +57,7 @@ class EvoformerBlock(nn.Module):
         msa_mask: Float[Tensor, "b s r"],
         pair_mask: Float[Tensor, "b r r"],
     ) -> Float[Stream, "b s r c_m"]:
+        """Return the MSA stream after its attention and transition (Suppl. Alg. 6 lines 2 to 4)."""
         msa = run(self.row_attention, msa, msa_mask, context_from=(pair, pair_mask))
         msa = run(self.column_attention, msa, msa_mask)
         return run(self.msa_transition, msa, msa_mask)
@@ -64,6 +65,7 @@ class EvoformerBlock(nn.Module):
     def pair_half(
         self, run: Executor, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_z"]:
+        """Return the pair stream after its triangle updates and transition (Suppl. Alg. 6 lines 6 to 10)."""
         for update in (
             self.triangle_outgoing,
             self.triangle_incoming,
@@ -76,7 +78,7 @@ class EvoformerBlock(nn.Module):
 
 
 class EvoformerStack(nn.Module):
-    """A sequence of such blocks."""
+    """The Evoformer (AlphaFold 2, Suppl. Alg. 6), or the extra-MSA stack (Alg. 18) with global column attention."""
 
     def __init__(self, config: StackConfig, c_z: int, *, global_columns: bool = False) -> None:
         super().__init__()
@@ -98,5 +100,5 @@ class EvoformerStack(nn.Module):
 
 
 def outer_mask(mask: Float[Tensor, "*batch r"]) -> Float[Tensor, "*batch r r"]:
-    """1 where both residues are real."""
+    """Return the pair mask, 1 where both residues are real."""
     return rearrange(mask, "... i -> ... i 1") * rearrange(mask, "... j -> ... 1 j")

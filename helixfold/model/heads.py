@@ -1,4 +1,4 @@
-"""What is read off the final representations, in float32 (AlphaFold 2, Suppl. Sec. 1.9)."""
+"""Output heads, which compute logits from the final representations in float32 (AlphaFold 2, Suppl. Sec. 1.9)."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -8,25 +8,25 @@ from helixfold.model.embedders import MSA_LETTERS
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Folded, Logits
 from helixfold.model.update import Executor, Stream, transposed
-from helixfold.ops.precision import wide
+from helixfold.ops.precision import to_float32
 
-# Angstrom, the inner edges of the first and the last bin of distances (AlphaFold 2, Suppl. Sec. 1.9.8).
+# Angstrom, the upper edge of the first distance bin and the lower edge of the last (AlphaFold 2, Suppl. Sec. 1.9.8).
 FIRST_DISTANCE, LAST_DISTANCE = 2.3125, 21.6875
 
 
 class LinearHead(nn.Module):
-    """Logits as a linear map of a representation."""
+    """A linear map from a representation to logits."""
 
     def __init__(self, c: int, bins: int) -> None:
         super().__init__()
         self.linear = Linear(c, bins, init="zeros")
 
     def forward(self, x: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch v"]:
-        return self.linear(wide(x))
+        return self.linear(to_float32(x))
 
 
 class DistogramHead(nn.Module):
-    """Distances between pseudo-beta atoms, symmetric in the two residues (Suppl. Sec. 1.9.8)."""
+    """Logits of distances between pseudo-beta atoms, symmetric in i and j (AlphaFold 2, Suppl. Sec. 1.9.8)."""
 
     def __init__(self, c: int, bins: int) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class DistogramHead(nn.Module):
     def forward(
         self, rows: Float[Tensor, "b i j c_z"], columns: Float[Tensor, "b i j c_z"]
     ) -> Float[Tensor, "b i j v"]:
-        """Of some edges ij, from these and from the edges ji."""
-        return self.linear(wide(rows)) + self.linear(wide(columns))
+        """Return the logits of some edges ij, from these edges (`rows`) and from the edges ji (`columns`)."""
+        return self.linear(to_float32(rows)) + self.linear(to_float32(columns))
 
 
 class LDDTHead(nn.Module):
-    """How well each residue's surroundings are expected to be placed: pLDDT (Suppl. Alg. 29)."""
+    """Logits of each residue's lDDT-CA, from which pLDDT is computed (AlphaFold 2, Suppl. Alg. 29)."""
 
     def __init__(self, c: int, c_hidden: int, bins: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class LDDTHead(nn.Module):
 
 
 class Heads(nn.Module):
-    """All output heads; `aligned_error` only in models that were trained with it."""
+    """All output heads; only the `_ptm` models have `aligned_error`."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -66,17 +66,20 @@ class Heads(nn.Module):
         self.aligned_error = LinearHead(config.c_z, heads.aligned_error_bins) if heads.aligned_error else None
 
     def forward(self, run: Executor, folded: Folded) -> Logits:
-        """All of them for all positions: of the size of the streams themselves. Prediction reads them by rows."""
+        """Return the logits of all heads at all positions, each as large as its stream.
+
+        Prediction needs only numbers computed from them, which `model.confidence` makes row by row.
+        """
         pair, msa = folded.representations.pair, folded.representations.msa
 
-        def of_rows(head: LinearHead, stream: Stream) -> Tensor:
+        def logits(head: LinearHead, stream: Stream) -> Tensor:
             return run.gather(run.map_rows(lambda _, rows: head(rows), stream))
 
         distances = run.map_rows(lambda _, *edges: self.distogram(*edges), pair, transposed(pair, "columns"))
         return Logits(
             distogram=run.gather(distances),
-            masked_msa=of_rows(self.masked_msa, msa),
+            masked_msa=logits(self.masked_msa, msa),
             lddt=self.lddt(folded.structure.single),
             experimentally_resolved=self.experimentally_resolved(folded.representations.single),
-            aligned_error=None if self.aligned_error is None else of_rows(self.aligned_error, pair),
+            aligned_error=None if self.aligned_error is None else logits(self.aligned_error, pair),
         )

@@ -1,4 +1,4 @@
-"""Linear maps and norms whose arithmetic follows the activations' dtype, whatever the parameters are stored in."""
+"""Linear maps, layer norms and the transition, computed in the activations' dtype whatever the parameters' dtype is."""
 
 from typing import Literal
 
@@ -16,14 +16,15 @@ Init = Literal["linear", "relu", "normal", "glorot", "zeros", "gate"]
 
 
 class Linear(nn.Linear):
-    """A linear map, initialised as DeepMind's program does for its place (AlphaFold 2, Suppl. Sec. 1.11.4)."""
+    """A linear map with one of the initial distributions of DeepMind's program (AlphaFold 2, Suppl. Sec. 1.11.4)."""
 
     def __init__(self, c_in: int, c_out: int, *, bias: bool = True, init: Init = "linear") -> None:
         self.init = init
         super().__init__(c_in, c_out, bias=bias)
 
     def reset_parameters(self) -> None:
-        match "none" if self.weight.is_meta else self.init:  # for which PyTorch would import its compiler
+        # Initialising meta tensors would make PyTorch import its compiler.
+        match "none" if self.weight.is_meta else self.init:
             case "zeros" | "gate":
                 nn.init.zeros_(self.weight)
             case "glorot":
@@ -31,7 +32,7 @@ class Linear(nn.Linear):
             case "normal":
                 nn.init.normal_(self.weight, std=self.in_features**-0.5)
             case "linear" | "relu":
-                # 0.8796... is the standard deviation of a normal distribution cut at two of its own.
+                # 0.8796... is the standard deviation of a unit normal distribution truncated at -2 and 2.
                 std = ((2.0 if self.init == "relu" else 1.0) / self.in_features) ** 0.5 / 0.87962566103423978
                 nn.init.trunc_normal_(self.weight, std=std, a=-2 * std, b=2 * std)
         if self.bias is not None:
@@ -46,7 +47,7 @@ class Linear(nn.Linear):
 
 
 class ToHeads(Linear):
-    """A map into attention heads without bias, or several of them side by side (such as query, key and value)."""
+    """A linear map into attention heads without bias, or several side by side (such as query, key and value)."""
 
     def __init__(self, c: int, heads: int, width: int, *, maps: int = 1) -> None:
         # Differs from the paper: it names Glorot's distribution (Suppl. Sec. 1.11.4), whose range follows from c inputs
@@ -60,7 +61,7 @@ class ToHeads(Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm over channels; statistics are taken in float32."""
+    """Layer norm over channels with statistics in float32."""
 
     def __init__(self, c: int) -> None:
         super().__init__(c, eps=EPS)
@@ -74,7 +75,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Transition(Update):
-    """Two linear maps with a ReLU between them, on every element alone (AlphaFold 2, Suppl. Alg. 9 and 15)."""
+    """Two linear maps with a ReLU between them, applied to every element alone (AlphaFold 2, Suppl. Alg. 9 and 15)."""
 
     elementwise = True
 
@@ -87,5 +88,5 @@ class Transition(Update):
     def forward(
         self, slab: Float[Tensor, "b i j c"], mask: Float[Tensor, "b i j"], context: tuple[()]
     ) -> Float[Tensor, "b i j c"]:
-        # The mask is not used, as in DeepMind's program: what stands at padding never reaches anything real.
+        # DeepMind's program does not use the mask either: values at padding never reach real residues.
         return transition(slab, TransitionWeights(self.norm.affine, self.linear_1.affine, self.linear_2.affine))

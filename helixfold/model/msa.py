@@ -1,4 +1,4 @@
-"""Updates of the MSA stream: attention along sequences and along residues."""
+"""Updates of the MSA stream: attention within rows (sequences) and within columns (residues)."""
 
 from einops import rearrange
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from helixfold.ops.weights import GlobalAttentionWeights
 
 
 class MSARowAttention(Update):
-    """Every sequence attends over its residues, steered by the pair stream (AlphaFold 2, Suppl. Alg. 7)."""
+    """Attention of every sequence over its residues, biased by the pair stream (AlphaFold 2, Suppl. Alg. 7)."""
 
     context_dim = 2
 
@@ -41,7 +41,7 @@ class MSARowAttention(Update):
 
 
 class MSAColumnAttention(Update):
-    """Every residue's column attends over the sequences (AlphaFold 2, Suppl. Alg. 8)."""
+    """Attention of every residue's column over the sequences (AlphaFold 2, Suppl. Alg. 8)."""
 
     axis = "columns"
 
@@ -57,7 +57,10 @@ class MSAColumnAttention(Update):
 
 
 class MSAGlobalColumnAttention(Update):
-    """Column attention for deep MSAs: one averaged query per column, one key and value head (Suppl. Alg. 19)."""
+    """Column attention for deep MSAs with one averaged query per column and one key and value head.
+
+    AlphaFold 2, Suppl. Alg. 19.
+    """
 
     axis = "columns"
 

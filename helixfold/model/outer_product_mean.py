@@ -1,4 +1,4 @@
-"""How the MSA writes into the pair stream."""
+"""The outer product mean, through which the MSA updates the pair stream."""
 
 from einops import rearrange
 from jaxtyping import Float
@@ -11,9 +11,10 @@ from helixfold.ops.outer_product import outer_product_mean
 
 
 class OuterProductMean(Update):
-    """Update edge ij with the outer product of columns i and j, averaged over sequences (Suppl. Alg. 10).
+    """Update edge ij with the outer product of MSA columns i and j, averaged over sequences.
 
-    A row i of the pair stream is made from column i of the MSA and, as context, the right half of all columns.
+    AlphaFold 2, Suppl. Alg. 10. Row i of the pair stream needs column i of the MSA and, as context, the right
+    projection of all columns.
     """
 
     context_axis: Axis = "columns"
@@ -31,7 +32,7 @@ class OuterProductMean(Update):
         self, columns: Float[Tensor, "b j s c_m"], mask: Float[Tensor, "b j s"]
     ) -> tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]]:
         right = norm_linear(columns, self.norm.affine, self.right.affine) * mask[..., None].to(columns.dtype)
-        # Sequences last in memory, as products over them read it: slab after slab would copy it otherwise.
+        # Sequences come last in memory, as the matrix products read them; otherwise every slab would copy the context.
         right = rearrange(right, "b j s c -> b j c s").contiguous()
         return rearrange(right, "b j c s -> b s j c"), rearrange(mask, "b j s -> b s j")
 

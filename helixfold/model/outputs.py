@@ -1,4 +1,4 @@
-"""What the model hands out: typed results of the trunk, the structure module and the heads."""
+"""Results of the trunk, the structure module and the heads."""
 
 from dataclasses import dataclass, fields
 
@@ -11,9 +11,9 @@ from helixfold.model.stream import Stream
 
 @dataclass(frozen=True, kw_only=True)
 class Recycled:
-    """What one pass leaves to the next: query row, pair stream and atoms (Angstrom).
+    """Input from the previous recycling iteration: the MSA's first row, the pair stream and the atoms (Angstrom).
 
-    The pair stream is given away to the next pass, which may make its own in that memory.
+    The next iteration may overwrite the pair stream.
     """
 
     msa_first_row: Float[Tensor, "b r c_m"]
@@ -23,7 +23,7 @@ class Recycled:
 
 @dataclass(frozen=True, kw_only=True)
 class Representations:
-    """The trunk's result. `msa` has the sampled sequences only, without template rows."""
+    """Result of the trunk. `msa` has the rows of the sampled sequences, without template rows."""
 
     msa: Float[Stream, "b s r c_m"]
     msa_first_row: Float[Tensor, "b r c_m"]
@@ -33,22 +33,22 @@ class Representations:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """The structure module's result; the first axis of each trajectory is its iterations. Lengths in Angstrom."""
+    """Result of the structure module, lengths in Angstrom; dim `l` counts the structure module's iterations."""
 
     single: Float[Tensor, "b r c"]
-    frames: Float[Tensor, "l b r 7"]
-    rigid_groups: Float[Tensor, "l b r 8 3 4"]
+    frames: Float[Tensor, "l b r 7"]  # backbone frames: unit quaternions (w, x, y, z), then translations
+    rigid_groups: Float[Tensor, "l b r 8 3 4"]  # rotation matrices, with the translation as the last column
     atom14: Float[Tensor, "l b r 14 3"]
-    torsions: Float[Tensor, "l b r 7 2"]
+    torsions: Float[Tensor, "l b r 7 2"]  # sine and cosine
     unnormalized_torsions: Float[Tensor, "l b r 7 2"]
     atom14_mask: Float[Tensor, "b r 14"]
-    positions: Float[Tensor, "b r 37 3"]
+    positions: Float[Tensor, "b r 37 3"]  # the atoms of the last iteration
     mask: Float[Tensor, "b r 37"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logits:
-    """The heads' results, float32. `aligned_error` is None for models without that head."""
+    """Logits of all heads, float32. `aligned_error` is None for models without that head."""
 
     distogram: Float[Tensor, "b r r v"]
     masked_msa: Float[Tensor, "b s r 23"]
@@ -57,20 +57,20 @@ class Logits:
     aligned_error: Float[Tensor, "b r r v_error"] | None
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Those of the first sample, by head."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value[0].cpu().numpy() for name, value in found.items() if value is not None}
+        """Return the first sample's logits as arrays, by head."""
+        logits = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value[0].cpu().numpy() for name, value in logits.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folded:
-    """What a pass computes but for the heads."""
+    """Result of one recycling iteration without the heads' logits."""
 
     representations: Representations
     structure: Structure
 
     def recycled(self) -> Recycled:
-        """What the next pass starts from; no gradient crosses. Both share the pair stream's memory."""
+        """Return the next recycling iteration's input, without gradients and with this result's pair stream."""
         return Recycled(
             msa_first_row=self.representations.msa_first_row.detach(),
             pair=self.representations.pair.detach(),
@@ -80,6 +80,6 @@ class Folded:
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs(Folded):
-    """Everything one pass computes."""
+    """Result of one recycling iteration with the logits of all heads."""
 
     logits: Logits

@@ -1,35 +1,35 @@
-"""What the model changes: residual streams, wherever their memory is."""
+"""Residual streams: the MSA and pair representations that the model updates, wherever their memory is."""
 
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 
 Axis = Literal["rows", "columns"]
-# The dim of a stream (b rows columns channels) that each axis is.
+# The tensor dim of each axis of a stream (b rows columns channels).
 DIM: dict[Axis, int] = {"rows": 1, "columns": 2}
 
 
 @runtime_checkable
 class Stream(Protocol):
-    """A residual stream (b rows columns channels), or what is made of one row by row (b rows ...).
+    """A residual stream (b rows columns channels), or an array computed from one row by row (b rows ...).
 
-    A tensor is a stream that owns its memory. Executors have others: a buffer in a file or in the host's memory
-    (`SpilledStream`), and one rank's part of what several ranks share (`Shard`). Shape, dtype and device are those of
-    the whole and of the device that computes with it, whoever owns the memory. The model hands streams on and asks the
-    executor for their rows, or for all of one.
+    A tensor is a stream that owns its memory. Executors have other kinds: a buffer in a file or in host memory
+    (`SpilledStream`), and one rank's part of a stream that several ranks hold together (`Shard`). Shape, dtype and
+    device are those of the whole stream and of the computing device, whoever owns the memory. The model passes streams
+    on and asks the executor for rows of a stream or for all of it.
     """
 
     @property
     def shape(self) -> torch.Size:
-        """The whole stream's shape."""
+        """Shape of the whole stream."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the stream's numbers."""
+        """Dtype of the stream's elements."""
 
     @property
     def device(self) -> torch.device:
-        """The device on which its rows are computed with."""
+        """Device that computes with the stream's rows."""
 
     def detach(self) -> "Stream":
         """Return the same stream without its gradient."""
@@ -42,5 +42,5 @@ AnyStream = TypeVar("AnyStream", bound=Stream)
 
 
 def transposed(stream: AnyStream, axis: Axis) -> AnyStream:
-    """Return a view of a stream, or of its mask, that has `axis` at dim 1; done twice, it is the stream again."""
+    """Return a view of a stream, or of its mask, with `axis` at dim 1; calling it twice gives the stream again."""
     return stream if axis == "rows" else stream.transpose(1, 2)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""The structure module: from single and pair representations to atoms."""
+"""The structure module, which predicts atoms from the single and pair representations."""
 
 from typing import NamedTuple
 
@@ -15,24 +15,24 @@ from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Structure
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.invariant_point import invariant_point_attention
-from helixfold.ops.precision import wide
+from helixfold.ops.precision import to_float32
 from helixfold.ops.weights import Affine, PointAttentionWeights
 
 # Translations inside the module are in units of 10 Angstrom (AlphaFold 2, Suppl. Alg. 20).
 UNIT = 10.0
-# Added to squared lengths of point results before the root (DeepMind's program).
+# Added to squared lengths of attended points before the root (DeepMind's program).
 LENGTH_FLOOR = 1e-8
 
 
-class Edges(NamedTuple):
-    """A pair stream as it comes, in whatever dtype, and the norm of its channels."""
+class PairInput(NamedTuple):
+    """A pair stream of any dtype before its layer norm, and the parameters of this norm."""
 
     pair: Float[Stream, "b r r c_z"]
     norm: Affine
 
 
 class InvariantPointAttention(nn.Module):
-    """Attention over residues by features, by pair and by distances of points in 3-D (Suppl. Alg. 22)."""
+    """Attention over residues by features, pair channels and distances of 3-D points (AlphaFold 2, Suppl. Alg. 22)."""
 
     def __init__(self, config: StructureConfig, c_z: int) -> None:
         super().__init__()
@@ -52,20 +52,21 @@ class InvariantPointAttention(nn.Module):
         self,
         run: Executor,
         single: Float[Tensor, "b r c"],
-        edges: Edges,
+        pair_input: PairInput,
         mask: Float[Tensor, "b r"],
         frames: Rigid,
     ) -> Float[Tensor, "b r c"]:
+        """Return the change of the single representation."""
         key, value = rearrange(self.key_value(single), "b r (h two d) -> two b h r d", two=2, h=self.heads)
         key_points, value_points = self._global_points(self.key_value_points(single), frames).split(
             [self.query_point_count, self.value_point_count], -2
         )
-        # The three terms are weighted so that each has unit variance at the start (Suppl. Alg. 22 line 7).
+        # These factors give each of the logits' three terms the same variance at the start (Suppl. Alg. 22 line 7).
         scalar_weight = (3 * self.c_scalar) ** -0.5
         point_weight = nn.functional.softplus(self.point_weights) * (3 * self.query_point_count * 4.5) ** -0.5
         pair_bias = Affine(3**-0.5 * self.pair_bias.weight, 3**-0.5 * self.pair_bias.bias)
 
-        def attended(
+        def attend(
             _: slice,
             pair: Float[Tensor, "b i r c_z"],
             single: Float[Tensor, "b i c"],
@@ -73,37 +74,37 @@ class InvariantPointAttention(nn.Module):
             translation: Float[Tensor, "b i 3"],
             rows_mask: Float[Tensor, "b i"],
         ) -> Float[Tensor, "b i c"]:
-            place = Rigid(rotation=rotation, translation=translation)
+            rows_frames = Rigid(rotation=rotation, translation=translation)
             scalars, points, pairs = invariant_point_attention(
                 scalar_weight * rearrange(self.query(single), "b i (h d) -> b h i d", h=self.heads),
                 key,
                 value,
-                rearrange(self._global_points(self.query_points(single), place), "b i h p x -> b h i p x"),
+                rearrange(self._global_points(self.query_points(single), rows_frames), "b i h p x -> b h i p x"),
                 rearrange(key_points, "b j h p x -> b h j p x"),
                 rearrange(value_points, "b j h p x -> b h j p x"),
                 pair,
                 rows_mask,
                 mask,
-                PointAttentionWeights(point_weight, edges.norm, pair_bias),
+                PointAttentionWeights(point_weight, pair_input.norm, pair_bias),
             )
-            points = place[..., None, None].invert_apply(rearrange(points, "b h i p x -> b i h p x"))
+            points = rows_frames[..., None, None].invert_apply(rearrange(points, "b h i p x -> b i h p x"))
             lengths = torch.sqrt(points.square().sum(-1) + LENGTH_FLOOR)
-            gathered = [
+            features = [
                 rearrange(scalars, "b h i d -> b i (h d)"),
-                *(rearrange(each, "b i h p -> b i (h p)") for each in (*points.unbind(-1), lengths)),
+                *(rearrange(x, "b i h p -> b i (h p)") for x in (*points.unbind(-1), lengths)),
                 rearrange(pairs, "b h i c -> b i (h c)"),
             ]
-            return self.out(torch.cat(gathered, -1))
+            return self.out(torch.cat(features, -1))
 
-        return run.gather(run.map_rows(attended, edges.pair, single, frames.rotation, frames.translation, mask))
+        return run.gather(run.map_rows(attend, pair_input.pair, single, frames.rotation, frames.translation, mask))
 
     def _global_points(self, flat: Float[Tensor, "b r _"], frames: Rigid) -> Float[Tensor, "b r h p 3"]:
-        """Points predicted in each residue's frame, in global coordinates; x, y and z come in three blocks."""
+        """Return points predicted in each residue's frame in global coordinates; `flat` has all x, then all y and z."""
         return frames[..., None, None].apply(rearrange(flat, "b r (x h p) -> b r h p x", x=3, h=self.heads))
 
 
 class StructureTransition(nn.Module):
-    """Three linear maps on every residue (Suppl. Alg. 20 lines 8 and 9)."""
+    """Three linear maps with ReLUs on every residue (AlphaFold 2, Suppl. Alg. 20 line 8)."""
 
     def __init__(self, c: int) -> None:
         super().__init__()
@@ -116,7 +117,7 @@ class StructureTransition(nn.Module):
 
 
 class AngleBlock(nn.Module):
-    """A residual block of the torsion predictor (Suppl. Alg. 20 lines 12 and 13)."""
+    """A residual block of the torsion predictor (AlphaFold 2, Suppl. Alg. 20 lines 12 and 13)."""
 
     def __init__(self, c: int) -> None:
         super().__init__()
@@ -128,7 +129,10 @@ class AngleBlock(nn.Module):
 
 
 class Angles(nn.Module):
-    """Seven torsions per residue, as vectors on and off the unit circle (Suppl. Alg. 20 lines 11 to 14)."""
+    """Prediction of seven torsions per residue, as unit vectors and before normalisation.
+
+    AlphaFold 2, Suppl. Alg. 20 lines 11 to 14.
+    """
 
     def __init__(self, config: StructureConfig, c_s: int) -> None:
         super().__init__()
@@ -149,7 +153,7 @@ class Angles(nn.Module):
 
 
 class StructureModule(nn.Module):
-    """Frames and torsions refined by iterations with shared weights (AlphaFold 2, Suppl. Alg. 20), in float32."""
+    """Iterations with one set of weights that refine frames and torsions, in float32 (AlphaFold 2, Suppl. Alg. 20)."""
 
     def __init__(self, config: StructureConfig, c_s: int, c_z: int) -> None:
         super().__init__()
@@ -173,7 +177,7 @@ class StructureModule(nn.Module):
         aatype: Int[Tensor, "b r"],
         mask: Float[Tensor, "b r"],
     ) -> Structure:
-        initial = self.norm_single(wide(single))
+        initial = self.norm_single(to_float32(single))
         state = self.initial(initial)
         frames = BackboneFrames.identity(state)
         states, steps = [], []
@@ -183,17 +187,17 @@ class StructureModule(nn.Module):
             steps.append(frames)
             frames = frames.without_rotation_gradient()
 
-        # No iteration reads the torsions and atoms of the one before: all are placed at once.
-        placed = BackboneFrames(
-            quaternion=torch.cat([each.quaternion for each in steps]),
-            translation=torch.cat([each.translation for each in steps]),
-        ).scaled(UNIT)
+        # No iteration reads torsions or atoms of the one before, so those of all iterations are computed at once.
+        backbone = BackboneFrames(
+            quaternion=torch.cat([step.quaternion for step in steps]),
+            translation=UNIT * torch.cat([step.translation for step in steps]),
+        )
         types = repeat(aatype, "b r -> (l b) r", l=self.layers)
         torsions, raw = self.angles(torch.cat(states), repeat(initial, "b r c -> (l b) r c", l=self.layers))
-        groups = atoms.rigid_groups_from_torsions(types, placed.rigid(), torsions)
+        groups = atoms.rigid_groups_from_torsions(types, backbone.rigid(), torsions)
         matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
-        flat = (placed.to_tensor(), matrices, atoms.atom14_from_rigid_groups(types, groups), torsions, raw)
-        trajectory, rigid_groups, atom14, torsions, raw = (each.unflatten(0, (self.layers, -1)) for each in flat)
+        flat = (backbone.to_tensor(), matrices, atoms.atom14_from_rigid_groups(types, groups), torsions, raw)
+        trajectory, rigid_groups, atom14, torsions, raw = (x.unflatten(0, (self.layers, -1)) for x in flat)
         mask37 = atoms.atom37_mask(aatype, mask)
         return Structure(
             single=state,
@@ -215,8 +219,8 @@ class StructureModule(nn.Module):
         pair: Float[Stream, "b r r c_z"],
         mask: Float[Tensor, "b r"],
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
-        """One pass through the loop (Suppl. Alg. 20 lines 6 to 10): the residues' states and frames."""
-        change = self.attention(run, state, Edges(pair, self.norm_pair.affine), mask, frames.rigid())
+        """Return the single representation and the frames after one iteration (Suppl. Alg. 20 lines 6 to 10)."""
+        change = self.attention(run, state, PairInput(pair, self.norm_pair.affine), mask, frames.rigid())
         state = self.norm_attention(self.dropout(state + change))
         state = self.norm_transition(self.dropout(self.transition(state)))
         return state, frames.updated(self.backbone_update(state))

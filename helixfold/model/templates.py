@@ -1,4 +1,4 @@
-"""What templates tell: distances for the pair stream, torsions as further rows of the MSA."""
+"""Embedding of templates: their distances update the pair stream, their torsions become rows of the MSA."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,17 +17,17 @@ from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.norm_linear import norm_linear
-from helixfold.ops.precision import wide
+from helixfold.ops.precision import to_float32
 from helixfold.ops.weights import Affine
 
 # DeepMind's config: 39 bins from 3.25 to 50.75 Angstrom; residue types are 20, unknown and gap.
 TEMPLATE_BINS = DistanceBins(first=3.25, last=50.75, count=39)
 TEMPLATE_TYPES = 22
-# Distances, mask, types of both residues, unit vector, backbone mask (Suppl. Table 1, template_pair_feat).
+# Distances, mask, types of both residues, unit vector and backbone mask (Suppl. Table 1, template_pair_feat).
 PAIR_CHANNELS = TEMPLATE_BINS.count + 1 + 2 * TEMPLATE_TYPES + 3 + 1
-# Type, torsions, alternative torsions, torsion mask (template_angle_feat).
+# Type, torsions, alternative torsions and torsion mask (Suppl. Table 1, template_angle_feat).
 ANGLE_CHANNELS = TEMPLATE_TYPES + 14 + 14 + 7
-# The torsion whose presence decides whether a template row of the MSA counts at a residue.
+# The mask of psi is the MSA mask of a template row.
 PSI = 2
 
 
@@ -58,7 +58,7 @@ class TemplatePairBlock(nn.Module):
 
 
 class TemplatePairEmbedder(nn.Module):
-    """One template as a pair representation (AlphaFold 2, Suppl. Alg. 2 lines 9 to 11)."""
+    """Embedding of one template as a pair representation (AlphaFold 2, Suppl. Alg. 2 lines 9 to 11)."""
 
     def __init__(self, config: TemplateConfig) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class TemplatePairEmbedder(nn.Module):
     def forward(
         self, run: Executor, batch: Batch, index: int, pair_mask: Float[Tensor, "b r r"], dtype: torch.dtype
     ) -> Float[Stream, "b r r c_t"]:
-        """The template's stream; its norm is left to whoever reads it."""
+        """Return the template's stream without its final layer norm, which the attention over templates applies."""
         pair = run.map_rows(
             lambda rows, _: self.linear(template_pair_features(batch, index, rows).to(dtype)), pair_mask
         )
@@ -79,7 +79,7 @@ class TemplatePairEmbedder(nn.Module):
 
 
 class TemplatePointwiseAttention(nn.Module):
-    """Every edge attends over what the templates say about it (AlphaFold 2, Suppl. Alg. 17)."""
+    """Attention of every edge over the templates' embeddings of this edge (AlphaFold 2, Suppl. Alg. 17)."""
 
     def __init__(self, config: TemplateConfig, c_z: int) -> None:
         super().__init__()
@@ -98,53 +98,51 @@ class TemplatePointwiseAttention(nn.Module):
         norm: Affine,
         mask: Float[Tensor, "b t"],
     ) -> Float[Stream, "b i j c_z"]:
-        """The pair stream with what its edges found; `norm` is that of the templates, which are made one by one.
+        """Return the pair stream plus the attention's result; samples without templates are not changed.
 
-        Where a sample has no template, nothing is added.
+        Each of `templates` embeds one template when it is called; `norm` is the layer norm of these embeddings.
         """
-        # The softmax over templates as it runs: the mean of values so far, and the logarithm of the sum of weights.
-        gathered: Stream | None = None
-        total: Stream | None = None
+        # An online softmax over templates: the weighted mean of values so far, and the log of the sum of weights.
+        mean: Stream | None = None
+        log_sum: Stream | None = None
         for embed, present in zip(templates, mask.unbind(1), strict=True):
             template = embed()
             logits = run.map_rows(partial(self._logits, norm=norm, present=present), pair, template)
-            if gathered is None or total is None:
-                gathered = run.map_rows(partial(self._values, norm=norm), template)
-                total = logits
+            if mean is None or log_sum is None:
+                mean, log_sum = run.map_rows(partial(self._values, norm=norm), template), logits
             else:
-                gathered = run.replace_rows(partial(self._mixed, norm=norm), gathered, template, total, logits)
-                total = run.replace_rows(lambda _, *rows: torch.logaddexp(*rows), total, logits)
-            # Not beside the next one.
+                mean = run.replace_rows(partial(self._updated_mean, norm=norm), mean, template, log_sum, logits)
+                log_sum = run.replace_rows(lambda _, *rows: torch.logaddexp(*rows), log_sum, logits)
+            # Freed before the next template is embedded.
             del template
-        if gathered is None:
+        if mean is None:
             return pair
-        anything = rearrange((mask.sum(-1) > 0).to(pair.dtype), "b -> b 1 1 1")
-        return run.replace_rows(lambda _, rows, found: rows + self.out(found) * anything, pair, gathered)
+        has_template = rearrange((mask.sum(-1) > 0).to(pair.dtype), "b -> b 1 1 1")
+        return run.replace_rows(lambda _, rows, attended: rows + self.out(attended) * has_template, pair, mean)
 
     def _logits(
         self, _: slice, pair: Tensor, template: Tensor, norm: Affine, present: Tensor
     ) -> Float[Tensor, "b i j h"]:
         query, key = self.query(pair), norm_linear(template, norm, self.key.affine)
-        products = rearrange(wide(query) * wide(key), "b i j (h d) -> b i j h d", h=self.heads)
+        products = rearrange(to_float32(query) * to_float32(key), "b i j (h d) -> b i j h d", h=self.heads)
         logits = products.sum(-1) * products.shape[-1] ** -0.5
         return logits + rearrange(1e9 * (present - 1), "b -> b 1 1 1")
 
     def _values(self, _: slice, template: Tensor, norm: Affine) -> Float[Tensor, "b i j c"]:
         return norm_linear(template, norm, self.value.affine)
 
-    def _mixed(
-        self, rows: slice, gathered: Tensor, template: Tensor, total: Tensor, logits: Tensor, *, norm: Affine
+    def _updated_mean(
+        self, rows: slice, mean: Tensor, template: Tensor, log_sum: Tensor, logits: Tensor, *, norm: Affine
     ) -> Float[Tensor, "b i j c"]:
-        """The mean that another template's values have become part of."""
-        share = torch.sigmoid(logits - total)[..., None]
+        weight = torch.sigmoid(logits - log_sum)[..., None]
         before, value = (
-            wide(each).unflatten(-1, (self.heads, -1)) for each in (gathered, self._values(rows, template, norm))
+            to_float32(x).unflatten(-1, (self.heads, -1)) for x in (mean, self._values(rows, template, norm))
         )
-        return torch.lerp(before, value, share).flatten(-2).to(gathered.dtype)
+        return torch.lerp(before, value, weight).flatten(-2).to(mean.dtype)
 
 
 class TemplateAngleEmbedder(nn.Module):
-    """Template torsions as rows of the MSA (AlphaFold 2, Suppl. Alg. 2 lines 7 and 8)."""
+    """Embedding of template torsions as rows of the MSA (AlphaFold 2, Suppl. Alg. 2 lines 7 and 8)."""
 
     def __init__(self, c_m: int) -> None:
         super().__init__()
@@ -156,7 +154,7 @@ class TemplateAngleEmbedder(nn.Module):
 
 
 class TemplateEmbedder(nn.Module):
-    """All that templates add to the two streams (AlphaFold 2, Suppl. Sec. 1.7.1)."""
+    """The templates' contributions to both streams (AlphaFold 2, Suppl. Sec. 1.7.1)."""
 
     def __init__(self, config: TemplateConfig, c_m: int, c_z: int) -> None:
         super().__init__()
@@ -167,13 +165,13 @@ class TemplateEmbedder(nn.Module):
     def forward(
         self, run: Executor, batch: Batch, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_z"]:
-        """The pair stream with what templates say; one template is embedded at a time."""
+        """Return the pair stream plus the attention over all templates, which are embedded one at a time."""
         count = batch.template_mask.shape[1]
-        embedded = [partial(self.pair, run, batch, index, pair_mask, pair.dtype) for index in range(count)]
-        return self.attention(run, pair, embedded, self.pair.norm.affine, batch.template_mask)
+        templates = [partial(self.pair, run, batch, index, pair_mask, pair.dtype) for index in range(count)]
+        return self.attention(run, pair, templates, self.pair.norm.affine, batch.template_mask)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
-        """Rows to append to the MSA, and their mask."""
+        """Return the rows to append to the MSA, and their mask."""
         torsions = torsions_from_atom37(
             batch.template_aatype, batch.template_all_atom_positions, batch.template_all_atom_masks
         )
@@ -190,11 +188,11 @@ class TemplateEmbedder(nn.Module):
 
 
 def template_pair_features(batch: Batch, index: int, rows: slice = slice(None)) -> Float[Tensor, "b i r 88"]:
-    """What one template says about every edge of some residues (Suppl. Table 1, template_pair_feat)."""
+    """Return one template's features of the edges from some residues to all (Suppl. Table 1, template_pair_feat)."""
     beta, has_beta = batch.template_pseudo_beta[:, index], batch.template_pseudo_beta_mask[:, index]
     observed = batch.template_all_atom_masks[:, index].unbind(-1)
     backbone = observed[ATOM_ORDER["N"]] * observed[ATOM_ORDER["CA"]] * observed[ATOM_ORDER["C"]]
-    beta_mask, backbone_mask = (each[:, rows, None] * each[:, None] for each in (has_beta, backbone))
+    beta_mask, backbone_mask = (mask[:, rows, None] * mask[:, None] for mask in (has_beta, backbone))
     types = nn.functional.one_hot(batch.template_aatype[:, index], TEMPLATE_TYPES).to(beta_mask.dtype)
     features = torch.cat(
         [
@@ -202,7 +200,7 @@ def template_pair_features(batch: Batch, index: int, rows: slice = slice(None)) 
             beta_mask[..., None],
             rearrange(types, "b j c -> b 1 j c").expand(-1, beta_mask.shape[1], -1, -1),
             rearrange(types[:, rows], "b i c -> b i 1 c").expand(-1, -1, types.shape[1], -1),
-            # The unit vector between residues; DeepMind's released models were trained with zeros here.
+            # The unit vectors between residues are zeros, as in the training of DeepMind's released models.
             backbone_mask[..., None].new_zeros(*backbone_mask.shape, 3),
             backbone_mask[..., None],
         ],

@@ -1,7 +1,7 @@
 """Updates of the pair stream: triangle multiplication and triangle attention.
 
-Both come in two directions. With the pair stream transposed (its columns as rows), "incoming" is "outgoing" and the
-ending node is the starting node, so each is one class and the direction is the axis it is independent along.
+Both have two directions. On the transposed pair stream "incoming" is "outgoing" and the ending node is the starting
+node, so each update is one class and its direction is the axis along which it is independent.
 """
 
 from einops import rearrange
@@ -17,9 +17,9 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 
 class TriangleMultiplication(Update):
-    """Update each edge ij from the two edges it shares with every third residue k.
+    """Update each edge ij from the two edges that connect i and j with every third residue k.
 
-    AlphaFold 2, Suppl. Alg. 11 (outgoing edges: along rows) and 12 (incoming edges: along columns).
+    AlphaFold 2, Suppl. Alg. 11 (outgoing edges: `axis` "rows") and 12 (incoming edges: "columns").
     """
 
     context_dim = 2
@@ -63,10 +63,8 @@ class TriangleMultiplication(Update):
             ),
         )
 
-    # The operand of a whole stream is as large as the stream. The same in parts, for whoever has room for few channels:
-
-    def factors(self) -> "TriangleMultiplication":
-        return self
+    # An operand of the whole stream is as large as the stream. The rest implements `Factored`, which computes the same
+    # from a few channels at a time.
 
     @property
     def channels(self) -> int:
@@ -80,8 +78,8 @@ class TriangleMultiplication(Update):
         channels: slice,
     ) -> Float[Tensor, "b c i k"]:
         project, gate = (self.left, self.left_gate) if side == "left" else (self.right, self.right_gate)
-        some = (Affine(each.weight[channels], each.bias[channels]) for each in (project, gate))
-        return triangle_operand(pair, mask, TriangleOperandWeights(self.norm_in.affine, *some))
+        parts = (Affine(linear.weight[channels], linear.bias[channels]) for linear in (project, gate))
+        return triangle_operand(pair, mask, TriangleOperandWeights(self.norm_in.affine, *parts))
 
     def joined(
         self, pair: Float[Tensor, "b i j c_z"], products: Float[Tensor, "b i j c"]
@@ -90,9 +88,9 @@ class TriangleMultiplication(Update):
 
 
 class TriangleAttention(Update):
-    """Update each edge ij from the other edges of its starting node i, steered by the third edge jk.
+    """Update each edge ij by attention over the edges ik of its starting node i, biased by the third edges jk.
 
-    AlphaFold 2, Suppl. Alg. 13 (starting node: along rows) and 14 (ending node: along columns).
+    AlphaFold 2, Suppl. Alg. 13 (starting node: `axis` "rows") and 14 (ending node: "columns").
     """
 
     context_dim = 2

@@ -9,7 +9,7 @@ from helixfold.ops.card import Card, card_of
 from helixfold.ops.constants import MASKED
 from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
 from helixfold.ops.mask_bias import every_key_counts
-from helixfold.ops.precision import wide
+from helixfold.ops.precision import to_float32
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 
@@ -117,11 +117,11 @@ def attention(
     by the sigmoid of `gate`. The softmax is taken in float32 whatever the inputs are. What comes back may be a view of
     (b n q h c).
     """
-    logits = wide(einsum(query * query.shape[-1] ** -0.5, key, "b n h q d, b n h k d -> b n h q k"))
+    logits = to_float32(einsum(query * query.shape[-1] ** -0.5, key, "b n h q d, b n h k d -> b n h q k"))
     # So much that nothing of a logit is left beside it, in double precision as in float32.
     masked = MASKED if logits.dtype == torch.float32 else MASKED**2
     logits = logits + rearrange(masked * (mask.to(logits.dtype) - 1), "b n k -> b n 1 1 k")
     if bias is not None:
-        logits = logits + rearrange(wide(bias), "b h q k -> b 1 h q k")
+        logits = logits + rearrange(to_float32(bias), "b h q k -> b 1 h q k")
     gathered = einsum(logits.softmax(-1).to(value.dtype), value, "b n h q k, b n h k c -> b n h q c")
     return gathered if gate is None else gathered * gate.sigmoid()

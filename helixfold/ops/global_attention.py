@@ -9,7 +9,7 @@ from helixfold.ops.card import Card
 from helixfold.ops.dispatch import Backend, operator, refusal_of_float64_or_nothing
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
-from helixfold.ops.precision import wide
+from helixfold.ops.precision import to_float32
 from helixfold.ops.weights import GlobalAttentionWeights
 
 
@@ -33,8 +33,8 @@ def global_attention(
     """Attend within every row with the mean of its elements as the one query (AlphaFold 2, Suppl. Alg. 19)."""
     x = layer_norm(x, weights.norm)
     # The mean over the row is taken in float32; 1e-10 keeps a row without elements finite.
-    present = mask.to(wide(x).dtype)
-    mean = einsum(wide(x), present, "b n k c, b n k -> b n c") / (present.sum(-1, keepdim=True) + 1e-10)
+    present = mask.to(to_float32(x).dtype)
+    mean = einsum(to_float32(x), present, "b n k c, b n k -> b n c") / (present.sum(-1, keepdim=True) + 1e-10)
     queries = rearrange(linear(mean.to(x.dtype), weights.query), "b n (h d) -> b n 1 h d", h=heads)
     keys, values = (rearrange(linear(x, each), "b n k d -> b n 1 k d") for each in (weights.key, weights.value))
     gathered = rearrange(attention(queries, keys, values, mask), "b n 1 h d -> b n 1 (h d)")

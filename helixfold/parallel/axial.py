@@ -15,7 +15,7 @@ from helixfold.execution.recompute import is_recomputing
 from helixfold.execution.slabs import Held, Slabs, held
 from helixfold.execution.whole import Whole
 from helixfold.model.stream import DIM
-from helixfold.model.update import Context, ContextInput, Executor, Stream, Update, as_tensor
+from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor
 from helixfold.parallel.collectives import Channel, Traffic
 from helixfold.parallel.low_memory_axial import exchanged_in_parts, multiplied_in_parts
 from helixfold.parallel.mesh import Group
@@ -44,10 +44,9 @@ class Axial(Executor):
         dim = shard.cut if update.elementwise else DIM[update.axis]
         given, given_mask = (stream, mask) if context_from is None else context_from
         dropout_mask = update.dropout_mask(shard.shape, dtype=shard.dtype, device=shard.device)
-        factors = update.factors()
-        if isinstance(self.within, Slabs) and factors is not None:
+        if isinstance(self.within, Slabs) and isinstance(update, Factored):
             part = held(self._along(shard, dim))
-            multiplied_in_parts(self.within, self.channel, factors, part, self._cut(mask, dim), axis=update.axis)
+            multiplied_in_parts(self.within, self.channel, update, part, self._cut(mask, dim), axis=update.axis)
             self.within.settle(part)
             return self._made(shard, part, dim, update)
         # Waited for as late as can be.

@@ -68,7 +68,7 @@ class RunFiles:
         path = self.directory / "weights" / f"{name}.safetensors"
         try:
             path.parent.mkdir(exist_ok=True)
-            save_checkpoint(path, state, preset.model.to_dict(), preset.use())
+            save_checkpoint(path, state, preset.model.to_dict(), preset.without_model())
         except (OSError, SafetensorError) as error:
             raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 

@@ -60,9 +60,6 @@ def test_gradients_pass_through_translations_only() -> None:
     assert (frames.translation.grad == 1).all()
 
 
-def test_scaling_changes_lengths_and_no_directions() -> None:
+def test_a_tensor_of_frames_has_quaternions_and_then_translations() -> None:
     frames = random_frames(torch.Generator().manual_seed(0))
-    scaled = frames.scaled(10.0)
-    assert (scaled.quaternion == frames.quaternion).all()
-    assert (scaled.translation == 10 * frames.translation).all()
-    assert (scaled.to_tensor() == torch.cat([scaled.quaternion, scaled.translation], -1)).all()
+    assert (frames.to_tensor() == torch.cat([frames.quaternion, frames.translation], -1)).all()

@@ -14,7 +14,7 @@ from helixfold.execution.whole import Whole
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
 from helixfold.model.layers import LayerNorm
-from helixfold.model.structure_module import Angles, Edges, InvariantPointAttention, StructureModule
+from helixfold.model.structure_module import Angles, InvariantPointAttention, PairInput, StructureModule
 from helixfold.model.update import Stream
 
 CONFIG = StructureConfig(layers=3, c=16, heads=2, c_scalar=4, query_points=2, value_points=3, c_angles=8)
@@ -172,8 +172,8 @@ def test_heads_start_with_point_weight_one_and_prefer_near_points() -> None:
     place = torch.arange(R, dtype=torch.float32)
     on_a_line = torch.stack([place, torch.zeros(R), torch.zeros(R)], -1)[None]
     frames = Rigid(rotation=torch.eye(3).expand(1, R, 3, 3), translation=on_a_line)
-    edges = Edges(torch.randn(1, R, R, C_Z), LayerNorm(C_Z).affine)
-    found = attention(RUN, torch.randn(1, R, CONFIG.c), edges, torch.ones(1, R), frames)[0, :, 0]
+    pair_input = PairInput(torch.randn(1, R, R, C_Z), LayerNorm(C_Z).affine)
+    found = attention(RUN, torch.randn(1, R, CONFIG.c), pair_input, torch.ones(1, R), frames)[0, :, 0]
     # Every one of P points adds its squared distance; the weight is (3 P 9/2)^-1/2 and half of that counts.
     logits = -0.5 * CONFIG.query_points * (place[:, None] - place).square() * (3 * CONFIG.query_points * 4.5) ** -0.5
     torch.testing.assert_close(found, logits.softmax(-1) @ place - place, rtol=1e-4, atol=1e-4)
@@ -191,8 +191,8 @@ def test_attention_shifts_by_pair_and_by_scalars_with_a_third_of_the_variance_ea
     single, pair = torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z)
     norm = LayerNorm(C_Z)
     torch.nn.init.normal_(norm.weight)
-    edges = Edges(pair, norm.affine)
-    found = attention(RUN, single, edges, torch.ones(1, R), random_frames())[0, :, : CONFIG.c_scalar]
+    pair_input = PairInput(pair, norm.affine)
+    found = attention(RUN, single, pair_input, torch.ones(1, R), random_frames())[0, :, : CONFIG.c_scalar]
     query = attention.query(single)[0, :, : CONFIG.c_scalar]
     key, value = attention.key_value(single)[0, :, : 2 * CONFIG.c_scalar].chunk(2, -1)
     logits = query @ key.T * CONFIG.c_scalar**-0.5 + attention.pair_bias(norm(pair))[0, ..., 0]

@@ -14,7 +14,7 @@ from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.model.layers import LayerNorm
 from helixfold.model.outputs import Recycled
-from helixfold.model.structure_module import Edges, InvariantPointAttention
+from helixfold.model.structure_module import InvariantPointAttention, PairInput
 from helixfold.model.templates import template_pair_features
 from helixfold.model.update import Executor
 from tests.networks import random_batch, relative_error, tiny_config, tiny_model
@@ -171,8 +171,8 @@ def test_moving_all_frames_moves_the_structure_along() -> None:
         rotation=quaternion_to_rotation(torch.nn.functional.normalize(torch.randn(1, 9, 4), dim=-1)),
         translation=torch.randn(1, 9, 3),
     )
-    edges, mask = Edges(pair, LayerNorm(config.c_z).affine), torch.ones(1, 9)
-    update, moved = (attention(Whole(), single, edges, mask, each) for each in (frames, motion.compose(frames)))
+    pair_input, mask = PairInput(pair, LayerNorm(config.c_z).affine), torch.ones(1, 9)
+    update, moved = (attention(Whole(), single, pair_input, mask, each) for each in (frames, motion.compose(frames)))
     assert relative_error(moved, update) < 1e-4
     aatype, torsions = torch.arange(9)[None], torch.nn.functional.normalize(torch.randn(1, 9, 7, 2), dim=-1)
 

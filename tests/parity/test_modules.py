@@ -19,7 +19,7 @@ from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.layers import LayerNorm, Transition
 from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
 from helixfold.model.outer_product_mean import OuterProductMean
-from helixfold.model.structure_module import Angles, Edges, InvariantPointAttention, StructureModule
+from helixfold.model.structure_module import Angles, InvariantPointAttention, PairInput, StructureModule
 from helixfold.model.templates import TemplateEmbedder, TemplatePairEmbedder
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor
@@ -280,8 +280,8 @@ def test_invariant_point_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     # DeepMind's module is given a pair that has been normalised; ours does that.
     monkeypatch.setattr("helixfold.ops.invariant_point.layer_norm", lambda pair, norm: pair)
     with forced("reference"):
-        edges = Edges(pair, LayerNorm(C_Z).affine)
-        found = module(Whole(), single, edges, mask[..., 0], frames(reference.given["affine"]))
+        pair_input = PairInput(pair, LayerNorm(C_Z).affine)
+        found = module(Whole(), single, pair_input, mask[..., 0], frames(reference.given["affine"]))
     require_equal(found, reference.returned["result"])
 
 

@@ -56,7 +56,7 @@ def test_a_copy_is_known_by_its_content_and_another_of_its_kind_is_not(tmp_path:
     assert (model.provenance, len(model.notes)) == ("demonstration", 1)
     state = load_weights(copy, preset("small").model)
     trained_on = {name: tensor + 0.01 * torch.randn_like(tensor) for name, tensor in state.items()}
-    save_checkpoint(copy, trained_on, preset("small").model.to_dict(), preset("small").use())
+    save_checkpoint(copy, trained_on, preset("small").model.to_dict(), preset("small").without_model())
     (model,) = find_models([], copy, seed=0)
     assert (model.provenance, model.notes) == ("trained", ())
 

@@ -133,7 +133,7 @@ def test_an_assessment_goes_on_where_it_stopped(store: Path, tmp_path: Path) -> 
     preset = tiny()
     weights = tmp_path / "small.safetensors"
     network = untrained_model(preset.model, 5)
-    save_checkpoint(weights, network.state_dict(), preset.model.to_dict(), preset.use())
+    save_checkpoint(weights, network.state_dict(), preset.model.to_dict(), preset.without_model())
     place = weights, store / "store", store / "held_out.txt", tmp_path / "assessment"
     assert assess.assess(*place, num_recycles=0) == 0
     first = json.loads((tmp_path / "assessment" / "summary.json").read_text())
@@ -157,7 +157,8 @@ def test_a_chain_that_fails_stops_no_other_and_is_in_no_mean(
 ) -> None:
     preset = tiny()
     weights = tmp_path / "small.safetensors"
-    save_checkpoint(weights, untrained_model(preset.model, 5).state_dict(), preset.model.to_dict(), preset.use())
+    parameters = untrained_model(preset.model, 5).state_dict()
+    save_checkpoint(weights, parameters, preset.model.to_dict(), preset.without_model())
     fold = assess.fold
 
     def failing(network: object, run: object, features: object, *given: object, **named: object) -> object:
