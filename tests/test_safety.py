@@ -51,8 +51,8 @@ ROOMS = {
     "ctypes": ("helixfold.execution.allocator",),
     "tarfile": ("helixfold.weights.download", "data_pipeline.search.server_results"),
     "zipfile": ("data_pipeline.archive", "data_pipeline.arrays", "helixfold.weights", "helixfold.write.archive"),
-    "requests": ("helixfold.weights.remote", "data_pipeline.search.server"),
-    "urllib3": ("helixfold.weights.remote", "data_pipeline.search.server"),
+    "requests": ("helixfold.weights.remote_file", "data_pipeline.search.server"),
+    "urllib3": ("helixfold.weights.remote_file", "data_pipeline.search.server"),
     "socket": ("helixfold.parallel",),
     "pickle": ("helixfold.weights.openfold",),
     # Processes of the program's own send each other Python objects; nothing from outside gets there.

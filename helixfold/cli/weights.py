@@ -16,10 +16,10 @@ from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters, parameters_directory
 from helixfold.weights.find import named_preset, trained_preset
-from helixfold.weights.fit import fitting_presets
 from helixfold.weights.load import load_weights, read_shapes
 from helixfold.weights.npz import write_npz
 from helixfold.weights.openfold import write_pt
+from helixfold.weights.shapes import matching_presets
 
 PUBLISHED = tuple(name for name in PRESETS if re.fullmatch(r"model_[1-5](_ptm)?", name))
 WRITTEN = (".npz", ".pt", ".safetensors")
@@ -35,7 +35,7 @@ def inspect(path: Path) -> None:
     lines = Counter((_BLOCK.sub("*", name), shape) for name, shape in shapes.items())
     for (name, shape), count in sorted(lines.items()):
         print(f"{name} {list(shape)}{f' x {count}' if count > 1 else ''}")
-    fitting = fitting_presets(shapes, form)
+    fitting = matching_presets(shapes, form)
     print(f"format: {_FORMATS[form]}")
     print(f"arrays: {len(shapes):,}, parameters: {sum(math.prod(shape) for shape in shapes.values()):,}")
     print(f"fits presets: {', '.join(fitting) if fitting else 'none'}")

@@ -1,4 +1,4 @@
-"""Our own parameter files: safetensors, with the model's settings and a checksum inside."""
+"""Parameter files in our own format: safetensors with the model's settings and a checksum."""
 
 import hashlib
 import json
@@ -17,15 +17,15 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing, require_file
 
 FORMAT_VERSION = "1"
-# Its library takes many times as much to read it, and ends the process where that is not there.
+# The library needs many times this memory to parse a header, and aborts the process if it cannot get it.
 MAX_HEADER_BYTES = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a file says about itself: settings of the model (`to_dict()`) and shapes of its tensors.
+    """Metadata of a file: the model's settings (`ModelConfig.to_dict()`) and the shapes of its tensors.
 
-    `use` is what a preset has beside the model, for a model that is none of the named ones; None if it was not given.
+    `use` has the other settings of the model's preset, if it is not one of the named presets; None if not given.
     """
 
     config: dict[str, Any]
@@ -40,7 +40,7 @@ def save_checkpoint(
     config: Mapping[str, Any],
     use: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model's state dict, its settings and how it is used (see `Header`), whole or not at all."""
+    """Write a model's state dict, its settings and its `use` (see `Header`) as one atomic file."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     metadata = {
         "format": "helixfold",
@@ -54,7 +54,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """State dict and settings of a file that `save_checkpoint` wrote; `InputError` if a single bit has changed."""
+    """Read the state dict and settings from a file of `save_checkpoint`. Raise `InputError` if any bit has changed."""
     path = Path(path)
     header = read_header(path)
     try:
@@ -68,7 +68,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], di
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """Settings, names and shapes, without reading a single number."""
+    """Read a file's metadata, but none of its parameters."""
     path = Path(path)
     require_file(path)
     try:
@@ -96,7 +96,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, types, shapes and every bit of some tensors in the host's memory."""
+    """Return the SHA-256 of names, dtypes, shapes and values of tensors in CPU memory."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]

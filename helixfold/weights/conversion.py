@@ -1,4 +1,4 @@
-"""How parameters move between our state dict and another program's file: exactly, name by name, in both directions."""
+"""Exact conversion of parameters between our state dict and the arrays of other programs, in both directions."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,50 +12,58 @@ from data_pipeline.errors import InputError, printable
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-# An error names so many arrays of each kind and counts the rest.
+# Array names of each kind that an error lists; the others are only counted.
 LISTED = 5
 
 
 @dataclass(frozen=True)
 class Axes:
-    """The order of one array's axes there and here, in einops' words; `sizes` are those that neither side shows."""
+    """Axis order of one array in the other program and in ours, in einops' notation.
+
+    `sizes` has the sizes of axes that einops cannot infer.
+    """
 
     theirs: str
     ours: str
     sizes: tuple[tuple[str, int], ...] = ()
 
     def to_ours(self, array: Tensor) -> Tensor:
+        """Rearrange the other program's array to our axis order."""
         return rearrange(array, f"{self.theirs} -> {self.ours}")
 
     def to_theirs(self, tensor: Tensor) -> Tensor:
+        """Rearrange our tensor to the other program's axis order."""
         return rearrange(tensor, f"{self.ours} -> {self.theirs}", **dict(self.sizes))
 
 
-KEEP = Axes("...", "...")
+IDENTITY = Axes("...", "...")
 TRANSPOSE = Axes("i o", "o i")
 
 
 def heads_out(heads: int) -> Axes:
-    """A map into heads: [c, h, d] there, [h d, c] here."""
+    """Return the axes of a projection to heads: theirs [c, h, d], ours [h d, c]."""
     return Axes("c h d", "(h d) c", (("h", heads),))
 
 
 def heads_in(heads: int) -> Axes:
-    """A map from heads (or from an outer product's two factors): [h, d, c] there, [c, h d] here."""
+    """Return the axes of a projection from heads (or from the two factors of an outer product).
+
+    Theirs is [h, d, c], ours [c, h d].
+    """
     return Axes("h d c", "c (h d)", (("h", heads),))
 
 
 def heads_bias(heads: int) -> Axes:
-    """The bias of a map into heads: [h, d] there, [h d] here."""
+    """Return the axes of the bias of a projection to heads: theirs [h, d], ours [h d]."""
     return Axes("h d", "(h d)", (("h", heads),))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of a two-way table: the same numbers under our names and under theirs.
+class ParameterMapping:
+    """Mapping between our names of some parameters and the other program's names.
 
-    `theirs` are one array, or several that one tensor of ours holds below each other (query, key and value).
-    `ours` is one tensor, or, where `stacked`, one per block, their array having a leading axis for the block.
+    `theirs` is one array, or several that are concatenated in one tensor of ours (query, key and value). `ours` is one
+    tensor; if `stacked`, one for each block, and the other program's array has a leading axis for blocks.
     """
 
     ours: tuple[str, ...]
@@ -64,27 +72,29 @@ class Row:
     stacked: bool
 
     def to_ours(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        """New tensors, one per name in `ours`, from one array per name in `theirs`."""
+        """Convert arrays, one for each name in `theirs`, to tensors, one for each name in `ours`."""
         blocks = [[array[block] for array in arrays] for block in range(len(self.ours))] if self.stacked else [arrays]
         return [torch.cat([self.axes.to_ours(part) for part in parts]) for parts in blocks]
 
     def to_theirs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """New arrays, one per name in `theirs`, from one tensor per name in `ours`."""
+        """Convert tensors, one for each name in `ours`, to arrays, one for each name in `theirs`."""
         parts = zip(*(tensor.chunk(len(self.theirs)) for tensor in tensors), strict=True)
         moved = [torch.stack([self.axes.to_theirs(block) for block in blocks]) for blocks in parts]
         return moved if self.stacked else [array[0] for array in moved]
 
     def their_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of each array in `theirs` when every tensor in `ours` has this one."""
+        """Return the shape of each array in `theirs`, given the shape of each tensor in `ours`."""
         blank = torch.empty(()).expand(ours)  # one element, however large the shape
         part = tuple(self.axes.to_theirs(blank.chunk(len(self.theirs))[0]).shape)
         return (len(self.ours), *part) if self.stacked else part
 
 
-def to_ours(rows: Collection[Row], arrays: Mapping[str, Tensor] | Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """Our state dict from their arrays, each of which is asked for once, in the order of the table.
+def to_ours(
+    rows: Collection[ParameterMapping], arrays: Mapping[str, Tensor] | Mapping[str, np.ndarray]
+) -> dict[str, Tensor]:
+    """Convert the other program's arrays to our state dict, looking up each array once.
 
-    Raises `InputError` if names are missing or left over.
+    Raise `InputError` if names are missing or unknown.
     """
     require_names((name for row in rows for name in row.theirs), arrays)
     return {
@@ -96,8 +106,8 @@ def to_ours(rows: Collection[Row], arrays: Mapping[str, Tensor] | Mapping[str, n
     }
 
 
-def to_theirs(rows: Collection[Row], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their arrays from our state dict. Raises `InputError` if names are missing or left over."""
+def to_theirs(rows: Collection[ParameterMapping], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Convert our state dict to the other program's arrays. Raise `InputError` if names are missing or unknown."""
     require_names((name for row in rows for name in row.ours), state)
     return {
         name: array
@@ -106,36 +116,38 @@ def to_theirs(rows: Collection[Row], state: Mapping[str, Tensor]) -> dict[str, T
     }
 
 
-def their_shapes(rows: Collection[Row], ours: Shapes) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the file that a model with these names and shapes is written to; no memory is used."""
+def their_shapes(rows: Collection[ParameterMapping], ours: Shapes) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of the other program's arrays, given ours, without allocating them."""
     require_names((name for row in rows for name in row.ours), ours)
     return {name: row.their_shape(ours[row.ours[0]]) for row in rows for name in row.theirs}
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor by its name."""
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def require_names(expected: Iterable[str], found: Iterable[str]) -> None:
-    problem = differences(dict.fromkeys(expected, ()), dict.fromkeys(found, ()))
+def require_names(expected: Iterable[str], actual: Iterable[str]) -> None:
+    """Raise `InputError` if names are missing or unknown."""
+    problem = differences(dict.fromkeys(expected, ()), dict.fromkeys(actual, ()))
     if problem:
         raise InputError(f"the parameters do not fit: {problem}")
 
 
-def differences(expected: Shapes, found: Shapes) -> str:
-    """In words, what is missing, left over or of another shape; empty if all is as expected."""
-    missing, unknown = expected.keys() - found.keys(), found.keys() - expected.keys()
+def differences(expected: Shapes, actual: Shapes) -> str:
+    """Describe which arrays are missing, unknown or of another shape; return "" if none is."""
+    missing, unknown = expected.keys() - actual.keys(), actual.keys() - expected.keys()
     misshapen = [
-        f"{name} {list(found[name])} instead of {list(shape)}"
+        f"{name} {list(actual[name])} instead of {list(shape)}"
         for name, shape in expected.items()
-        if name in found and found[name] != shape
+        if name in actual and actual[name] != shape
     ]
     parts = ((missing, "missing"), (unknown, "unknown"), (misshapen, "of another shape"))
     return "; ".join(f"{_listed(names)} {what}" for names, what in parts if names)
 
 
 def _listed(names: Collection[str]) -> str:
-    """Every name would fill the screen, so: '7 arrays (a, b, c, d, e and 2 more) are'."""
+    """Return a short list of names, such as '7 arrays (a, b, c, d, e and 2 more) are'."""
     first = ", ".join(printable(name) for name in sorted(names)[:LISTED])
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     noun, verb = ("array", "is") if len(names) == 1 else ("arrays", "are")

@@ -1,4 +1,4 @@
-"""The model in the package: its file, what is known of it, and what every reader of its results is told."""
+"""Demonstration model that comes with the package: its file, its measured accuracy, and the note on its results."""
 
 import json
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from helixfold.weights.load import file_format
 NAME = "small"  # of its preset
 DIRECTORY = Path(__file__).parent / "packaged"
 WEIGHTS, FACTS = DIRECTORY / f"{NAME}.safetensors", DIRECTORY / f"{NAME}.json"
-MARK = "DEMONSTRATION"  # what its note begins with
+MARK = "DEMONSTRATION"  # first word of its note
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A mean over chains with its 95 % interval."""
+    """Mean over chains with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -24,8 +24,8 @@ class Interval:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What is said of the model wherever it is used; the model card says the rest."""
+class ModelFacts:
+    """Facts about the demonstration model that its note states; the model card has all others."""
 
     parameters: int
     training_chains: int
@@ -34,10 +34,10 @@ class Facts:
 
 
 @cache
-def facts() -> Facts:
-    """As they were measured when the model was made."""
+def facts() -> ModelFacts:
+    """Read the facts that were measured when the model was trained."""
     values = json.loads(FACTS.read_text(encoding="utf-8"))
-    return Facts(
+    return ModelFacts(
         parameters=int(values["parameters"]),
         training_chains=int(values["training_chains"]),
         held_out_chains=int(values["held_out_chains"]),
@@ -48,7 +48,7 @@ def facts() -> Facts:
 
 
 def note() -> str:
-    """What the terminal, every file and the report say."""
+    """Return the warning that the terminal, every output file and the report show."""
     known = facts()
     score = known.held_out_lddt_ca
     return (
@@ -60,5 +60,5 @@ def note() -> str:
 
 
 def is_of_package(path: Path) -> bool:
-    """Whether a file holds just the package's parameters, whatever it is called."""
+    """Return whether a file has the package's parameters, whatever its name."""
     return file_format(path) == "safetensors" and read_header(path).sha256 == read_header(WEIGHTS).sha256

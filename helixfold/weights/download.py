@@ -1,8 +1,8 @@
-"""DeepMind's published parameters: from the official archive into a cache directory, only the models asked for.
+"""Download of DeepMind's published parameters from the official archive into a cache directory.
 
-The archive (5.3 GB; its monomer models are those of the first release, July 2021) is a tar file. From a server that
-can send parts, as DeepMind's can, only the wanted members (373 MB each) are fetched. What was fetched of an interrupted
-member is kept and continued. Parameters: (c) DeepMind, CC BY 4.0.
+The archive (5.3 GB; its monomer models are those of the first release, July 2021) is a tar file. Only the requested
+members (373 MB each) are fetched from a server that supports range requests, as DeepMind's does. An interrupted
+download is continued. Parameters: (c) DeepMind, CC BY 4.0.
 """
 
 import itertools
@@ -23,9 +23,9 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
 from helixfold.presets import preset
-from helixfold.weights.fit import require_fit
 from helixfold.weights.npz import NpzArrays
-from helixfold.weights.remote import DownloadError, Patience, RemoteFile, require_address
+from helixfold.weights.remote_file import DownloadError, RemoteFile, RetryPolicy, require_address
+from helixfold.weights.shapes import require_shapes
 
 ARCHIVE_URL = "https://storage.googleapis.com/alphafold/alphafold_params_2022-12-06.tar"
 
@@ -33,7 +33,7 @@ ARCHIVE_URL = "https://storage.googleapis.com/alphafold/alphafold_params_2022-12
 # model_1: Hugging Face space simonduerr/ProteinMPNN, and a run log of EvoBind2;
 # model_1_ptm: Hugging Face ProteinDesignLab/caliby-weights, and several repositories that pin the archive's member;
 # model_2_ptm: Hugging Face ProteinDesignLab/caliby-weights, and a downloader for AF2Rank.
-# For the others the first download decides: it is checked array by array, and its checksum holds from then on.
+# The others are checked array by array at the first download, and their checksums are recorded then.
 PUBLISHED_SHA256: Mapping[str, str] = {
     "params_model_1.npz": "f95e453e6a290ddf317ba1c9698d53fa110cf007ea979b0eae43e6ad38b4e364",
     "params_model_1_ptm.npz": "5e564f79af5bcd54ccef6e2a6bb0ff01015d01650ebc41d4575e35f0de9ecc84",
@@ -42,13 +42,13 @@ PUBLISHED_SHA256: Mapping[str, str] = {
 # The archive has 16 members of at most 374 MB.
 MAX_MEMBERS = 1000
 MAX_MEMBER_BYTES = 2**31
-# What a download that breaks off loses at most.
+# Bytes that an interrupted download loses at most.
 _CHUNK = 2**16
-USUAL_PATIENCE = Patience()
+DEFAULT_RETRY = RetryPolicy()
 
 
 def parameters_directory() -> Path:
-    """Where downloaded parameters are kept, one `params_<preset>.npz` per model."""
+    """Return the cache directory of downloaded parameters, which has one `params_<preset>.npz` per model."""
     return Path(platformdirs.user_cache_dir("helixfold")) / "params"
 
 
@@ -58,50 +58,51 @@ def download_parameters(
     directory: Path | None = None,
     url: str = ARCHIVE_URL,
     sha256: Mapping[str, str] = PUBLISHED_SHA256,
-    patience: Patience = USUAL_PATIENCE,
+    retry: RetryPolicy = DEFAULT_RETRY,
     progress: bool = True,
 ) -> list[Path]:
-    """Make sure that the parameters of these presets are in the cache directory, and say where.
+    """Download the parameters of presets that are not in the cache directory yet, and return the paths of all.
 
-    Each file is checked: against its checksum in `sha256` (by file name) or the one noted at its first download, and
-    array by array against the preset. Raises `DownloadError`.
+    Each file is checked against its checksum in `sha256` (by file name) or the one recorded at its first download, and
+    array by array against the preset. Raise `DownloadError` if one cannot be fetched.
     """
     require_address(url)
     pooch.get_logger().setLevel("WARNING")
     directory = directory or parameters_directory()
-    notes = Checksums(directory / "sha256.json")
+    checksums = Checksums(directory / "sha256.json")
     paths = []
     for name in presets:
-        member = ArchiveMember(name, patience=patience, progress=progress)
+        member = ArchiveMember(name, retry=retry, progress=progress)
         path = directory / member.file_name
-        known = sha256.get(path.name) or notes.get(path.name)
+        known = sha256.get(path.name) or checksums.get(path.name)
         try:
             pooch.retrieve(url, known_hash=known, fname=path.name, path=directory, downloader=member)
         except InputError:
             raise
-        except ValueError as error:  # pooch's word for another checksum
+        except ValueError as error:  # pooch raises this for a wrong checksum
             raise DownloadError(
                 f"{printable(url)}: {path.name} does not have the checksum {known}, so it was not kept; "
                 "try again, and ask where the file comes from if it stays so"
             ) from error
         except OSError as error:
             raise DownloadError(f"{directory}: {error.strerror or error}") from error
-        notes.note(path)
+        checksums.record(path)
         paths.append(path)
     return paths
 
 
 @dataclass(frozen=True)
 class Checksums:
-    """SHA-256 of files as they were when they were first downloaded, in a JSON file beside them."""
+    """SHA-256 of files at their first download, recorded in a JSON file beside them."""
 
     path: Path
 
     def get(self, name: str) -> str | None:
+        """Return the recorded checksum of a file, or None."""
         return self._read().get(name)
 
-    def note(self, file: Path) -> None:
-        """Remember a file's checksum, unless there is one already."""
+    def record(self, file: Path) -> None:
+        """Record a file's checksum, unless there is one already."""
         known = self._read()
         if file.name not in known:
             known[file.name] = pooch.file_hash(str(file))
@@ -123,17 +124,17 @@ class Checksums:
 
 
 class ArchiveMember:
-    """A pooch downloader: the parameters of one preset, out of a tar archive on a server."""
+    """Pooch downloader of one preset's parameters from a tar archive on a server."""
 
-    def __init__(self, name: str, *, patience: Patience, progress: bool) -> None:
+    def __init__(self, name: str, *, retry: RetryPolicy, progress: bool) -> None:
         self.config = preset(name).model
         self.file_name = f"params_{name}.npz"
-        self.patience, self.progress = patience, progress
+        self.retry, self.progress = retry, progress
 
     def __call__(self, url: str, output_file: str, _pooch: object) -> None:
         target = Path(output_file)
         part = target.with_name(f"{self.file_name}.part")
-        with closing(RemoteFile(url, self.patience)) as remote:
+        with closing(RemoteFile(url, self.retry)) as remote:
             self._fetch(remote, *self._find(remote), part)
         try:
             self._check(part)
@@ -143,7 +144,7 @@ class ArchiveMember:
         os.replace(part, target)
 
     def _find(self, remote: RemoteFile) -> tuple[int, int]:
-        """Where the member's bytes start in the archive, and how many there are."""
+        """Return the offset and size of the member's bytes in the archive."""
         try:
             with tarfile.open(fileobj=remote, mode="r:") as archive:  # type: ignore[call-overload]
                 for member in itertools.islice(archive, MAX_MEMBERS):
@@ -181,8 +182,8 @@ class ArchiveMember:
                 bar.update(len(piece))
 
     def _check(self, part: Path) -> None:
-        """Names and shapes are the preset's, every array is whole (zip checksums) and finite."""
+        """Check that names and shapes are the preset's and that all arrays are intact and finite."""
         with NpzArrays(part) as arrays:
-            require_fit(part, arrays.shapes, self.config, "npz")
+            require_shapes(part, arrays.shapes, self.config, "npz")
             for name in arrays:
                 arrays[name]

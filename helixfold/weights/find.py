@@ -1,4 +1,4 @@
-"""From the names of models and a place for weights to networks that are ready to fold."""
+"""Loading of models for prediction, given their names and a file or directory of weights."""
 
 import hashlib
 import json
@@ -20,33 +20,34 @@ from helixfold.weights.download import parameters_directory
 from helixfold.weights.load import file_format, load_weights
 from helixfold.weights.untrained import untrained_model
 
-DEFAULT = "model_1_ptm"  # of DeepMind's models, where they are
+DEFAULT = "model_1_ptm"  # if DeepMind's parameters were downloaded
 UNTRAINED_PRESET = "tiny"
 SUFFIXES = (".npz", ".safetensors", ".pt")
 
 
-# Of parameters: random, the package's own, or any that somebody trained. What one made gives way to those after it.
+# Origin of the parameters: random, the package's demonstration model, or any other training. Predictions of one are
+# replaced by those of a later one in this order.
 WeightsProvenance = Literal["untrained", "demonstration", "trained"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyModel:
-    """A network with its parameters, and what every reader of its results must be told."""
+    """Network with its parameters, and the notes that its results must carry."""
 
     preset: Preset
     network: AlphaFold
-    digest: str  # of the parameters and of how they are used, whatever file they come from
+    digest: str  # of the parameters and the preset, whatever file they come from
     notes: tuple[str, ...] = ()
     provenance: WeightsProvenance = "trained"
 
 
 def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> list[ReadyModel]:
-    """Load the models of those names from `weights`, a parameter file or a directory of them.
+    """Load the named models from `weights`, a parameter file or a directory of parameter files.
 
-    Without names, the file itself (of a model trained here) or its name says which model it holds, and a directory
-    gives all it has. Without `weights`, models come from where `helixfold weights download` puts them; if nothing is
-    there and no name is given, the result is the demonstration model that is part of the package. `tiny` alone has
-    random parameters. Raises `InputError` where something is missing or does not fit.
+    Without names, a file's metadata or its name determines the model, and all models of a directory are loaded. Without
+    `weights`, models come from the directory of `helixfold weights download`; if that has none and no name is given,
+    the package's demonstration model is loaded. The model `tiny` has random parameters. Raise `InputError` if
+    parameters are missing or do not fit.
     """
     for name in names:
         preset(name)
@@ -64,7 +65,7 @@ def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> lis
 
 
 def trained_preset(weights: Path) -> Preset | None:
-    """The preset that a parameter file brings with it; None if it has none."""
+    """Return the preset in the metadata of a parameter file; None if it has none."""
     if not os.path.isfile(weights) or file_format(weights) != "safetensors":
         return None
     header = read_header(weights)
@@ -91,7 +92,7 @@ def _load(chosen: Preset, path: Path) -> ReadyModel:
     ready = _ready(chosen, network.eval())
     if not demonstration.is_of_package(path):
         return ready
-    # Wherever its file was copied to, this is said of it.
+    # Its results carry the note wherever the file was copied to.
     return replace(ready, notes=(demonstration.note(),), provenance="demonstration")
 
 
@@ -101,7 +102,7 @@ def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:
 
 
 def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
-    """The parameter file of each model."""
+    """Return the parameter file of each model."""
     if weights is not None and not os.path.exists(weights):  # pathlib's own raises where a name is too long
         raise InputError.at(weights, "there is no such file or directory of weights")
     if weights is not None and not weights.is_dir():
@@ -109,15 +110,15 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
             raise InputError(f"{weights} is one file, but {len(names)} models are named; give a directory of weights")
         return {names[0] if names else _name_of(weights): weights}
     directory = weights or parameters_directory()
-    there = {name: path for name in PRESETS if (path := _in_directory(directory, name)) is not None}
-    if not names and not there:
+    available = {name: path for name in PRESETS if (path := _in_directory(directory, name)) is not None}
+    if not names and not available:
         raise InputError(f"{directory}: there are no parameter files params_<model>.npz in this directory")
-    missing = [name for name in names if name not in there]
+    missing = [name for name in names if name not in available]
     if missing:
         fetch = f"run 'helixfold weights download --models {' '.join(missing)}'"
         hint = f"give --weights, or {fetch}" if weights is None else "give another --weights"
         raise InputError(f"{directory}: there are no parameters of {', '.join(missing)}; {hint}")
-    return {name: there[name] for name in names or there}
+    return {name: available[name] for name in names or available}
 
 
 def _in_directory(directory: Path, name: str) -> Path | None:
@@ -126,7 +127,7 @@ def _in_directory(directory: Path, name: str) -> Path | None:
 
 
 def named_preset(path: Path) -> str | None:
-    """The preset that a parameter file's name says, as `params_model_1_ptm.npz` does."""
+    """Return the preset in a parameter file's name, such as `params_model_1_ptm.npz`; None if there is none."""
     name = path.name.removesuffix(path.suffix).removeprefix("params_")
     return name if name in PRESETS else None
 

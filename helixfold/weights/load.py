@@ -1,4 +1,4 @@
-"""Parameters from whatever file the user has: DeepMind's, OpenFold's or ours."""
+"""Loading of parameters from DeepMind's, OpenFold's and our own files."""
 
 import os
 import zipfile
@@ -16,9 +16,9 @@ from helixfold.config import ConfigError, ModelConfig
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import load_checkpoint, read_header
 from helixfold.weights.conversion import Shapes, shapes_of
-from helixfold.weights.fit import Format, require_fit
 from helixfold.weights.npz import NpzArrays
 from helixfold.weights.openfold import read_pt
+from helixfold.weights.shapes import Format, require_shapes
 
 _SUFFIXES: dict[str, Format] = {
     ".npz": "npz",
@@ -27,28 +27,28 @@ _SUFFIXES: dict[str, Format] = {
     ".ckpt": "pt",
     ".safetensors": "safetensors",
 }
-# Settings that change how a model is trained or fed, and not what its parameters mean.
+# Settings that affect a model's training or input, and not the meaning of its parameters.
 _FREE_SETTINGS = ("dropout", "msa_dropout", "pair_dropout", "max_templates")
 
 
 def load_weights(path: str | os.PathLike[str], config: ModelConfig) -> dict[str, Tensor]:
-    """The state dict, in float32, of a model with these settings.
+    """Return the state dict, in float32, of a model with these settings.
 
-    Raises one `InputError` if the file is not sound or not for such a model; it says what the file is for.
+    Raise `InputError` if the file is damaged or is for another model, which the error names.
     """
     path = Path(path)
     form = file_format(path)
     if form == "npz":
         with NpzArrays(path) as arrays:
-            require_fit(path, arrays.shapes, config, form)
+            require_shapes(path, arrays.shapes, config, form)
             return alphafold.to_state_dict(arrays, config)
     if form == "pt":
         tensors = read_pt(path)
-        require_fit(path, shapes_of(tensors), config, form)
+        require_shapes(path, shapes_of(tensors), config, form)
         state = openfold.to_state_dict(tensors, config)
     else:
         header = read_header(path)
-        require_fit(path, header.shapes, config, form)
+        require_shapes(path, header.shapes, config, form)
         _require_settings(path, header.config, config)
         state, _ = load_checkpoint(path)
     state = {name: tensor.float() for name, tensor in state.items()}
@@ -59,7 +59,7 @@ def load_weights(path: str | os.PathLike[str], config: ModelConfig) -> dict[str,
 
 
 def read_shapes(path: str | os.PathLike[str]) -> tuple[Format, Shapes]:
-    """Format of a file, and its names and shapes as that format calls them (OpenFold's by today's names)."""
+    """Return a file's format, and the names and shapes of its arrays (OpenFold's current names)."""
     path = Path(path)
     form = file_format(path)
     if form == "npz":
@@ -69,7 +69,7 @@ def read_shapes(path: str | os.PathLike[str]) -> tuple[Format, Shapes]:
 
 
 def file_format(path: Path) -> Format:
-    """By suffix; a file with another suffix is recognised by what it holds."""
+    """Return the format of a parameter file, by its suffix or else by its content."""
     require_file(path)
     known = _SUFFIXES.get(path.suffix.lower())
     if known is not None:
@@ -85,7 +85,7 @@ def file_format(path: Path) -> Format:
 
 
 def _require_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig) -> None:
-    """Two models can have the same shapes and still compute different things: heads, block order, iterations."""
+    """Raise `InputError` if settings differ, since models of equal shapes may differ in heads or block order."""
     try:
         theirs = ModelConfig.from_dict(stored).flat()
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Reading and writing `.npz` files of floating-point arrays, without pickle and without trusting what they declare."""
+"""Reading and writing of `.npz` files of floating-point arrays, without pickle and with all headers checked."""
 
 import math
 import os
@@ -30,10 +30,10 @@ _FLOAT = re.compile(r"[<>=|]?f[248]")
 
 
 class NpzArrays(Mapping[str, np.ndarray]):
-    """The arrays of an open `.npz` file; `shapes` costs only the headers, each array is read when it is looked up.
+    """Arrays of an open `.npz` file; each array is read when it is looked up, `shapes` only from the headers.
 
-    Arrays come as float32 in C order and this machine's byte order, whatever float they are stored as.
-    Raises `InputError` for anything but a sound archive of finite floating-point arrays.
+    Arrays are converted to float32 in C order and native byte order. Raise `InputError` if the file is not an intact
+    archive of finite floating-point arrays.
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits = LIMITS) -> None:
@@ -62,14 +62,14 @@ class NpzArrays(Mapping[str, np.ndarray]):
         member = self._members[name]
         with damage_named(self.path), self._archive.open(member) as stream:
             values = np.lib.format.read_array(stream, allow_pickle=False)
-        with np.errstate(over="ignore"):  # what does not fit into float32 becomes infinite and is refused below
+        with np.errstate(over="ignore"):  # too large numbers become infinite, which the next check refuses
             values = values.astype(np.float32, copy=False)
         if not np.isfinite(values).all():
             raise InputError.at(self.path, f"array '{printable(name)}' has values that are not finite float32 numbers")
         return np.ascontiguousarray(values)
 
     def _shape(self, member: zipfile.ZipInfo) -> tuple[int, ...]:
-        """The shape that an array's header declares, found to agree with the size of its member."""
+        """Return the shape in an array's header, after checking it against the size of the member."""
         name = printable(member.filename)
         if not member.filename.endswith(".npy"):
             raise InputError.at(self.path, f"'{name}' is not an array, so this is not a plain .npz file")
@@ -99,6 +99,6 @@ class NpzArrays(Mapping[str, np.ndarray]):
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as `numpy.savez` does, whole or not at all."""
+    """Write arrays as `numpy.savez` does, as one atomic file."""
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""OpenFold's checkpoints, `.pt`: the same numbers under OpenFold's names, in and out."""
+"""Conversion between our state dict and OpenFold's checkpoints (`.pt`)."""
 
 import os
 import pickle
@@ -15,16 +15,16 @@ from data_pipeline.archive import Limits, open_archive
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import replacing
 from helixfold.config import ModelConfig
-from helixfold.weights.conversion import KEEP, Row, to_ours, to_theirs
+from helixfold.weights.conversion import IDENTITY, ParameterMapping, to_ours, to_theirs
 from helixfold.weights.table import table
 
 # A training checkpoint has a member per tensor of model, average and optimizer. torch.save never compresses.
 LIMITS = Limits(members=100_000, unpacked_bytes=32 * 2**30, compressed=False)
-# What stands beside the tensors, which is read word by word: a training checkpoint has two million bytes of it.
+# Limit of the pickled names beside the tensors, which are slow to read; a training checkpoint has two million bytes.
 MAX_NAMES_BYTES = 2**23
-# Prefixes of wrappers: DeepSpeed's and Lightning's modules.
+# Prefixes that DeepSpeed's and Lightning's wrappers add.
 _WRAPPERS = re.compile(r"^(?:module\.|model\.)+")
-# What modules were called before OpenFold learnt multimers (version 1), and what they are called now.
+# Names of modules in OpenFold 1, and their current names.
 _OLD_NAMES = (
     (re.compile(r"^template_angle_embedder\."), "template_embedder.template_single_embedder."),
     (re.compile(r"^(template_pair_embedder|template_pair_stack|template_pointwise_att)\."), r"template_embedder.\1."),
@@ -32,7 +32,7 @@ _OLD_NAMES = (
     (re.compile(r"\.core\.(tri_\w+|pair_transition)\."), r".pair_stack.\1."),
     (re.compile(r"\.ipa\.(linear_q_points|linear_kv_points)\.(weight|bias)$"), r".ipa.\1.linear.\2"),
 )
-# What torch.load raises on damaged or hostile files.
+# Errors that torch.load raises on damaged or hostile files.
 _DAMAGE = (
     pickle.UnpicklingError,
     RuntimeError,
@@ -49,13 +49,13 @@ _DAMAGE = (
 )
 
 
-def rows(config: ModelConfig) -> tuple[Row, ...]:
-    """The two-way table between our state dict and OpenFold's for a model with these settings."""
+def rows(config: ModelConfig) -> tuple[ParameterMapping, ...]:
+    """Return the mappings between our state dict and OpenFold's for a model with these settings."""
     return tuple(
-        Row(
+        ParameterMapping(
             ours=(parameter.ours.replace("*", str(block)),),
             theirs=tuple(name.replace("*", str(block)) for name in parameter.openfold),
-            axes=KEEP,
+            axes=IDENTITY,
             stacked=False,
         )
         for parameter in table(config)
@@ -64,20 +64,20 @@ def rows(config: ModelConfig) -> tuple[Row, ...]:
 
 
 def to_state_dict(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Our state dict from OpenFold's. Raises `InputError` if names are missing or left over."""
+    """Convert OpenFold's state dict to ours. Raise `InputError` if names are missing or unknown."""
     return to_ours(rows(config), tensors)
 
 
 def from_state_dict(state: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """OpenFold's state dict from ours; undoes `to_state_dict` bit for bit."""
+    """Convert our state dict to OpenFold's, the exact inverse of `to_state_dict`."""
     return to_theirs(rows(config), {name: tensor.detach().cpu() for name, tensor in state.items()})
 
 
 def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The model's tensors in an OpenFold checkpoint under today's names, memory-mapped.
+    """Read the model's tensors from an OpenFold checkpoint, memory-mapped and under current names.
 
-    Takes the moving average where there is one, as OpenFold does, and drops the prefixes of wrappers.
-    Raises `InputError` for anything that holds more than tensors and plain containers.
+    The moving average is preferred, as in OpenFold, and prefixes of wrappers are removed. Raise `InputError` if the
+    file has anything but tensors and plain containers.
     """
     path = Path(path)
     with open_archive(path, LIMITS) as archive:
@@ -86,7 +86,7 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         raise InputError.at(path, f"has {names:,} bytes of names beside its tensors, which no model's parameters need")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what matters about an odd file is said in the error
+            warnings.simplefilter("ignore")  # the error says what is wrong with a file
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except _DAMAGE as error:
         reason = printable(str(error).split("\n", 1)[0])
@@ -107,13 +107,13 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def write_pt(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
-    """Write a state dict as OpenFold reads it, whole or not at all."""
+    """Write a state dict in OpenFold's format, as one atomic file."""
     with replacing(Path(path)) as temporary:
         torch.save(dict(tensors), temporary)
 
 
 def current_name(name: str) -> str:
-    """Today's name of a parameter that wrappers or an older OpenFold named."""
+    """Return the current name of a parameter, given its name with wrappers' prefixes or in OpenFold 1."""
     name = _WRAPPERS.sub("", name)
     for old, new in _OLD_NAMES:
         name = old.sub(new, name)

@@ -1,8 +1,8 @@
-"""Every parameter under its three names: ours, DeepMind's and OpenFold's. This is the only place where they meet.
+"""Table of all parameters with their names in our model, DeepMind's files and OpenFold's checkpoints.
 
-DeepMind's names leave out the common scope `alphafold/alphafold_iteration`; a leaf follows `//`. In stacks, `*` stands
-for the block's number; DeepMind has one array for the whole stack, with a leading axis for the block.
-OpenFold's tensors are laid out as ours, but for query, key and value, which we keep in one.
+DeepMind's names omit the common scope `alphafold/alphafold_iteration`; a leaf follows `//`. In stacks, `*` stands for
+the block's number; DeepMind has one array for the whole stack, with a leading axis for blocks. OpenFold's tensors have
+our axes, but query, key and value are separate there and concatenated in ours.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,43 +10,43 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from helixfold.config import ModelConfig, StackConfig, TemplateConfig
-from helixfold.weights.conversion import KEEP, TRANSPOSE, Axes, heads_bias, heads_in, heads_out
+from helixfold.weights.conversion import IDENTITY, TRANSPOSE, Axes, heads_bias, heads_in, heads_out
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """One tensor of ours, or one of each of `blocks` blocks; `axes` relates it to DeepMind's array."""
+class ParameterNames:
+    """Names of one parameter, or of the same parameter in each of `blocks` blocks; `axes` relates DeepMind's array."""
 
     ours: str
     alphafold: tuple[str, ...]
     openfold: tuple[str, ...]
-    axes: Axes = KEEP
+    axes: Axes = IDENTITY
     blocks: int | None = None
 
 
-class Module(NamedTuple):
-    """Where a module stands in each of the three trees."""
+class ModulePath(NamedTuple):
+    """Path of a module in each of the three programs."""
 
     ours: str
     alphafold: str
     openfold: str
 
-    def child(self, ours: str, alphafold: str, openfold: str) -> "Module":
-        """A module within; an empty name is the module itself."""
-        return Module(
+    def child(self, ours: str, alphafold: str, openfold: str) -> "ModulePath":
+        """Return the path of a submodule; an empty name means the module itself."""
+        return ModulePath(
             ".".join(filter(None, (self.ours, ours))),
             "/".join(filter(None, (self.alphafold, alphafold))),
             ".".join(filter(None, (self.openfold, openfold))),
         )
 
-    def parameter(self, ours: str, leaf: str, openfold: str, axes: Axes = KEEP) -> Parameter:
-        """A parameter of this module."""
+    def parameter(self, ours: str, leaf: str, openfold: str, axes: Axes = IDENTITY) -> ParameterNames:
+        """Return the names of a parameter of this module."""
         return self.joined(ours, [(leaf, openfold)], axes)
 
-    def joined(self, ours: str, parts: Iterable[tuple[str, str]], axes: Axes) -> Parameter:
-        """A parameter of ours that the others keep in several, `(DeepMind's leaf, OpenFold's name)` each."""
+    def joined(self, ours: str, parts: Iterable[tuple[str, str]], axes: Axes) -> ParameterNames:
+        """Return the names of a parameter that others split into `parts`: (DeepMind's leaf, OpenFold's name)."""
         leaves, names = zip(*parts, strict=True)
-        return Parameter(
+        return ParameterNames(
             ours=f"{self.ours}.{ours}",
             alphafold=tuple(f"{self.alphafold}//{leaf}" for leaf in leaves),
             openfold=tuple(f"{self.openfold}.{name}" for name in names),
@@ -54,9 +54,9 @@ class Module(NamedTuple):
         )
 
 
-def table(config: ModelConfig) -> tuple[Parameter, ...]:
-    """All parameters of a model with these settings."""
-    root = Module("", "", "")
+def table(config: ModelConfig) -> tuple[ParameterNames, ...]:
+    """Return the names of all parameters of a model with these settings."""
+    root = ModulePath("", "", "")
     rows = [*_embedders(root), *_structure_module(root, config.structure.angle_blocks), *_heads(root, config)]
     if config.template:
         rows += _templates(root, config.template)
@@ -69,25 +69,25 @@ def table(config: ModelConfig) -> tuple[Parameter, ...]:
     return tuple(rows)
 
 
-def _stacked(rows: Iterable[Parameter], blocks: int) -> Iterator[Parameter]:
+def _stacked(rows: Iterable[ParameterNames], blocks: int) -> Iterator[ParameterNames]:
     return (replace(row, blocks=blocks) for row in rows)
 
 
-def _linears(module: Module, *names: tuple[str, str, str]) -> Iterator[Parameter]:
-    """The linear layers of these names within a module."""
+def _linears(module: ModulePath, *names: tuple[str, str, str]) -> Iterator[ParameterNames]:
+    """Yield weights and biases of linear submodules, given by their three names."""
     for name in names:
         yield module.child(*name).parameter("weight", "weights", "weight", TRANSPOSE)
         yield module.child(*name).parameter("bias", "bias", "bias")
 
 
-def _norms(module: Module, *names: tuple[str, str, str]) -> Iterator[Parameter]:
-    """The layer norms of these names within a module."""
+def _norms(module: ModulePath, *names: tuple[str, str, str]) -> Iterator[ParameterNames]:
+    """Yield weights and biases of layer norms, given by their three names."""
     for name in names:
         yield module.child(*name).parameter("weight", "scale", "weight")
         yield module.child(*name).parameter("bias", "offset", "bias")
 
 
-def _gate_and_output(module: Module, heads: int) -> list[Parameter]:
+def _gate_and_output(module: ModulePath, heads: int) -> list[ParameterNames]:
     return [
         module.parameter("gate.weight", "gating_w", "linear_g.weight", heads_out(heads)),
         module.parameter("gate.bias", "gating_b", "linear_g.bias", heads_bias(heads)),
@@ -95,19 +95,19 @@ def _gate_and_output(module: Module, heads: int) -> list[Parameter]:
     ]
 
 
-def _attention_output(module: Module, heads: int) -> list[Parameter]:
+def _attention_output(module: ModulePath, heads: int) -> list[ParameterNames]:
     return [
         module.parameter("out.weight", "output_w", "linear_o.weight", heads_in(heads)),
         module.parameter("out.bias", "output_b", "linear_o.bias"),
     ]
 
 
-def _self_attention(module: Module, heads: int) -> list[Parameter]:
+def _self_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
     parts = [(f"{part}_w", f"linear_{part[0]}.weight") for part in ("query", "key", "value")]
     return [module.joined("qkv.weight", parts, heads_out(heads)), *_gate_and_output(module, heads)]
 
 
-def _global_attention(module: Module, heads: int) -> list[Parameter]:
+def _global_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
     return [
         module.parameter("query.weight", "query_w", "linear_q.weight", heads_out(heads)),
         module.parameter("key.weight", "key_w", "linear_k.weight", TRANSPOSE),
@@ -116,14 +116,14 @@ def _global_attention(module: Module, heads: int) -> list[Parameter]:
     ]
 
 
-def _transition(module: Module) -> list[Parameter]:
+def _transition(module: ModulePath) -> list[ParameterNames]:
     return [
         *_norms(module, ("norm", "input_layer_norm", "layer_norm")),
         *_linears(module, ("linear_1", "transition1", "linear_1"), ("linear_2", "transition2", "linear_2")),
     ]
 
 
-def _triangle_multiplication(module: Module, left: str, right: str) -> list[Parameter]:
+def _triangle_multiplication(module: ModulePath, left: str, right: str) -> list[ParameterNames]:
     return [
         *_norms(
             module,
@@ -142,7 +142,7 @@ def _triangle_multiplication(module: Module, left: str, right: str) -> list[Para
     ]
 
 
-def _triangle_attention(module: Module, heads: int) -> list[Parameter]:
+def _triangle_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
     return [
         *_norms(module, ("norm", "query_norm", "layer_norm")),
         module.parameter("pair_bias.weight", "feat_2d_weights", "linear.weight", TRANSPOSE),
@@ -150,8 +150,8 @@ def _triangle_attention(module: Module, heads: int) -> list[Parameter]:
     ]
 
 
-def _pair_updates(block: Module, openfold: str, heads: int) -> list[Parameter]:
-    """What Evoformer and template blocks do to the pair stream; `openfold` is where OpenFold keeps it in the block."""
+def _pair_updates(block: ModulePath, openfold: str, heads: int) -> list[ParameterNames]:
+    """Return parameters of the pair updates of Evoformer and template blocks, which OpenFold has in a submodule."""
     multiplication, attention = "triangle_multiplication", "triangle_attention"
     pair = block.child("", "", openfold)
     return [
@@ -168,7 +168,7 @@ def _pair_updates(block: Module, openfold: str, heads: int) -> list[Parameter]:
     ]
 
 
-def _evoformer_block(block: Module, stack: StackConfig, *, global_columns: bool) -> list[Parameter]:
+def _evoformer_block(block: ModulePath, stack: StackConfig, *, global_columns: bool) -> list[ParameterNames]:
     heads = stack.msa_heads
     row = block.child("row_attention", "msa_row_attention_with_pair_bias", "msa_att_row")
     outer = block.child("outer_product_mean", "outer_product_mean", "outer_product_mean")
@@ -193,7 +193,7 @@ def _evoformer_block(block: Module, stack: StackConfig, *, global_columns: bool)
     ]
 
 
-def _embedders(root: Module) -> list[Parameter]:
+def _embedders(root: ModulePath) -> list[ParameterNames]:
     start = root.child("input_embedder", "evoformer", "input_embedder")
     recycled = root.child("recycling_embedder", "evoformer", "recycling_embedder")
     return [
@@ -219,7 +219,7 @@ def _embedders(root: Module) -> list[Parameter]:
     ]
 
 
-def _templates(root: Module, config: TemplateConfig) -> list[Parameter]:
+def _templates(root: ModulePath, config: TemplateConfig) -> list[ParameterNames]:
     templates = root.child("template_embedder", "evoformer", "template_embedder")
     one = templates.child("pair", "template_embedding/single_template_embedding", "")
     block = one.child("blocks.*", "template_pair_stack/__layer_stack_no_state", "template_pair_stack.blocks.*")
@@ -241,7 +241,7 @@ def _templates(root: Module, config: TemplateConfig) -> list[Parameter]:
     ]
 
 
-def _structure_module(root: Module, angle_blocks: int) -> list[Parameter]:
+def _structure_module(root: ModulePath, angle_blocks: int) -> list[ParameterNames]:
     structure = root.child("structure_module", "structure_module", "structure_module")
     fold = structure.child("", "fold_iteration", "")
     attention = fold.child("attention", "invariant_point_attention", "ipa")
@@ -291,7 +291,7 @@ def _structure_module(root: Module, angle_blocks: int) -> list[Parameter]:
     ]
 
 
-def _heads(root: Module, config: ModelConfig) -> list[Parameter]:
+def _heads(root: ModulePath, config: ModelConfig) -> list[ParameterNames]:
     heads = root.child("heads", "", "aux_heads")
     lddt = heads.child("lddt", "predicted_lddt_head", "plddt")
     rows = [

@@ -1,4 +1,4 @@
-"""Seeded random parameters: a network that has learnt nothing, for tests and for a look at the pipeline."""
+"""Untrained networks with random parameters, for tests and to try the pipeline."""
 
 import torch
 
@@ -7,9 +7,9 @@ from helixfold.model.alphafold import AlphaFold
 
 
 def untrained_model(config: ModelConfig, seed: int) -> AlphaFold:
-    """The network with random parameters that are the same for the same seed on every machine.
+    """Return a network with random parameters, which are the same for a seed on every machine.
 
-    Matrices that start at zero for training are random too: with zeros every residue would stay at the origin.
+    Matrices that are zero at the start of training are random too: with zeros all residues would stay at the origin.
     """
     model = AlphaFold(config)
     generator = torch.Generator().manual_seed(seed)

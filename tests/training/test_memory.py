@@ -59,7 +59,7 @@ def test_ranks_of_one_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> 
     assert memory_per_rank(Mesh.alone()) == 1200
 
     class Several(Mesh):
-        def gather(self, value: Any) -> list[Any]:
+        def all_gather(self, value: Any) -> list[Any]:
             return [value, {**value, "free": 900}, {"host": "another", "free": 5000}]
 
     def several(device: str) -> Mesh:

@@ -3,10 +3,10 @@ import torch
 
 from data_pipeline.errors import InputError
 from helixfold.weights.conversion import (
-    KEEP,
+    IDENTITY,
     TRANSPOSE,
     Axes,
-    Row,
+    ParameterMapping,
     differences,
     heads_bias,
     heads_in,
@@ -19,7 +19,7 @@ from helixfold.weights.conversion import (
 @pytest.mark.parametrize(
     ("axes", "theirs", "ours"),
     [
-        (KEEP, (5,), (5,)),
+        (IDENTITY, (5,), (5,)),
         (TRANSPOSE, (5, 7), (7, 5)),
         (TRANSPOSE, (1, 7), (7, 1)),
         (heads_out(3), (5, 3, 2), (6, 5)),
@@ -32,7 +32,7 @@ def test_axes_are_moved_and_moved_back(axes: Axes, theirs: tuple[int, ...], ours
     moved = axes.to_ours(array)
     assert moved.shape == ours
     assert torch.equal(axes.to_theirs(moved), array)
-    row = Row(ours=("a",), theirs=("b",), axes=axes, stacked=False)
+    row = ParameterMapping(ours=("a",), theirs=("b",), axes=axes, stacked=False)
     assert torch.equal(row.to_ours([array])[0], moved)
     assert torch.equal(row.to_theirs([moved])[0], array)
     assert row.their_shape(ours) == theirs
@@ -46,7 +46,7 @@ def test_heads_are_the_slow_axis() -> None:
 
 
 def test_query_key_and_value_of_every_block_become_one_tensor() -> None:
-    row = Row(ours=("a.0", "a.1"), theirs=("q", "k", "v"), axes=heads_out(2), stacked=True)
+    row = ParameterMapping(ours=("a.0", "a.1"), theirs=("q", "k", "v"), axes=heads_out(2), stacked=True)
     arrays = {name: torch.randn(2, 5, 2, 3) for name in ("q", "k", "v")}
     state = to_ours([row], arrays)
     assert [state[name].shape for name in ("a.0", "a.1")] == [(18, 5)] * 2
@@ -58,7 +58,7 @@ def test_query_key_and_value_of_every_block_become_one_tensor() -> None:
 
 
 def test_converted_tensors_share_no_memory_with_their_source() -> None:
-    row = Row(ours=("a",), theirs=("b",), axes=KEEP, stacked=False)
+    row = ParameterMapping(ours=("a",), theirs=("b",), axes=IDENTITY, stacked=False)
     source = torch.zeros(3)
     to_ours([row], {"b": source})["a"].add_(1)
     to_theirs([row], {"a": source})["b"].add_(1)
@@ -69,7 +69,7 @@ def test_converted_tensors_share_no_memory_with_their_source() -> None:
     ("names", "word"), [(("a",), "1 array (b) is missing"), (("a", "b", "c", "d"), "2 arrays (c, d) are unknown")]
 )
 def test_names_that_do_not_fit_are_refused(names: tuple[str, ...], word: str) -> None:
-    rows = [Row(ours=(name.upper(),), theirs=(name,), axes=KEEP, stacked=False) for name in ("a", "b")]
+    rows = [ParameterMapping(ours=(name.upper(),), theirs=(name,), axes=IDENTITY, stacked=False) for name in ("a", "b")]
     with pytest.raises(InputError) as refused:
         to_ours(rows, dict.fromkeys(names, torch.zeros(1)))
     assert word in str(refused.value)

@@ -20,13 +20,13 @@ from helixfold.weights.download import (
     parameters_directory,
 )
 from helixfold.weights.load import load_weights
-from helixfold.weights.remote import DownloadError, Patience
+from helixfold.weights.remote_file import DownloadError, RetryPolicy
 from helixfold.weights.untrained import untrained_model
 from tests.weights.server import Behaviour, serving
 
 TINY = preset("tiny").model
 NAME = "params_tiny.npz"
-HASTY = Patience(timeout=0.5, attempts=2, pause=0.01)
+HASTY = RetryPolicy(timeout=0.5, attempts=2, pause=0.01)
 
 
 def parameter_file(seed: int = 0) -> bytes:
@@ -57,7 +57,7 @@ ARCHIVE = tar({"LICENSE": b"CC BY 4.0", "params_other.npz": bytes(900_000), NAME
 def fetch(behaviour: Behaviour, directory: Path, sha256: Mapping[str, str] | None = None) -> Path:
     with serving(behaviour) as url:
         (path,) = download_parameters(
-            ["tiny"], directory=directory, url=url, sha256=sha256 or {}, patience=HASTY, progress=False
+            ["tiny"], directory=directory, url=url, sha256=sha256 or {}, retry=HASTY, progress=False
         )
     return path
 
@@ -164,7 +164,7 @@ def test_parameters_of_another_model_are_refused(tmp_path: Path) -> None:
         serving(Behaviour(content=tar({"params_model_3.npz": FILE}))) as url,
         pytest.raises(InputError, match="it fits tiny"),
     ):
-        download_parameters(["model_3"], directory=tmp_path, url=url, patience=HASTY, progress=False)
+        download_parameters(["model_3"], directory=tmp_path, url=url, retry=HASTY, progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -207,9 +207,9 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_a_checksum_is_noted_once(tmp_path: Path) -> None:
     notes, file = Checksums(tmp_path / "sha256.json"), tmp_path / "a"
     file.write_text("one")
-    notes.note(file)
+    notes.record(file)
     file.write_text("two")
-    notes.note(file)
+    notes.record(file)
     file.write_text("one")
     assert notes.get("a") == pooch.file_hash(str(file))
 

@@ -15,10 +15,10 @@ from helixfold.config import ModelConfig, StackConfig
 from helixfold.presets import preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.fit import file_shapes, fitting_presets
 from helixfold.weights.load import file_format, load_weights, read_shapes
 from helixfold.weights.npz import write_npz
 from helixfold.weights.openfold import write_pt
+from helixfold.weights.shapes import file_shapes, matching_presets
 from helixfold.weights.untrained import untrained_model
 
 TINY = preset("tiny").model
@@ -64,7 +64,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 def test_shapes_are_read_without_numbers(suffix: str, state: dict[str, Tensor], tmp_path: Path) -> None:
     form, shapes = read_shapes(write(tmp_path / f"x{suffix}", state, TINY))
     assert shapes == file_shapes(TINY, form)
-    assert fitting_presets(shapes, form) == ("tiny",)
+    assert matching_presets(shapes, form) == ("tiny",)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -8,8 +8,8 @@ import pytest
 from helixfold.config import ModelConfig, StackConfig, StructureConfig
 from helixfold.presets import PRESETS, preset
 from helixfold.weights import alphafold, openfold
-from helixfold.weights.conversion import Row, differences
-from helixfold.weights.fit import file_shapes, model_shapes
+from helixfold.weights.conversion import ParameterMapping, differences
+from helixfold.weights.shapes import file_shapes, model_shapes
 
 DISTINCT = ("model_1", "model_1_ptm", "model_3", "model_3_ptm")
 SAME_AS = {"model_2": "model_1", "model_4": "model_3", "model_5": "model_3"}
@@ -43,7 +43,7 @@ def test_all_formats_hold_the_same_number_of_parameters(name: str) -> None:
 @pytest.mark.parametrize("rows", [alphafold.rows, openfold.rows])
 def test_every_name_stands_in_exactly_one_row(name: str, rows: object) -> None:
     config = preset(name).model
-    table: tuple[Row, ...] = rows(config)
+    table: tuple[ParameterMapping, ...] = rows(config)
     ours = [each for row in table for each in row.ours]
     theirs = [each for row in table for each in row.theirs]
     assert sorted(ours) == sorted(model_shapes(config))

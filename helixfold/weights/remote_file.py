@@ -1,4 +1,4 @@
-"""A file on a web server, read like a local one: any part of it, and on after every cut of the connection."""
+"""Remote file on a web server, read like a local one; reading continues after a lost connection."""
 
 import time
 from dataclasses import dataclass
@@ -9,29 +9,29 @@ import urllib3
 
 from data_pipeline.errors import InputError, printable
 
-# What a broken or stalled connection raises, from either layer.
-_CUTS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+# Errors that a broken or stalled connection raises, in either library.
+_CONNECTION_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 _BUSY = (408, 429, 500, 502, 503, 504)
 
 
 class DownloadError(InputError):
-    """A file could not be fetched, or is not what it should be; the text is one sentence."""
+    """Error for a file that cannot be fetched, or that has unexpected content; the text is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How long to wait for a server: seconds without a byte, and attempts in a row that bring none."""
+class RetryPolicy:
+    """Settings of retries: how long to wait for a server, and how often to try again."""
 
-    timeout: float = 60.0
-    attempts: int = 6
+    timeout: float = 60.0  # seconds without a byte
+    attempts: int = 6  # in a row that receive no byte
     pause: float = 1.0  # seconds after the first failure, doubled after each further one
 
 
 def require_address(url: str) -> None:
-    """Anything else could be a file of this machine."""
+    """Raise `DownloadError` unless the URL is http or https; anything else could be a local file."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  # looked at because a wrong one raises
+        parts.port  # noqa: B018  # raises if the port is not valid
         usable = parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         usable = False
@@ -40,41 +40,43 @@ def require_address(url: str) -> None:
 
 
 class RemoteFile:
-    """A file behind http or https, as tarfile and copying need it: `read`, `seek`, `tell`.
+    """File at an http or https address, with the methods `read`, `seek` and `tell` that tarfile needs.
 
-    A cut or stalled connection is opened again where it stopped. If the server cannot send parts of a file, the
-    beginning is read again and thrown away. Raises `DownloadError`, also when the file changes under way.
+    A lost or stalled connection is opened again where it stopped. If the server does not support range requests, the
+    beginning is read again and discarded. Raise `DownloadError` if the file cannot be read or changes meanwhile.
     """
 
-    # Nearer parts are reached by reading on, further ones by a new request.
+    # A position within this many bytes is reached by reading on, a further one by a new request.
     NEAR = 2**18
     LARGEST_READ = 2**24
 
-    def __init__(self, url: str, patience: Patience) -> None:
+    def __init__(self, url: str, retry: RetryPolicy) -> None:
         require_address(url)
-        self.url, self.patience = url, patience
+        self.url, self.retry = url, retry
         self.position = 0
         self.size: int | None = None
         self._version: str | None = None
-        self._parts = True  # until the server ignores a request for a part
+        self._parts = True  # until the server ignores a range request
         self._session = requests.Session()
         self._response: requests.Response | None = None
-        self._at = 0  # where the open response stands
+        self._at = 0  # position of the open response
 
     def close(self) -> None:
+        """Close the connection."""
         self._drop()
         self._session.close()
 
     def tell(self) -> int:
+        """Return the current position."""
         return self.position
 
     def seek(self, offset: int) -> int:
-        """Go to a position counted from the beginning; others are not needed here."""
+        """Move to a position counted from the beginning of the file, and return it."""
         self.position = offset
         return offset
 
     def read(self, count: int) -> bytes:
-        """Exactly `count` bytes, or fewer at the end of the file."""
+        """Read exactly `count` bytes, or fewer at the end of the file."""
         if not 0 <= count <= self.LARGEST_READ:
             raise DownloadError(f"{self.url}: the archive is damaged or hostile, a header claims {count:,} bytes")
         pieces: list[bytes] = []
@@ -82,17 +84,17 @@ class RemoteFile:
         while count > 0 and (self.size is None or self.position < self.size):
             try:
                 piece = self._next(count)
-            except _CUTS as error:
+            except _CONNECTION_ERRORS as error:
                 if isinstance(error, DownloadError):
                     raise
                 self._drop()
                 failures += 1
-                if failures >= self.patience.attempts:
+                if failures >= self.retry.attempts:
                     raise DownloadError(
                         f"{self.url}: no more bytes after {self.position:,} ({printable(str(error))}); "
                         "run the command again to go on from there"
                     ) from error
-                time.sleep(self.patience.pause * 2 ** (failures - 1))
+                time.sleep(self.retry.pause * 2 ** (failures - 1))
                 continue
             failures = 0
             pieces.append(piece)
@@ -101,7 +103,7 @@ class RemoteFile:
         return b"".join(pieces)
 
     def _next(self, count: int) -> bytes:
-        """Some bytes at the current position, at least one."""
+        """Read at least one byte at the current position."""
         gap = self.position - self._at
         if self._response is None or gap < 0 or (gap > self.NEAR and self._parts):
             self._open()
@@ -124,7 +126,7 @@ class RemoteFile:
         response = self._session.get(
             self.url,
             stream=True,
-            timeout=self.patience.timeout,
+            timeout=self.retry.timeout,
             headers={"Range": f"bytes={start}-", "Accept-Encoding": "identity"},
         )
         self._response = response

@@ -2,11 +2,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from helixfold.weights.remote import DownloadError, Patience, RemoteFile
+from helixfold.weights.remote_file import DownloadError, RemoteFile, RetryPolicy
 from tests.weights.server import Behaviour, serving
 
 CONTENT = bytes(range(256)) * 8192  # 2 MiB
-HASTY = Patience(timeout=0.3, attempts=3, pause=0.01)
+HASTY = RetryPolicy(timeout=0.3, attempts=3, pause=0.01)
 
 
 @pytest.fixture
