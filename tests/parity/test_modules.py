@@ -25,7 +25,7 @@ from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor
 from helixfold.ops.attention import attention
 from helixfold.ops.dispatch import forced
-from helixfold.weights.conversion import Row, to_ours
+from helixfold.weights.conversion import ParameterMapping, to_ours
 from helixfold.weights.table import table
 from tests.networks import random_batch
 from tests.parity.cases import DATA, deviation, structure_as_deepmind
@@ -72,7 +72,9 @@ class Reference:
                 name = parameter.ours.removeprefix(f"{ours}.")
                 stacked = "*" in name
                 names = tuple(name.replace("*", str(block)) for block in range(parameter.blocks or 1 if stacked else 1))
-                rows.append(Row(ours=names, theirs=parameter.alphafold, axes=parameter.axes, stacked=stacked))
+                rows.append(
+                    ParameterMapping(ours=names, theirs=parameter.alphafold, axes=parameter.axes, stacked=stacked)
+                )
         module.load_state_dict(to_ours(rows, {f"{theirs}{name}": value for name, value in self.parameters.items()}))
         return module.eval()
 
