@@ -16,7 +16,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.parallel.gradients import GradientRule
+from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, make_mesh
@@ -103,7 +103,7 @@ def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> f
         run = parallelize(model, mesh, work.recompute).run
         losses, dtype = initial_training(), size.dtype
         optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"), working_dtype=dtype)
-        gradients = GradientRule(optimizer, mesh)
+        gradients = GradientReducer(optimizer, mesh)
         batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, mesh.device)
         labels = random_labels(batch)
 

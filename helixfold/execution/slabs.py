@@ -38,7 +38,7 @@ class Slabs(Executor):
     def __init__(self, budget: int | None = None, rows: int | None = None) -> None:
         self.budget, self.rows = budget, rows
         require(self, ["budget", "rows"], lambda value: value >= 1, "be at least 1")
-        self.sharers = 1  # how many ranks share a stream, and what its temporaries may take
+        self.ranks = 1  # that share a stream, and the memory for its temporaries
         self._buffer: Tensor | None = None
 
     @torch.no_grad()
@@ -124,7 +124,7 @@ class Slabs(Executor):
 
     def settle(self, stream: Stream) -> None:
         """Give back what temporaries left: the next ones, of other sizes, would not all find room there."""
-        if stream.device.type == "cpu" and size_of(stream) >= LEAST_SETTLED // self.sharers:
+        if stream.device.type == "cpu" and size_of(stream) >= LEAST_SETTLED // self.ranks:
             give_back()
 
     @torch.no_grad()
@@ -154,7 +154,7 @@ class Slabs(Executor):
             return self.rows
         if not size_of(stream):
             return max(1, stream.shape[1])  # there is nothing to measure
-        budget = self.budget or max(least // self.sharers * stream.dtype.itemsize, int(size_of(stream) * BUDGET_SHARE))
+        budget = self.budget or max(least // self.ranks * stream.dtype.itemsize, int(size_of(stream) * BUDGET_SHARE))
         return cost().rows(budget, self.staged(stream))
 
     # What another executor may do otherwise: where streams live, and how their slabs are reached.

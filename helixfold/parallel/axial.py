@@ -1,8 +1,8 @@
-"""Dynamic axial parallelism: updates of streams of which every rank has some rows, or some columns.
+"""Dynamic axial parallelism (FastFold, arXiv 2203.00854): updates of streams that are sharded over ranks.
 
-An update needs its stream cut along the axis that it is independent along: a stream that is cut along the other one is
-exchanged first (one all-to-all), and what it must know of the whole is gathered from what each rank computed of its
-part (one all-gather). FastFold (arXiv 2203.00854) gave it the name.
+An update needs its stream cut along the axis that it is independent along. A stream that is cut along the other axis is
+exchanged first (one all-to-all). The context of the whole stream is gathered from what each rank computes from its part
+(one all-gather).
 """
 
 from collections import defaultdict
@@ -16,28 +16,29 @@ from helixfold.execution.slabs import Held, Slabs, held
 from helixfold.execution.whole import Whole
 from helixfold.model.stream import DIM
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor
-from helixfold.parallel.collectives import Channel, Traffic
-from helixfold.parallel.low_memory_axial import exchanged_in_parts, multiplied_in_parts
+from helixfold.parallel.collectives import Channel, CommunicationCost
+from helixfold.parallel.low_memory_axial import exchange_by_slabs, multiply_triangles_by_slabs
 from helixfold.parallel.mesh import Group
-from helixfold.parallel.shard import Shard, padded, widened
+from helixfold.parallel.shard import Shard, pad_to, padded
 
 
 class Axial(Executor):
-    """Carries out updates with the other ranks of a group, each on its part of the streams as `within` does.
+    """Apply updates to sharded streams; on each rank the executor `within` works on the rank's part.
 
-    All ranks run the same program on the same features, with the same random numbers. Within `Whole` it is for training
-    and wherever memory is plenty: streams are exchanged early if it was seen before that they will be needed cut the
-    other way, so that other work is done meanwhile. Within `Slabs` or `Spilled` a rank has no more than its part of two
-    streams, and a little.
+    All ranks run the same program on the same features with the same random numbers. With `Whole` it serves training:
+    an exchange is started early if an earlier pass has shown that it will be needed, so that it overlaps with other
+    work. With `Slabs` or `Spilled` a rank holds little more than its part of two streams.
     """
 
-    def __init__(self, group: Group, within: Whole | Slabs | None = None, traffic: Traffic | None = None) -> None:
+    def __init__(
+        self, group: Group, within: Whole | Slabs | None = None, communication: CommunicationCost | None = None
+    ) -> None:
         self.within = Whole() if within is None else within
-        self.channel = Channel(group, traffic)
+        self.channel = Channel(group, communication)
         if isinstance(self.within, Slabs):
-            self.within.sharers = group.size
-        # Along which dims the streams that an update makes are asked for, one after another.
-        self._asked: dict[tuple[object, bool], list[int]] = defaultdict(list)
+            self.within.ranks = group.size
+        # The dims along which the streams that an update makes are used, in order.
+        self._cuts_used: dict[tuple[object, bool], list[int]] = defaultdict(list)
 
     def __call__(self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None) -> Shard:
         shard = _shard(stream)
@@ -46,10 +47,10 @@ class Axial(Executor):
         dropout_mask = update.dropout_mask(shard.shape, dtype=shard.dtype, device=shard.device)
         if isinstance(self.within, Slabs) and isinstance(update, Factored):
             part = held(self._along(shard, dim))
-            multiplied_in_parts(self.within, self.channel, update, part, self._cut(mask, dim), axis=update.axis)
+            multiply_triangles_by_slabs(self.within, self.channel, update, part, self._cut(mask, dim), axis=update.axis)
             self.within.settle(part)
             return self._made(shard, part, dim, update)
-        # Waited for as late as can be.
+        # Awaited as late as possible.
         context = self._context(update, _shard(given), given_mask)
         local, rows = self._along(shard, dim), (stream, mask)
         if update.reads_context_rows:
@@ -75,19 +76,17 @@ class Axial(Executor):
         shard = _shard(stream)
         b, _, *rest = shard.shape
         own = self.within.gather(self.within.first_rows(self._along(shard, 2), count))
-        local = widened(own, 1, padded(count, self.channel.group.size))
+        local = pad_to(own, 1, padded(count, self.channel.group.size))
         return Shard(self.channel, torch.Size((b, count, *rest)), local, 2)
 
     def gather(self, stream: Stream) -> Tensor:
         shard = _shard(stream)
         local = self.within.gather(shard.along(shard.cut))
-        found = torch.cat(self.channel.begin("all_gather", local).wait().unbind(), shard.cut)
-        for dim in (1, 2):
-            found = found.narrow(dim, 0, shard.shape[dim])
-        return found
+        whole = torch.cat(self.channel.begin("all_gather", local).wait().unbind(), shard.cut)
+        return whole[:, : shard.shape[1], : shard.shape[2]]
 
     def _map(self, make: Callable[..., Tensor], streams: Sequence[Stream], replaced: Shard | None) -> Shard:
-        """Make this rank's rows of a stream, in the memory of the one that is replaced if there is any."""
+        """Make this rank's rows of a stream, in the memory of `replaced` if it is given."""
         length, size = streams[0].shape[1], self.channel.group.size
         share = padded(length, size) // size
         span = slice(*(min(length, (self.channel.group.rank + each) * share) for each in (0, 1)))
@@ -97,7 +96,7 @@ class Axial(Executor):
         def made(rows: slice, *slabs: Tensor) -> Tensor:
             return make(slice(span.start + rows.start, span.start + rows.stop), *slabs)
 
-        # Where padding is all that this rank has, what is made of the first row tells the shape.
+        # A rank that has only padding learns the shape from the first row.
         make_one = make if is_padding else made
         one = [self._own_rows(each, slice(0, 1)) for each in streams] if is_padding else own
         if isinstance(self.within, Slabs):
@@ -107,22 +106,22 @@ class Axial(Executor):
             tensors = [as_tensor(each) for each in one]
             rows = make_one(slice(0, 1), *tensors)[:, :0] if is_padding else self.within.map_rows(made, *own)
             shape = rows.shape
-            whole_rows = widened(rows, 1, share)
-            local = widened(whole_rows, 2, padded(shape[2], size)) if rows.ndim == 4 else whole_rows
+            whole_rows = pad_to(rows, 1, share)
+            local = pad_to(whole_rows, 2, padded(shape[2], size)) if rows.ndim == 4 else whole_rows
         if replaced is not None and isinstance(self.within, Slabs):
-            return replaced.become(local, 1)
+            return replaced.replace(local, 1)
         return Shard(self.channel, torch.Size((shape[0], length, *shape[2:])), local, 1)
 
     def _context(self, update: Update, given: Shard, mask: Tensor) -> Callable[[], Context]:
-        """Compute this rank's part of a context, start to gather it, and return what waits for the whole."""
+        """Compute this rank's part of a context, start its all-gather, and return a function that waits for it."""
         if type(update).context is Update.context:
             return tuple
         along = DIM[update.context_axis]
         parts = self.within.context(update, self._along(given, along), self._cut(mask, along))
-        # Dims stay in the order of memory, which whoever reads the whole may rely on.
+        # The gathered context has its dims in the same memory order as the parts, for operators that rely on it.
         orders = [sorted(range(part.ndim), key=part.stride, reverse=True) for part in parts]
         dense = [part.permute(order) for part, order in zip(parts, orders, strict=True)]
-        # Several travel together in the dtype of the first: the others are masks, which are exact in any.
+        # Several tensors are sent together in the dtype of the first: the others are masks, exact in any dtype.
         packed = torch.cat([each.flatten().to(dense[0].dtype) for each in dense]) if len(dense) > 1 else dense[0]
         gathering = self.channel.begin("all_gather", packed.flatten())
 
@@ -141,19 +140,19 @@ class Axial(Executor):
         """Return this rank's part of a stream cut along that dim."""
         if isinstance(self.within, Slabs):
             within = self.within
-            return shard.along(dim, lambda local, cut: exchanged_in_parts(within, self.channel, held(local), cut))
+            return shard.along(dim, lambda local, cut: exchange_by_slabs(within, self.channel, held(local), cut))
         local = shard.along(dim)
         if shard.made_by is not None and not is_recomputing():
-            asked = self._asked[shard.made_by, torch.is_grad_enabled()]
-            if len(asked) == shard.asked:
-                asked.append(dim)
-            shard.asked += 1
-            if len(asked) > shard.asked:
-                shard.start(asked[shard.asked])
+            cuts = self._cuts_used[shard.made_by, torch.is_grad_enabled()]
+            if len(cuts) == shard.uses:
+                cuts.append(dim)
+            shard.uses += 1
+            if len(cuts) > shard.uses:
+                shard.start(cuts[shard.uses])
         return local
 
     def _own_rows(self, stream: Stream, span: slice) -> Held:
-        """Return the real rows that this rank has, with their real columns."""
+        """Return this rank's rows and columns without padding."""
         if not isinstance(stream, Shard):
             return held(stream)[:, span]
         return held(self._along(stream, 1))[:, : span.stop - span.start, : stream.shape[2]]
@@ -169,7 +168,7 @@ class Axial(Executor):
         share: int,
         room: Held | None,
     ) -> tuple[Held, torch.Size]:
-        """Return this rank's part of a new stream, in the room that there is, and the shape of its real rows."""
+        """Return this rank's part of a new stream, written to `room` if given, and its shape without padding."""
         if room is None:
             within.begin()
         like = within.first_row(*first)
@@ -187,7 +186,7 @@ class Axial(Executor):
         return room, shape
 
     def _cut(self, mask: Tensor, dim: int, *, shared: bool = False) -> Tensor:
-        """Return this rank's part of what every rank has; a dim of length 1 is left if it is `shared` by all."""
+        """Return this rank's part of a tensor that every rank has; with `shared`, dims of length 1 are left alone."""
         size, rank = self.channel.group.size, self.channel.group.rank
         for each in (1, 2):
             length = mask.shape[each]
@@ -196,14 +195,14 @@ class Axial(Executor):
             if each == dim:
                 share = padded(length, size) // size
                 start, stop = (min(length, (rank + end) * share) for end in (0, 1))
-                mask = widened(mask.narrow(each, start, stop - start), each, share)
+                mask = pad_to(mask.narrow(each, start, stop - start), each, share)
             else:
-                mask = widened(mask, each, padded(length, size))
+                mask = pad_to(mask, each, padded(length, size))
         return mask
 
     def _made(self, shard: Shard, local: Stream, cut: int, by: object) -> Shard:
         if isinstance(self.within, Slabs):
-            return shard.become(local, cut)
+            return shard.replace(local, cut)
         return Shard(self.channel, shard.shape, local, cut, made_by=by)
 
 

@@ -1,8 +1,8 @@
 """Branch parallelism: the two halves of a block on two ranks.
 
 In a block whose outer product mean comes last (HelixFold's parallel block, arXiv 2207.05477) the MSA half and the pair
-half read what the block before left, and neither reads the other. One rank computes the first half and the outer
-product, the other one the second half; then they tell each other what the pair stream becomes.
+half read only the output of the previous block. One rank computes the MSA half and the outer product mean, the other
+one the pair half; then they exchange and add their changes of the pair stream.
 """
 
 from collections.abc import Callable
@@ -23,33 +23,33 @@ MSA_RANK = 0
 
 
 def divide_blocks(model: AlphaFold, channel: Channel) -> None:
-    """Have this rank compute its half of every block of the model, and tell the other rank over the channel.
+    """Make this rank compute only its half of every block, and exchange results with the other rank on the channel.
 
-    Raises `ConfigError` if the halves of a block depend on each other.
+    Raise `ConfigError` if the halves of a block depend on each other.
     """
     Layout(bp=channel.group.size).require_blocks(model.config)
     for stack in (model.extra_msa_stack, model.evoformer):
         for block in stack.blocks:
             assert isinstance(block, EvoformerBlock)
-            replace_method(block, "forward", partial(_Half, block, channel))
+            replace_method(block, "forward", partial(_BranchForward, block, channel))
     # The extra MSA ends with its stack.
-    replace_method(model.evoformer, "forward", partial(_Reunited, channel))
+    replace_method(model.evoformer, "forward", partial(_BroadcastMSA, channel))
 
 
-class _Half(StandIn):
-    """A block's forward on one of two ranks. The other one's MSA is not known here, nor touched."""
+class _BranchForward(StandIn):
+    """A block's forward on one of two ranks; the pair rank leaves the MSA as it is."""
 
     def __init__(self, block: EvoformerBlock, channel: Channel, method: Callable[..., Streams]) -> None:
         super().__init__(method)
         self.block, self.channel = block, channel
 
     def __call__(self, run: Executor, msa: Stream, pair: Stream, msa_mask: Tensor, pair_mask: Tensor) -> Streams:
-        block, skip = self.block, _Draws()
+        block, skip = self.block, _DrawOnly()
         if self.channel.group.rank == MSA_RANK:
             msa = block.msa_half(run, msa, pair, msa_mask, pair_mask)
             block.pair_half(skip, pair, pair_mask)
-            nothing = _with_part(pair, torch.zeros_like(_part(pair)))
-            own = run(block.outer_product_mean, nothing, pair_mask, context_from=(msa, msa_mask))
+            zeros = _with_part(pair, torch.zeros_like(_part(pair)))
+            own = run(block.outer_product_mean, zeros, pair_mask, context_from=(msa, msa_mask))
         else:
             block.msa_half(skip, msa, pair, msa_mask, pair_mask)
             own = block.pair_half(run, pair, pair_mask)
@@ -57,8 +57,8 @@ class _Half(StandIn):
         return msa, _with_part(own, part + self.channel.begin("swap", part).wait())
 
 
-class _Reunited(StandIn):
-    """A stack's forward, after which both ranks have its MSA."""
+class _BroadcastMSA(StandIn):
+    """A stack's forward, followed by a broadcast of its MSA from the rank that computed it."""
 
     def __init__(self, channel: Channel, method: Callable[..., Streams]) -> None:
         super().__init__(method)
@@ -70,8 +70,8 @@ class _Reunited(StandIn):
         return _with_part(msa, self.channel.begin("broadcast", _part(msa, cut), MSA_RANK).wait(), cut), pair
 
 
-class _Draws(Executor):
-    """Draws the random numbers of updates that another rank computes, so that all ranks draw the same."""
+class _DrawOnly(Executor):
+    """Draw the random numbers of updates that the other rank computes, so that both ranks draw the same."""
 
     def __call__(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
@@ -84,7 +84,7 @@ class _Draws(Executor):
 
 
 def _part(stream: Stream, cut: int = 1) -> Tensor:
-    """Return what this rank has of a stream."""
+    """Return this rank's part of a stream, cut along dim `cut`."""
     return as_tensor(stream.along(cut) if isinstance(stream, Shard) else stream)
 
 

@@ -1,4 +1,4 @@
-"""Ranks in islands: near each other within, far apart between. What crosses is rare, crosses once, and is counted."""
+"""Islands of ranks with fast links inside and slow ones between, which communicate rarely; the bytes are counted."""
 
 import json
 from dataclasses import dataclass, replace
@@ -9,19 +9,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from data_pipeline.config import ConfigError
-from helixfold.parallel.mesh import Mesh, own_group, set_timeout
+from helixfold.parallel.mesh import Mesh, make_group, set_timeout
 
-# Islands need not be equally fast: those that are done with their steps wait for the slowest.
+# Fast islands wait for the slowest one to finish its steps.
 ISLAND_TIMEOUT = 3600.0  # seconds
 
 
 @dataclass(kw_only=True)
 class Islands:
-    """The islands of a mesh, as a rank sees them.
+    """The islands of a mesh, as one rank sees them.
 
-    `within` is this island as a mesh of its own, and `waiting` the same with the timeout for what comes from afar;
-    `between` are the islands' first ranks, on those ranks, and only they talk to other islands. What goes between
-    islands is the same on all ranks of each.
+    `within` is the mesh of this rank's island, and `waiting` the same with the timeout for data from other islands.
+    `between` is the mesh of the islands' first ranks, which alone communicate with other islands. All ranks of an
+    island must pass the same value to a collective between islands.
     """
 
     index: int
@@ -29,38 +29,38 @@ class Islands:
     within: Mesh
     waiting: Mesh
     between: Mesh
-    sent: int = 0  # bytes from each island to others in sums and gathering, counted on its first rank
-    gathered: int = 0  # and in stacks, from each island but the first to that
+    sent: int = 0  # bytes that this island sent in all-reduce and all-gather, counted on its first rank
+    gathered: int = 0  # bytes that it sent in `gather`, to the first island
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace a tensor by its sum over the islands, the same to the bit on all ranks."""
+        """Replace a tensor in place by its sum over the islands, bit-identical on all ranks."""
         if self.count == 1:
             return
         if self.within.is_first:
             self.between.all_reduce(tensor)
-            self.sent += self.sent_by_sum(tensor.nbytes)
+            self.sent += self.all_reduce_bytes(tensor.nbytes)
         if self.within.size > 1:
             dist.broadcast(tensor, group=self.waiting.world.handle, group_src=0)
 
-    def sent_by_sum(self, size: int) -> int:
-        """Return the bytes that one island sends when so many are summed over all: each part goes round twice."""
+    def all_reduce_bytes(self, size: int) -> int:
+        """Return the bytes that one island sends when `size` bytes are all-reduced in a ring."""
         return 2 * size * (self.count - 1) // self.count
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Every island's value, plain data as JSON has it, on every rank."""
+        """Return the values of all islands in order, on every rank; they must be JSON-compatible."""
         if self.count == 1:
             return [value]
         everyone: list[Any] = []
         if self.within.is_first:
             everyone = self.between.all_gather(value)
-            self.sent += self.sent_by_sum(sum(len(json.dumps(each)) for each in everyone))
+            self.sent += self.all_reduce_bytes(sum(len(json.dumps(value)) for value in everyone))
         values: list[Any] = self.waiting.broadcast(everyone)
         return values
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Every island's tensor along a new first dimension, in the processor's memory, on the first rank of all.
+        """Return the tensors of all islands stacked along a new first dimension, on the CPU, on the first rank of all.
 
-        On the other ranks it comes back as it is.
+        All other ranks get their own tensor back.
         """
         if self.count == 1 or not self.within.is_first:
             return tensor
@@ -72,7 +72,10 @@ class Islands:
 
 
 def make_islands(mesh: Mesh, count: int) -> Islands:
-    """Cut the samples' groups of a mesh into so many islands; all ranks call this."""
+    """Divide the data-parallel groups of a mesh into `count` islands; all ranks must call this.
+
+    Raise `ConfigError` if `count` does not divide dp.
+    """
     if count == 1:
         return Islands(index=0, count=1, within=mesh, waiting=mesh, between=Mesh.alone(mesh.device))
     layout = mesh.layout
@@ -85,9 +88,9 @@ def make_islands(mesh: Mesh, count: int) -> Islands:
     ranks = torch.arange(mesh.size)
     of_islands, of_samples = ranks.view(count, -1), ranks.view(count, own.dp, own.sharing)
     timeout = mesh.timeout
-    world, waiting = (own_group(of_islands.tolist(), timeout) for _ in range(2))
-    data = own_group(of_samples.movedim(1, 2).flatten(0, 1).tolist(), timeout)
-    leaders = own_group([of_islands[:, 0].tolist()], timeout)
+    world, waiting = (make_group(of_islands.tolist(), timeout) for _ in range(2))
+    data = make_group(of_samples.movedim(1, 2).flatten(0, 1).tolist(), timeout)
+    leaders = make_group([of_islands[:, 0].tolist()], timeout)
     set_timeout(timeout, world, data)
     set_timeout(ISLAND_TIMEOUT, waiting, leaders)
     within = replace(mesh, rank=world.rank, size=world.size, layout=own, world=world, data=data)

@@ -1,7 +1,6 @@
-"""Processes of this machine that work together, started without `torchrun`: for a list of tasks, or for one function.
+"""Launch processes on this machine without `torchrun`, to work on a task queue or to run one function.
 
-Unlike under `torchrun`, one that dies at a list of tasks takes only those with it that worked on the same task. The
-others go on.
+Unlike under `torchrun`, a process of a task queue that dies ends only the processes of its own group.
 """
 
 import multiprocessing
@@ -10,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from queue import Empty
@@ -22,16 +22,17 @@ from helixfold.parallel.mesh import join, leave
 from helixfold.parallel.task_queue import TaskQueue, task_store
 
 _FAILED = 1
-_TERMINATION_TIMEOUT = 20  # seconds, with a process that was asked to end
+_TERMINATION_TIMEOUT = 20  # seconds until a process that was asked to end is killed
 _HOST = "127.0.0.1"
 _SPAWN = multiprocessing.get_context("spawn")
 
 
-class Launched:
-    """The end of a run: its exit code, and if its first process died the list of tasks as the others left it."""
+@dataclass(frozen=True)
+class LaunchResult:
+    """The exit code of a run, and its task queue if the first process, which would have closed it, died."""
 
-    def __init__(self, code: int, unclosed: TaskQueue | None = None) -> None:
-        self.code, self.unclosed = code, unclosed
+    code: int
+    unclosed: TaskQueue | None = None
 
 
 def launch(
@@ -41,20 +42,20 @@ def launch(
     count: int,
     ranks_per_task: int = 1,
     environment: Mapping[str, str] | None = None,
-) -> Launched:
-    """Call `function(argument)` in `count` processes that find each other as under `torchrun`, and wait for them.
+) -> LaunchResult:
+    """Call `function(argument)` in `count` processes that join as under `torchrun`, and wait for them.
 
-    The exit code is the first rank's. A process that ends before it has left the list has died: while they assemble
-    that ends the run, and later its group.
+    The exit code is that of the first rank. If a process ends before it has left the task queue, its group is ended;
+    before the queue is open, the whole run is.
     """
     store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
     queue = TaskQueue(task_store(store))
     with ExitStack() as stack:
         processes: list[BaseProcess] = []
-        stack.callback(_end, processes)
+        stack.callback(_terminate, processes)
         for rank in range(count):
-            told = {**(environment or {}), **torchrun_environment(rank, count, store.port)}
-            processes.append(_started(told, _call, function, argument))
+            variables = {**(environment or {}), **torchrun_environment(rank, count, store.port)}
+            processes.append(_start(variables, _call, function, argument))
         running, first_died = set(range(count)), False
         while running:
             wait([processes[rank].sentinel for rank in running])
@@ -68,27 +69,26 @@ def launch(
                 if code < 0:
                     print(f"helixfold: process {rank} was ended from outside (signal {-code})", file=sys.stderr)
                 if not queue.is_open:
-                    return Launched(code if code > 0 else _FAILED)
+                    return LaunchResult(code if code > 0 else _FAILED)
                 first = rank - rank % ranks_per_task
                 first_died |= first == 0
                 for other in range(first, first + ranks_per_task):
                     queue.leave(other)
                     processes[other].terminate()
-        return Launched(processes[0].exitcode or 0, queue if first_died else None)
+        return LaunchResult(processes[0].exitcode or 0, queue if first_died else None)
 
 
 def on_ranks(count: int, function: Callable[..., Any], *arguments: Any, device: str = "cpu", threads: int = 1) -> Any:
     """Return what `function(mesh, *arguments)` returns on the first of `count` ranks.
 
-    The function and its arguments must be such that another process can import them. Raises RuntimeError if a rank
-    fails.
+    The function and its arguments must be picklable. Raise `RuntimeError` if a rank fails.
     """
     store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
     results: Any = _SPAWN.Queue()
     processes = []
     for rank in range(count):
-        told = torchrun_environment(rank, count, store.port) if count > 1 else {}
-        processes.append(_started(told, _call_on_mesh, device, threads, results, function, arguments))
+        variables = torchrun_environment(rank, count, store.port) if count > 1 else {}
+        processes.append(_start(variables, _call_on_mesh, device, threads, results, function, arguments))
     try:
         while True:
             try:
@@ -104,7 +104,7 @@ def on_ranks(count: int, function: Callable[..., Any], *arguments: Any, device: 
 
 
 def torchrun_environment(rank: int, count: int, port: int) -> dict[str, str]:
-    """Return what `torchrun` tells a process; the store at the port is that of the process that starts the others."""
+    """Return the environment variables that `torchrun` sets for a process; the launching process serves the store."""
     numbers = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -117,11 +117,8 @@ def torchrun_environment(rank: int, count: int, port: int) -> dict[str, str]:
     return names | {name: str(number) for name, number in numbers.items()}
 
 
-def _started(environment: Mapping[str, str], function: Callable[..., None], *arguments: Any) -> BaseProcess:
-    """Start a function in a new interpreter.
-
-    It has these variables from its beginning: libraries read some as they are loaded.
-    """
+def _start(environment: Mapping[str, str], function: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start a process with these environment variables, which libraries read while they are imported."""
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -134,7 +131,7 @@ def _started(environment: Mapping[str, str], function: Callable[..., None], *arg
 
 
 def _call(function: Callable[[Any], int], argument: Any) -> None:
-    # The keyboard interrupts all processes of a terminal; the one that waits for these ends them.
+    # Ctrl-C reaches all processes of a terminal; the launching one ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(function(argument))
 
@@ -143,15 +140,15 @@ def _call_on_mesh(device: str, threads: int, results: Any, function: Callable[..
     torch.set_num_threads(threads)
     mesh = join(device)
     try:
-        found = function(mesh, *arguments)
+        result = function(mesh, *arguments)
         if mesh.is_first:
-            results.put(found)
+            results.put(result)
         mesh.barrier()
     finally:
         leave()
 
 
-def _end(processes: Sequence[BaseProcess]) -> None:
+def _terminate(processes: Sequence[BaseProcess]) -> None:
     for process in processes:
         process.terminate()
     for process in processes:

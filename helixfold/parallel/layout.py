@@ -1,4 +1,4 @@
-"""Layouts that divide the ranks of a run: by samples, by branches of a block, by parts of one sample's streams."""
+"""Parallel layouts: how ranks are divided by data, branch and dynamic axial parallelism."""
 
 from dataclasses import dataclass, fields
 from math import prod
@@ -9,11 +9,11 @@ from helixfold.config import ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Ranks along three axes: `dp` groups work on samples of their own, the `bp` x `dap` ranks of a group share theirs.
+    """Degrees of parallelism: `dp` groups each work on their own samples, with `bp` x `dap` ranks sharing a sample.
 
-    `bp` is 2 where the MSA half and the pair half of a block are on different ranks (HelixFold's parallel block), `dap`
-    is the number of parts that streams are cut into (dynamic axial parallelism). Ranks that follow each other are next
-    to each other along `dap` first, then `bp`: what talks most is closest.
+    `bp` is the degree of branch parallelism, 2 if the MSA half and the pair half of a block run on different ranks
+    (HelixFold's parallel block). `dap` is the degree of dynamic axial parallelism, the number of shards of a stream.
+    Consecutive ranks are neighbours along `dap` first, then `bp`, because these communicate most.
     """
 
     dp: int = 1
@@ -29,9 +29,10 @@ class Layout:
 
     @classmethod
     def parse(cls, text: str, ranks: int, *, any_dp: bool = False) -> "Layout":
-        """Read a layout such as "dp=16,bp=2,dap=2", for so many ranks.
+        """Parse a layout such as "dp=16,bp=2,dap=2" for this number of ranks.
 
-        Without dp it has as many groups as there are ranks for, and with `any_dp` whatever dp the text has.
+        Without dp in the text, or with `any_dp`, dp follows from the number of ranks. Raise `ConfigError` if the text
+        is malformed or does not fit.
         """
         given: dict[str, int] = {}
         for part in text.split(","):
@@ -45,25 +46,26 @@ class Layout:
         if "dp" not in given:
             if ranks % sharing.ranks:
                 raise ConfigError(
-                    f"{ranks} ranks cannot be divided into groups of {sharing.ranks} ({text}); {_that_fit(ranks)}"
+                    f"{ranks} ranks cannot be divided into groups of {sharing.ranks} ({text}); {_suggestions(ranks)}"
                 )
             given["dp"] = ranks // sharing.ranks
         layout = cls(**given)
         if layout.ranks != ranks:
-            raise ConfigError(f"{layout} is for {layout.ranks} ranks and there are {ranks}; {_that_fit(ranks)}")
+            raise ConfigError(f"{layout} is for {layout.ranks} ranks and there are {ranks}; {_suggestions(ranks)}")
         return layout
 
     @property
     def ranks(self) -> int:
+        """Return the number of ranks."""
         return prod((self.dp, self.bp, self.dap))
 
     @property
     def sharing(self) -> int:
-        """Ranks that share a sample."""
+        """Return the number of ranks that share a sample."""
         return self.bp * self.dap
 
     def require_blocks(self, model: ModelConfig) -> None:
-        """Raises `ConfigError` where branches are to be parallel that depend on each other in this model."""
+        """Raise `ConfigError` if branches are to run in parallel that depend on each other in this model."""
         for name, stack in (("evoformer", model.evoformer), ("extra_msa", model.extra_msa)):
             if self.bp > 1 and stack.blocks > 0 and stack.outer_product != "end":
                 raise ConfigError(
@@ -76,7 +78,7 @@ class Layout:
 
 
 def layouts(ranks: int, *, branches: bool, largest_dap: int = 16) -> list[Layout]:
-    """All layouts of so many ranks; with two branches only where the model has them."""
+    """Return all layouts of this number of ranks; bp=2 is included only if `branches`."""
     return [
         Layout(dp=ranks // (bp * dap), bp=bp, dap=dap)
         for bp in ((1, 2) if branches else (1,))
@@ -85,6 +87,6 @@ def layouts(ranks: int, *, branches: bool, largest_dap: int = 16) -> list[Layout
     ]
 
 
-def _that_fit(ranks: int) -> str:
+def _suggestions(ranks: int) -> str:
     fitting = [layout for layout in layouts(ranks, branches=True) if layout.dap & (layout.dap - 1) == 0]
     return f"these fit: {'; '.join(str(layout) for layout in fitting)}"

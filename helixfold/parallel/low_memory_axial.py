@@ -1,7 +1,7 @@
-"""Axial parallelism in little memory: streams exchanged, and triangles multiplied, a part at a time.
+"""Low-memory axial parallelism: exchange streams and multiply triangles slab by slab.
 
-A rank holds its part of the stream and at most as much again. Exchanging all of it at once would take three times its
-part, and the operand of a triangle multiplication, gathered, is as large as all parts together.
+A rank holds its part of the stream and at most as much again. An all-to-all of the whole part would take three times
+the part, and the gathered operand of a triangle multiplication is as large as the whole stream.
 """
 
 import torch
@@ -15,18 +15,17 @@ from helixfold.model.update import Factored, transposed
 from helixfold.ops.multiply import multiply
 from helixfold.parallel.collectives import Channel
 
-# An operand's channels are made in so many parts on each rank: what is gathered at once is that part of a stream shared
-# by all ranks, beside the two that each has.
-PARTS = 16
-# Numbers of temporaries for each number of a slab: in an exchange what is sent and what arrives; norms, maps and gates.
+# Each rank makes an operand in this many groups of channels, which are gathered one at a time.
+CHANNEL_GROUPS = 16
+# Temporary elements for each element of a slab: send and receive buffers of an exchange; norms, projections and gates.
 _TEMPORARIES = 8
 
 
 @torch.no_grad()
-def exchanged_in_parts(
+def exchange_by_slabs(
     within: Slabs, channel: Channel, local: Float[Held, "b i j c"], cut: int
 ) -> Float[Held, "b i_cut j_cut c"]:
-    """Return this rank's part of a stream cut along dim `cut`, from that cut along the other one."""
+    """Return this rank's part of a stream cut along dim `cut`, given its part cut along the other dim."""
     size, old = channel.group.size, 3 - cut
     shape, share = list(local.shape), local.shape[old]
     shape[old], shape[cut] = share * size, shape[cut] // size
@@ -45,7 +44,7 @@ def exchanged_in_parts(
 
 
 @torch.no_grad()
-def multiplied_in_parts(
+def multiply_triangles_by_slabs(
     within: Slabs,
     channel: Channel,
     update: Factored,
@@ -54,7 +53,7 @@ def multiplied_in_parts(
     *,
     axis: Axis,
 ) -> None:
-    """Change a rank's part of the pair stream in place, cut along the update's axis."""
+    """Apply a triangle multiplication in place to a rank's part of the pair stream, cut along the update's axis."""
     rows, rows_mask = transposed(stream, axis), transposed(mask, axis)
     within.begin()
     products = _products(within, channel, update, rows, rows_mask)
@@ -67,12 +66,12 @@ def multiplied_in_parts(
 def _products(
     within: Slabs, channel: Channel, update: Factored, rows: Float[Held, "b i k c_z"], mask: Float[Tensor, "b i k"]
 ) -> Float[Held, "b i c k"]:
-    """Return the products of a rank's rows with those of all."""
+    """Return the products of this rank's rows with the rows of all ranks."""
     b, share, k, c = *rows.shape[:3], update.channels
     at_once = _rows_at_once(within, rows)
     like = torch.empty(0, dtype=rows.dtype, device=rows.device)
     products = within.room(like, (b, share, c, k))
-    step = max(1, c // (PARTS * channel.group.size))
+    step = max(1, c // (CHANNEL_GROUPS * channel.group.size))
     for channels in (slice(start, min(start + step, c)) for start in range(0, c, step)):
         own = like.new_empty(b, channels.stop - channels.start, share, k)
         for part, (slab, slab_mask), _ in within.visited([rows, mask], at_once):

@@ -1,7 +1,7 @@
-"""Processes that work together: their place among the others, and the few things that they tell each other.
+"""The mesh of ranks: process groups along the axes of a layout, and collectives over all ranks.
 
-There is one process for each device. `torchrun` starts them and starts them again after a failure; without it a
-process is alone, and everything here costs nothing.
+Each device has one process. `torchrun` starts the processes, and restarts them after a failure. A process that was
+started without it is a mesh of one rank, whose collectives do nothing.
 """
 
 from dataclasses import dataclass, field
@@ -19,18 +19,17 @@ from helixfold.execution.device import pick_device
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.rendezvous import rendezvous_store
 
-# A collective that takes longer than this has lost a rank.
+# A collective that takes longer than this is taken for one that lost a rank.
 TIMEOUT = 600.0  # seconds
-# While they meet, ranks wait at least so long: programs take their time to begin, on busy machines more than on others.
-_MEETING = 60.0  # seconds
+# The least timeout while process groups are made: programs start at different times, above all on busy machines.
+_SETUP_TIMEOUT = 60.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Some ranks that talk to each other, and this one's place among them.
+    """A process group as one of its ranks sees it.
 
-    `handle` is None for a rank that is alone, and for one whose other ranks are pretended: collectives then send
-    nothing, and are counted.
+    `handle` is None in a group of one, and in a simulated group, whose collectives are counted and send nothing.
     """
 
     rank: int = 0
@@ -39,22 +38,22 @@ class Group:
 
     @property
     def has_collectives(self) -> bool:
-        """Return whether collectives are called: in a group of several ranks, or of one that was made with them."""
+        """Return whether collectives are called: with several ranks, or in a group of one that has a process group."""
         return self.size > 1 or self.handle is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh:
-    """This process's place among those that work together: in their world, and along the axes of the layout.
+    """This rank's process groups: the whole world, and one along each axis of the layout.
 
-    `data` are the ranks that have the same place in other samples' groups, `sample` all that share this rank's sample;
-    `branch` and `axial` are the axes of those.
+    `sample` are the ranks that share this rank's sample, and `branch` and `axial` divide these. `data` are the ranks at
+    the same position in the groups of other samples.
     """
 
     rank: int
     size: int
     device: torch.device
-    timeout: float = TIMEOUT  # seconds that a rank waits for another within a group
+    timeout: float = TIMEOUT  # seconds that a rank waits for others in a collective
     layout: Layout = field(default_factory=Layout)
     world: Group = field(default_factory=Group)
     data: Group = field(default_factory=Group)
@@ -66,8 +65,8 @@ class Mesh:
     def alone(cls, device: torch.device | str = "cpu", *, collectives: bool = False) -> "Mesh":
         """Return the mesh of this process alone.
 
-        With `collectives` it goes through all of them nevertheless, as a group of one, so that one device can test
-        them; `leave` ends that.
+        With `collectives` it has a process group of one rank, so that collectives can be tested on one device. `leave`
+        ends this process group.
         """
         place, group = torch.device(device), Group()
         if collectives:
@@ -78,10 +77,10 @@ class Mesh:
 
     @classmethod
     def simulated(cls, layout: Layout, branch_rank: int = 0, device: torch.device | str = "meta") -> "Mesh":
-        """Return the mesh of one rank of a layout whose other ranks are not there.
+        """Return the mesh of one rank of a layout whose other ranks do not run.
 
-        The model then computes this rank's share, and what it would send is counted: for forecasts, on the meta device,
-        and for readings of time. The ranks of a sample have equal shares but for their branch.
+        The model then computes this rank's part, and the bytes that it would send are counted. It serves forecasts on
+        the meta device and time measurements. All ranks of a branch have equal parts.
         """
         return cls(
             rank=branch_rank * layout.dap,
@@ -95,48 +94,48 @@ class Mesh:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this is the rank that writes what only one may write."""
+        """Return whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     def micro_batches(self, count: int) -> range:
-        """Return which of a step's `count` equal parts this rank works on, with those that share its sample.
+        """Return the indices of the micro-batches that this rank computes, out of the `count` of a step.
 
-        Where they cannot be shared equally, some ranks have one more than others.
+        Ranks that share a sample get the same. If `count` is not divisible, some ranks get one more than others.
         """
         rank, size = self.data.rank, self.data.size
         return range(rank * count // size, (rank + 1) * count // size)
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Replace the tensor by its sum over all ranks."""
+        """Replace the tensor in place by its sum over all ranks."""
         if self.size > 1:
             dist.all_reduce(tensor, group=self.world.handle)
 
     def broadcast(self, value: Any) -> Any:
-        """Return the first rank's value, plain data, on every rank."""
+        """Return the first rank's value on every rank; it must be plain data."""
         values = [value]
         if self.size > 1:
             dist.broadcast_object_list(values, group=self.world.handle, group_src=0)
         return values[0]
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, plain data, in the order of ranks, on every rank."""
+        """Return the values of all ranks in order, on every rank; they must be plain data."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value, group=self.world.handle)
         return values
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait until all ranks have called this."""
         if self.size > 1:
             dist.barrier(group=self.world.handle)
 
 
 def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEOUT, *, any_dp: bool = False) -> Mesh:
-    """Meet the other processes that `torchrun` started; alone if this process was started without it.
+    """Join the other processes that `torchrun` started and return the mesh; without `torchrun`, the mesh of one rank.
 
-    On GPUs each process takes the one of its number on its machine and they talk over NCCL, else over gloo. Without a
-    layout all ranks are replicas. Whoever waits longer than `timeout` for another, in seconds, ends with an error.
-    With `any_dp`, on the first rank, there are as many groups as there are ranks for, whatever dp the layout has.
+    GPUs communicate over NCCL, each process using the GPU of its local rank; CPUs communicate over gloo. Without a
+    layout all ranks are data-parallel. A collective that takes longer than `timeout` seconds fails. If the first rank
+    sets `any_dp`, dp follows from the number of ranks, whatever the layout says.
     """
     if not dist.is_torchelastic_launched():
         if layout is not None:
@@ -147,27 +146,27 @@ def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEO
         raise InputError(f"under torchrun --device is auto, cpu or cuda, got {device!r}; each process takes its own")
     # gloo beside NCCL: training state is written from the processor's memory.
     backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-    meeting = timedelta(seconds=max(timeout, _MEETING))
-    store, rank, size = rendezvous_store(meeting)
-    dist.init_process_group(backend=backend, store=store, rank=rank, world_size=size, timeout=meeting)
+    setup_timeout = timedelta(seconds=max(timeout, _SETUP_TIMEOUT))
+    store, rank, size = rendezvous_store(setup_timeout)
+    dist.init_process_group(backend=backend, store=store, rank=rank, world_size=size, timeout=setup_timeout)
     place = torch.device("cpu")
     if on_gpu:
         place = pick_device(f"cuda:{dist.get_node_local_rank()}")
         torch.cuda.set_device(place)
     if layout is None:
         return make_mesh(Layout(dp=size), place, timeout)
-    freely = torch.tensor(int(any_dp), device=place)
-    dist.broadcast(freely, src=0)
-    return make_mesh(Layout.parse(layout, size, any_dp=bool(freely)), place, timeout)
+    any_dp_flag = torch.tensor(int(any_dp), device=place)
+    dist.broadcast(any_dp_flag, src=0)
+    return make_mesh(Layout.parse(layout, size, any_dp=bool(any_dp_flag)), place, timeout)
 
 
 def make_mesh(layout: Layout, device: torch.device, timeout: float = TIMEOUT) -> Mesh:
-    """Return the mesh of all ranks of the process group that there is."""
+    """Return the mesh of all ranks of the default process group, divided as the layout says."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    numbers = torch.arange(size).view(layout.dp, layout.bp, layout.dap)
+    ranks = torch.arange(size).view(layout.dp, layout.bp, layout.dap)
 
     def along(pattern: str) -> Group:
-        return own_group(rearrange(numbers, pattern).tolist(), timeout)
+        return make_group(rearrange(ranks, pattern).tolist(), timeout)
 
     mesh = Mesh(
         rank=rank,
@@ -185,21 +184,21 @@ def make_mesh(layout: Layout, device: torch.device, timeout: float = TIMEOUT) ->
     return mesh
 
 
-def own_group(rows: list[list[int]], timeout: float) -> Group:
-    """Return the group that this rank is in, of those given by ranks of the world; alone if it is in none.
+def make_group(rows: list[list[int]], timeout: float) -> Group:
+    """Make one process group for each row of ranks and return this rank's; a group of one if it is in none.
 
-    Every rank calls this with the same rows, as all of them make all groups, and then `set_timeout`.
+    Every rank must call this with the same rows, and then `set_timeout`.
     """
-    rank, own, meeting = dist.get_rank(), Group(), timedelta(seconds=max(timeout, _MEETING))
+    rank, own, setup_timeout = dist.get_rank(), Group(), timedelta(seconds=max(timeout, _SETUP_TIMEOUT))
     for ranks in rows:
-        handle = dist.new_group(ranks, timeout=meeting) if len(ranks) > 1 else None
+        handle = dist.new_group(ranks, timeout=setup_timeout) if len(ranks) > 1 else None
         if rank in ranks:
             own = Group(rank=ranks.index(rank), size=len(ranks), handle=handle)
     return own
 
 
 def set_timeout(timeout: float, *groups: Group) -> None:
-    """Set how many seconds ranks wait for each other in these groups, from when all ranks have made them."""
+    """Set the timeout of collectives in these groups, in seconds, once all ranks have made the groups."""
     dist.barrier()
     for group in groups:
         if group.handle is not None:
@@ -207,6 +206,6 @@ def set_timeout(timeout: float, *groups: Group) -> None:
 
 
 def leave() -> None:
-    """Part from the other processes, if there are any."""
+    """Destroy the process groups, if this process has any."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Everything that is done to a model from outside before it runs, in the order in which it is done."""
+"""Apply branch parallelism, recompute and axial parallelism to a model, in that order."""
 
 from dataclasses import dataclass
 
@@ -10,53 +10,49 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.parallel.axial import Axial
 from helixfold.parallel.branch import divide_blocks
-from helixfold.parallel.collectives import Channel, Traffic
+from helixfold.parallel.collectives import Channel, CommunicationCost
 from helixfold.parallel.mesh import Mesh
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parallelized:
-    """The executor of a model's updates on one rank, and what the rank has sent to those that share its sample."""
+    """The executor of a model's updates on one rank, and the communication cost within the ranks of a sample."""
 
     run: Executor
-    traffic: Traffic
+    communication: CommunicationCost
 
 
 def parallelize(
     model: AlphaFold,
     mesh: Mesh,
-    keep: RecomputeConfig | None = None,
+    checkpointing: RecomputeConfig | None = None,
     within: Whole | Slabs | None = None,
 ) -> Parallelized:
-    """Make a model compute this rank's share of a sample, as the mesh's layout and `keep` say.
+    """Make a model compute this rank's part of a sample under the mesh's layout, and return its executor.
 
-    `keep` is what training passes keep for their gradients (None: everything); `within` carries out updates on the
-    rank itself (None: `Whole`). Parameters and their names stay as they are, and whatever an earlier call did is
-    undone. Raises `ConfigError` where the layout has two branches and the model's blocks do not, or where `keep` is not
-    settled.
+    `checkpointing` says what training passes recompute (None: nothing), and `within` is the executor on the rank
+    itself (None: `Whole`). Parameters and their names do not change, and an earlier call is undone. Raise `ConfigError`
+    if bp is 2 and the branches of the model's blocks depend on each other, or if `checkpointing` still has "auto".
     """
-    traffic = Traffic()
+    communication = CommunicationCost()
 
-    # 1. Nothing is left of an earlier call.
+    # 1. Undo an earlier call.
     put_back(model, StandIn)
 
-    # 2. The two halves of every block on two ranks.
+    # 2. Branch parallelism: the two halves of every block on two ranks.
     if mesh.branch.size > 1:
-        divide_blocks(model, Channel(mesh.branch, traffic))
+        divide_blocks(model, Channel(mesh.branch, communication))
 
-    # 3. Recompute, around whatever a block is by now: what is sent is sent again.
-    recompute(model, keep or RecomputeConfig.everywhere("none"))
+    # 3. Recompute, around the divided blocks: collectives run again as well.
+    recompute(model, checkpointing or RecomputeConfig.everywhere("none"))
 
-    # 4. Rows and columns of streams on several ranks.
-    run = mesh_executor(mesh, within or Whole(), traffic)
+    # 4. Axial parallelism: rows and columns of streams on several ranks.
+    run = mesh_executor(mesh, within or Whole(), communication)
 
-    # 5. Gradients are averaged over the whole mesh by `GradientRule`, which is told of no parallelism but its mesh.
-    return Parallelized(run=run, traffic=traffic)
+    # 5. Gradients are averaged over the whole mesh by `GradientReducer`, whatever the layout.
+    return Parallelized(run=run, communication=communication)
 
 
-def mesh_executor(mesh: Mesh, within: Whole | Slabs, traffic: Traffic | None = None) -> Executor:
-    """Return what carries out updates on a rank of the mesh: with the others of its axial group, if there are any.
-
-    A group of one has collectives too, if it was made with them.
-    """
-    return Axial(mesh.axial, within, traffic) if mesh.axial.has_collectives else within
+def mesh_executor(mesh: Mesh, within: Whole | Slabs, communication: CommunicationCost | None = None) -> Executor:
+    """Return the executor of a rank of the mesh: `Axial` if its axial group has collectives, else `within`."""
+    return Axial(mesh.axial, within, communication) if mesh.axial.has_collectives else within

@@ -1,7 +1,7 @@
-"""Where the processes of one attempt at a run find each other, and nothing that an earlier attempt left behind.
+"""Rendezvous of the processes of one attempt at a run, safe from what an earlier attempt left in the store.
 
-`torchrun` keeps one store for all attempts. Addresses of processes that have ended stand there until others take their
-place, and whoever reads them sooner waits for the dead.
+`torchrun` uses one store for all attempts. It still holds the addresses of processes that have ended, and a process
+that reads one of these waits in vain.
 """
 
 import json
@@ -17,27 +17,27 @@ _POLL = 0.05  # seconds
 
 
 def rendezvous_store(timeout: timedelta) -> tuple[Store, int, int]:
-    """A store that only the processes of now share, this one's rank, and how many they are.
+    """Return a store that only the processes of this attempt share, this process's rank, and the world size.
 
-    The first rank calls all those that it sees, under a new name. One that is not as it was called has not been seen
-    yet, and is called with the others again. `DistStoreError` if not all come in time.
+    The first rank announces the processes that it sees, under a new name. A process that finds another one announced in
+    its place waits for the next announcement. Raise `DistStoreError` if not all processes join in time.
     """
     store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
     deadline = time.monotonic() + timeout.total_seconds()
     own = uuid4().hex
     store.set(f"here/{rank}", own)
-    name = _call(store, size, deadline) if rank == 0 else _answer(store, rank, own, deadline)
+    name = _announce(store, size, deadline) if rank == 0 else _answer(store, rank, own, deadline)
     return PrefixStore(name, store), rank, size
 
 
-def _call(store: Store, size: int, deadline: float) -> str:
-    called: list[str] = []
+def _announce(store: Store, size: int, deadline: float) -> str:
+    announced: list[str] = []
     name = ""
     while True:
         here = [place.decode() for place in store.multi_get([f"here/{rank}" for rank in range(size)])]
-        if here != called:
-            name, called = uuid4().hex, here
-            store.set("call", json.dumps({"name": name, "ranks": called}))
+        if here != announced:
+            name, announced = uuid4().hex, here
+            store.set("call", json.dumps({"name": name, "ranks": announced}))
         answers = [f"answer/{rank}" for rank in range(1, size)]
         if store.check(answers) and all(answer.decode() == name for answer in store.multi_get(answers)):
             store.set("begin", name)

@@ -1,4 +1,4 @@
-"""Streams of which every rank of a group has a part, cut along rows or columns."""
+"""Streams that are sharded over the ranks of a group, along rows or columns."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,12 @@ from helixfold.parallel.collectives import Channel, Pending
 
 
 def padded(length: int, parts: int) -> int:
-    """Return the length that can be cut into so many equal parts."""
+    """Return the smallest multiple of `parts` that is at least `length`."""
     return -(-length // parts) * parts
 
 
-def widened(tensor: Tensor, dim: int, length: int) -> Tensor:
-    """Return the tensor with zeros after it up to a length."""
+def pad_to(tensor: Tensor, dim: int, length: int) -> Tensor:
+    """Return the tensor padded at the end of a dimension with zeros up to a length."""
     missing = length - tensor.shape[dim]
     if not missing:
         return tensor
@@ -24,22 +24,22 @@ def widened(tensor: Tensor, dim: int, length: int) -> Tensor:
 
 
 class Shard:
-    """A stream (b i j c), or what is made of one row by row (b i ...), that a group of ranks has in parts.
+    """One rank's part of a stream (b i j c), or of a tensor made from a stream row by row (b i ...).
 
-    `shape` is the whole's. The rank's own part is cut along dim 1 or 2; both dims of a part are longer than the whole's
-    by what makes them divisible by the number of ranks, and what stands there never reaches anything real. The part is
-    a stream of the executor that works on one rank: a tensor, or one that is spilled.
+    `shape` is the shape of the whole stream. It is cut along dim 1 or 2, and both dims are padded to a multiple of the
+    number of ranks; padding never affects real values. The part is a stream of the executor that works on the rank: a
+    tensor or a spilled stream.
     """
 
     def __init__(self, channel: Channel, shape: torch.Size, local: Stream, cut: int, made_by: object = None) -> None:
         self.channel, self.shape, self.made_by = channel, shape, made_by
         self._local, self._cut = local, cut
         self._moving: tuple[int, Pending] | None = None
-        self.asked = 0  # how often someone needed it along an axis
+        self.uses = 0  # how often `along` was called
 
     @property
     def part(self) -> Stream:
-        """This rank's part as it is now, whichever way it is cut."""
+        """Return this rank's part as it is now, along whichever dim it is cut."""
         return self._local
 
     @property
@@ -52,7 +52,7 @@ class Shard:
 
     @property
     def cut(self) -> int:
-        """The dim that it is cut along, or will be when what is under way has arrived."""
+        """Return the dim that the stream is cut along, or will be once a running exchange is done."""
         return self._cut if self._moving is None else self._moving[0]
 
     def detach(self) -> "Shard":
@@ -63,25 +63,28 @@ class Shard:
         b, i, j, *rest = self.shape
         return Shard(self.channel, torch.Size((b, j, i, *rest)), self.along(self.cut).transpose(1, 2), 3 - self.cut)
 
-    def become(self, local: Stream, cut: int) -> "Shard":
-        """Return the same stream with another part, which whoever had it before has now: no one holds the old one."""
+    def replace(self, local: Stream, cut: int) -> "Shard":
+        """Replace this rank's part in place, so that nothing holds the old one, and return the shard."""
         self._local, self._cut = local, cut
         return self
 
     def start(self, cut: int) -> None:
-        """Begin to cut it along another dim."""
+        """Start the exchange after which the stream is cut along dim `cut`."""
         if self._moving is None and cut != self._cut:
             blocks = _blocks(as_tensor(self._local), cut, self.channel.group.size)
             self._moving = cut, self.channel.begin("all_to_all", blocks)
 
-    def along(self, cut: int, exchanged: Callable[[Stream, int], Stream] | None = None) -> Stream:
-        """Return this rank's part, cut along that dim, as it stays; `exchanged` is another way to get it there."""
+    def along(self, cut: int, exchange: Callable[[Stream, int], Stream] | None = None) -> Stream:
+        """Return this rank's part of the stream cut along dim `cut`, which is how it stays.
+
+        `exchange` replaces the all-to-all of the whole part.
+        """
         if self._moving is not None:
             self._cut, arriving = self._moving
             self._moving = None
             self._local = _joined(arriving.wait(), 3 - self._cut)
-        if cut != self._cut and exchanged is not None:
-            self._local, self._cut = exchanged(self._local, cut), cut
+        if cut != self._cut and exchange is not None:
+            self._local, self._cut = exchange(self._local, cut), cut
         elif cut != self._cut:
             self.start(cut)
             return self.along(cut)
@@ -89,7 +92,7 @@ class Shard:
 
 
 def _blocks(local: Tensor, cut: int, size: int) -> Tensor:
-    """Return, for each rank, what it needs to have the stream cut along another dim."""
+    """Return the block for each rank that it needs to have the stream cut along the other dim."""
     pattern = "b (n i) j ... -> n b i j ..." if cut == 1 else "b i (n j) ... -> n b i j ..."
     return rearrange(local, pattern, n=size)
 

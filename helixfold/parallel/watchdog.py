@@ -1,4 +1,4 @@
-"""A rank that hangs or has ended: the others find out which one it is, and end with its name."""
+"""Detect ranks that hang or have died, so that the others end with an error that names them."""
 
 import time
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from data_pipeline.errors import printable
 
-# How long those that are left wait for each other. Who waits for a rank that has ended notices at once; who waits for
-# one that has noticed does so when its own timeout ends, which is waited for if it is this short.
+# How long the remaining ranks wait for each other's reports. A rank that waits for a dead one notices at once; a rank
+# that waits for a remaining one notices at its own timeout, which is awaited only if it is this short.
 _GRACE, _SHORT_TIMEOUT = 5.0, 30.0  # seconds
-# Of gloo, whose errors have no type of their own.
-_WORDS = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting")
+# gloo's errors have no type of their own.
+_GLOO_MESSAGES = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting")
 
 
 class LostRankError(RuntimeError):
-    """Some rank did not answer. `should_report` is so on one of those that are left."""
+    """A rank did not answer or has ended; `should_report` is true on one of the remaining ranks, which prints it."""
 
     def __init__(self, text: str, *, should_report: bool) -> None:
         super().__init__(text)
@@ -26,15 +26,15 @@ class LostRankError(RuntimeError):
 
 @contextmanager
 def report_lost_ranks(timeout: float) -> Iterator[None]:
-    """Turn a failed meeting or exchange into `LostRankError`, with those that did not answer for so many seconds."""
+    """Turn a failed rendezvous or collective into a `LostRankError` that names the ranks that did not answer."""
     try:
         yield
     except RuntimeError as error:
         why = str(error)
-        if not (isinstance(error, dist.DistError) or any(word in why for word in _WORDS)):
+        if not (isinstance(error, dist.DistError) or any(word in why for word in _GLOO_MESSAGES)):
             raise
         rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 0)
-        left = _ranks_left(rank, size, _GRACE + min(timeout, _SHORT_TIMEOUT))
+        left = _remaining_ranks(rank, size, _GRACE + min(timeout, _SHORT_TIMEOUT))
         missing = [str(rank) for rank in range(size) if rank not in left]
         if missing:
             which = f"{'ranks' if len(missing) > 1 else 'rank'} {', '.join(missing)} of {size}"
@@ -45,8 +45,8 @@ def report_lost_ranks(timeout: float) -> Iterator[None]:
         raise LostRankError(text, should_report=rank == min(left)) from error
 
 
-def _ranks_left(rank: int, size: int, seconds: float) -> set[int]:
-    """Those that notice within this time, too: each says so where all ranks met."""
+def _remaining_ranks(rank: int, size: int, seconds: float) -> set[int]:
+    """Return the ranks that report to the rendezvous store within this time."""
     if not size:
         return {rank}
     store = _get_default_store()
@@ -57,6 +57,6 @@ def _ranks_left(rank: int, size: int, seconds: float) -> set[int]:
         while time.monotonic() < deadline and len(left) < size:
             left |= {other for other in range(size) if other not in left and store.check([f"left/{other}"])}
             time.sleep(0.1)
-    except RuntimeError:  # the first rank kept the meeting place
+    except RuntimeError:  # the first rank, which serves the store, has ended
         pass
     return left

@@ -1,7 +1,7 @@
-"""The processes of a run that carry out one list of tasks: each alone, or some of them together on one.
+"""Worker groups: ranks that take tasks from one queue and carry each out together.
 
-Collectives are for tensors, and whoever waits for one longer than a mesh's timeout ends. What is told here is told
-through the store: the others may be busy for hours, and one that waits can be interrupted.
+Ranks exchange plain data through the store rather than by collectives. Other ranks may be busy for hours, longer than
+the timeout of any collective, and waiting for the store can be interrupted.
 """
 
 import json
@@ -26,66 +26,69 @@ from helixfold.parallel.parallelize import mesh_executor
 from helixfold.parallel.task_queue import TaskQueue, torchrun_store
 
 Result = TypeVar("Result")
-_LONGEST_PAUSE = 0.2  # seconds between two looks at the store
+_LONGEST_POLL_INTERVAL = 0.2  # seconds
 
 
 class OtherRankError(RuntimeError):
-    """Something went wrong on another rank that this one works with; it is said there."""
+    """Another rank of the group failed; that rank reports the error."""
 
 
 class ControlChannel:
-    """Some ranks that tell each other plain data, as JSON has it; a rank alone has no need of the store."""
+    """A channel for JSON-compatible data between the ranks of a group; a single rank needs no store."""
 
     def __init__(self, store: dist.Store | None = None, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
-        self._store, self._turn = store, 0
+        self._store, self._round = store, 0
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return every rank's value, in the order of ranks, on every rank."""
+        """Return the values of all ranks in order, on every rank."""
         if self._store is None:
             return [value]
-        self._turn += 1
-        keys = [f"{self._turn} of {rank}" for rank in range(self.size)]
+        self._round += 1
+        keys = [f"{self._round} of {rank}" for rank in range(self.size)]
         self._store.set(keys[self.rank], json.dumps(value))
         wait_until(lambda: self._store is not None and self._store.check(keys))
         return [json.loads(self._store.get(key)) for key in keys]
 
     def run_together(self, action: Callable[[], Result]) -> Result:
-        """Return what `action` returns on this rank, if it succeeds on all.
+        """Run an action on every rank and return its result if it succeeds on all of them.
 
-        Otherwise it fails on all: with its own error on the rank that failed first, with `MemoryError` on the others if
-        that one was out of memory, and else with `OtherRankError`.
+        Otherwise it fails on all ranks. The rank that failed first raises its own error; the others raise `MemoryError`
+        if that rank ran out of memory, else `OtherRankError`.
         """
         if self._store is None:
             return action()
-        order = f"failed after {self._turn}"
+        failures_key = f"failed after {self._round}"
         try:
             result = action()
-        except Exception as error:  # whatever it is, the others wait to hear of it
-            place = self._store.add(order, 1)
-            told = {"place": place, "text": f"{type(error).__name__}: {error}", "memory": is_out_of_memory(error)}
-            cause = self._cause(self.all_gather(told))
+        except Exception as error:  # whatever it is, the other ranks wait for a report
+            order = self._store.add(failures_key, 1)
+            report = {"order": order, "text": f"{type(error).__name__}: {error}", "memory": is_out_of_memory(error)}
+            cause = self._cause(self.all_gather(report))
             if cause is None:
                 raise
-            # Not from here: the error holds the frames that hold what it needed memory for.
+            # Raised further below: this error holds the frames that hold the tensors.
         else:
             cause = self._cause(self.all_gather(None))
             if cause is None:
                 return result
         raise cause
 
-    def _cause(self, told: list[Any]) -> Exception | None:
-        """The error of the rank that failed first; none if that is this one, or there is none."""
-        failed = [(each["place"], rank) for rank, each in enumerate(told) if each is not None]
+    def _cause(self, reports: list[Any]) -> Exception | None:
+        """Return the error of the rank that failed first; None if that is this rank, or if no rank failed."""
+        failed = [(report["order"], rank) for rank, report in enumerate(reports) if report is not None]
         if not failed or min(failed)[1] == self.rank:
             return None
         first = min(failed)[1]
-        text = f"{told[first]['text']} (on rank {first} of {self.size} that work together)"
-        return MemoryError(text) if told[first]["memory"] else OtherRankError(text)
+        text = f"{reports[first]['text']} (on rank {first} of {self.size} that work together)"
+        return MemoryError(text) if reports[first]["memory"] else OtherRankError(text)
 
 
 class WorkerGroup:
-    """This process among those of a run, the group that it works on tasks with, and the list."""
+    """This rank's group of ranks that carry out tasks together, and the queue that all groups of the run share.
+
+    `world` is the control channel of all ranks of the run, and `group` that of this rank's group.
+    """
 
     def __init__(self, mesh: Mesh, store: dist.Store | None = None, timeout: float = TIMEOUT) -> None:
         self.mesh, self.queue, self._timeout = mesh, TaskQueue(store), timeout
@@ -93,8 +96,8 @@ class WorkerGroup:
         if store is not None and mesh.size > 1:
             self.world = ControlChannel(dist.PrefixStore("world", store), mesh.rank, mesh.size)
         if store is not None and mesh.sample.size > 1:
-            named = dist.PrefixStore(f"group {mesh.data.rank}", store)
-            self.group = ControlChannel(named, mesh.sample.rank, mesh.sample.size)
+            group_store = dist.PrefixStore(f"group {mesh.data.rank}", store)
+            self.group = ControlChannel(group_store, mesh.sample.rank, mesh.sample.size)
 
     @classmethod
     def alone(cls, device: torch.device | str = "cpu") -> "WorkerGroup":
@@ -102,45 +105,42 @@ class WorkerGroup:
 
     @property
     def is_leader(self) -> bool:
-        """Return whether this is the rank of its group that writes what becomes of a task."""
+        """Return whether this is the first rank of its group, which takes tasks and writes their results."""
         return self.group.rank == 0
 
     def take_tasks(self, count: int) -> Iterator[int]:
-        """Yield numbers of tasks for this rank's group, as long as any of all `count` are left.
-
-        The group's other ranks get the numbers that its first rank takes.
-        """
+        """Take tasks from the queue until all `count` are taken, and yield their indices on every rank of the group."""
         while True:
-            number = self.group.all_gather(self.queue.take() if self.is_leader else None)[0]
-            if number >= count:
+            index = self.group.all_gather(self.queue.take() if self.is_leader else None)[0]
+            if index >= count:
                 return
-            yield number
+            yield index
 
     def leave(self) -> None:
-        """Say that this rank takes no more tasks; the first one then waits for all others to say so."""
+        """Report that this rank takes no more tasks; the first rank then waits for the reports of all others."""
         self.queue.leave(self.mesh.rank)
         if self.mesh.is_first:
             wait_until(lambda: self.queue.have_left(range(self.mesh.size)))
 
     def run_on_group(self, within: Whole | Slabs, action: Callable[[Executor], Result]) -> Result:
-        """Return what `action` makes with an executor of the whole group, in which each rank works as `within` does.
+        """Run an action with an executor over the whole group, which uses `within` on each rank; return its result.
 
-        Where one rank is out of memory, all are, and the next attempt finds them ready. Those who waited for it in a
-        collective hear of it when their timeout ends.
+        If one rank fails, all fail, and the group is ready for another attempt. Ranks that wait for the failed one in
+        a collective notice when the collective times out.
         """
         try:
             return self.group.run_together(lambda: action(mesh_executor(self.mesh, within)))
         except Exception:
-            self._connect_anew()
+            self._renew_axial_group()
             raise
 
-    def _connect_anew(self) -> None:
-        """Make the group's collectives usable again after one in which a rank was missing; on all of its ranks."""
+    def _renew_axial_group(self) -> None:
+        """Replace the axial process group, unusable once a rank missed a collective; all its ranks call this."""
         axial = self.mesh.axial
         if axial.size == 1:
             return
         ranks = dist.get_process_group_ranks(axial.handle)
-        # The old one is kept: the names of groups that are gone would be given again, with their addresses.
+        # The old group is not destroyed: its name, with stale addresses, would be used again.
         timeout = timedelta(seconds=self._timeout)
         handle = dist.new_group(ranks, timeout=timeout, use_local_synchronization=True)
         self.mesh = replace(self.mesh, axial=replace(axial, handle=handle))
@@ -148,9 +148,9 @@ class WorkerGroup:
 
 @contextmanager
 def join_workers(device: str = "auto", ranks_per_task: int = 1, timeout: float = TIMEOUT) -> Iterator[WorkerGroup]:
-    """Meet the other processes of the run, in groups of so many ranks; alone if this process was started alone.
+    """Join the processes that `torchrun` started, in groups of `ranks_per_task`; without it, be a group of one.
 
-    What cannot be divided so is an `InputError` on the first rank, and an `OtherRankError` on the others.
+    If the ranks cannot be divided so, raise `InputError` on the first rank and `OtherRankError` on the others.
     """
     if not dist.is_torchelastic_launched():
         if ranks_per_task > 1:
@@ -174,13 +174,13 @@ def join_workers(device: str = "auto", ranks_per_task: int = 1, timeout: float =
 
 
 def local_world_size() -> int:
-    """Return how many processes of the run are on this machine."""
+    """Return the number of the run's processes on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    """Look again and again, which can be interrupted, as waiting for the store itself cannot be."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll until a condition holds; unlike waiting inside the store, this can be interrupted."""
     pause = 0.001
-    while not happened():
+    while not condition():
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = min(2 * pause, _LONGEST_POLL_INTERVAL)

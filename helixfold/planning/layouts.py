@@ -14,7 +14,7 @@ from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.available import available_memory
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.parallel.collectives import BETWEEN_BRANCHES
-from helixfold.parallel.gradients import ELEMENTS
+from helixfold.parallel.gradients import BUCKET_ELEMENTS
 from helixfold.parallel.layout import Layout, layouts
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.links import reduced
@@ -206,7 +206,9 @@ def _predict(work: Workload, keep: RecomputeConfig, layout: Layout, machine: Mac
         sent = reduced(gradient, layout.sharing)
         part = part.plus(Seconds(gradients=machine.links(layout.sharing).at("all_reduce", sent)))
     seconds = Seconds(
-        gradients=_left_of_reduction(gradient, ELEMENTS * work.gradient_itemsize, layout.ranks, backward, machine),
+        gradients=_left_of_reduction(
+            gradient, BUCKET_ELEMENTS * work.gradient_itemsize, layout.ranks, backward, machine
+        ),
         optimizer=machine.speeds.optimizer(work.parameters),
     ).plus(part, math.ceil(work.parts / layout.dp))
     memory = needs.needed(keep)

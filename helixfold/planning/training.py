@@ -200,7 +200,7 @@ class Pass:
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
         parallelized = parallelize(self.model, mesh, keep or RecomputeConfig.everywhere("none"))
-        self.run, self.traffic, self.counter = parallelized.run, parallelized.traffic, Counter()
+        self.run, self.communication, self.counter = parallelized.run, parallelized.communication, Counter()
         self.forward: list[_Segment] = []
         self.backward: list[_Segment] = []
         self.segments = self.forward
@@ -282,7 +282,7 @@ class Pass:
         counter.begin(label)
         work = Direction(products=counter.products, moved=counter.moved, launches=counter.launches, seconds=self._now())
         self.segments.append(_Segment(label, counter.live, work=work))
-        self.traffic.messages = self.segments[-1].work.messages
+        self.communication.messages = self.segments[-1].work.messages
 
     def _end(self) -> None:
         if not self.segments or self.segments[-1].end:

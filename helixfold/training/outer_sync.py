@@ -144,7 +144,7 @@ class OuterSync:
         if self._outer is None or not self._is_first or not self._steps:
             return []
         sent, collected = self.islands.sent, self.islands.gathered
-        every_step = self._steps * self.islands.sent_by_sum(self._optimizer.gradient_sum.nbytes)
+        every_step = self._steps * self.islands.all_reduce_bytes(self._optimizer.gradient_sum.nbytes)
         return [
             f"each of {self.islands.count} islands sent {_mib(sent)} in {self._steps} steps to train, and to the first "
             f"{_mib(collected)} for checkpoints; to sum gradients in every step would have been "

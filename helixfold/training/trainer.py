@@ -23,7 +23,7 @@ from helixfold.execution.stages import peak_memory
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
 from helixfold.optim.flat import FlatOptimizer, StepReport
-from helixfold.parallel.gradients import GradientRule
+from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.training.checkpoint import Checkpoints
@@ -105,7 +105,7 @@ class Trainer:
             averages=config.outer.islands == 1,
         )
         self.outer_sync = OuterSync(config.outer, self.optimizer, mesh)
-        self.gradients = GradientRule(
+        self.gradients = GradientReducer(
             self.optimizer, self.outer_sync.islands.within, dtype=getattr(torch, config.reduction)
         )
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)

@@ -31,7 +31,7 @@ from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.axial import Axial
-from helixfold.parallel.collectives import Channel, Kind, Pending, Traffic
+from helixfold.parallel.collectives import Channel, CommunicationCost, Kind, Pending
 from helixfold.parallel.mesh import Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
@@ -253,13 +253,13 @@ def count_on_ranks(order: OuterProductPosition) -> None:
                 run.map_rows(lambda _, rows: rows.clone(), torch.randn(*mask.shape, c))
                 for mask, c in zip(masks, (config.c_m, 32), strict=True)
             )
-            traffic = run.channel.traffic = Traffic()
+            communication = run.channel.communication = CommunicationCost()
             with torch.no_grad(), travelling() as meanwhile:
                 stack(run, msa, pair, *masks)
             # Once it is known that it will be needed, the MSA travels while the pair stream is updated: in the order in
             # which that comes between the outer product, which reads the MSA, and the next block.
             assert (max(meanwhile) >= 4) == (early > 0 and order == "middle")
-            calls, sent = traffic.calls, traffic.sent
+            calls, sent = communication.calls, communication.sent
             assert calls["all_gather"] == 6 * config.blocks
             assert 5 * config.blocks <= calls["all_to_all"] <= 6 * config.blocks
             assert calls.total() == calls["all_gather"] + calls["all_to_all"]

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from helixfold.optim.config import AdaGCConfig, OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel import gradients
-from helixfold.parallel.gradients import GradientRule, buckets
+from helixfold.parallel.gradients import GradientReducer, buckets
 from helixfold.parallel.mesh import Mesh, join, leave
 
 # In the order of the forward pass, so that the last one's gradient is the first.
 LAYERS = ("embedder", "msa", "pair", "heads")
-ELEMENTS = 1024
+BUCKET_ELEMENTS = 1024
 PARTS = 3  # so that one of two groups has one more than the other
 
 
@@ -91,7 +91,7 @@ def equal_one_process(layout: str) -> None:
             config = OptimizerConfig(clipping=clipping, clip_norm=0.05, adagc=AdaGCConfig(warmup_steps=1))
             optimizer = FlatOptimizer(model, config, working_dtype=working, keep_float32=("heads",))
             expected = _expected(optimizer, model, mesh)
-            rule = GradientRule(optimizer, mesh, dtype=wire, elements=ELEMENTS)
+            rule = GradientReducer(optimizer, mesh, dtype=wire, elements=BUCKET_ELEMENTS)
             own = mesh.micro_batches(PARTS)
             for _ in range(2):
                 for part in own:
@@ -127,17 +127,17 @@ def overlap(layout: str) -> None:
             return dist.all_reduce(values, *arguments, **options)
 
         gradients.dist = type("Recorded", (), {"all_reduce": staticmethod(recorded)})  # type: ignore[assignment]
-        rule = GradientRule(optimizer, mesh, elements=ELEMENTS)
+        rule = GradientReducer(optimizer, mesh, elements=BUCKET_ELEMENTS)
         rule.backward(loss(model, 0, mesh.rank, branches_of(mesh.rank)), last=False)
         assert not [event for event in events if isinstance(event, int)]
         events.clear()
         rule.backward(loss(model, 1, mesh.rank, branches_of(mesh.rank)), last=True)
         sent = [event for event in events if isinstance(event, int)]
-        assert sent == [part.start for part in buckets(optimizer.gradient_sum, 0, ELEMENTS)]
+        assert sent == [part.start for part in buckets(optimizer.gradient_sum, 0, BUCKET_ELEMENTS)]
         places = {parameter: (first, stop) for parameter, first, stop in optimizer.trained}
         for name, parameter in model.named_parameters():
             if name in events:
-                own = [at for at in sent if at < places[parameter][1] and places[parameter][0] < at + ELEMENTS]
+                own = [at for at in sent if at < places[parameter][1] and places[parameter][0] < at + BUCKET_ELEMENTS]
                 assert all(events.index(name) < events.index(at) for at in own), name
         # The last layer's gradients were on their way before the first layer's were there.
         last = next(at for at in sent if at <= places[model.heads.weight][0])
@@ -150,7 +150,7 @@ def unawaited(layout: str) -> None:
     with _joined(layout) as mesh:
         model = Branches()
         optimizer = FlatOptimizer(model, OptimizerConfig(clipping="none"), keep_float32=("heads",))
-        rule = GradientRule(optimizer, mesh, elements=ELEMENTS)
+        rule = GradientReducer(optimizer, mesh, elements=BUCKET_ELEMENTS)
 
         class Hidden(torch.autograd.Function):
             @staticmethod

@@ -12,8 +12,8 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.parallel.collectives import Channel, Kind, Traffic
-from helixfold.parallel.gradients import GradientRule
+from helixfold.parallel.collectives import Channel, CommunicationCost, Kind
+from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh, leave
 from helixfold.parallel.parallelize import parallelize
 from tests.networks import random_batch, relative_error, tiny_model
@@ -29,14 +29,14 @@ def mesh(request: pytest.FixtureRequest) -> Iterator[Mesh]:
 
 @pytest.mark.parametrize("kind", ["all_to_all", "all_gather", "reduce_scatter", "swap", "broadcast", "reduce"])
 def test_every_collective_gives_a_rank_its_own_back(kind: Kind, mesh: Mesh) -> None:
-    traffic = Traffic()
+    communication = CommunicationCost()
     given = torch.randn(1, 3, 4, device=mesh.device)
-    found, work = Channel(mesh.axial, traffic).start(kind, given, root=0)
+    found, work = Channel(mesh.axial, communication).start(kind, given, root=0)
     work.wait()
     expected = {"all_gather": given[None], "reduce_scatter": given[0]}.get(kind, given)
     assert torch.equal(found, expected)
-    assert traffic.calls == {kind: 1}
-    assert traffic.sent[kind] == 0
+    assert communication.calls == {kind: 1}
+    assert communication.sent[kind] == 0
 
 
 def test_gradients_pass_through_all_of_them(mesh: Mesh) -> None:
@@ -49,21 +49,21 @@ def test_gradients_pass_through_all_of_them(mesh: Mesh) -> None:
 
 
 def test_training_through_collectives_is_training_without(mesh: Mesh) -> None:
-    def learn(model: AlphaFold, on: Mesh) -> tuple[Tensor, Traffic]:
+    def learn(model: AlphaFold, on: Mesh) -> tuple[Tensor, CommunicationCost]:
         parallelized = parallelize(model, on, RecomputeConfig())
         optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"))
-        rule = GradientRule(optimizer, on)
+        rule = GradientReducer(optimizer, on)
         torch.manual_seed(3)
         outputs = model(parallelized.run, [batch])
         rule.backward(outputs.structure.positions.square().mean() + outputs.logits.distogram.square().mean(), last=True)
-        return optimizer.gradient_sum.clone(), parallelized.traffic
+        return optimizer.gradient_sum.clone(), parallelized.communication
 
     batch = random_batch()
-    (expected, silent), (found, traffic) = (
+    (expected, silent), (found, communication) = (
         learn(tiny_model().train(), each) for each in (Mesh.alone(mesh.device), mesh)
     )
     assert not silent.calls
-    assert {"all_to_all", "all_gather", "reduce_scatter"} <= traffic.calls.keys()
+    assert {"all_to_all", "all_gather", "reduce_scatter"} <= communication.calls.keys()
     assert expected.count_nonzero() > 1000
     assert relative_error(found, expected) < 1e-5
 

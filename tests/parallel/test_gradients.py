@@ -8,7 +8,7 @@ import torch
 
 from helixfold.execution.recompute import Choice, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
-from helixfold.parallel.gradients import buckets, reached
+from helixfold.parallel.gradients import buckets, reached_leaves
 from tests.networks import random_batch, tiny_model
 from tests.parallel.reducing import equal_one_process, overlap, unawaited
 from tests.training.ranks import Ranks
@@ -31,7 +31,7 @@ def test_what_gets_a_gradient_is_known_before(keep: Choice) -> None:
     recompute(model, RecomputeConfig.everywhere(keep))
     outputs = model(Whole(), [random_batch()])
     loss = outputs.logits.distogram.square().mean() + outputs.structure.atom14.square().mean()
-    known = reached(loss)
+    known = reached_leaves(loss)
     loss.backward()
     got = [parameter for parameter in model.parameters() if parameter.grad is not None]
     assert known == {*got}

@@ -20,7 +20,7 @@ def test_what_an_earlier_attempt_left_is_not_taken_for_now() -> None:
     def come(rank: int, own: str) -> None:
         store.set(f"here/{rank}", own)
         if rank == 0:
-            names[rank] = rendezvous._call(store, 2, deadline)
+            names[rank] = rendezvous._announce(store, 2, deadline)
         else:
             names[rank] = rendezvous._answer(store, rank, own, deadline)
 

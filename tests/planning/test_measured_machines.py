@@ -99,7 +99,7 @@ def send(layout: str) -> None:
         for keep in keeps:
             model = AlphaFold(MODEL).train()
             parallelized = parallelize(model, mesh, RecomputeConfig.everywhere(keep or "none"))
-            run, traffic = parallelized.run, parallelized.traffic
+            run, communication = parallelized.run, parallelized.communication
             with torch.set_grad_enabled(keep is not None):
                 previous = recycled(run, MODEL, batch.seq_mask, SIZE.dtype)
                 if keep is None:
@@ -108,7 +108,7 @@ def send(layout: str) -> None:
                     outputs = model(run, [batch], previous, SIZE.dtype)
                     total_loss(outputs, batch, random_labels(batch), initial_training()).total.sum().backward()
             counted = part_costs(MODEL, SIZE, keep, CARDS["cpu"], sharing, branch_rank=branch)
-            found = {kind: [count, traffic.sent[kind]] for kind, count in sorted(traffic.calls.items())}
+            found = {kind: [count, communication.sent[kind]] for kind, count in sorted(communication.calls.items())}
             assert found == _tally(counted), (keep, mesh.rank, found, _tally(counted))
             assert found
     finally:

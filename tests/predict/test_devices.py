@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 
 from helixfold.cli import predict as command
 from helixfold.cli.main import main
-from helixfold.parallel.launch import Launched
+from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.planning.executors import Room
 from helixfold.predict import devices, memory_plan
@@ -127,13 +127,13 @@ def test_targets_of_processes_that_died_are_failures(
 ) -> None:
     given = []
 
-    def launched(*arguments: object, **named: object) -> Launched:
+    def launched(*arguments: object, **named: object) -> LaunchResult:
         given.append(named)
         queue = TaskQueue()
         queue.open(["a", "b"])
         queue.report(queue.take())
         queue.take()
-        return Launched(0, queue)
+        return LaunchResult(0, queue)
 
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(command, "launch", launched)
