@@ -1,6 +1,10 @@
-"""Folding one target with one model: draws, recycling, early stop, confidence."""
+"""Fold one target: draw samples, run the network with recycling, read off the confidence.
+
+`predict` is the Python entrance, which finds models and plans memory as `helixfold predict` does.
+"""
 
 import math
+import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,37 +22,37 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.sample import draw_sample
 from helixfold.batch import Batch
+from helixfold.execution.device import pick_device
 from helixfold.execution.slabs import Slabs
-from helixfold.execution.stages import Stages
+from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory
+from helixfold.execution.whole import Whole
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor
+from helixfold.planning.executors import Plan, release, stepping_down
+from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.prediction import Distances, Prediction
 from helixfold.presets import Preset
-from helixfold.weights.find import find_models
+from helixfold.weights.find import ReadyModel, find_models
 
-_MOST = 2**62  # what random streams can be told apart by
+_MOST = 2**62  # of seeds, which random generators accept
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+CarryOut = Callable[[Whole | Slabs, Callable[[Executor], Prediction]], Prediction]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoldingOptions:
-    """How hard to try. `recycle_tolerance` stops recycling once distances change by less (Angstrom, 0 never), and
-    `stop_at_score` once the mean pLDDT is at least that (None: never). Without `num_recycles`, the model's preset says
-    how many passes follow the first.
+    """Options of folding a target with one model: recycling, ensemble, seed and precision."""
 
-    `logits` keeps those of all heads, which else are never there for all pairs at once.
-    """
-
-    num_recycles: int | None = None
-    recycle_tolerance: float = 0.0
-    num_ensemble: int = 1
+    num_recycles: int | None = None  # iterations after the first; None: as many as the model's preset says
+    recycle_tolerance: float = 0.0  # Angstrom: stop recycling once distances change by less; 0 never stops
+    num_ensemble: int = 1  # draws of each iteration, whose representations are averaged
     seed: int = 0
-    dtype: str = "float32"
-    logits: bool = False
-    stop_at_score: float | None = None
+    dtype: str = "float32"  # of the trunk's arithmetic, one of `DTYPES`
+    logits: bool = False  # return those of all heads; they are large, and else are never held for all pairs at once
+    stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
 
     def __post_init__(self) -> None:
         for name, least in (("num_recycles", 0), ("num_ensemble", 1), ("seed", 0)):
@@ -63,17 +67,17 @@ class FoldingOptions:
             raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
     def recycles(self, preset: Preset) -> int:
-        """How many passes of this model follow the first."""
+        """Return the number of recycling iterations of a model after the first."""
         return preset.num_recycles if self.num_recycles is None else self.num_recycles
 
 
 @dataclass(frozen=True, kw_only=True)
-class LastPass:
-    """What the last pass found, how many recycles led to it, and whether the structure had settled by then."""
+class RecyclingResult:
+    """The outputs of the last recycling iteration."""
 
     folded: Folded
-    num_recycles: int
-    converged: bool
+    num_recycles: int  # iterations before it
+    converged: bool  # recycling stopped because distances changed by less than the tolerance
 
 
 def recycle(
@@ -82,10 +86,11 @@ def recycle(
     num_recycles: int,
     recycle_tolerance: float = 0.0,
     is_good_enough: Callable[[Folded], bool] = lambda _: False,
-) -> LastPass:
-    """Run `num_recycles + 1` passes, each on a fresh draw and on what the pass before found (Suppl. Alg. 30).
+) -> RecyclingResult:
+    """Run `num_recycles + 1` iterations, each on a fresh draw and the outputs of the one before (Suppl. Alg. 30).
 
-    `draw(k)` gives pass k its ensemble, `step` runs the network on it; no pass follows one that `is_good_enough`.
+    `draw(k)` returns the ensemble of iteration k, `step` runs the network on it; an iteration that `is_good_enough` is
+    the last.
     """
     previous = None
     for cycle in range(num_recycles + 1):
@@ -94,20 +99,23 @@ def recycle(
         if previous is not None and recycle_tolerance > 0:
             change = distance_change(previous.positions, folded.structure.positions, ensemble[0].seq_mask)
             if bool((change < recycle_tolerance).all()):
-                return LastPass(folded=folded, num_recycles=cycle, converged=True)
+                return RecyclingResult(folded=folded, num_recycles=cycle, converged=True)
         if is_good_enough(folded):
-            return LastPass(folded=folded, num_recycles=cycle, converged=False)
+            return RecyclingResult(folded=folded, num_recycles=cycle, converged=False)
         if cycle < num_recycles:
             previous = folded.recycled()
-            # Its MSA is not held while the next pass makes one.
+            # Its MSA is not held while the next iteration makes one.
             del folded
-    return LastPass(folded=folded, num_recycles=num_recycles, converged=False)
+    return RecyclingResult(folded=folded, num_recycles=num_recycles, converged=False)
 
 
 def distance_change(
     before: Float[Tensor, "b r 37 3"], after: Float[Tensor, "b r 37 3"], mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, " b"]:
-    """Root mean square change of the distances between C-alpha atoms, in Angstrom (AlphaFold-Multimer's criterion)."""
+    """Return the root mean square change of the distances between C-alpha atoms, in Angstrom.
+
+    It is AlphaFold-Multimer's criterion for the end of recycling.
+    """
     alpha = ATOM_ORDER["CA"]
     change = torch.cdist(after[:, :, alpha], after[:, :, alpha]) - torch.cdist(before[:, :, alpha], before[:, :, alpha])
     pairs = outer_mask(mask)
@@ -119,18 +127,80 @@ def predict(
     models: Sequence[str] = (),
     weights: Path | None = None,
     options: FoldingOptions | None = None,
+    *,
+    device: str = "auto",
+    memory: MemoryOptions | None = None,
 ) -> list[Prediction]:
-    """Fold one target with what it brings, and without searches: what `helixfold predict` does, in one call.
+    """Fold one target as `helixfold predict` does, without searches and files; return its predictions, best first.
 
-    Models and weights are found as there, so without either the small untrained network may stand in: `notes` of a
-    prediction say so. Best first.
+    Models and weights are found as there: without both, the demonstration model may stand in, and `notes` of its
+    predictions say so. Each model's executor is planned for the memory that is free on the device, or for
+    `memory.memory`. Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
     """
-    features, options = prepare(target).features, options or FoldingOptions()
-    predictions = [
-        fold(each.network, Slabs(), features, each.preset, options, stages=Stages(), notes=each.notes)
-        for each in find_models(models, weights, seed=options.seed)
-    ]
+    options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)
+    features, stages = prepare(target).features, Stages(where)
+    ready = [memory.limited(model) for model in find_models(models, weights, seed=options.seed)]
+    for model in ready:
+        model.network.to(where)
+    spill = memory.spill_directory or Path(tempfile.gettempdir())
+    room, rows = memory.room(where, spill), FeatureRows.of(features)
+    plans = []
+    for model in ready:
+        size = rows.size(model.preset, DTYPES[options.dtype], options.num_ensemble)
+        plans.append(memory.plan(model.preset, size, where, room))
+        memory.check(plans[-1], model.preset.name)
+    predictions: list[Prediction] = []
+    for model, plan in zip(ready, plans, strict=True):
+        predictions.append(fold_planned(model, plan, features, options, stages=stages, spill=spill).prediction)
+        if options.stop_at_score is not None and predictions[-1].ranking_confidence >= options.stop_at_score:
+            break
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedPrediction:
+    """A prediction with the executor that made it, and its peak memory beyond the loaded model in bytes."""
+
+    prediction: Prediction
+    executor: str
+    predicted_peak: int
+    measured_peak: int
+
+
+def fold_planned(
+    model: ReadyModel,
+    plan: Plan,
+    features: Features,
+    options: FoldingOptions,
+    *,
+    stages: Stages,
+    spill: Path,
+    name: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+    carry_out: CarryOut = lambda within, action: action(within),
+) -> PlannedPrediction:
+    """Predict one target with the executor of a plan, or with the next one if that runs out of memory.
+
+    `spill` is the directory for spilled streams and `say` prints a line about a change of executors. `carry_out` calls
+    its second argument with an executor that works as its first one does, such as one of several ranks.
+    """
+    device = stages.device
+
+    def attempt(within: Whole | Slabs) -> tuple[Prediction, int]:
+        release(device)
+        reset_peak_memory(device)
+        held, before = peak_memory(device), len(stages.finished)
+        prediction = carry_out(
+            within,
+            lambda run: fold(
+                model.network, run, features, model.preset, options, stages=stages, notes=model.notes, name=name
+            ),
+        )
+        return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
+
+    executor, (prediction, peak) = stepping_down(attempt, plan, device, spill, say)
+    predicted = plan.forecast(executor).peak
+    return PlannedPrediction(prediction=prediction, executor=executor, predicted_peak=predicted, measured_peak=peak)
 
 
 @torch.no_grad()
@@ -145,7 +215,7 @@ def fold(
     notes: tuple[str, ...] = (),
     name: str | None = None,
 ) -> Prediction:
-    """Predict one target with one model; the prediction has the model's name if it is not given another.
+    """Predict one target with one model by an executor; `name` of the prediction is the model's by default.
 
     The result depends only on features, parameters, options and the device's arithmetic.
     """
@@ -176,7 +246,7 @@ def _mean_plddt(model: AlphaFold, folded: Folded) -> float:
 
 
 def _draw(features: Features, preset: Preset, position: Sequence[int], device: torch.device) -> Batch:
-    """One draw; its random stream is a function of what it is for, never of what ran before."""
+    """Draw one sample; its random stream depends on the target, the model and the position, never on earlier draws."""
     names = [zlib.crc32(name.encode()) for name in (features.domain_name, preset.name)]
     return Batch.from_sample(draw_sample(features, preset.sampling, np.random.default_rng([*names, *position])), device)
 
@@ -184,7 +254,7 @@ def _draw(features: Features, preset: Preset, position: Sequence[int], device: t
 def _prediction(
     model: AlphaFold,
     run: Executor,
-    last: LastPass,
+    last: RecyclingResult,
     *,
     features: Features,
     name: str,

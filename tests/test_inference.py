@@ -9,16 +9,29 @@ import pytest
 import torch
 
 from data_pipeline.errors import InputError
+from data_pipeline.features.depth import alignment_depth
 from data_pipeline.pipeline import Target, prepare
+from helixfold import inference
 from helixfold.batch import Batch
+from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
+from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.inference import FoldingOptions, distance_change, fold, predict, recycle
 from helixfold.model import confidence
+from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, Recycled
+from helixfold.model.update import Executor
+from helixfold.ops.card import card_of
+from helixfold.planning.executors import NotEnoughMemoryError, Room
+from helixfold.planning.memory import FeatureRows, MemoryOptions
+from helixfold.planning.prediction import forecast_prediction
 from helixfold.prediction import Prediction
-from helixfold.presets import tiny
+from helixfold.presets import PRESETS, tiny
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.find import find_models
+from helixfold.write.results import write_prediction
 from tests.networks import random_batch, tiny_model
 
 
@@ -103,3 +116,66 @@ def test_one_call_predicts_with_the_models_that_there_are(monkeypatch: pytest.Mo
     assert (again.protein.atom_positions == prediction.protein.atom_positions).all()
     (random,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0))
     assert "UNTRAINED" in random.notes[0]
+
+
+def test_one_call_gives_the_arrays_that_the_command_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path)
+    alignment = tmp_path / "target.a3m"
+    alignment.write_text(">target\nMKTAYIAKQR\n>other\nMKTAYIA-QR\n")
+    weights = tmp_path / "params_tiny.safetensors"
+    save_checkpoint(weights, find_models(["tiny"], None, seed=1)[0].network.state_dict(), tiny().model.to_dict())
+    output = tmp_path / "out"
+    assert main(f"predict {alignment} --weights {weights} --output {output} --seed 3 --device cpu".split()) == 0
+    target = Target(name="target", sequence="MKTAYIAKQR", alignments=(alignment,))
+    (prediction,) = predict(target, weights=weights, options=FoldingOptions(seed=3), device="cpu")
+    again = tmp_path / "again" / "target"
+    write_prediction(again, prediction, alignment_depth(prepare(target).features.msa))
+    files = sorted(path.name for path in again.iterdir())
+    assert len(files) == 5
+    assert [name for name in files if (again / name).read_bytes() != (output / "target" / name).read_bytes()] == []
+
+
+@pytest.mark.parametrize("executor", [Whole, Slabs, Spilled])
+def test_the_executor_that_fits_into_the_memory_limit_is_used(
+    executor: type[Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[type] = []
+
+    def recorded(model: AlphaFold, run: Executor, *_: object, **__: object) -> Prediction:
+        used.append(type(run))
+        raise RuntimeError("no need to go on")
+
+    monkeypatch.setattr(inference, "fold", recorded)
+    monkeypatch.setattr("helixfold.planning.memory.room_of", lambda _, __, memory: Room(memory=memory, spill=2**30))
+    residues = 20 if executor is Whole else 400
+    size = FeatureRows(residues=residues, alignment=1, templates=0).size(tiny(), torch.float32)
+    forecast = forecast_prediction(tiny().model, size, executor.__name__.lower(), card_of(torch.device("cpu")))
+    # Whole streams may take half of the memory, and all others need a tenth more than their forecast.
+    memory = MemoryOptions(memory=int(forecast.peak * (2.5 if executor is Whole else 1.15)))
+    with pytest.raises(RuntimeError, match="no need to go on"):
+        predict(Target(name="target", sequence="A" * residues), ["tiny"], device="cpu", memory=memory)
+    assert used == [executor]
+
+
+def test_too_little_memory_is_an_error_that_says_what_would_fit() -> None:
+    target, memory = Target(name="target", sequence="MKTAYIAKQR"), MemoryOptions(memory=2**20)
+    with pytest.raises(NotEnoughMemoryError, match=r"^tiny: 10 residues need .* what would fit: "):
+        predict(target, ["tiny"], device="cpu", memory=memory)
+    # An executor that is named is tried.
+    named = replace(memory, executor="slabs")
+    (prediction,) = predict(target, ["tiny"], options=FoldingOptions(num_recycles=0), device="cpu", memory=named)
+    assert len(prediction.plddt) == 10
+
+
+def test_no_more_models_are_run_once_one_has_the_score(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("model_1", "model_2"):
+        monkeypatch.setitem(PRESETS, name, lambda name=name: replace(tiny(), name=name))
+        network = find_models(["tiny"], None, seed=1)[0].network
+        save_checkpoint(tmp_path / f"params_{name}.safetensors", network.state_dict(), tiny().model.to_dict())
+    target, names = Target(name="target", sequence="MKTAYIAKQR"), ["model_1", "model_2"]
+    for score, count in ((None, 2), (1.0, 1)):
+        options = FoldingOptions(num_recycles=0, stop_at_score=score)
+        predictions = predict(target, names, tmp_path, options, device="cpu")
+        assert len(predictions) == count
+        scores = [prediction.ranking_confidence for prediction in predictions]
+        assert scores == sorted(scores, reverse=True)

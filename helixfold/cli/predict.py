@@ -12,11 +12,11 @@ from helixfold.execution import allocator
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.parallel.launch import launch
 from helixfold.parallel.worker_group import OtherRankError, join_workers
+from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import compatibility, devices, presets
 from helixfold.predict import options as predict_options
 from helixfold.predict.batch import BatchOptions, Order, predict
 from helixfold.predict.jobs import Job
-from helixfold.predict.memory_plan import MemoryOptions
 from helixfold.predict.runner import close
 from helixfold.predict.search import read_features
 from helixfold.predict.sizes import positive

@@ -15,10 +15,11 @@ from helixfold.execution.device import pick_device
 from helixfold.execution.stages import Stages
 from helixfold.inference import FoldingOptions
 from helixfold.parallel.worker_group import WorkerGroup, local_world_size
+from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import memory_plan, relaxation
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output, remove_partial_files
-from helixfold.predict.memory_plan import Forecast, MemoryOptions
+from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.record import search_identities
 from helixfold.predict.relaxation import ToRelax
 from helixfold.predict.resume import ResumeStatus, resume_status
@@ -95,7 +96,7 @@ def predict(
             searches=searches,
             models=tuple(ready),
             options=options,
-            memory=limits.shared(local_world_size(), workers.mesh.device),
+            memory=limits.divided(local_world_size(), workers.mesh.device),
             workers=workers,
             num_seeds=batch.num_seeds,
             to_relax=to_relax,
@@ -164,7 +165,7 @@ def _statuses(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: B
 
 def _forecast(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: BatchOptions) -> int:
     """Print what each target takes; return 1 if one does not fit into memory or cannot be read."""
-    forecasts: list[Forecast] = []
+    forecasts: list[TargetForecast] = []
     failed, predictions = False, 0
     statuses = _statuses(jobs, output, settings, batch)
     remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]

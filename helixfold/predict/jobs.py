@@ -16,8 +16,9 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import Plan, Room
+from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.predict import search
-from helixfold.predict.memory_plan import Forecast, MemoryOptions, Rows
+from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.relaxation import ToRelax
 from helixfold.predict.search import FEATURES_FILE, prepare_in
 from helixfold.weights.find import ReadyModel
@@ -82,7 +83,7 @@ class RunSettings:
         if self.workers.is_leader:
             tqdm.write(line if self.workers.mesh.size == 1 else f"rank {self.workers.mesh.rank}: {line}", file=file)
 
-    def plan(self, model: ReadyModel, rows: Rows, room: Room) -> Plan:
+    def plan(self, model: ReadyModel, rows: FeatureRows, room: Room) -> Plan:
         """Return how each rank of a group folds a target with a model in the memory that it has."""
         options = self.options
         size = rows.size(model.preset, DTYPES[options.dtype], options.num_ensemble, self.workers.group.size)
@@ -124,18 +125,18 @@ class Job:
         self._given_features.save(directory / FEATURES_FILE)
         return self._given_features
 
-    def forecast(self, directory: Path, settings: RunSettings) -> Iterator[Forecast]:
+    def forecast(self, directory: Path, settings: RunSettings) -> Iterator[TargetForecast]:
         """Yield the memory that folding it takes with each model; nothing is written or searched."""
         rows, searches = None, settings.searches
         if self.target is None:
-            rows = Rows.of(self._given_features)
+            rows = FeatureRows.of(self._given_features)
         elif not searches.alignments and (searches.templates is None or self.target.templates):
-            rows = Rows.of(prepare(self.target, SearchPlan(own_templates=searches.own_templates)).features)
+            rows = FeatureRows.of(prepare(self.target, SearchPlan(own_templates=searches.own_templates)).features)
         templates = searches.templates is not None or (self.target is not None and bool(self.target.templates))
         for model in settings.models:
-            model_rows = rows or Rows.at_most(len(self.sequence), model.preset.sampling, templates=templates)
+            model_rows = rows or FeatureRows.at_most(len(self.sequence), model.preset.sampling, templates=templates)
             plan = settings.plan(model, model_rows, settings.memory.room(settings.device, directory))
-            yield Forecast(target=self.name, model=model.preset.name, rows=model_rows, plan=plan)
+            yield TargetForecast(target=self.name, model=model.preset.name, rows=model_rows, plan=plan)
 
     @property
     def _given_features(self) -> Features:

@@ -18,8 +18,8 @@ from data_pipeline.search.plan import PACKAGES, SearchPlan, plan_searches
 from data_pipeline.search.process import find_program
 from data_pipeline.search.profile import read_profile, sequence_databases
 from data_pipeline.search.server import PUBLIC_SERVER, Mode, ServerOptions
+from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.prediction import EXECUTORS
-from helixfold.predict.memory_plan import MemoryOptions
 from helixfold.predict.relaxation import ToRelax
 from helixfold.predict.sizes import memory_size, positive
 

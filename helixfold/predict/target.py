@@ -1,6 +1,6 @@
 """Fold one target: make its features, then each missing prediction, then what follows on all of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +10,14 @@ from tqdm import tqdm
 
 from data_pipeline.features.schema import Features
 from helixfold.execution.slabs import Slabs
-from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory
+from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.inference import fold
-from helixfold.planning.executors import NotEnoughMemoryError, Plan, Room, release, stepping_down
+from helixfold.inference import fold_planned
+from helixfold.model.update import Executor
+from helixfold.planning.executors import Plan, Room
+from helixfold.planning.memory import FeatureRows
 from helixfold.predict import memory_plan
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
-from helixfold.predict.memory_plan import Rows
 from helixfold.predict.postprocess import PredictedTarget, postprocess
 from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
@@ -54,7 +55,7 @@ def fold_target(
         spill = settings.memory.spill_directory or directory
         if (remark := memory_plan.remark(plan, requested.name, spill)) is not None:
             settings.say(f"{job.name}: {remark}")
-        prediction, models[requested.name] = _fold_with(
+        prediction, models[requested.name] = _fold(
             requested, plan, features, settings=settings, stages=stages, spill=spill
         )
 
@@ -112,14 +113,13 @@ def _planned(
     own = settings.memory.room(settings.device, directory)
     rooms = settings.workers.group.all_gather([own.memory, own.spill])
     room = Room(memory=min(memory for memory, _ in rooms), spill=min(spill for _, spill in rooms))
-    planned = [(requested, settings.plan(requested.model, Rows.of(features), room)) for requested in missing]
+    planned = [(requested, settings.plan(requested.model, FeatureRows.of(features), room)) for requested in missing]
     for requested, plan in planned:
-        if not plan.fits and settings.memory.executor == memory_plan.AUTOMATIC:
-            raise NotEnoughMemoryError(f"{requested.name}: {plan.problem}")
+        settings.memory.check(plan, requested.name)
     return planned
 
 
-def _fold_with(
+def _fold(
     requested: RequestedPrediction,
     plan: Plan,
     features: Features,
@@ -129,35 +129,25 @@ def _fold_with(
     spill: Path,
 ) -> tuple[Prediction, dict[str, object]]:
     """Make a prediction; return it, and the executor and the memory it was made with, for timings.json."""
-    model, device, workers = requested.model, settings.device, settings.workers
-    options = replace(settings.options, seed=requested.seed)
 
-    def attempt(within: Whole | Slabs) -> tuple[Prediction, int]:
-        release(device)
-        reset_peak_memory(device)
-        held, before = peak_memory(device), len(stages.finished)
+    def carry_out(within: Whole | Slabs, action: Callable[[Executor], Prediction]) -> Prediction:
         with _progress(requested, settings):
-            prediction = workers.run_on_group(
-                within,
-                lambda run: fold(
-                    model.network,
-                    run,
-                    features,
-                    model.preset,
-                    options,
-                    stages=stages,
-                    notes=model.notes,
-                    name=requested.name,
-                ),
-            )
-        return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
+            return settings.workers.run_on_group(within, action)
 
-    def say(line: str) -> None:
-        settings.say(f"{features.domain_name}: {requested.name}: {line}")
-
-    executor, (prediction, peak) = stepping_down(attempt, plan, device, spill, say)
-    sizes = {"predicted_peak_gib": plan.forecast(executor).peak, "measured_peak_gib": peak}
-    return prediction, {"executor": executor, **{name: round(size / 2**30, 3) for name, size in sizes.items()}}
+    made = fold_planned(
+        requested.model,
+        plan,
+        features,
+        replace(settings.options, seed=requested.seed),
+        stages=stages,
+        spill=spill,
+        name=requested.name,
+        say=lambda line: settings.say(f"{features.domain_name}: {requested.name}: {line}"),
+        carry_out=carry_out,
+    )
+    sizes = {"predicted_peak_gib": made.predicted_peak, "measured_peak_gib": made.measured_peak}
+    facts = {name: round(size / 2**30, 3) for name, size in sizes.items()}
+    return made.prediction, {"executor": made.executor, **facts}
 
 
 @contextmanager

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from data_pipeline.features.schema import Features
+from helixfold import inference
 from helixfold.cli.main import main
-from helixfold.predict import target
 from tests.training.ranks import SERVER
 
 BAD = "bad"
@@ -30,7 +30,7 @@ def started(arguments: Sequence[str], log: Path, printed: Path) -> BaseProcess:
 
 def predict(arguments: Sequence[str], log: Path) -> int:
     """The command; every prediction is logged when it begins, and those of the target `bad` fail."""
-    fold = target.fold
+    fold = inference.fold
 
     def logged(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
         with log.open("a") as file:
@@ -39,12 +39,12 @@ def predict(arguments: Sequence[str], log: Path) -> int:
             raise RuntimeError("the chain is broken")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    target.fold = logged  # type: ignore[assignment]
+    inference.fold = logged  # type: ignore[assignment]
     try:
         models = [] if {"--models", "--preset"} & set(arguments) else ["--models", "tiny"]
         return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", *models])
     finally:
-        target.fold = fold
+        inference.fold = fold
 
 
 def _run(arguments: list[str], log: Path, printed: Path) -> None:

@@ -13,10 +13,10 @@ import torch
 from Bio.PDB import MMCIFParser, PDBParser
 
 from data_pipeline.features.schema import Features
+from helixfold import inference
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
-from helixfold.predict import target
 from helixfold.presets import preset
 from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import save_checkpoint
@@ -172,18 +172,18 @@ def test_a_target_that_fails_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fasta = written(tmp_path / "two.fasta", f">bad\n{SEQUENCE}\n>good\n{SEQUENCE}A\n")
-    fold, output = target.fold, tmp_path / "out"
+    fold, output = inference.fold, tmp_path / "out"
 
     def fails_once(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
         if features.domain_name == "bad":
             raise RuntimeError("the chain is broken")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(target, "fold", fails_once)
+    monkeypatch.setattr(inference, "fold", fails_once)
     assert run(fasta, output=output) == 1
     assert json.loads((output / "failures.json").read_text()) == {"bad": "RuntimeError: the chain is broken"}
     assert (output / "good" / "ranked_0.pdb").exists()
-    monkeypatch.setattr(target, "fold", fold)
+    monkeypatch.setattr(inference, "fold", fold)
     assert run(fasta, output=output) == 0
     assert not (output / "failures.json").exists()
     assert "good: finished before" in capsys.readouterr().out
@@ -220,12 +220,12 @@ def test_out_of_memory_a_target_is_folded_anew_as_if_it_had_begun_so(
 IN_LITTLE_MEMORY = """
 import sys
 import torch
-from helixfold.predict import target
+from helixfold import inference
 from helixfold.cli.main import main
 from helixfold.planning import executors as policy
 from helixfold.execution.whole import Whole
 
-MIB, fold = 2**20, target.fold
+MIB, fold = 2**20, inference.fold
 
 def hungry(model, run, features, *rest, **named):
     if features.domain_name == "a":
@@ -234,7 +234,7 @@ def hungry(model, run, features, *rest, **named):
     held = [torch.ones(size * MIB // 4) for size in wanted]
     return fold(model, run, features, *rest, **named)
 
-target.fold = hungry
+inference.fold = hungry
 policy.available_memory = lambda device: 256 * MIB
 sys.exit(main(["predict", *sys.argv[1:], "--num-recycles", "0", "--executor", "whole", "--models", "tiny"]))
 """
@@ -289,7 +289,7 @@ def test_a_target_that_cannot_fit_fails_at_once_and_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fasta = written(tmp_path / "two.fasta", f">long\n{SEQUENCE * 200}\n>short\n{SEQUENCE}\n")
-    fold, folded = target.fold, []
+    fold, folded = inference.fold, []
 
     def recorded(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
         folded.append(features.domain_name)
@@ -297,7 +297,7 @@ def test_a_target_that_cannot_fit_fails_at_once_and_alone(
             raise torch.OutOfMemoryError("no memory left")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(target, "fold", recorded)
+    monkeypatch.setattr(inference, "fold", recorded)
     room = ("--memory", "300MiB")
     assert run(fasta, "--dry-run", *room, output=tmp_path / "out") == 1
     told = capsys.readouterr().out
@@ -335,7 +335,7 @@ def test_fewer_extra_rows_are_read_when_asked(fasta: Path, tmp_path: Path, monke
         seen.append(arguments[3])
         raise RuntimeError("seen")
 
-    monkeypatch.setattr(target, "fold", recorded)
+    monkeypatch.setattr(inference, "fold", recorded)
     run(fasta, "--max-extra-rows", 7, output=tmp_path / "out")
     run(fasta, "--max-extra-rows", 700, output=tmp_path / "out")
     assert [preset.sampling.max_extra_msa for preset in seen] == [7, 128]  # type: ignore[attr-defined]

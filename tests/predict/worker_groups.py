@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from data_pipeline.features.schema import Features
+from helixfold import inference
 from helixfold.cli import predict as command
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
@@ -23,13 +24,19 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     """
     told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
     os.environ.update(told)
+<<<<<<< HEAD:tests/predict/worker_groups.py
     command.join_workers = partial(join_workers, timeout=8.0)
     fold, all_settings = target.fold, []
     fold_with = target._fold_with
+=======
+    command.assembled = partial(assembled, patience=8.0)
+    fold, all_settings = inference.fold, []
+    fold_target = target._fold
+>>>>>>> b454d43 (inference.predict picks the device, plans its memory and stops at a score as the command does, by the same code):tests/predict/crews.py
 
     def recorded(*given: object, settings: target.RunSettings, **named: object) -> object:
         all_settings.append(settings)
-        return fold_with(*given, settings=settings, **named)  # type: ignore[arg-type]
+        return fold_target(*given, settings=settings, **named)  # type: ignore[arg-type]
 
     def failing(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
         group = all_settings[-1].workers.group
@@ -41,5 +48,5 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
             file.write(f"{features.domain_name} {group.rank}\n")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    target.fold, target._fold_with = failing, recorded  # type: ignore[assignment]
+    inference.fold, target._fold = failing, recorded  # type: ignore[assignment]
     return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", "--models", "tiny"])

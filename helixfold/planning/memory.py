@@ -1,0 +1,127 @@
+"""Decide in how much memory a run folds its targets, from its options and the size of each target's features."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from data_pipeline.errors import InputError
+from data_pipeline.features.schema import Features
+from data_pipeline.transforms.sample import SamplingConfig
+from helixfold.execution.available import available_memory, free_disk
+from helixfold.ops.card import card_of
+from helixfold.planning.executors import NotEnoughMemoryError, Plan, Room, plan, room_of
+from helixfold.planning.prediction import EXECUTORS
+from helixfold.planning.size import PassSize
+from helixfold.presets import Preset
+from helixfold.weights.find import ReadyModel
+
+AUTOMATIC = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions:
+    """The memory that a run may take, and the options by which it takes less."""
+
+    executor: str = AUTOMATIC  # or one of `EXECUTORS`, for all targets
+    memory: int | None = None  # bytes that each process may take; None: what is free
+    spill_directory: Path | None = None  # None: each target's own directory
+    max_msa_rows: int | None = None  # None: as many as the model's preset says
+    max_extra_rows: int | None = None
+    processes: int = 1  # on this machine, which have its memory and disks between them
+
+    def __post_init__(self) -> None:
+        if self.executor not in (AUTOMATIC, *EXECUTORS):
+            allowed = ", ".join((AUTOMATIC, *EXECUTORS))
+            raise InputError(f"executor must be one of {allowed}, got {self.executor!r}")
+        directory = self.spill_directory
+        if directory is None:
+            return
+        if not directory.is_dir() or not os.access(directory, os.W_OK):
+            raise InputError.at(directory, "is no directory that can be written; choose another --spill-directory")
+        if not free_disk(directory):
+            raise InputError.at(
+                directory, "is full, or held in memory itself (tmpfs); choose a --spill-directory on a disk"
+            )
+
+    def limited(self, model: ReadyModel) -> ReadyModel:
+        """Return the model with no more MSA rows and extra rows than these options allow."""
+        sampling = model.preset.sampling
+        limited = replace(
+            sampling,
+            max_msa_clusters=min(self.max_msa_rows or sampling.max_msa_clusters, sampling.max_msa_clusters),
+            max_extra_msa=min(self.max_extra_rows or sampling.max_extra_msa, sampling.max_extra_msa),
+        )
+        return replace(model, preset=replace(model.preset, sampling=limited))
+
+    def divided(self, processes: int, device: torch.device) -> "MemoryOptions":
+        """Return the options of one of so many processes on a machine, which divide a CPU's memory between them.
+
+        To be called before any of them uses memory. GPUs are not divided: each process has its own.
+        """
+        if processes == 1:
+            return self
+        memory = self.memory
+        if memory is None and device.type == "cpu":
+            memory = available_memory(device) // processes
+        return replace(self, memory=memory, processes=processes)
+
+    def room(self, device: torch.device, output: Path) -> Room:
+        """Return the memory and disk space for a target with this output directory, into which it may spill."""
+        room = room_of(device, self.spill_directory or output, self.memory)
+        return replace(room, spill=room.spill // self.processes)
+
+    def plan(self, preset: Preset, size: PassSize, device: torch.device, room: Room) -> Plan:
+        """Return how a model folds an input of this size on a device with so much memory."""
+        forced = None if self.executor == AUTOMATIC else self.executor
+        return plan(preset.model, size, room, card_of(device), forced)
+
+    def check(self, plan: Plan, name: str) -> None:
+        """Raise `NotEnoughMemoryError` if a prediction does not fit; an executor that the user chose is tried."""
+        if not plan.fits and self.executor == AUTOMATIC:
+            raise NotEnoughMemoryError(f"{name}: {plan.problem}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureRows:
+    """Numbers of residues, alignment rows and templates of a target, from which the size of a model's input follows."""
+
+    residues: int
+    alignment: int
+    templates: int
+    is_bound: bool = False  # rows and templates are still to be searched, and may be fewer
+
+    @classmethod
+    def of(cls, features: Features) -> "FeatureRows":
+        """Count what features have."""
+        return cls(
+            residues=len(features.sequence),
+            alignment=len(features.msa),
+            templates=len(features.template_domain_names),
+        )
+
+    @classmethod
+    def at_most(cls, residues: int, sampling: SamplingConfig, *, templates: bool = True) -> "FeatureRows":
+        """Return the most that a model draws of a target whose features are not made yet."""
+        return cls(
+            residues=residues,
+            alignment=sampling.max_msa_clusters + sampling.max_extra_msa,
+            templates=sampling.max_templates if templates else 0,
+            is_bound=True,
+        )
+
+    def size(self, preset: Preset, dtype: torch.dtype, ensemble: int = 1, ranks: int = 1) -> PassSize:
+        """Return the size of a model's input, of which `ensemble` draws are made and which so many ranks share."""
+        sampling = preset.sampling
+        clusters = min(self.alignment, sampling.max_msa_clusters)
+        return PassSize(
+            residues=self.residues,
+            msa_rows=clusters,
+            # There is always one, as the model is fed.
+            extra_rows=max(1, min(self.alignment - clusters, sampling.max_extra_msa)),
+            templates=0 if preset.model.template is None else min(self.templates, sampling.max_templates),
+            dtype=dtype,
+            ensemble=ensemble,
+            ranks=ranks,
+        )
