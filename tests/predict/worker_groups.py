@@ -24,15 +24,9 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     """
     told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
     os.environ.update(told)
-<<<<<<< HEAD:tests/predict/worker_groups.py
     command.join_workers = partial(join_workers, timeout=8.0)
-    fold, all_settings = target.fold, []
-    fold_with = target._fold_with
-=======
-    command.assembled = partial(assembled, patience=8.0)
     fold, all_settings = inference.fold, []
     fold_target = target._fold
->>>>>>> b454d43 (inference.predict picks the device, plans its memory and stops at a score as the command does, by the same code):tests/predict/crews.py
 
     def recorded(*given: object, settings: target.RunSettings, **named: object) -> object:
         all_settings.append(settings)
