@@ -17,4 +17,4 @@ exec torchrun \
     --nnodes 2:4 --nproc-per-node gpu \
     --rdzv-backend c10d --rdzv-endpoint "$HOST:29500" --rdzv-id "$(basename "$run")" \
     --rdzv-conf last_call_timeout=60 --max-restarts 100 --shutdown-timeout 300 \
-    -m helixfold.cli.main train "$training_set" --output "$run" --workers 7 --patience 300 "$@"
+    -m helixfold.cli.main train "$training_set" --output "$run" --workers 7 --timeout 300 "$@"

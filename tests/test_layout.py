@@ -9,7 +9,14 @@ SOURCES = files("data_pipeline", "helixfold", "scripts")
 # From the ground up; a module imports from its own floor or from below.
 FLOORS = [
     ("data_pipeline",),
-    ("helixfold.config", "helixfold.geometry", "helixfold.ops", "helixfold.batch", "helixfold.presets"),
+    (
+        "helixfold.options",
+        "helixfold.config",
+        "helixfold.geometry",
+        "helixfold.ops",
+        "helixfold.batch",
+        "helixfold.presets",
+    ),
     ("helixfold.model",),
     ("helixfold.weights", "helixfold.losses"),
     ("helixfold.execution", "helixfold.parallel", "helixfold.optim", "helixfold.relax"),
@@ -66,7 +73,7 @@ def test_the_model_needs_only_torch_numpy_einops_and_jaxtyping() -> None:
 
 
 def test_the_package_imports_without_gpu_libraries() -> None:
-    check = "import sys, helixfold, helixfold.cli.predict; print([name for name in ('triton',) if name in sys.modules])"
+    check = "import sys, helixfold, helixfold.predict.run; print([name for name in ('triton',) if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

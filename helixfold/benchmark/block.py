@@ -1,17 +1,19 @@
 """`helixfold benchmark block`: one Evoformer block, forward and backward, plain, whole and in slabs."""
 
-import argparse
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from cyclopts import Parameter
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.benchmark.machine import Machine
 from helixfold.benchmark.op_cases import Work
+from helixfold.benchmark.options import CommonOptions, Model
+from helixfold.benchmark.screen import show
 from helixfold.benchmark.table import Readings
 from helixfold.benchmark.timing import PLAIN, measure
 from helixfold.execution.graphs import Replayed
@@ -20,23 +22,38 @@ from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerStack
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.predict.sizes import positive
-from helixfold.presets import PRESETS, preset
+from helixfold.options import Positive
+from helixfold.presets import preset
 
 Streams = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", choices=list(PRESETS), default="model_1")
-    parser.add_argument("--residues", type=positive, default=256)
-    parser.add_argument("--rows", type=positive, default=128, help="of the MSA")
-    parser.set_defaults(repeats=5)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BlockOptions:
+    """Options of `helixfold benchmark block`."""
+
+    preset: Model = "model_1"
+    """Model whose block is measured."""
+    residues: Positive = 256
+    """Number of residues."""
+    rows: Positive = 128
+    """Rows of the MSA."""
 
 
-def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
+_USUAL, _COMMON = BlockOptions(), CommonOptions()
+_REPEATS = 5
+
+
+def run(options: BlockOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
+    """Print the readings."""
+    show(partial(readings, options, common), common)
+
+
+def readings(options: BlockOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
     """Measure forward without gradients whole and in slabs, then forward and backward."""
     name = f"Evoformer block of {options.preset}, {options.residues} residues, {options.rows} rows"
-    for dtype in options.dtypes:
+    for dtype in common.dtypes:
         kind = getattr(torch, dtype)
         stack = evoformer(options.preset, 1, machine.device)
         streams = random_streams(options.preset, options.residues, options.rows, kind, machine.device)
@@ -56,7 +73,7 @@ def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings
                 name=name,
                 dtype=kind,
                 passes=passes,
-                costs=measure(ways, machine.device, options.repeats),
+                costs=measure(ways, machine.device, common.repeats or _REPEATS),
                 work=Work(flops=flops, bytes=0),
             )
 

@@ -1,6 +1,5 @@
 """Rates of the feature store: building, rebuilding and reading it, beside reading the files that it was built from."""
 
-import argparse
 import os
 import tempfile
 import time
@@ -8,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from cyclopts import Parameter
 
 from data_pipeline.datasets.build import BuildOptions, build_store
 from data_pipeline.datasets.chains import ChainFilter
@@ -17,6 +18,7 @@ from data_pipeline.datasets.store import DATABASE_FILE, FeatureStore
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from helixfold.execution.stages import mean_seconds
+from helixfold.options import Directory, Integer
 
 _Item = TypeVar("_Item")
 
@@ -70,15 +72,22 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
         )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--structures", type=Path, required=True, metavar="DIR", help="as for helixfold features")
-    parser.add_argument("--alignments", type=Path, metavar="DIR", help="as for helixfold features")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="that build")
-    parser.set_defaults(
-        run=lambda options: print_store_rates(
-            store_rates(options.structures, options.alignments, workers=options.workers)
-        )
-    )
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Options of `helixfold benchmark data`."""
+
+    structures: Directory
+    """Structures, as for `helixfold features`."""
+    alignments: Directory | None = None
+    """Alignments, as for `helixfold features`."""
+    workers: Integer = 1
+    """Processes that build the store."""
+
+
+def run(options: DataOptions) -> None:
+    """Print the rates of a feature store."""
+    print_store_rates(store_rates(options.structures, options.alignments, workers=options.workers))
 
 
 def print_store_rates(rates: StoreRates) -> None:

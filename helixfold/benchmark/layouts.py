@@ -1,10 +1,12 @@
 """`helixfold benchmark layouts`: a training step of every layout that the cores can run, measured beside predicted."""
 
-import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import torch
+from cyclopts import Parameter
 
+from helixfold.benchmark.options import Model
 from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig
@@ -16,6 +18,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Recycled
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
+from helixfold.options import Positive
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
@@ -23,30 +26,47 @@ from helixfold.parallel.mesh import Mesh, make_mesh
 from helixfold.parallel.parallelize import parallelize
 from helixfold.planning.layouts import Workload, machine_of_ranks, predict
 from helixfold.planning.machines import Machine
-from helixfold.planning.recompute_choice import KEEPS
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds
-from helixfold.predict.sizes import positive
-from helixfold.presets import PRESETS, preset, with_parallel_blocks
+from helixfold.predict.options import Dtype
+from helixfold.presets import preset, with_parallel_blocks
 from helixfold.training.memory import parameter_count
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=positive, nargs="+", default=[1, 2], metavar="N", help="processes of a layout")
-    parser.add_argument("--preset", choices=list(PRESETS), default="model_1", help="of channels")
-    parser.add_argument("--blocks", type=positive, default=4, help="of the Evoformer; the extra-MSA stack has one")
-    parser.add_argument("--residues", type=positive, default=96)
-    parser.add_argument("--rows", type=positive, default=32, help="of the MSA, without templates")
-    parser.add_argument("--extra-rows", type=positive, default=64)
-    parser.add_argument("--templates", type=int, choices=range(5), default=1)
-    parser.add_argument("--keep", choices=KEEPS, default="none", help="what is recomputed")
-    parser.add_argument("--passes", type=int, choices=range(4), default=1, help="before the one that learns")
-    parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
-    parser.add_argument("--repeats", type=positive, default=3, help="readings, of which the shortest counts")
-    parser.set_defaults(run=_print)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LayoutOptions:
+    """Options of `helixfold benchmark layouts`."""
+
+    ranks: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (1, 2)
+    """Numbers of processes."""
+    preset: Model = "model_1"
+    """Model whose channels are taken."""
+    blocks: Positive = 4
+    """Blocks of the Evoformer; the extra-MSA stack has one."""
+    residues: Positive = 96
+    """Number of residues."""
+    rows: Positive = 32
+    """Rows of the MSA without templates."""
+    extra_rows: Positive = 64
+    """Rows of the extra MSA."""
+    templates: Literal[0, 1, 2, 3, 4] = 1
+    """Number of templates."""
+    keep: Literal["none", "inputs", "block"] = "none"
+    """What is recomputed."""
+    passes: Literal[0, 1, 2, 3] = 1
+    """Passes before the one that learns."""
+    dtype: Dtype = "float32"
+    """Precision of the arithmetic."""
+    repeats: Positive = 3
+    """Number of readings, of which the shortest counts."""
 
 
-def _print(options: argparse.Namespace) -> None:
+_USUAL = LayoutOptions()
+
+
+def run(options: LayoutOptions = _USUAL) -> None:
+    """Print measured and predicted seconds of each layout."""
     whole = preset(options.preset).model
     templates = options.templates if whole.template is not None else 0
     model = with_parallel_blocks(

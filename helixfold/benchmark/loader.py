@@ -1,9 +1,10 @@
 """`helixfold benchmark loader`: training examples per second from a feature store, and from the files behind it."""
 
-import argparse
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from cyclopts import Parameter
 
 from data_pipeline.datasets.adapt import adapted
 from data_pipeline.datasets.chains import chain_labels
@@ -20,6 +21,7 @@ from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.transforms.training import initial_training
 from helixfold.execution.stages import mean_seconds
+from helixfold.options import Directory, Integer
 from helixfold.training.loader import TrainingLoader
 
 
@@ -62,18 +64,29 @@ def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeat
     return tuple(dataset.batch_size / mean_seconds(lambda: next(batches), steps) for _ in range(repeats))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", type=Path, required=True, help="made by helixfold features")
-    parser.add_argument("--structures", type=Path, help="the structure files it was made of, to compare with")
-    parser.add_argument("--alignments", type=Path, help="the alignments it was made of")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--crop", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=60, help="in each stretch that is timed")
-    parser.add_argument("--repeats", type=int, default=5, help="stretches; the table has their median")
-    parser.set_defaults(run=_print_loader)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """Options of `helixfold benchmark loader`."""
+
+    store: Directory
+    """Feature store that `helixfold features` made."""
+    structures: Directory | None = None
+    """Structure files that it was made of, to compare with."""
+    alignments: Directory | None = None
+    """Alignments that it was made of."""
+    workers: Integer = 2
+    """Processes that load."""
+    crop: Integer = 256
+    """Residues of an example."""
+    steps: Integer = 60
+    """Steps in each stretch that is timed."""
+    repeats: Integer = 5
+    """Number of stretches; the table has their median."""
 
 
-def _print_loader(options: argparse.Namespace) -> None:
+def run(options: LoaderOptions) -> None:
+    """Print examples per second from the store and, with --structures, from files."""
     store = FeatureStore.open(options.store)
     sources: dict[str, ChainStore] = {"store": store}
     if options.structures is not None:

@@ -1,26 +1,25 @@
 """`helixfold benchmark memory`: peak memory of predictions by executor, beside the floor and what is predicted."""
 
-import argparse
 import itertools
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from cyclopts import Parameter
 
 from data_pipeline.errors import InputError
-from helixfold.benchmark.memory_points import EVOFORMER, PARTS, PREDICTION, Found, Point, measure
-from helixfold.benchmark.timing import PLAIN
+from helixfold.benchmark.memory_points import EVOFORMER, Found, Point, measure
+from helixfold.benchmark.options import Device, Model
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device
-from helixfold.inference import DTYPES
-from helixfold.planning.prediction import EXECUTORS
+from helixfold.options import Directory, File, Number, Positive, positive, reads
 from helixfold.planning.size import gib
-from helixfold.predict.sizes import positive
-from helixfold.presets import PRESETS
+from helixfold.predict.options import Dtype
 from helixfold.report.memory_plot import MemoryCurve, memory_plot
 
 _FAILED = 1
@@ -33,6 +32,8 @@ _HEADER = (
 )
 
 
+Part = Literal["prediction", "evoformer"]
+MeasuredExecutor = Literal["plain", "whole", "slabs", "spilled"]
 # A point with what was found there.
 Reading = tuple[Point, Found]
 
@@ -48,45 +49,58 @@ def _line(point: Point, found: Found) -> str:
     return f"{start} {peak} {guess:>9} {ratio:>6} {found.resident / _MIB:9,.1f} {found.seconds:8.1f}"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--part", choices=PARTS, default=PREDICTION, help="of the network")
-    parser.add_argument("--preset", choices=list(PRESETS), default="model_1_ptm")
-    parser.add_argument(
-        "--blocks", type=positive, metavar="N", help="of each stack, on which memory does not depend; default: all"
-    )
-    parser.add_argument("--residues", type=positive, nargs="+", default=[512, 1024, 2048], metavar="N")
-    parser.add_argument("--rows", type=positive, default=128, metavar="N", help="of the MSA without templates")
-    parser.add_argument("--extra-rows", type=positive, default=1024, metavar="N", help="of the extra MSA")
-    parser.add_argument("--templates", type=lambda word: 0 if word == "0" else positive(word), default=1, metavar="N")
-    parser.add_argument("--ensemble", type=positive, default=1, metavar="N", help="draws for each pass")
-    parser.add_argument("--passes", type=positive, default=2, metavar="N", help="with what the one before leaves")
-    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument(
-        "--executors",
-        nargs="+",
-        choices=[PLAIN, *EXECUTORS],
-        default=["slabs", "spilled"],
-        help="plain: everything whole, by PyTorch's own operators",
-    )
-    parser.add_argument(
-        "--ranks", type=positive, nargs="+", default=[1], metavar="N", help="processes that carry it out together"
-    )
-    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument(
-        "--spill", type=Path, default=Path(tempfile.gettempdir()), metavar="DIR", help="for what is spilled"
-    )
-    parser.add_argument(
-        "--memory-limit", type=float, metavar="GIB", help="that the process may hold in all; more is a failure"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there, too")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw peaks by residues as a PNG image")
-    parser.add_argument(
-        "--also", type=Path, nargs="+", default=[], metavar="FILE", help="JSON of earlier runs to be drawn, too"
-    )
-    parser.set_defaults(run=_run)
+def _count(word: str) -> int:
+    return 0 if word == "0" else positive(word)
 
 
-def _run(options: argparse.Namespace) -> int:
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions:
+    """Options of `helixfold benchmark memory`."""
+
+    part: Part = "prediction"
+    """Part of the network."""
+    preset: Model = "model_1_ptm"
+    """Model to measure."""
+    blocks: Annotated[Positive | None, Parameter(show_default="all")] = None
+    """Blocks of each stack; memory does not depend on their number."""
+    residues: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (512, 1024, 2048)
+    """Numbers of residues."""
+    rows: Positive = 128
+    """Rows of the MSA without templates."""
+    extra_rows: Positive = 1024
+    """Rows of the extra MSA."""
+    templates: Annotated[int, reads(_count, "N")] = 1
+    """Number of templates."""
+    ensemble: Positive = 1
+    """Samples of the alignment for each pass."""
+    passes: Positive = 2
+    """Passes, each starting from the results of the one before."""
+    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
+    """Precisions to measure in."""
+    executors: tuple[MeasuredExecutor, ...] = ("slabs", "spilled")
+    """Executors to measure. plain: everything whole, by PyTorch's own operators."""
+    ranks: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (1,)
+    """Numbers of processes that predict together."""
+    device: Device = "cpu"
+    """auto, cpu, cuda or cuda:N."""
+    spill: Directory = Path(tempfile.gettempdir())
+    """Directory for what is spilled."""
+    memory_limit: Annotated[Number | None, Parameter(metavar="GIB", show_default="none")] = None
+    """Most memory of the whole process; a reading that needs more fails."""
+    json: File | None = None
+    """Also write the readings to this file."""
+    plot: File | None = None
+    """Draw peaks by residues as a PNG image."""
+    also: Annotated[tuple[File, ...], Parameter(metavar="FILE...")] = ()
+    """JSON files of earlier runs to draw, too."""
+
+
+_USUAL = MemoryOptions()
+
+
+def run(options: MemoryOptions = _USUAL) -> int:
+    """Print the readings, and return 0, or 1 if one of them failed."""
     for path in (options.json, options.plot):
         if path is not None and not path.parent.is_dir():
             raise InputError(f"{path} cannot be written: {path.parent} is no directory")
@@ -116,7 +130,7 @@ def _run(options: argparse.Namespace) -> int:
     return _FAILED if any(found.failure is not None for _, found in readings) else 0
 
 
-def _points(options: argparse.Namespace) -> list[Point]:
+def _points(options: MemoryOptions) -> list[Point]:
     device = str(pick_device(options.device))
     given = {field.name: getattr(options, field.name) for field in fields(Point) if hasattr(options, field.name)}
     ways = itertools.product(options.residues, options.dtypes, options.executors, options.ranks)

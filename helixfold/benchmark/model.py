@@ -1,6 +1,5 @@
 """`helixfold benchmark model`: one pass of the whole network, and DeepMind's own program beside it."""
 
-import argparse
 import json
 import re
 import statistics
@@ -8,12 +7,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import torch
+from cyclopts import Parameter
 from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.errors import SearchError
@@ -23,6 +24,8 @@ from helixfold.batch import Batch
 from helixfold.benchmark import deepmind
 from helixfold.benchmark.machine import Machine
 from helixfold.benchmark.op_cases import Work
+from helixfold.benchmark.options import CommonOptions, Model
+from helixfold.benchmark.screen import show
 from helixfold.benchmark.table import Readings
 from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts, settle
 from helixfold.execution.random_inputs import random_batch
@@ -32,7 +35,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
-from helixfold.predict.sizes import positive
+from helixfold.options import File, Integer, Positive
 from helixfold.presets import PRESETS, Preset, preset
 from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.untrained import untrained_model
@@ -40,33 +43,42 @@ from helixfold.weights.untrained import untrained_model
 PEER = "DeepMind's JAX program"
 PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_"))
 OURS = {"Whole": Whole, "Slabs": Slabs}
+Way = Literal["plain", "Whole", "Slabs"]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", choices=list(PRESETS), default="model_1")
-    parser.add_argument("--residues", type=positive, default=256)
-    parser.add_argument("--rows", type=positive, help="of the MSA without templates; default: the preset's")
-    parser.add_argument("--extra-rows", type=positive, help="of the extra MSA; default: the preset's")
-    parser.add_argument("--ways", nargs="*", choices=[PLAIN, *OURS], default=[PLAIN, *OURS], help="of ours")
-    parser.add_argument("--peer", nargs="+", choices=["jax"], default=[], help="what else to measure")
-    parser.add_argument(
-        "--jax-python",
-        type=Path,
-        default=Path(sys.executable),
-        metavar="FILE",
-        help="the interpreter that has jax and alphafold",
-    )
-    parser.add_argument(
-        "--jax-subbatch",
-        type=int,
-        default=4,
-        metavar="N",
-        help="rows that DeepMind's program takes at a time; as published 4, 0 takes all",
-    )
-    parser.set_defaults(repeats=1)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Options of `helixfold benchmark model`."""
+
+    preset: Model = "model_1"
+    """Model to measure."""
+    residues: Positive = 256
+    """Number of residues."""
+    rows: Annotated[Positive | None, Parameter(show_default="the model's")] = None
+    """Rows of the MSA without templates."""
+    extra_rows: Annotated[Positive | None, Parameter(show_default="the model's")] = None
+    """Rows of the extra MSA."""
+    ways: Annotated[tuple[Way, ...], Parameter(consume_multiple=(0, None))] = get_args(Way)
+    """Ways to compute the pass with our network."""
+    peer: tuple[Literal["jax"], ...] = ()
+    """Another program to measure."""
+    jax_python: Annotated[File, Parameter(show_default="this one")] = Path(sys.executable)
+    """The Python interpreter that has jax and alphafold."""
+    jax_subbatch: Integer = 4
+    """Rows that DeepMind's program takes at a time, 4 as published; 0 takes all."""
 
 
-def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
+_USUAL, _COMMON = ModelOptions(), CommonOptions()
+_REPEATS = 1
+
+
+def run(options: ModelOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
+    """Print the readings."""
+    show(partial(readings, options, common), common)
+
+
+def readings(options: ModelOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
     """Measure one pass without recycling in every dtype."""
     chosen = preset(options.preset)
     model = untrained_model(chosen.model, seed=0).requires_grad_(False).to(machine.device)
@@ -75,18 +87,21 @@ def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings
     templates = chosen.sampling.max_templates
     batch = random_batch(options.residues, rows, extra_rows, templates, machine.device)
     work = Work(flops=_flops(chosen, batch), bytes=0)
-    for dtype in options.dtypes:
+    repeats = common.repeats or _REPEATS
+    for dtype in common.dtypes:
         kind = getattr(torch, dtype)
         notes: list[str] = []
         shapes: dict[str, tuple[int, ...]] = {}
         costs = {
             name if name == PLAIN else f"ours ({name})": _measure(
-                name, model, batch, kind, repeats=options.repeats, shapes=shapes
+                name, model, batch, kind, repeats=repeats, shapes=shapes
             )
             for name in options.ways
         }
         if "jax" in options.peer:
-            costs[PEER], *notes = measure_deepmind(model, chosen, batch, dtype=kind, options=options, expected=shapes)
+            costs[PEER], *notes = measure_deepmind(
+                model, chosen, batch, dtype=kind, options=options, repeats=common.repeats or _REPEATS, expected=shapes
+            )
         sizes = f"{options.residues} residues, {rows} + {templates} rows, {extra_rows} extra rows"
         yield Readings(
             part="model",
@@ -168,7 +183,8 @@ def measure_deepmind(
     batch: Batch,
     *,
     dtype: torch.dtype,
-    options: argparse.Namespace,
+    options: ModelOptions,
+    repeats: int,
     expected: dict[str, tuple[int, ...]],
 ) -> tuple[Cost, str]:
     """Measure DeepMind's program with our parameters and features, in a process of its own; and a word on it."""
@@ -182,7 +198,7 @@ def measure_deepmind(
         "bfloat16": dtype == torch.bfloat16,
         "threads": torch.get_num_threads() if batch.aatype.device.type == "cpu" else None,
         "subbatch_size": options.jax_subbatch or None,
-        "repeats": options.repeats,
+        "repeats": repeats,
     }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -193,7 +209,7 @@ def measure_deepmind(
         for file, values in arrays.items():
             np.savez(folder / f"{file}.npz", **values)
         (folder / "settings.json").write_text(json.dumps(settings))
-        command = [options.jax_python, "-P", Path(deepmind.__file__).resolve(), folder]
+        command: list[str | Path] = [options.jax_python, "-P", Path(deepmind.__file__).resolve(), folder]
         missing = "pip install -c constraints.txt -e '.[parity]' installs it, --jax-python names where it is"
         try:
             run_program(command, timeout=None, directory=folder)

@@ -1,23 +1,25 @@
 """`helixfold benchmark ops`: every operator at its shapes in a block, by every backend and installed peer."""
 
-import argparse
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from cyclopts import Parameter
 from torch import Tensor
 
 from helixfold.benchmark.machine import Machine
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
+from helixfold.benchmark.options import CommonOptions, Model
+from helixfold.benchmark.screen import show
 from helixfold.benchmark.table import Readings
 from helixfold.benchmark.timing import PLAIN, measure
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
-from helixfold.predict.sizes import positive
-from helixfold.presets import PRESETS
+from helixfold.options import Positive
 
 # Of a peer's output from the plain one's, beyond which it computed something else.
 _ALLOWED_DEVIATION = 0.05
@@ -39,20 +41,37 @@ class Peer:
         return list(self.arguments)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", choices=list(PRESETS), default="model_1", help="whose channels and heads")
-    parser.add_argument("--residues", type=positive, nargs="+", default=[256])
-    parser.add_argument("--rows", type=positive, default=128, help="of the MSA")
-    parser.add_argument("--extra-rows", type=positive, default=1024, help="of the extra MSA")
-    parser.add_argument("--only", default="", metavar="WORDS", help="operators whose name has these words")
-    parser.set_defaults(repeats=7)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OpsOptions:
+    """Options of `helixfold benchmark ops`."""
+
+    preset: Model = "model_1"
+    """Model whose channels and heads are taken."""
+    residues: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (256,)
+    """Numbers of residues."""
+    rows: Positive = 128
+    """Rows of the MSA."""
+    extra_rows: Positive = 1024
+    """Rows of the extra MSA."""
+    only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
+    """Measure only operators whose name contains this."""
 
 
-def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
+_USUAL, _COMMON = OpsOptions(), CommonOptions()
+_REPEATS = 7
+
+
+def run(options: OpsOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
+    """Print the readings."""
+    show(partial(readings, options, common), common)
+
+
+def readings(options: OpsOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
     """Measure all cases in every dtype, forward, then forward and backward."""
     for sentence in absent(machine.device):
         print(f"no peer: {sentence}")
-    for dtype in options.dtypes:
+    for dtype in common.dtypes:
         for residues in options.residues:
             shape = Shape(
                 preset=options.preset,
@@ -63,7 +82,7 @@ def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings
             )
             for case, counted in zip(op_cases(shape, machine.device), op_cases(shape, "meta"), strict=True):
                 if options.only in case.name:
-                    yield from _of_case(case, counted, shape, device=machine.device, repeats=options.repeats)
+                    yield from _of_case(case, counted, shape, device=machine.device, repeats=common.repeats or _REPEATS)
 
 
 def _of_case(case: OpCase, counted: OpCase, shape: Shape, *, device: torch.device, repeats: int) -> Iterator[Readings]:

@@ -1,25 +1,28 @@
 """`helixfold benchmark optimizer`: a step of ours beside PyTorch's Adam with clipping and moving average."""
 
-import argparse
 import os
 import platform
 import statistics
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from cyclopts import Parameter
 from torch import nn
 
 from helixfold.benchmark.machine import device_name
+from helixfold.benchmark.options import Device, Model
 from helixfold.execution.device import pick_device
 from helixfold.execution.stages import mean_seconds
 from helixfold.inference import DTYPES
 from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.config import AdaGCConfig, Clipping, OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.predict.sizes import positive
-from helixfold.presets import PRESETS, preset
+from helixfold.options import Positive
+from helixfold.predict.options import Dtype
+from helixfold.presets import preset
 
 _GRADIENT = 1e-4
 
@@ -137,21 +140,34 @@ def network(name: str, device: torch.device) -> AlphaFold:
         return AlphaFold(preset(name).model)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", choices=list(PRESETS), default="model_1_ptm")
-    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES), help="of the working copy")
-    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=positive, default=9, help="steps that are timed; the table has their median")
-    parser.set_defaults(run=_print_optimizer)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OptimizerBenchmarkOptions:
+    """Options of `helixfold benchmark optimizer`."""
+
+    preset: Model = "model_1_ptm"
+    """Model whose parameters are updated."""
+    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
+    """Precisions of the working copy."""
+    device: Device = "cpu"
+    """auto, cpu, cuda or cuda:N."""
+    threads: Annotated[Positive | None, Parameter(show_default="PyTorch's")] = None
+    """Threads of a CPU."""
+    repeats: Positive = 9
+    """Number of steps that are timed; the table has their median."""
 
 
-def _print_optimizer(options: argparse.Namespace) -> None:
-    torch.set_num_threads(options.threads)
+_USUAL = OptimizerBenchmarkOptions()
+
+
+def run(options: OptimizerBenchmarkOptions = _USUAL) -> None:
+    """Print the readings."""
+    threads = options.threads or torch.get_num_threads()
+    torch.set_num_threads(threads)
     device = pick_device(options.device)
     parameters = list(network(options.preset, torch.device("meta")).parameters())
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    print(f"{device_name(device)}, {options.threads} threads, {versions}")
+    print(f"{device_name(device)}, {threads} threads, {versions}")
     print(f"{options.preset}: {sum(p.numel() for p in parameters):,} parameters in {len(parameters):,} tensors")
     if hasattr(os, "getloadavg"):
         print(f"load average when it began: {os.getloadavg()[0]:.2f}")

@@ -1,14 +1,16 @@
 """`helixfold benchmark recompute`: the memory of training by what it keeps for gradients, measured and predicted."""
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from cyclopts import Parameter
 from torch import Tensor
 
 from data_pipeline.transforms import training as examples
+from helixfold.benchmark.options import Device, Model
 from helixfold.benchmark.timing import peak_beyond, settle
 from helixfold.config import ModelConfig
 from helixfold.execution.allocator import freed_memory_kept
@@ -24,14 +26,15 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import EvoformerStack
 from helixfold.ops.card import Card, card_of, described
 from helixfold.ops.dispatch import forced
+from helixfold.options import Positive
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.prediction import META
 from helixfold.planning.recompute_choice import KEEPS
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds, beside_tensors
-from helixfold.predict.sizes import positive
-from helixfold.presets import PRESETS, preset
+from helixfold.predict.options import Dtype
+from helixfold.presets import preset
 
 EVOFORMER, EXTRA_MSA, WHOLE = PARTS = ("evoformer", "extra_msa", "whole")
 STAGES = {"initial_training": examples.initial_training, "finetuning": examples.finetuning}
@@ -142,23 +145,38 @@ def _network(point: Point, device: torch.device) -> Callable[[Point], None]:
     return run
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="measured: one block, a network")
-    parser.add_argument("--preset", choices=list(PRESETS), default="model_1", help="of the blocks")
-    parser.add_argument("--network", choices=list(PRESETS), default="tiny", help="that is measured whole")
-    parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
-    parser.add_argument("--crop", type=positive, metavar="N", help="residues (the stage's)")
-    parser.add_argument("--rows", type=positive, metavar="N", help="of the MSA, templates among them (the stage's)")
-    parser.add_argument("--extra-rows", type=positive, metavar="N", help="of the extra MSA (the stage's)")
-    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument("--device", default="cpu", help="auto, cpu or cuda")
-    parser.add_argument(
-        "--no-plain", action="store_true", help="leave out plain operators, which take most of the memory and time"
-    )
-    parser.set_defaults(run=_print)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RecomputeOptions:
+    """Options of `helixfold benchmark recompute`."""
+
+    parts: Annotated[tuple[str, ...], Parameter(choices=tuple(PARTS))] = tuple(PARTS)
+    """Parts to measure: single blocks, or a whole network."""
+    preset: Model = "model_1"
+    """Model of the blocks."""
+    network: Model = "tiny"
+    """Model that is measured whole."""
+    stages: Annotated[tuple[str, ...], Parameter(choices=tuple(STAGES))] = tuple(STAGES)
+    """Stages of training."""
+    crop: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
+    """Number of residues."""
+    rows: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
+    """Rows of the MSA, templates among them."""
+    extra_rows: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
+    """Rows of the extra MSA."""
+    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
+    """Precisions to measure in."""
+    device: Device = "cpu"
+    """auto, cpu or cuda."""
+    no_plain: bool = False
+    """Leave out plain operators, which take most of the memory and time."""
 
 
-def _print(options: argparse.Namespace) -> None:
+_USUAL = RecomputeOptions()
+
+
+def run(options: RecomputeOptions = _USUAL) -> None:
+    """Print the readings."""
     print(f"forward and backward with dropout, one sample, {torch.get_num_threads()} threads; MiB beyond parameters")
     for stage in options.stages:
         example = STAGES[stage]()
@@ -207,7 +225,7 @@ def _cells(measured: int, predicted: int) -> str:
     return f"{measured / 2**20:9.0f} {predicted / 2**20:9.0f} {predicted / max(measured, 1):6.2f}"
 
 
-def _print_whole(point: Point, dtypes: list[str]) -> None:
+def _print_whole(point: Point, dtypes: Sequence[str]) -> None:
     """Print the stages of the whole network, all blocks, as forecast; nothing is measured."""
     for dtype in dtypes:
         size = PassSize(

@@ -1,15 +1,20 @@
 """`helixfold benchmark step`: one training step on one example, from features to changed parameters."""
 
-import argparse
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal
 
 import torch
+from cyclopts import Parameter
 
 from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.options import CommonOptions
+from helixfold.benchmark.screen import show
 from helixfold.benchmark.table import Readings
 from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts
 from helixfold.execution.random_inputs import random_batch, random_labels
@@ -21,11 +26,12 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.predict.sizes import positive
+from helixfold.options import Positive
 from helixfold.presets import preset
 
+Size = Literal["tiny", "initial_training", "finetuning"]
 # The network, its examples and what is recomputed: AlphaFold's two stages, or the tiny network on short crops.
-SIZES = {
+SIZES: dict[Size, tuple[str, ExampleConfig, RecomputeConfig]] = {
     "tiny": (
         "tiny",
         ExampleConfig(crop_size=64, sampling=SamplingConfig(max_msa_clusters=8, max_extra_msa=16, max_templates=4)),
@@ -36,26 +42,49 @@ SIZES = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--size", choices=list(SIZES), help="default: initial_training on a GPU, else tiny")
-    parser.add_argument("--residues", type=positive, help="of the crop; default: the stage's")
-    parser.add_argument("--rows", type=positive, help="of the MSA; default: the stage's")
-    parser.add_argument("--keep", choices=("none", "inputs", "block"), help="what is recomputed; default: the stage's")
-    parser.set_defaults(repeats=3)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """Options of `helixfold benchmark step`."""
+
+    size: Annotated[Size | None, Parameter(show_default="initial_training on a GPU, else tiny")] = None
+    """Network and examples."""
+    residues: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
+    """Residues of the crop."""
+    rows: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
+    """Rows of the MSA."""
+    keep: Annotated[Literal["none", "inputs", "block"] | None, Parameter(show_default="the stage's")] = None
+    """What is recomputed."""
 
 
-def readings(options: argparse.Namespace, machine: Machine) -> Iterator[Readings]:
+_USUAL, _COMMON = StepOptions(), CommonOptions()
+_REPEATS = 3
+
+
+def run(options: StepOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
+    """Print the readings."""
+    show(partial(readings, options, common), common)
+
+
+def readings(options: StepOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
     """Measure the parts of a step and all of it, plain and ours, in every dtype."""
     name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
     network, example, usual = SIZES[name]
     keep = usual if options.keep is None else RecomputeConfig.everywhere(options.keep)
     crop, rows = options.residues or example.crop_size, options.rows or example.sampling.max_msa_clusters
     sizes = crop, rows, example.sampling.max_extra_msa, example.sampling.max_templates
-    for dtype in options.dtypes:
+    repeats = common.repeats or _REPEATS
+    for dtype in common.dtypes:
         kind = getattr(torch, dtype)
         found = {
             way: _measure(
-                network, keep, sizes, kind, device=machine.device, repeats=options.repeats, plain=way == PLAIN
+                network,
+                keep,
+                sizes,
+                kind,
+                device=machine.device,
+                repeats=repeats,
+                plain=way == PLAIN,
             )
             for way in (PLAIN, "ours")
         }

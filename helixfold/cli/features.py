@@ -1,96 +1,58 @@
 """`helixfold features`: from sequences or structures to features, for prediction or training elsewhere."""
 
-import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from tqdm import tqdm
+from cyclopts import App, Group, Parameter
 
 from data_pipeline.errors import InputError
-from data_pipeline.pipeline import Target
-from data_pipeline.search.plan import SearchPlan
-from helixfold.cli import feature_store
-from helixfold.predict import options as predict_options
-from helixfold.predict import search
-from helixfold.predict.targets import read_targets
-from helixfold.write.results import FAILURES_FILE, write_failures
+from helixfold.options import given
+from helixfold.predict.options import TARGETS, FeaturesOptions, SearchOptions
+from helixfold.training.options import StoreOptions
 
-FOR_TRAINING_SETS = (
-    *("alignments", "duplicates", "require_alignments", "templates_from", "obsolete", "clusters", "distillation"),
-    *("max_release_date", "resolution", "min_length", "workers"),
+_USUAL, _SEARCH, _STORE = FeaturesOptions(), SearchOptions(), StoreOptions()
+_STORES = Group.create_ordered("Training sets")
+app = App(
+    name="features",
+    usage="helixfold features FILE... [--output DIR] [options]\n"
+    "       helixfold features --structures DIR [--output DIR] [options]",
 )
-SOME_FAILED = 1
 
 
-def make_features(
-    targets: Sequence[Target], *, output: Path, plan: SearchPlan, part: tuple[int, int] | None = None
+@app.default
+def features(
+    *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS)],
+    options: Annotated[FeaturesOptions, Parameter(group=TARGETS)] = _USUAL,
+    search: SearchOptions = _SEARCH,
+    store: Annotated[StoreOptions, Parameter(group=_STORES)] = _STORE,
 ) -> int:
-    """Search and featurise every target, into `output/<target>/`; 0, or 1 if some target failed.
+    """Make features of targets for `helixfold predict --features`, or, with --structures, a training set for
+    `helixfold train`. Run the same command again to finish or extend them: nothing is made twice.
 
-    A search whose result is there from an earlier run is not made again. A target that fails is recorded in
-    `failures.json` and never stops the others. `part` (i, n) is for n machines that share the work and the output
-    directory: every n-th target from the i-th on, and a record of failures of its own.
+    Parameters
+    ----------
+    inputs
+        FASTA files (all records), CSV files (id,sequence), a3m alignments (.gz too), or directories of them.
     """
-    failures_file = FAILURES_FILE
-    if part is not None:
-        targets = targets[part[0] :: part[1]]
-        failures_file = f"failures-{part[0]:04d}-of-{part[1]:04d}.json"
-    search.check_output(output, {target.name: target.sequence for target in targets})
-    search.search_for_all(targets, plan, output)
-    failures: dict[str, str] = {}
-    for target in tqdm(targets, desc="targets", unit="target", disable=None):
-        try:
-            prepared = search.prepare_in(output / target.name, target, plan)
-            tqdm.write(f"{target.name}: {search.summary(prepared)} -> {output / target.name}")
-        except (RuntimeError, MemoryError, OSError, ValueError) as error:
-            failures[target.name] = f"{type(error).__name__}: {error}"
-            tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
-    write_failures(output, failures, failures_file)
-    return SOME_FAILED if failures else 0
-
-
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Describe `helixfold features` to the command line."""
-    parser = commands.add_parser(
-        "features",
-        help="features without prediction: of targets to fold, or a training set from structures and alignments",
-        description="Search and featurise targets for `helixfold predict --features`; or, with --structures, make a "
-        "training set's feature store. Run the same command again to finish or extend it: nothing is made twice.",
-    )
-    parser.set_defaults(run=_run)
-    parser.add_argument(
-        "inputs", nargs="*", type=Path, metavar="FILE", help="targets, as for `helixfold predict`: FASTA, CSV, a3m"
-    )
-    parser.add_argument("-o", "--output", type=Path, default=Path("features"), metavar="DIR", help="(%(default)s)")
-    parser.add_argument(
-        "--shard",
-        type=_shard,
-        metavar="I/N",
-        help="only part I of N, counted from 0, for several machines; parts of a training set are read as one store",
-    )
-    predict_options.add_search_options(parser)
-    feature_store.add_arguments(parser)
-    parser.set_defaults(defaults=vars(parser.parse_args([])))
-
-
-def _run(options: argparse.Namespace) -> int:
-    if options.structures is not None or options.join_shards:
-        if options.inputs:
+    searching = [name for name in given(search) if name != "--threads"]
+    if store.structures is not None or store.join_shards:
+        if inputs:
             raise InputError("targets and --structures exclude each other; run the command once for each")
-        predict_options.refuse(options, predict_options.OPTIONS, "is for targets to fold, not for a training set")
-        return feature_store.run(options)
-    predict_options.refuse(options, FOR_TRAINING_SETS, "is for a training set; give --structures DIR")
-    targets = predict_options.as_asked(read_targets(options.inputs, options.msa, options.templates), options)
+        if searching:
+            raise InputError(f"{searching[0]} is for targets to fold, not for a training set")
+        from helixfold.training.feature_store import make_store
+
+        return make_store(store, options.output, options.shard)
+    if for_training := given(store):
+        raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
+
+    from helixfold.predict.features import make_features
+    from helixfold.predict.search_plan import plan_of, selected_alignments
+    from helixfold.predict.targets import read_targets
+
+    targets = selected_alignments(read_targets(inputs, search.msa, search.templates or ()), search)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if options.shard is not None and not options.shard[0] < options.shard[1]:
         raise InputError(f"a shard is i/n with i from 0 to n - 1, got {options.shard[0]}/{options.shard[1]}")
-    return make_features(targets, output=options.output, plan=predict_options.plan_of(options), part=options.shard)
-
-
-def _shard(text: str) -> tuple[int, int]:
-    number, slash, count = text.partition("/")
-    if not (slash and number.isascii() and number.isdigit() and count.isascii() and count.isdigit()):
-        raise argparse.ArgumentTypeError(f"'{text}' is no part such as 0/10")
-    return int(number), int(count)
+    return make_features(targets, output=options.output, plan=plan_of(search), part=options.shard)

@@ -1,153 +1,37 @@
 """`helixfold relax`: relax any structure, whatever program it comes from."""
 
-import argparse
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
-import gemmi
-import numpy as np
-import torch
+from cyclopts import App, Parameter
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
-from data_pipeline.parse.structures import read_structure
-from data_pipeline.structure import Structure, as_protein
-from helixfold import __version__
-from helixfold.execution.device import pick_device
-from helixfold.predict.relaxation import INSTALL, summary
-from helixfold.relax.problem import RelaxationError, installed
-from helixfold.relax.relaxation import relax
-from helixfold.relax.result import Relaxed, RelaxOptions
-from helixfold.write.pdb import CHAIN_NAMES, to_pdb
-from helixfold.write.relaxed import metrics_of, relaxation_notes
-from helixfold.write.results import to_json, write_file
+from helixfold.predict.options import RelaxFilesOptions
 
-SOME_FAILED = 1
-SUFFIXES = (".cif", ".mmcif", ".pdb", ".ent")
-_CIF = (".cif", ".mmcif")
+_USUAL = RelaxFilesOptions()
+app = App(name="relax", usage="helixfold relax STRUCTURE... [--output DIR] [options]")
 
 
-def relax_files(
-    paths: Sequence[Path],
-    *,
-    output: Path,
-    options: RelaxOptions | None = None,
-    device: torch.device | None = None,
-    overwrite: bool = False,
+@app.default
+def relax(
+    *structures: Annotated[Path, Parameter(name="STRUCTURE", required=True)],
+    options: RelaxFilesOptions = _USUAL,
 ) -> int:
-    """Relax all chains of each structure file into `output`; 0, or 1 if one could not be.
+    """Relax protein structures of any origin with AlphaFold's protocol: the Amber99sb force field, hydrogens and
+    missing atoms added, every atom held near its place.
 
-    <name>_relaxed has the format of its file, <name>_relaxed.json what was done. Only proteins are written: ligands,
-    nucleic acids and water are left out, and modified residues become the standard ones they are made from.
+    Parameters
+    ----------
+    structures
+        PDB or mmCIF files (.gz too).
     """
-    if not installed():
-        raise InputError(f"helixfold relax needs OpenMM and PDBFixer, which are not installed: {INSTALL}")
-    targets = {path: _target(path, output) for path in paths}
-    _check(targets, overwrite=overwrite)
-    structures = {path: read_structure(path) for path in targets}
-    for path, structure in structures.items():
-        if not structure.chains:
-            raise InputError.at(path, "it holds no protein; give a structure with at least one chain of amino acids")
-        if len(structure.chains) > len(CHAIN_NAMES):
-            raise InputError.at(
-                path, f"it holds {len(structure.chains)} chains, and {len(CHAIN_NAMES)} are the most that can be named"
-            )
-    failed = 0
-    for path, structure in structures.items():
-        shown = printable(path.name)
-        try:
-            relaxed = _relaxed(structure, options, device)
-            _write(targets[path], structure, relaxed)
-        except (RelaxationError, MemoryError, OSError, ValueError) as error:
-            failed += 1
-            print(f"{shown}: not relaxed: {error or 'memory is used up'}", file=sys.stderr)
-        else:
-            print(f"{shown}: {summary(relaxed)} -> {targets[path]}")
-            if relaxed.after.residues:
-                numbers = ", ".join(map(str, relaxed.flawed[:20]))
-                print(f"{shown}: violations are left in residues {numbers}{', ...' * (len(relaxed.flawed) > 20)}")
-    if failed:
-        print(f"helixfold: {failed} of {len(structures)} structures could not be relaxed", file=sys.stderr)
-    return SOME_FAILED if failed else 0
+    from helixfold.execution.device import pick_device
+    from helixfold.predict.relax_files import relax_files
+    from helixfold.relax.result import RelaxOptions
 
-
-def _relaxed(structure: Structure, options: RelaxOptions | None, device: torch.device | None) -> Relaxed:
-    protein = as_protein(structure.chains)
-    names = [chain.name for chain in structure.chains]
-    if set(names) <= set(CHAIN_NAMES):
-        # Chains keep their names where these are letters or digits.
-        index = np.array([CHAIN_NAMES.index(name) for name in names])
-        protein = replace(protein, chain_index=index[protein.chain_index])
-    return relax(protein, options, device)
-
-
-def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
-    remarks = [f"Relaxed with Amber99sb by helixfold {__version__} and OpenMM.", *relaxation_notes(relaxed)]
-    text = to_pdb(relaxed.protein, remarks, relaxed.hydrogens)
-    if target.suffix in _CIF:
-        model = gemmi.read_pdb_string(text)
-        model.setup_entities()
-        model.name = structure.name
-        text = model.make_mmcif_document().as_string()
-    with replacing(target) as temporary:
-        temporary.write_text(text, encoding="ascii")
-    write_file(target.with_suffix(".json"), to_json(metrics_of(relaxed), indent=4))
-
-
-def _target(path: Path, output: Path) -> Path:
-    name = path.name.removesuffix(".gz")
-    suffix = Path(name).suffix.lower()
-    stem = name[: -len(suffix)] if suffix in SUFFIXES else name
-    return output / f"{stem}_relaxed{'.cif' if suffix in _CIF else '.pdb'}"
-
-
-def _check(targets: dict[Path, Path], *, overwrite: bool) -> None:
-    by_target: dict[Path, Path] = {}
-    for path, target in targets.items():
-        if target in by_target:
-            raise InputError.at(path, f"its result would have the same name as that of {by_target[target]}: {target}")
-        by_target[target] = path
-        if target.exists() and not overwrite:
-            raise InputError.at(target, "is there already; choose another --output, or add --overwrite")
-
-
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Describe `helixfold relax` to the command line."""
-    usual = RelaxOptions()
-    parser = commands.add_parser(
-        "relax",
-        help="remove clashes and strained bonds from structures",
-        description="Relax protein structures of any origin with AlphaFold's protocol: the Amber99sb force field, "
-        "hydrogens and missing atoms added, every atom held near its place.",
-    )
-    parser.add_argument("structures", nargs="+", type=Path, metavar="STRUCTURE", help="PDB or mmCIF files (.gz too)")
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("relaxed"), metavar="DIR", help="where to write (%(default)s)"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace what is there")
-    parser.add_argument(
-        "--max-rounds",
-        type=int,
-        default=usual.max_rounds,
-        metavar="N",
-        help="minimisations; before each but the first, residues with violations are set free (%(default)s)",
-    )
-    parser.add_argument(
-        "--max-seconds",
-        type=float,
-        default=usual.max_seconds,
-        metavar="SECONDS",
-        help="for one structure (%(default)g)",
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
-    parser.set_defaults(
-        run=lambda options: relax_files(
-            options.structures,
-            output=options.output,
-            options=RelaxOptions(max_rounds=options.max_rounds, max_seconds=options.max_seconds),
-            device=pick_device(options.device),
-            overwrite=options.overwrite,
-        )
+    return relax_files(
+        structures,
+        output=options.output,
+        options=RelaxOptions(max_rounds=options.max_rounds, max_seconds=options.max_seconds),
+        device=pick_device(options.device),
+        overwrite=options.overwrite,
     )

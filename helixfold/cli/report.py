@@ -1,22 +1,30 @@
-"""`helixfold report`: the pages of finished targets and of their batch, made anew from the files that are there."""
+"""`helixfold report`: the pages of finished targets and of their batch, made again from the files that are there."""
 
-import argparse
 import sys
 from pathlib import Path
 
+from cyclopts import App
+
 from data_pipeline.errors import InputError
-from helixfold.report.files import RANKING
-from helixfold.report.index import INDEX_FILE, Index
-from helixfold.report.target_page import REPORT_FILE, write_report
 
 SOME_FAILED = 1
+app = App(name="report", usage="helixfold report DIRECTORY")
 
 
-def report(directory: Path) -> int:
-    """Write the pages of a target's directory or of a whole output directory; 1 if some target's files are damaged.
+@app.default
+def report(directory: Path, /) -> int:
+    """Write report.html of every finished target again, and index.html of their batch, from the files that `helixfold
+    predict` wrote. The pages are offline: open them in any browser.
 
-    Raises `InputError` where no finished target is.
+    Parameters
+    ----------
+    directory
+        The output directory, or the directory of one target in it.
     """
+    from helixfold.report.files import RANKING
+    from helixfold.report.index import INDEX_FILE, Index
+    from helixfold.report.target_page import REPORT_FILE, write_report
+
     if not directory.is_dir():
         raise InputError.at(directory, "no such directory; name one that `helixfold predict` wrote")
     if (directory / RANKING).is_file():
@@ -36,14 +44,3 @@ def report(directory: Path) -> int:
     Index(directory).write()
     print(f"{directory / INDEX_FILE}: {len(targets) - failed} of {len(targets)} reports written")
     return SOME_FAILED if failed else 0
-
-
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser(
-        "report",
-        help="make the report pages of finished targets anew",
-        description="Make report.html of every finished target anew, and index.html of their batch, from the files "
-        "that `helixfold predict` wrote. The pages are offline: open them in any browser.",
-    )
-    parser.add_argument("directory", type=Path, help="the output directory, or the directory of one target in it")
-    parser.set_defaults(run=lambda options: report(options.directory))

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from tqdm import tqdm
@@ -20,15 +20,14 @@ from helixfold.predict import memory_plan, relaxation
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import TargetForecast
+from helixfold.predict.options import Order, ToRelax
 from helixfold.predict.record import search_identities
-from helixfold.predict.relaxation import ToRelax
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, SOME_FAILED, BatchRunner, archive_finished, close
 from helixfold.predict.search import check_earlier, check_output, search_for_all
 from helixfold.report.index import Index
 from helixfold.weights.find import find_models
 
-Order = Literal["length", "none", "random"]
 _MOST_LINES = 10  # about finished targets; more are counted in one line
 
 

@@ -1,288 +1,226 @@
-"""What ColabFold's and AlphaFold's users type: their options, with the meaning that they have there.
+"""Options of ColabFold's and AlphaFold's command lines that `helixfold predict` understands.
 
-An option that means the same as one of ours is that one; for one that cannot be followed, a sentence says what there is
-instead. None is passed over in silence.
+One that means the same as one of ours sets that. One that cannot be followed is refused with a sentence that says what
+to do instead. None is ignored silently.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter, Token
 
 from data_pipeline.errors import InputError
+from helixfold.options import integer, number, positive
 from helixfold.predict.conversions import (
     NO_COMPLEXES,
-    Apply,
-    CannotError,
+    Conversion,
+    UnsupportedError,
     amber,
-    cannot,
     data_directory,
     gpu_relax,
     inputs,
-    is_yes,
-    kept,
     model_preset,
     models,
-    no_need,
     num_relax,
-    number,
-    one_of,
     overwrite,
     rank,
+    remembered,
     rows,
     same,
+    unsupported,
     weights,
-    whole,
+    without_effect,
 )
-from helixfold.predict.options import NO_TEMPLATE_TABLE, calendar_date
-from helixfold.predict.sizes import positive
+from helixfold.predict.options import NO_TEMPLATE_TABLE, PredictOptions
 
 COLABFOLD, ALPHAFOLD = "ColabFold", "AlphaFold"
-_VALUES: dict[str, str | int | None] = {"one": None, "none": 0, "flag": "?"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherName:
-    """An option of another program: what it is here in a few words, and how it changes ours; it may return a remark."""
+class CompatibilityFlag:
+    """An option of another program, what it corresponds to in a few words, and how it changes our options."""
 
     name: str
     program: str
-    here: str
-    apply: Apply
-    takes: str = "one"  # value: "one", "none", or "flag" (a switch, which may have one)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Let the parser take them all, without a line in its help; `resolve` is to be called with what it read."""
-    parser.set_defaults(others=[])
-    for other in OTHER_NAMES:
-        parser.add_argument(
-            other.name, dest="others", action=_Collect, help=argparse.SUPPRESS, nargs=_VALUES[other.takes]
-        )
-        if other.takes == "flag" and other.program == ALPHAFOLD:
-            negated = f"--no{other.name.removeprefix('--')}"
-            parser.add_argument(
-                negated, dest="others", action=_Collect, nargs=0, const=other.name, help=argparse.SUPPRESS
-            )
-    parser.add_argument(
-        "--other-names",
-        action=_List,
-        nargs=0,
-        help="list ColabFold's and AlphaFold's options, which are understood, too",
-    )
-
-
-def resolve(options: argparse.Namespace) -> None:
-    """Put what was given by their names under ours; what cannot be followed is an `InputError`."""
-    table = {other.name: other for other in OTHER_NAMES}
-    for name, value in options.others:
-        try:
-            remark = table[name].apply(options, value)
-        except (CannotError, ValueError, argparse.ArgumentTypeError) as error:
-            raise InputError(f"{name}: {error}") from None
-        if remark is not None:
-            print(f"helixfold: {name}: {remark}", file=sys.stderr)
-    options.others = []
-    models(options)
-
-
-def listing() -> Iterator[str]:
-    """Yield all options of other programs with what they are here, by program."""
-    for program in (COLABFOLD, ALPHAFOLD):
-        yield f"{program}'s options, and what they are here:"
-        mine = [other for other in OTHER_NAMES if other.program == program]
-        width = max(len(other.name) for other in mine)
-        yield from (f"  {other.name:{width}}  {other.here}" for other in mine)
-
-
-class _Collect(argparse.Action):
-    """Remember the option for later, when all are known."""
-
-    def __call__(self, _parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        given = [self.const, "false"] if self.nargs == 0 and self.const else [option_string, values or ""]
-        namespace.others = [*namespace.others, (str(given[0]), str(given[1]) if given[1] else "")]
-
-
-class _List(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        print("\n".join(listing()))
-        parser.exit()
+    equivalent: str
+    convert: Conversion | None  # None: one of ours has the same name, with hyphens
+    takes: str  # "value" or "switch"
 
 
 _PROFILE = "name the databases in a profile and give it with --databases, or their directory; README shows one"
 _ON_PATH = "programs are found on PATH; put its directory there"
 _PROTOCOL = "relaxation follows AlphaFold's protocol, whose numbers are fixed"
+_TEMPLATE_TABLE = f"structures of your own are given with --templates; {NO_TEMPLATE_TABLE}"
 _NO_EFFECT = "nothing is compiled for a length here, so it is without effect"
 
 
-def _names(program: str, takes: str, here: str, apply: Apply, *names: str) -> Sequence[OtherName]:
-    return [OtherName(name=f"--{name}", program=program, here=here, apply=apply, takes=takes) for name in names]
+def _flags(
+    program: str, takes: str, equivalent: str, convert: Conversion | None, *names: str
+) -> Sequence[CompatibilityFlag]:
+    return [
+        CompatibilityFlag(name=f"--{name}", program=program, equivalent=equivalent, convert=convert, takes=takes)
+        for name in names
+    ]
 
 
-OTHER_NAMES: tuple[OtherName, ...] = (
-    *_names(COLABFOLD, "one", "--num-recycles", same("num_recycles", whole), "num-recycle"),
-    *_names(COLABFOLD, "one", "--recycle-tolerance", same("recycle_tolerance", number), "recycle-early-stop-tolerance"),
-    *_names(COLABFOLD, "one", "--seed", same("seed", whole), "random-seed"),
-    *_names(COLABFOLD, "one", "--models (auto, alphafold2_ptm, alphafold2)", kept("other_type"), "model-type"),
-    *_names(COLABFOLD, "one", "--models, the first of them", kept("other_count"), "num-models"),
-    *_names(COLABFOLD, "one", "--models, in this order", kept("other_order"), "model-order"),
-    *_names(COLABFOLD, "none", "--overwrite", overwrite, "overwrite-existing-results"),
-    *_names(COLABFOLD, "one", "--msa-server", same("msa_server"), "host-url"),
-    *_names(COLABFOLD, "one", "--templates", same("templates", lambda value: [Path(value)]), "custom-template-path"),
-    *_names(COLABFOLD, "one", "--weights", weights, "data"),
-    *_names(COLABFOLD, "one", "--max-msa-rows", same("max_msa_rows", positive), "max-seq"),
-    *_names(COLABFOLD, "one", "--max-extra-rows", same("max_extra_rows", positive), "max-extra-seq"),
-    *_names(COLABFOLD, "one", "--max-msa-rows and --max-extra-rows", rows, "max-msa"),
-    *_names(COLABFOLD, "none", "--models-to-relax all", amber, "amber"),
-    *_names(COLABFOLD, "one", "--models-to-relax (0 none, 1 best)", num_relax, "num-relax"),
-    *_names(COLABFOLD, "none", "what is done where there is one", gpu_relax, "use-gpu-relax"),
-    *_names(COLABFOLD, "one", "by pLDDT, as it is done", rank, "rank"),
-    *_names(COLABFOLD, "none", "without effect", no_need(_NO_EFFECT), "disable-unified-memory"),
-    *_names(COLABFOLD, "one", "without effect", no_need(_NO_EFFECT), "recompile-padding"),
-    *_names(
+COMPATIBILITY_FLAGS: tuple[CompatibilityFlag, ...] = (
+    *_flags(COLABFOLD, "value", "--num-recycles", same("num_recycles", integer), "num-recycle"),
+    *_flags(
+        COLABFOLD, "value", "--recycle-tolerance", same("recycle_tolerance", number), "recycle-early-stop-tolerance"
+    ),
+    *_flags(COLABFOLD, "value", "--seed", same("seed", integer), "random-seed"),
+    *_flags(COLABFOLD, "value", "--models (auto, alphafold2_ptm, alphafold2)", remembered, "model-type"),
+    *_flags(COLABFOLD, "value", "--models, the first of them", remembered, "num-models"),
+    *_flags(COLABFOLD, "value", "--models, in this order", remembered, "model-order"),
+    *_flags(COLABFOLD, "switch", "--overwrite", overwrite, "overwrite-existing-results"),
+    *_flags(COLABFOLD, "value", "--msa-server", same("msa_server"), "host-url"),
+    *_flags(COLABFOLD, "value", "--templates", same("templates", lambda value: (Path(value),)), "custom-template-path"),
+    *_flags(COLABFOLD, "value", "--weights", weights, "data"),
+    *_flags(COLABFOLD, "value", "--max-msa-rows", same("max_msa_rows", positive), "max-seq"),
+    *_flags(COLABFOLD, "value", "--max-extra-rows", same("max_extra_rows", positive), "max-extra-seq"),
+    *_flags(COLABFOLD, "value", "--max-msa-rows and --max-extra-rows", rows, "max-msa"),
+    *_flags(COLABFOLD, "switch", "--models-to-relax all", amber, "amber"),
+    *_flags(COLABFOLD, "value", "--models-to-relax (0 none, 1 best)", num_relax, "num-relax"),
+    *_flags(COLABFOLD, "switch", "as it is done on a machine with a GPU", gpu_relax, "use-gpu-relax"),
+    *_flags(COLABFOLD, "value", "by pLDDT, as it is done", rank, "rank"),
+    *_flags(COLABFOLD, "switch", "without effect", without_effect(_NO_EFFECT), "disable-unified-memory"),
+    *_flags(COLABFOLD, "value", "without effect", without_effect(_NO_EFFECT), "recompile-padding"),
+    *_flags(
         COLABFOLD,
-        "none",
+        "switch",
         "not there; --save-logits",
-        cannot("nothing is pickled; --save-logits writes the logits of all heads"),
+        unsupported("nothing is pickled; --save-logits writes the logits of all heads"),
         "save-all",
     ),
-    *_names(
+    *_flags(
         COLABFOLD,
-        "none",
+        "switch",
         "not there; notebooks show how",
-        cannot("they are not written; from Python, the network's outputs have them (see the notebooks)"),
+        unsupported("they are not written; from Python, the network's outputs have them (see the notebooks)"),
         "save-recycles",
         "save-single-representations",
         "save-pair-representations",
     ),
-    *_names(
+    *_flags(
         COLABFOLD,
-        "one",
+        "value",
         "not there; FASTA headers name targets",
-        cannot("targets are named by the first word of their headers; change it there"),
+        unsupported("targets are named by the first word of their headers; change it there"),
         "jobname-prefix",
     ),
-    *_names(COLABFOLD, "one", "not there", cannot(NO_COMPLEXES), "pair-mode", "pair-strategy"),
-    *_names(
+    *_flags(COLABFOLD, "value", "not there", unsupported(NO_COMPLEXES), "pair-mode", "pair-strategy"),
+    *_flags(
         COLABFOLD,
-        "none",
+        "switch",
         "not there",
-        cannot(NO_COMPLEXES),
+        unsupported(NO_COMPLEXES),
         "disable-cluster-profile",
         "calc-extra-ptm",
         "no-use-probs-extra",
     ),
-    *_names(
+    *_flags(
         COLABFOLD,
-        "one",
+        "value",
         "--templates",
-        cannot(f"structures of your own are given with --templates; {NO_TEMPLATE_TABLE}"),
+        unsupported(_TEMPLATE_TABLE),
         "pdb-hit-file",
         "local-pdb-path",
     ),
-    *_names(
+    *_flags(
         COLABFOLD,
-        "none",
+        "switch",
         "--num-seeds",
-        cannot("dropout is for training; for other predictions, --num-seeds draws other alignments"),
+        unsupported("dropout is for training; for other predictions, --num-seeds draws other alignments"),
         "use-dropout",
     ),
-    *_names(
+    *_flags(
         COLABFOLD,
-        "flag",
+        "switch",
         "--templates",
-        cannot("no structure is started from; give it as a template with --templates"),
+        unsupported("no prediction starts from a structure; give it as a template with --templates"),
         "initial-guess",
     ),
-    *_names(
+    *_flags(
         COLABFOLD,
-        "none",
+        "switch",
         "helixfold features",
-        cannot("`helixfold features` makes alignments and features and folds nothing"),
+        unsupported("`helixfold features` makes alignments and features and predicts nothing"),
         "msa-only",
     ),
-    *_names(COLABFOLD, "none", "not there", cannot("inputs of AlphaFold 3 are not written"), "af3-json"),
-    *_names(
+    *_flags(COLABFOLD, "switch", "not there", unsupported("inputs of AlphaFold 3 are not written"), "af3-json"),
+    *_flags(
         COLABFOLD,
-        "one",
+        "value",
         "fixed",
-        cannot(_PROTOCOL),
+        unsupported(_PROTOCOL),
         "relax-max-iterations",
         "relax-tolerance",
         "relax-stiffness",
         "relax-max-outer-iterations",
     ),
-    *_names(ALPHAFOLD, "one", "files, with commas between; headers name targets", inputs, "fasta_paths"),
-    *_names(ALPHAFOLD, "one", "--output", same("output", Path), "output_dir"),
-    *_names(ALPHAFOLD, "one", "--databases, and --weights if it has params/", data_directory, "data_dir"),
-    *_names(ALPHAFOLD, "one", "--preset", model_preset, "model_preset"),
-    *_names(
+    *_flags(ALPHAFOLD, "value", "files, with commas between; headers name targets", inputs, "fasta_paths"),
+    *_flags(ALPHAFOLD, "value", "--output", same("output", Path), "output_dir"),
+    *_flags(ALPHAFOLD, "value", "--databases, and --weights if it has params/", data_directory, "data_dir"),
+    *_flags(ALPHAFOLD, "value", "--preset", model_preset, "model_preset"),
+    *_flags(
         ALPHAFOLD,
-        "one",
+        "value",
         "--models, with commas between",
-        same("models", lambda value: value.split(",")),
+        same("models", lambda value: tuple(value.split(","))),
         "model_names",
     ),
-    *_names(ALPHAFOLD, "one", "--seed", same("seed", whole), "random_seed"),
-    *_names(ALPHAFOLD, "one", "--max-template-date", same("max_template_date", calendar_date), "max_template_date"),
-    *_names(
+    *_flags(ALPHAFOLD, "value", "--seed", same("seed", integer), "random_seed"),
+    *_flags(ALPHAFOLD, "value", "--max-template-date", None, "max_template_date"),
+    *_flags(ALPHAFOLD, "value", "--db-preset", None, "db_preset"),
+    *_flags(ALPHAFOLD, "value", "--models-to-relax", None, "models_to_relax"),
+    *_flags(
         ALPHAFOLD,
-        "one",
-        "--db-preset",
-        same("db_preset", one_of(full_dbs="full_dbs", reduced_dbs="reduced_dbs")),
-        "db_preset",
-    ),
-    *_names(
-        ALPHAFOLD,
-        "one",
-        "--models-to-relax",
-        same("models_to_relax", one_of(best="best", all="all", none="none")),
-        "models_to_relax",
-    ),
-    *_names(
-        ALPHAFOLD,
-        "flag",
+        "switch",
         "--models-to-relax all or none",
-        same("models_to_relax", lambda value: "all" if is_yes(value) else "none"),
+        same("models_to_relax", lambda value: "all" if value == "true" else "none"),
         "run_relax",
     ),
-    *_names(ALPHAFOLD, "flag", "what is done where there is one", gpu_relax, "use_gpu_relax", "enable_gpu_relax"),
-    *_names(
+    *_flags(
+        ALPHAFOLD, "switch", "as it is done on a machine with a GPU", gpu_relax, "use_gpu_relax", "enable_gpu_relax"
+    ),
+    *_flags(
         ALPHAFOLD,
-        "flag",
+        "switch",
         "--device cuda or cpu",
-        same("device", lambda value: "cuda" if is_yes(value) else "cpu"),
+        same("device", lambda value: "cuda" if value == "true" else "cpu"),
         "use_gpu",
     ),
-    *_names(ALPHAFOLD, "one", "--devices", same("devices"), "gpu_devices"),
-    *_names(
+    *_flags(ALPHAFOLD, "value", "--devices", same("devices"), "gpu_devices"),
+    *_flags(
         ALPHAFOLD,
-        "flag",
+        "switch",
         "what is always done",
-        no_need("results in msas/ are used again where they are those of the same search"),
+        without_effect("results in msas/ are used again where they are those of the same search"),
         "use_precomputed_msas",
     ),
-    *_names(
+    *_flags(
         ALPHAFOLD,
-        "one",
+        "value",
         "--num-seeds",
-        cannot(f"{NO_COMPLEXES}; --num-seeds makes several predictions by each model"),
+        unsupported(f"{NO_COMPLEXES}; --num-seeds makes several predictions by each model"),
         "num_multimer_predictions_per_model",
     ),
-    *_names(
+    *_flags(
         ALPHAFOLD,
-        "flag",
+        "switch",
         "helixfold benchmark",
-        cannot("`helixfold benchmark model` measures; timings.json has the times of every prediction"),
+        unsupported("`helixfold benchmark model` measures; timings.json has the times of every prediction"),
         "benchmark",
     ),
-    *_names(
+    *_flags(
         ALPHAFOLD,
-        "one",
+        "value",
         "--databases with a profile",
-        cannot(_PROFILE),
+        unsupported(_PROFILE),
         *(
             f"{name}_database_path"
             for name in (
@@ -293,11 +231,92 @@ OTHER_NAMES: tuple[OtherName, ...] = (
         "template_mmcif_dir",
         "obsolete_pdbs_path",
     ),
-    *_names(
+    *_flags(
         ALPHAFOLD,
-        "one",
+        "value",
         "found on PATH",
-        cannot(_ON_PATH),
+        unsupported(_ON_PATH),
         *(f"{name}_binary_path" for name in ("jackhmmer", "hhblits", "hhsearch", "hmmsearch", "hmmbuild", "kalign")),
     ),
 )
+
+_BY_NAME = {flag.name: flag for flag in COMPATIBILITY_FLAGS if flag.convert is not None}
+_VALUES = tuple(name for name, flag in _BY_NAME.items() if flag.takes == "value")
+_SWITCHES = tuple(name for name, flag in _BY_NAME.items() if flag.takes == "switch")
+_NEGATIVES = {f"--no{name[2:]}": name for name in _SWITCHES if _BY_NAME[name].program == ALPHAFOLD}
+
+
+def _collect(_: Any, tokens: Sequence[Token]) -> tuple[tuple[str, str], ...]:
+    """Return the name and the value of each option; a switch has the value true or false."""
+    return tuple(
+        (
+            str(token.keyword),
+            str(token.implicit_value).lower() if token.implicit_value in (True, False) else token.value,
+        )
+        for token in tokens
+    )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CompatibilityOptions:
+    """Options of other programs, as pairs of name and value."""
+
+    values: Annotated[
+        tuple[str, ...], Parameter(name=_VALUES, converter=_collect, consume_multiple=False, show=False)
+    ] = ()
+    switches: Annotated[
+        tuple[bool, ...], Parameter(name=_SWITCHES, negative=tuple(_NEGATIVES), converter=_collect, show=False)
+    ] = ()
+    other_names: Annotated[bool, Parameter(group=Group.create_ordered("Options of other programs"))] = False
+    """List the options of ColabFold and AlphaFold that are understood, too."""
+
+
+def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOptions:
+    """Return our options with those of other programs applied. Raise `InputError` for one that cannot be followed."""
+    given: Any = (*others.values, *others.switches)  # pairs, as `_collect` returns them
+    ours = _flat(options)
+    ours.defaults, ours.others = _flat(PredictOptions()), {_known(name): value for name, value in given}
+    for name, value in given:
+        convert = _BY_NAME[_known(name)].convert
+        assert convert is not None
+        try:
+            remark = convert(ours, value)
+        except (UnsupportedError, ValueError) as error:
+            raise InputError(f"{name}: {error}") from None
+        if remark is not None:
+            print(f"helixfold: {name}: {remark}", file=sys.stderr)
+    models(ours)
+    return _grouped(ours)
+
+
+def _known(name: str) -> str:
+    """Return the name of an option in the table; hyphens and underscores count as equal on the command line."""
+    names = {known.replace("_", "-"): known for known in (*_BY_NAME, *_NEGATIVES)}
+    known = name if name in _BY_NAME or name in _NEGATIVES else names[name.replace("_", "-")]
+    return _NEGATIVES.get(known, known)
+
+
+def _flat(options: PredictOptions) -> SimpleNamespace:
+    groups = [getattr(options, group.name) for group in fields(options) if group.name != "inputs"]
+    values = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
+    return SimpleNamespace(inputs=options.inputs, **values)
+
+
+def _grouped(options: SimpleNamespace) -> PredictOptions:
+    usual = PredictOptions()
+    groups = {}
+    for group in fields(usual):
+        if group.name != "inputs":
+            kind = type(getattr(usual, group.name))
+            groups[group.name] = kind(**{field.name: getattr(options, field.name) for field in fields(kind)})
+    return PredictOptions(inputs=options.inputs, **groups)
+
+
+def listing() -> Iterator[str]:
+    """Yield the lines of a table of all options of other programs with what they correspond to."""
+    for program in (COLABFOLD, ALPHAFOLD):
+        yield f"{program}'s options, and what they are here:"
+        flags = [flag for flag in COMPATIBILITY_FLAGS if flag.program == program]
+        width = max(len(flag.name) for flag in flags)
+        yield from (f"  {flag.name:{width}}  {flag.equivalent}" for flag in flags)

@@ -1,93 +1,75 @@
-"""The conversions by which an option of another program becomes ours; `helixfold.predict.compatibility` names them."""
+"""Convert options of ColabFold and AlphaFold to ours; the table in `helixfold.predict.compatibility` names them."""
 
-import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 from data_pipeline.errors import InputError, printable
-from helixfold.predict.presets import EFFORTS, MONOMER, MONOMER_PTM
+from helixfold.options import integer
+from helixfold.predict.presets import MONOMER, MONOMER_PTM, PREDICTION_PRESETS
 
-YES, NO = ("", "true", "1", "t", "yes"), ("false", "0", "f", "no")
+_NO = ("false", "0", "f", "no")
 NO_COMPLEXES = "complexes are not predicted, single chains are"
-# Changes what was read by the value of their option; returns a remark for the user, if there is one.
-Apply = Callable[[argparse.Namespace, str], str | None]
+# Changes our options, each an attribute, by the value of another program's option, and returns a remark for the user or
+# None. Switches have the values true and false.
+Conversion = Callable[[SimpleNamespace, str], str | None]
 
 
-class CannotError(Exception):
-    """Raised where what one of their options asks for is not there; the text says what there is."""
+class UnsupportedError(Exception):
+    """Raised for an option of another program that cannot be followed; the text says what can be done instead."""
 
 
-def same(ours: str, convert: Callable[[str], Any] = str) -> Apply:
-    """Take the value for one of our options, which must not be given as well with another value."""
+def same(ours: str, read: Callable[[str], Any] = str) -> Conversion:
+    """Return the conversion that gives the value to one of our options."""
 
-    def apply(options: argparse.Namespace, value: str) -> None:
-        put(options, ours, convert(value))
-
-    return apply
-
-
-def put(options: argparse.Namespace, ours: str, wanted: Any) -> None:
-    if not hasattr(options, ours):
-        raise CannotError(f"--{ours.replace('_', '-')} is not there yet")
-    there = getattr(options, ours)
-    if there not in (options.defaults[ours], wanted):
-        raise CannotError(f"is the same as --{ours.replace('_', '-')}, which is given with another value")
-    setattr(options, ours, wanted)
-
-
-def cannot(sentence: str) -> Apply:
-    def apply(_: argparse.Namespace, value: str) -> None:
-        if value not in NO:
-            raise CannotError(sentence)
-
-    return apply
-
-
-def no_need(remark: str) -> Apply:
-    return lambda options, value: remark
-
-
-def whole(value: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,18}", value):
-        raise ValueError(f"must be a whole number, got '{printable(value)}'")
-    return int(value)
-
-
-def number(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise ValueError(f"must be a number, got '{printable(value)}'") from None
-
-
-def one_of(**names: str | None) -> Callable[[str], Any]:
-    """Return what translates their values into ours."""
-
-    def convert(value: str) -> str | None:
-        if value.lower() not in names:
-            raise ValueError(f"must be one of {', '.join(names)}, got '{printable(value)}'")
-        return names[value.lower()]
+    def convert(options: SimpleNamespace, value: str) -> None:
+        put(options, ours, read(value))
 
     return convert
 
 
-def is_yes(value: str) -> bool:
-    if value.lower() not in (*YES, *NO):
-        raise CannotError(f"is true or false, with a = before it, got '{printable(value)}'")
-    return value.lower() in YES
+def put(options: SimpleNamespace, ours: str, value: Any) -> None:
+    """Set one of our options. Raise `UnsupportedError` if it was given, too, and has another value."""
+    if getattr(options, ours) not in (getattr(options.defaults, ours), value):
+        raise UnsupportedError(f"is the same as --{ours.replace('_', '-')}, which is given with another value")
+    setattr(options, ours, value)
 
 
-def weights(options: argparse.Namespace, value: str) -> None:
+def unsupported(sentence: str) -> Conversion:
+    """Return the conversion that refuses an option with this sentence, unless it is switched off."""
+
+    def convert(_: SimpleNamespace, value: str) -> None:
+        if value not in _NO:
+            raise UnsupportedError(sentence)
+
+    return convert
+
+
+def without_effect(remark: str) -> Conversion:
+    """Return the conversion that changes nothing and says so."""
+    return lambda options, value: remark
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """Return a function that accepts these names in upper or lower case."""
+
+    def read(value: str) -> str:
+        if value.lower() not in names:
+            raise ValueError(f"must be one of {', '.join(names)}, got '{printable(value)}'")
+        return value.lower()
+
+    return read
+
+
+def weights(options: SimpleNamespace, value: str) -> None:
     """Take a directory with the parameters, or with the directory `params` that has them."""
     directory = Path(value)
     put(options, "weights", directory / "params" if (directory / "params").is_dir() else directory)
 
 
-def data_directory(options: argparse.Namespace, value: str) -> None:
+def data_directory(options: SimpleNamespace, value: str) -> None:
     """Take a directory as AlphaFold's download script fills it: databases, and parameters among them."""
     if (Path(value) / "params").is_dir() and options.weights is None:
         weights(options, value)
@@ -95,67 +77,73 @@ def data_directory(options: argparse.Namespace, value: str) -> None:
         put(options, "databases", Path(value))
 
 
-def inputs(options: argparse.Namespace, value: str) -> None:
-    options.inputs = [*options.inputs, *(Path(path) for path in value.split(",") if path)]
+def inputs(options: SimpleNamespace, value: str) -> None:
+    """Add input files, with commas between them."""
+    options.inputs = (*options.inputs, *(Path(path) for path in value.split(",") if path))
 
 
-def rows(options: argparse.Namespace, value: str) -> None:
+def rows(options: SimpleNamespace, value: str) -> None:
+    """Take both numbers of ColabFold's --max-msa."""
     both = re.fullmatch(r"([1-9][0-9]{0,8}):([1-9][0-9]{0,8})", value)
     if both is None:
-        raise CannotError(f"is max-seq:max-extra-seq, such as 512:1024, got '{printable(value)}'")
+        raise UnsupportedError(f"is max-seq:max-extra-seq, such as 512:1024, got '{printable(value)}'")
     put(options, "max_msa_rows", int(both[1]))
     put(options, "max_extra_rows", int(both[2]))
 
 
-def model_preset(options: argparse.Namespace, value: str) -> None:
+def model_preset(options: SimpleNamespace, value: str) -> None:
+    """Take AlphaFold's --model_preset, which has no preset for complexes here."""
     if value == "multimer":
-        raise CannotError(NO_COMPLEXES)
-    put(options, "preset", one_of(**{name: name for name in EFFORTS})(value))
+        raise UnsupportedError(NO_COMPLEXES)
+    put(options, "preset", one_of(*PREDICTION_PRESETS)(value))
 
 
-def rank(_: argparse.Namespace, value: str) -> None:
+def rank(_: SimpleNamespace, value: str) -> None:
+    """Accept a ranking by pLDDT."""
     if value not in ("auto", "plddt"):
-        raise CannotError("predictions are ranked by their mean pLDDT; confidence_<model>.json has the pTM of each")
+        raise UnsupportedError(
+            "predictions are ranked by their mean pLDDT; confidence_<model>.json has the pTM of each"
+        )
 
 
-def amber(options: argparse.Namespace, _: str) -> None:
-    """Relax all predictions, unless a number is given that says otherwise."""
-    if not any(name == "--num-relax" and value != "0" for name, value in options.others):
+def amber(options: SimpleNamespace, _: str) -> None:
+    """Relax all predictions, unless --num-relax is given with another number than 0."""
+    if options.others.get("--num-relax", "0") == "0":
         put(options, "models_to_relax", "all")
 
 
-def num_relax(options: argparse.Namespace, value: str) -> None:
-    number = whole(value)
+def num_relax(options: SimpleNamespace, value: str) -> None:
+    """Relax the best prediction, or none unless --amber is given."""
+    number = integer(value)
     if number > 1:
-        raise CannotError("the best prediction is relaxed, or all: --models-to-relax best or all")
+        raise UnsupportedError("the best prediction is relaxed, or all: --models-to-relax best or all")
     if number == 1:
         put(options, "models_to_relax", "best")
-    elif ("--amber", "") not in options.others:
+    elif "--amber" not in options.others:
         put(options, "models_to_relax", "none")
 
 
-def gpu_relax(_: argparse.Namespace, value: str) -> None:
-    if not is_yes(value) and torch.cuda.is_available():
-        raise CannotError("structures are relaxed on the GPU where there is one; hide it with CUDA_VISIBLE_DEVICES=")
+def gpu_relax(_: SimpleNamespace, value: str) -> None:
+    """Accept that structures are relaxed on a GPU where there is one."""
+    from torch.cuda import is_available  # noqa: PLC0415 (torch takes long to import, and this option is rare)
+
+    if value == "false" and is_available():
+        raise UnsupportedError("structures are relaxed on the GPU if there is one; hide it with CUDA_VISIBLE_DEVICES=")
 
 
-def overwrite(options: argparse.Namespace, value: str) -> None:
-    if is_yes(value):
+def overwrite(options: SimpleNamespace, value: str) -> None:
+    """Predict finished targets again."""
+    if value == "true":
         put(options, "overwrite", True)
 
 
-def kept(name: str) -> Apply:
-    """Remember the value of one of several options that make one of ours, for `models`."""
-
-    def apply(options: argparse.Namespace, value: str) -> None:
-        setattr(options, name, value)
-
-    return apply
+def remembered(_: SimpleNamespace, __: str) -> None:
+    """Leave one of the options that choose models together to `models`."""
 
 
-def models(options: argparse.Namespace) -> None:
+def models(options: SimpleNamespace) -> None:
     """Choose models by ColabFold's --model-type, --num-models and --model-order, together."""
-    kind, count, order = (getattr(options, f"other_{name}", None) for name in ("type", "count", "order"))
+    kind, count, order = (options.others.get(name) for name in ("--model-type", "--num-models", "--model-order"))
     if kind is None and count is None and order is None:
         return
     if options.models or options.preset:
@@ -171,6 +159,4 @@ def models(options: argparse.Namespace) -> None:
     if count is not None and not re.fullmatch("[1-5]", count):
         raise InputError(f"--num-models is a number from 1 to 5, got '{printable(count)}'")
     chosen = [sets[kind or "auto"][int(number) - 1] for number in numbers]
-    options.models = chosen[: int(count or 5)]
-    # What was read goes to other processes, which resolve it again.
-    options.other_type = options.other_count = options.other_order = None
+    options.models = tuple(chosen[: int(count or 5)])

@@ -19,7 +19,7 @@ from helixfold.planning.executors import Plan, Room
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.predict import search
 from helixfold.predict.memory_plan import TargetForecast
-from helixfold.predict.relaxation import ToRelax
+from helixfold.predict.options import ToRelax
 from helixfold.predict.search import FEATURES_FILE, prepare_in
 from helixfold.weights.find import ReadyModel
 

@@ -1,252 +1,236 @@
-"""Options of the commands that make features and predict: where to search, which devices, how much memory."""
+"""Options of `helixfold predict`, and those that `helixfold features` and `helixfold doctor` share with it.
 
-import argparse
-import os
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import date
+The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+"""
+
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Literal
 
-from platformdirs import user_cache_path
+from cyclopts import Group, Parameter
 
-from data_pipeline.errors import InputError, printable
-from data_pipeline.pipeline import Target
-from data_pipeline.search.database import DatabaseProfile
-from data_pipeline.search.plan import PACKAGES, SearchPlan, plan_searches
-from data_pipeline.search.process import find_program
-from data_pipeline.search.profile import read_profile, sequence_databases
-from data_pipeline.search.server import PUBLIC_SERVER, Mode, ServerOptions
-from helixfold.planning.memory import MemoryOptions
-from helixfold.planning.prediction import EXECUTORS
-from helixfold.predict.relaxation import ToRelax
-from helixfold.predict.sizes import memory_size, positive
+from helixfold.options import Day, Directory, File, Integer, MemorySize, Number, Output, Positive, reads
+from helixfold.predict.presets import PREDICTION_PRESETS
 
-OPTIONS = ("msa", "templates", "msa_mode", "databases", "db_preset", "database", "msa_server", "max_template_date")
-AUTO, DATABASES, SERVER, SINGLE_SEQUENCE = "auto", "databases", "server", "single_sequence"
-# ColabFold's names, and the server's word for each.
-_SERVER_MODES: dict[str, Mode] = {SERVER: "env", "mmseqs2_uniref_env": "env", "mmseqs2_uniref": "all"}
-MSA_MODES = (AUTO, DATABASES, *_SERVER_MODES, SINGLE_SEQUENCE)
-DB_PRESETS = ("full_dbs", "reduced_dbs")
+MsaMode = Literal["auto", "databases", "server", "mmseqs2_uniref_env", "mmseqs2_uniref", "single_sequence"]
+DatabasePreset = Literal["full_dbs", "reduced_dbs"]
+Order = Literal["length", "none", "random"]
+ToRelax = Literal["best", "all", "none"]
+Dtype = Literal["float32", "bfloat16"]
+Executor = Literal["auto", "whole", "slabs", "spilled"]
+# Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.card that need not be in it.
+DoctorDevice = Literal[
+    "auto", "cpu", "cuda", "mps", "t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
+]
 NO_TEMPLATE_TABLE = "others come from the [templates] of a profile, or from AlphaFold's directory (--databases)"
+EXAMPLE = Path(__file__).parent / "example" / "ubiquitin.fasta"
+TARGETS = Group.create_ordered("Targets")
+_PRESETS = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_PRESETS.items())
 
 
-def add_search_options(parser: argparse.ArgumentParser) -> None:
-    """The group of options that say what a target's features are made from."""
-    group = parser.add_argument_group("alignments and templates (nothing is searched unless you say what)")
-    group.add_argument(
-        "--msa-mode",
-        choices=MSA_MODES,
-        default=AUTO,
-        metavar="MODE",
-        help="auto: all that is given below; databases or server: only these; single_sequence: no alignment at all; "
-        "mmseqs2_uniref_env and mmseqs2_uniref: a server with and without environmental sequences (%(default)s)",
+@Parameter(name="*", group=TARGETS)
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """Options for what is predicted, in which order, and where results go."""
+
+    features: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
+    """Also predict from features that `helixfold features` made: features.npz files, or its output directory."""
+    example: bool = False
+    """Predict the protein that comes with helixfold (ubiquitin, 76 residues) to try the installation."""
+    output: Output = Path("predictions")
+    """Directory for the results; each target has its own directory in it."""
+    overwrite: bool = False
+    """Predict finished targets again."""
+    zip: bool = False
+    """Also pack each finished target into <target>.result.zip."""
+    sort_queries_by: Order = "length"
+    """Order of the targets. length: short ones first, on several devices long ones first."""
+    dry_run: bool = False
+    """Only show what would be done, how much memory each target needs and whether it fits."""
+
+
+@Parameter(
+    name="*",
+    group=Group.create_ordered(
+        "Alignments and templates", help="without these options nothing is searched, only the sequence is used"
+    ),
+)
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Options for where alignments and templates come from."""
+
+    msa: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
+    """Ready alignments (a3m, Stockholm, ...) of the one target, or a directory with <name>.a3m for each target."""
+    templates: Annotated[tuple[Path, ...] | None, Parameter(metavar="PATH...", consume_multiple=(0, None))] = None
+    """Template structures (mmCIF or PDB files, or directories of them), used instead of a template search."""
+    databases: Path | None = None
+    """Databases to search: a profile (TOML), or the directory that AlphaFold's download script filled."""
+    db_preset: DatabasePreset = "full_dbs"
+    """For AlphaFold's directory: search BFD and UniRef30, or small_bfd instead of both."""
+    database: Annotated[tuple[File, ...], Parameter(metavar="FASTA...")] = ()
+    """Sequence files to search with jackhmmer."""
+    msa_server: Annotated[str | bool, Parameter(metavar="[URL]")] = False
+    """Send the sequences to an MMseqs2 server; without URL to ColabFold's, a shared public service."""
+    msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False)] = "auto"
+    """auto: use all that is given. databases, server: use only these. single_sequence: use no alignment at all.
+    mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences."""
+    max_template_date: Annotated[Day | None, Parameter(show_default="2021-11-01")] = None
+    """Use only templates released up to this day."""
+    threads: Annotated[Positive | None, Parameter(show_default="all processors")] = None
+    """Threads of each search."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Models"))
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Options for the models that predict, and for their number of predictions."""
+
+    preset: Annotated[
+        str | None,
+        Parameter(
+            choices=tuple(PREDICTION_PRESETS),
+            show_choices=False,
+            metavar="NAME",
+            help=f"Models, recycling and ensembling by one name; options given beside it take precedence. {_PRESETS}.",
+        ),
+    ] = None
+    models: Annotated[
+        tuple[str, ...], Parameter(metavar="MODEL...", show_default="model_1_ptm, or what --weights holds")
+    ] = ()
+    """model_1 to model_5, model_1_ptm to model_5_ptm, small (the demonstration model) or tiny (random parameters);
+    predictions are ranked by mean pLDDT."""
+    weights: Annotated[
+        Path | None,
+        Parameter(show_default="files of `helixfold weights download`, else the demonstration model in the package"),
+    ] = None
+    """Parameter file (.npz, .pt, .safetensors), or a directory with params_<model>.npz."""
+    seed: Integer = 0
+    """Seed of all random numbers."""
+    num_seeds: Positive = 1
+    """Number of predictions by each model, with this seed and the ones after it."""
+    stop_at_score: Annotated[Number | None, Parameter(metavar="PLDDT", show_default="never")] = None
+    """Stop recycling, and make no more predictions of a target, once one has this mean pLDDT."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Recycling, relaxation and precision"))
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """Options for how each prediction is computed and what is done with it."""
+
+    num_recycles: Annotated[Integer | None, Parameter(show_default="the preset's or the model's; 3 for DeepMind's")] = (
+        None
     )
-    group.add_argument(
-        "--msa",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="PATH",
-        help="alignments (a3m, Stockholm, ...) of the one target, or a directory with <name>.a3m for each",
-    )
-    group.add_argument(
-        "--templates",
-        nargs="*",
-        action=_Templates,
-        type=Path,
-        default=[],
-        metavar="PATH",
-        help="your own mmCIF or PDB files, or directories of them; they take the place of a template search",
-    )
-    group.add_argument(
-        "--databases",
-        type=Path,
-        metavar="PATH",
-        help="profile of databases (TOML), or the directory that AlphaFold's download script filled",
-    )
-    group.add_argument(
-        "--db-preset",
-        choices=DB_PRESETS,
-        default=DB_PRESETS[0],
-        help="of AlphaFold's directory: with BFD and UniRef30, or with small_bfd instead (%(default)s)",
-    )
-    group.add_argument(
-        "--database", nargs="+", type=Path, default=[], metavar="FASTA", help="sequences to search with jackhmmer"
-    )
-    group.add_argument(
-        "--msa-server",
-        nargs="?",
-        const=PUBLIC_SERVER,
-        metavar="URL",
-        help=f"send the sequences to an MMseqs2 server (without URL: {PUBLIC_SERVER}, a shared public resource)",
-    )
-    group.add_argument(
-        "--max-template-date",
-        type=calendar_date,
-        metavar="DATE",
-        help="leave out templates released after this day (2021-11-01)",
-    )
-    group.add_argument(
-        "--threads", type=int, default=os.cpu_count() or 1, metavar="N", help="of each search (all: %(default)s)"
-    )
+    """Number of passes after the first."""
+    recycle_tolerance: Annotated[
+        Number | None, Parameter(metavar="ANGSTROM", show_default="the preset's, or 0: never stop early")
+    ] = None
+    """Stop recycling when distances change by less than this."""
+    num_ensemble: Annotated[Integer | None, Parameter(show_default="the preset's, or 1")] = None
+    """Number of random samples of the alignment in each pass."""
+    models_to_relax: Annotated[
+        ToRelax | None,
+        Parameter(show_default="best; none without OpenMM, and for untrained parameters and the demonstration model"),
+    ] = None
+    """Predictions to relax with OpenMM."""
+    save_logits: bool = False
+    """Also write the logits of all heads to logits_<model>.npz; N residues take 512 x N x N bytes more memory."""
+    dtype: Dtype = "float32"
+    """Precision of the arithmetic in the trunk of the network."""
 
 
-class _Templates(argparse.Action):
-    """ColabFold's option of this name is a switch: who gives no file is told where templates come from."""
+@Parameter(name="*", group=Group.create_ordered("Devices"))
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions:
+    """Options for the devices and processes that predict."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
-        if not values:
-            parser.error(f"--templates needs files or directories of structures; {NO_TEMPLATE_TABLE}")
-        setattr(namespace, self.dest, values)
-
-
-def refuse(options: argparse.Namespace, names: Sequence[str], problem: str) -> None:
-    """Say that an option that was given would do nothing; `options.defaults` are the parser's."""
-    for name in names:
-        if getattr(options, name) != options.defaults[name]:
-            raise InputError(f"--{name.replace('_', '-')} {problem}")
+    device: Annotated[str, Parameter(metavar="NAME")] = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    devices: Annotated[str | None, Parameter(metavar="LIST")] = None
+    """Several GPUs of this machine by number (0,1,3), or all; with --device cpu the number of processes.
+    Each takes the next target when it is free."""
+    ranks_per_target: Positive = 1
+    """Number of processes that predict one target together, each with a part of its memory."""
 
 
-def profile_of(options: argparse.Namespace) -> DatabaseProfile:
-    """The databases that the options name; none if they name none."""
-    if options.databases is not None and options.database:
-        raise InputError("--databases and --database exclude each other; put all databases into one profile")
-    reduced = getattr(options, "db_preset", None) == "reduced_dbs"
-    if reduced and (options.databases is None or not options.databases.is_dir()):
-        raise InputError("--db-preset is for databases as AlphaFold lays them out; give their --databases DIR")
-    if options.databases is not None:
-        programs = {name for name in PACKAGES if find_program(name) is not None}
-        return read_profile(options.databases, programs, reduced=reduced)
-    return sequence_databases(options.database)
+@Parameter(name="*", group=Group.create_ordered("Memory"))
+@dataclass(frozen=True, kw_only=True)
+class MemoryLimits:
+    """Options for the memory that a prediction may take."""
+
+    executor: Executor = "auto"
+    """whole: for short chains. slabs: takes the memory of two pair tensors. spilled: keeps these on disk (of a GPU: in
+    the host's memory). auto: the first of them that fits."""
+    memory: Annotated[MemorySize | None, Parameter(show_default="what is free on its device")] = None
+    """Memory that a process may take, such as 8GiB."""
+    spill_directory: Annotated[Directory | None, Parameter(show_default="the target's directory")] = None
+    """Directory on a disk for what is spilled."""
+    max_msa_rows: Annotated[Positive | None, Parameter(show_default="as many as the model was trained with")] = None
+    """Most rows of the alignment, drawn as cluster centres."""
+    max_extra_rows: Annotated[Positive | None, Parameter(show_default="as many as the model was trained with")] = None
+    """Most rows of the alignment beside the cluster centres."""
 
 
-def plan_of(options: argparse.Namespace, *, tells: bool = True) -> SearchPlan:
-    """The searches that the options ask for.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """All options of `helixfold predict`, and the input files."""
 
-    One process of several `tells` on the screen which databases are left out, and where sequences are sent.
-    """
-    if options.threads < 1:
-        raise InputError(f"--threads must be at least 1, got {options.threads}")
-    url = _server_of(options)
-    profile = profile_of(options)
-    mode = _SERVER_MODES.get(options.msa_mode, "env")
-    server = None if url is None else ServerOptions(url=url, mode=mode)
-    sending = [] if url is None else [f"sequences are sent to {printable(url)}"]
-    for note in [*profile.notes, *sending] if tells else []:
-        print(f"helixfold: {note}", file=sys.stderr)
-    return plan_searches(
-        profile,
-        cpus=options.threads,
-        cache=user_cache_path("helixfold") / "databases",
-        server=server,
-        latest_template=options.max_template_date,
-    )
+    inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()
+    targets: TargetOptions = field(default_factory=TargetOptions)
+    search: SearchOptions = field(default_factory=SearchOptions)
+    models: ModelOptions = field(default_factory=ModelOptions)
+    compute: ComputeOptions = field(default_factory=ComputeOptions)
+    devices: DeviceOptions = field(default_factory=DeviceOptions)
+    memory: MemoryLimits = field(default_factory=MemoryLimits)
 
 
-def _server_of(options: argparse.Namespace) -> str | None:
-    """The server that is to be asked, if any, once it is certain that the mode and what is given agree."""
-    mode, given = options.msa_mode, {name for name in OPTIONS if getattr(options, name) != options.defaults[name]}
-    excluded: dict[str, tuple[str, ...]] = {
-        SINGLE_SEQUENCE: ("msa", "databases", "database", "msa_server"),
-        DATABASES: ("msa_server",),
-    }
-    for name in excluded.get(mode, ("databases", "database") if mode in _SERVER_MODES else ()):
-        if name in given:
-            raise InputError(
-                f"--msa-mode {mode} and --{name.replace('_', '-')} exclude each other; leave one of them out "
-                f"(--msa-mode {AUTO} takes all that is given)"
-            )
-    if mode == DATABASES and not given & {"databases", "database"}:
-        raise InputError(f"--msa-mode {DATABASES} needs to know them; give --databases or --database")
-    return options.msa_server or (PUBLIC_SERVER if mode in _SERVER_MODES else None)
+def part_of_all(word: str) -> tuple[int, int]:
+    """Return the number of a part and the number of all parts. Raise ValueError for a word that is not like 0/10."""
+    number, slash, count = word.partition("/")
+    if not (slash and number.isascii() and number.isdigit() and count.isascii() and count.isdigit()):
+        raise ValueError(f"must be a part such as 0/10, got {word!r}")
+    return int(number), int(count)
 
 
-def as_asked(targets: Sequence[Target], options: argparse.Namespace, *, tells: bool = True) -> list[Target]:
-    """The targets as they are to be read: without their alignments, if single sequences are asked for."""
-    if options.msa_mode != SINGLE_SEQUENCE:
-        return list(targets)
-    left_out = [target.name for target in targets if target.alignments]
-    if left_out and tells:
-        print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
-    return [replace(target, alignments=()) for target in targets]
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class FeaturesOptions:
+    """Options of `helixfold features` for targets and for training sets."""
+
+    output: Output = Path("features")
+    """Directory for the features, or for the training set."""
+    shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1)] = None
+    """Make only part I of N, counted from 0, to divide the work among machines; parts of a training set are read as
+    one store."""
 
 
-def add_memory_options(parser: argparse.ArgumentParser) -> None:
-    """The group of options that say how much memory a run may take."""
-    group = parser.add_argument_group("in how much memory")
-    group.add_argument(
-        "--executor",
-        choices=(AUTO, *EXECUTORS),
-        default=AUTO,
-        help="whole is for short chains, slabs take the memory of two pair tensors, spilled keeps these on disk (of a "
-        "GPU: in the host's memory); auto takes the first that fits (%(default)s)",
-    )
-    group.add_argument(
-        "--memory",
-        type=memory_size,
-        metavar="SIZE",
-        help="of a process to plan for, such as 8GiB (what is free on its device)",
-    )
-    group.add_argument(
-        "--spill-directory", type=Path, metavar="DIR", help="on a disk, for what is spilled (the target's directory)"
-    )
-    group.add_argument(
-        "--max-msa-rows",
-        type=positive,
-        metavar="N",
-        help="of the alignment, drawn as clusters (as many as the model was trained with)",
-    )
-    group.add_argument(
-        "--max-extra-rows",
-        type=positive,
-        metavar="N",
-        help="of the alignment, beside the clusters (as many as the model was trained with)",
-    )
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RelaxFilesOptions:
+    """Options of `helixfold relax`."""
+
+    output: Output = Path("relaxed")
+    """Directory for the relaxed structures."""
+    overwrite: bool = False
+    """Replace files that exist."""
+    max_rounds: Integer = 3
+    """Number of minimisations; before each but the first, residues with violations lose their restraints."""
+    max_seconds: Annotated[Number, Parameter(metavar="SECONDS")] = 3600.0
+    """Time for one structure."""
+    device: Annotated[str, Parameter(metavar="NAME")] = "auto"
+    """auto, cpu or cuda."""
 
 
-def memory_options(options: argparse.Namespace) -> MemoryOptions:
-    """What that group was given."""
-    return MemoryOptions(
-        executor=options.executor,
-        memory=options.memory,
-        spill_directory=options.spill_directory,
-        max_msa_rows=options.max_msa_rows,
-        max_extra_rows=options.max_extra_rows,
-    )
+@Parameter(name="*", group=Group.create_ordered("Operators"))
+@dataclass(frozen=True, kw_only=True)
+class OperatorOptions:
+    """Options of `helixfold doctor` for the size and the device that operators are reported for."""
 
-
-def add_device_options(group: "argparse._ArgumentGroup") -> None:
-    """The options that say where targets are folded."""
-    group.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps (%(default)s)")
-    group.add_argument(
-        "--devices",
-        metavar="LIST",
-        help="several GPUs of this machine, by number (0,1,3) or all; with --device cpu, how many processes. Each "
-        "folds the next target when it is free",
-    )
-    group.add_argument(
-        "--ranks-per-target",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="processes that fold one target together, each with a part of its memory (%(default)s)",
-    )
-
-
-def add_relaxation_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--models-to-relax",
-        choices=get_args(ToRelax),
-        help="which predictions are relaxed with OpenMM (best; none if OpenMM is not installed, and of untrained "
-        "parameters and the demonstration model)",
-    )
-
-
-def calendar_date(text: str) -> date:
-    """A day given on the command line."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no date; write year-month-day, such as 2021-11-01") from error
+    length: Positive = 256
+    """Number of residues."""
+    rows: Positive = 128
+    """Number of rows of the alignment."""
+    dtype: Dtype = "float32"
+    """Precision of the arithmetic."""
+    device: DoctorDevice = "auto"
+    """A device of this machine, or the name of a card that need not be in it."""

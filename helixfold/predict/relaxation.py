@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
 from data_pipeline.errors import InputError
 from helixfold.planning.executors import release
+from helixfold.predict.options import ToRelax
 from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed
@@ -21,7 +22,6 @@ from helixfold.write.relaxed import (
     write_relaxed,
 )
 
-ToRelax = Literal["best", "all", "none"]
 INSTALL = "pip install 'helixfold[relax]'"
 _LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due
 

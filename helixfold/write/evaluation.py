@@ -1,19 +1,23 @@
 """Write an evaluation: tables for spreadsheets and scripts, and the same with everything that went wrong."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data_pipeline.errors import printable
 from helixfold import __version__
-from helixfold.analysis.evaluation import Evaluated, summary_of
+from helixfold.analysis.evaluation import MEASURES, Evaluated, summary_of
 from helixfold.analysis.scores import Scores
 from helixfold.write.results import to_json, write_file
 
 _DIGITS = 4
+_HEADINGS = {"lddt": "lDDT", "lddt_ca": "lDDT-CA", "tm_score": "TM", "gdt_ts": "GDT-TS", "gdt_ha": "GDT-HA"}
+_HEADINGS |= {"rmsd": "RMSD", "plddt": "pLDDT"}
+_WIDEST = 32  # letters of a name on the screen
 
 
 def write_evaluation(
@@ -42,6 +46,40 @@ def row(each: Evaluated) -> dict[str, Any]:
         "matched_by": "sequence" if each.by_sequence else "name",
         **scores,
     }
+
+
+def screen_table(results: Sequence[Evaluated]) -> Iterator[str]:
+    """Yield lines for the screen: every pair, under them the means of first ranks, and correlations with pLDDT."""
+    lines = [["target", "reference", "residues", *(_HEADINGS[name] for name in MEASURES)]]
+    for each in results:
+        scores = each.scores
+        chain = "" if scores.reference_chain == "_" else f" {scores.reference_chain}"
+        reference = f"{each.reference}{chain}{' (by sequence)' if each.by_sequence else ''}"
+        residues = str(scores.residues)
+        if scores.compared < scores.residues:
+            residues = f"{scores.compared}/{scores.residues}"
+        target = each.target if each.rank == 0 else f"{each.target}, rank {each.rank}"
+        names = [printable(name, _WIDEST) for name in (target, reference)]
+        lines.append([*names, residues, *(_shown(name, getattr(scores, name)) for name in MEASURES)])
+    summary = summary_of(results)
+    if summary.count > 1:
+        lines.append(
+            [f"mean of {summary.count}", "", "", *(_shown(name, summary.means.get(name)) for name in MEASURES)]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        left = [cell.ljust(width) for cell, width in zip(line[:2], widths[:2], strict=True)]
+        right = [cell.rjust(width) for cell, width in zip(line[2:], widths[2:], strict=True)]
+        yield "  ".join([*left, *right]).rstrip()
+    for what, value in (("targets", summary.pearson_targets), ("residues", summary.pearson_residues)):
+        if value is not None:
+            yield f"Pearson's correlation of pLDDT with lDDT-CA over {what}: {value:.2f}"
+
+
+def _shown(measure: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if measure == "plddt" else f"{value:.2f}" if measure == "rmsd" else f"{value:.3f}"
 
 
 def _scores_table(results: Sequence[Evaluated]) -> str:

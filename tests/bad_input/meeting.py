@@ -30,10 +30,7 @@ def met(command: str | list[str], folder: Path) -> Met:
         arguments += ["--num-recycles", "0"]  # should an input be let through after all
     before, errors = contents(folder.parent), io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-        try:
-            code = main(arguments)
-        except SystemExit as end:  # argparse's
-            code = end.code if isinstance(end.code, int) else 1
+        code = main(arguments)
     after = contents(folder.parent)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return Met(code=code, said=tuple(errors.getvalue().splitlines()), changed=tuple(changed))

@@ -75,7 +75,7 @@ OPTIONS = {
     "a setting of the wrong kind": training("empty --output run --set steps=many", "steps", "many"),
     "steps below nothing": training("empty --output run --set steps=-1", "steps", "-1"),
     "a setting that is no number": training("empty --output run --set optimizer.learning_rate=nan", "nan"),
-    "patience of nothing": training("empty --output run --patience 0", "--patience", "0"),
+    "a timeout of nothing": training("empty --output run --timeout 0", "--timeout", "0"),
     "an unknown preset": training("empty --output run --preset huge", "huge", "tiny"),
     "a layout that is none": training("empty --output run --layout x=3", "x=3"),
 }  # fmt: skip

@@ -1,6 +1,5 @@
 """The loader's benchmark reads the same chains from both sources and counts every example."""
 
-import argparse
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from data_pipeline.datasets.layout import AlignmentDirectory
 from data_pipeline.datasets.recipe import Recipe
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
-from helixfold.benchmark.loader import SourceFiles, add_options, measure_loader
+from helixfold.benchmark.loader import SourceFiles, measure_loader
+from helixfold.cli.main import main
 from tests.data_pipeline.datasets.memory_store import small_store
 from tests.training.test_loader import CONFIG
 
@@ -50,12 +50,10 @@ def test_files_give_the_features_and_labels_of_the_store(sources: tuple[Path, Pa
 
 
 def test_a_table_of_rates_is_printed(sources: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    add_options(parser)
     store, structures, alignments = map(str, sources)
     arguments = ["--store", store, "--structures", structures, "--alignments", alignments]
-    options = parser.parse_args([*arguments, "--workers", "0", "--steps", "1", "--repeats", "1", "--crop", "32"])
-    options.run(options)
+    arguments += ["--workers", "0", "--steps", "1", "--repeats", "1", "--crop", "32"]
+    assert main(["benchmark", "loader", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["store", "files"]
     assert lines[3].endswith("1.0x")

@@ -1,6 +1,5 @@
 """DeepMind's program gets our parameters and features, and its time stands beside ours."""
 
-import argparse
 import stat
 import textwrap
 from dataclasses import replace
@@ -12,7 +11,8 @@ import torch
 
 from helixfold.benchmark import model
 from helixfold.benchmark.machine import Machine
-from helixfold.benchmark.model import PEER, _counted, _flops, deepmind_features, readings
+from helixfold.benchmark.model import PEER, ModelOptions, Way, _counted, _flops, deepmind_features, readings
+from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import Readings
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.presets import preset
@@ -49,22 +49,13 @@ def interpreter(path: Path, positions: int = 12, *, error: str = "") -> Path:
     return path
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, python: Path, ways: tuple[str, ...] = ("plain", "Slabs")) -> Readings:
+def measured(monkeypatch: pytest.MonkeyPatch, python: Path, ways: tuple[Way, ...] = ("plain", "Slabs")) -> Readings:
     monkeypatch.setattr(model, "PUBLISHED", ("tiny",))
     monkeypatch.setattr(model, "_flops", lambda *_: 1)
-    options = argparse.Namespace(
-        preset="tiny",
-        residues=12,
-        rows=4,
-        extra_rows=3,
-        ways=ways,
-        peer=["jax"],
-        jax_python=python,
-        jax_subbatch=4,
-        repeats=1,
-        dtypes=["float32"],
+    options = ModelOptions(
+        preset="tiny", residues=12, rows=4, extra_rows=3, ways=ways, peer=("jax",), jax_python=python
     )
-    (found,) = readings(options, MACHINE)
+    (found,) = readings(options, CommonOptions(repeats=1, dtypes=("float32",)), MACHINE)
     return found
 
 

@@ -17,7 +17,7 @@ def doctor(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def no_memory_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the memory table, which takes long, of all tests but those whose name says they are about it."""
     if "memory" not in request.node.name:
-        monkeypatch.setattr("helixfold.cli.doctor._memory", lambda options: iter(()))
+        monkeypatch.setattr("helixfold.predict.doctor.memory_table", lambda *_: iter(()))
 
 
 @pytest.fixture
@@ -43,17 +43,17 @@ def test_machine_programs_and_parameters_are_told(capsys: pytest.CaptureFixture[
 def test_where_structures_are_relaxed_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("helixfold.cli.doctor.installed", lambda: True)
-    monkeypatch.setattr("helixfold.cli.doctor.where", lambda device: f"the platform for {device.type}")
+    monkeypatch.setattr("helixfold.predict.doctor.installed", lambda: True)
+    monkeypatch.setattr("helixfold.predict.doctor.where", lambda device: f"the platform for {device.type}")
     assert "relaxation  by OpenMM on the platform for " in doctor(capsys)
-    monkeypatch.setattr("helixfold.cli.doctor.installed", lambda: False)
+    monkeypatch.setattr("helixfold.predict.doctor.installed", lambda: False)
     assert "relaxation  not installed: pip install 'helixfold[relax]'" in doctor(capsys)
 
 
 def test_a_missing_program_is_named_with_its_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("helixfold.cli.doctor.find_program", lambda name: None)
+    monkeypatch.setattr("helixfold.predict.doctor.find_program", lambda name: None)
     assert "not installed (package hhsuite)" in doctor(capsys)
 
 
@@ -129,7 +129,7 @@ def test_the_allocator_that_cannot_be_told_is_named(
 def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("helixfold.cli.doctor.parameters_directory", lambda: tmp_path)
+    monkeypatch.setattr("helixfold.predict.doctor.parameters_directory", lambda: tmp_path)
     monkeypatch.setattr("helixfold.planning.executors.available_memory", lambda device: 2**33)
     monkeypatch.setattr("helixfold.planning.executors.free_disk", lambda directory: 2**50)
     out = doctor(capsys, "--length", 2000, "--rows", 4, "--device", "cpu")

@@ -1,6 +1,5 @@
 """`helixfold features` for targets, and `helixfold predict --features` afterwards: the same as predicting at once."""
 
-import argparse
 import json
 from pathlib import Path
 
@@ -8,9 +7,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.features.schema import Features
-from helixfold.cli import features as command
 from helixfold.cli.main import main
-from helixfold.predict import options as predict_options
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
 RELATIVE = "MKTAYLAKQRQLSFVKSHFSRQLEQRLGMIEVN"
@@ -105,7 +102,7 @@ def test_templates_and_the_fate_of_every_hit_are_written(fasta: Path, tmp_path: 
         (["FASTA", "--database", "nothing.fasta"], "no such database file"),
         (["FASTA", "--templates", "nothing.cif"], "no such structure file"),
         (["FASTA", "--templates", "FASTA"], "neither mmCIF (data_) nor PDB"),
-        (["FASTA", "--threads", "0"], "--threads must be at least 1"),
+        (["FASTA", "--threads", "0"], "--threads: must be a whole number of at least 1"),
         (["FASTA", "--msa-server", "ftp://x"], "MMseqs2 server"),
     ],
 )
@@ -142,11 +139,3 @@ def test_directories_and_tables_are_inputs_too(tmp_path: Path, capsys: pytest.Ca
     assert main(["features", str(inputs), "--output", str(tmp_path / "out")]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a", "b", "c"]
     assert "b: 2 rows" in capsys.readouterr().out
-
-
-def test_every_option_is_for_targets_for_training_sets_or_for_both() -> None:
-    parser = argparse.ArgumentParser()
-    command.add_command(parser.add_subparsers())
-    options = vars(parser.parse_args(["features"]))["defaults"]
-    both = {"inputs", "output", "shard", "threads", "structures", "join_shards", "run"}
-    assert set(options) - both == {*predict_options.OPTIONS, *command.FOR_TRAINING_SETS}

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from helixfold.cli import layouts
 from helixfold.cli.main import main
 from helixfold.planning.layouts import machine_of_ranks
 from helixfold.planning.machines import named
@@ -49,7 +48,7 @@ def test_the_machine_at_hand_is_measured(monkeypatch: pytest.MonkeyPatch, capsys
         asked.append((count, function, settings["device"]))
         return named("h100")
 
-    monkeypatch.setattr(layouts, "on_ranks", on_ranks)
+    monkeypatch.setattr("helixfold.training.layout_forecast.on_ranks", on_ranks)
     assert main(["layouts", *SMALL, "--machine", "here", "--ranks", "2"]) == 0
     assert asked == [(2, machine_of_ranks, "cpu")]
     assert "float32" in capsys.readouterr().out.splitlines()[1]

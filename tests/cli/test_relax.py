@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from data_pipeline.parse.structures import read_structure
-from helixfold.cli import relax as command
 from helixfold.cli.main import main
 from tests.relax.test_relaxation import EXAMPLES, needs_openmm
 
@@ -114,6 +113,6 @@ def test_wrong_input_is_one_sentence_and_nothing_is_written(
         assert words in error
         assert error.count("\n") == 1
         assert not out.exists()
-    monkeypatch.setattr(command, "installed", lambda: False)
+    monkeypatch.setattr("helixfold.predict.relax_files.installed", lambda: False)
     assert main(["relax", str(structure), "--output", str(out)]) == 2
     assert "pip install 'helixfold[relax]'" in capsys.readouterr().err

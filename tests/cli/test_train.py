@@ -7,9 +7,9 @@ import pytest
 
 from data_pipeline.errors import InputError
 from helixfold.cli.main import main
-from helixfold.cli.train import initial_weights
 from helixfold.presets import preset
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
+from helixfold.training.run import initial_weights
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.npz import NpzArrays
 from helixfold.weights.untrained import untrained_model
@@ -84,7 +84,8 @@ def test_a_run_leaves_weights_that_predict_and_convert(store: Path, tmp_path: Pa
         (["--device", "tpu"], "there is no device 'tpu'"),
         (["--layout", "dp=2"], "dp=2,bp=1,dap=1 is for 2 ranks and there are 1; these fit: dp=1,bp=1,dap=1"),
         (["--layout", "many"], "a layout is such as dp=16,bp=2,dap=2"),
-        (["--patience", "0"], "--patience is a number of seconds greater than 0, got 0"),
+        (["--timeout", "0"], "--timeout is a number of seconds greater than 0, got 0"),
+        (["--patience", "0"], "--timeout is a number of seconds greater than 0, got 0"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_writes_nothing(

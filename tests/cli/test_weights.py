@@ -1,4 +1,3 @@
-import argparse
 from itertools import pairwise
 from pathlib import Path
 
@@ -6,11 +5,11 @@ import pytest
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.cli import weights
 from helixfold.cli.main import main
-from helixfold.cli.weights import convert, download, inspect
 from helixfold.presets import preset
 from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.download import ARCHIVE_URL
+from helixfold.weights.files import convert, download, inspect
 from helixfold.weights.load import load_weights
 from helixfold.weights.untrained import untrained_model
 from tests.weights.server import Behaviour, serving
@@ -108,9 +107,11 @@ def test_the_command_line_reaches_the_functions(checkpoint: Path) -> None:
     assert main(["weights", "convert", str(checkpoint), str(target), "--preset", "tiny"]) == 0
     assert target.exists()
     assert main(["weights", "inspect", str(target)]) == 0
-    parser = argparse.ArgumentParser()
-    weights.add_command(parser.add_subparsers())
-    options = parser.parse_args(["weights", "download"])
-    assert options.models == ["model_1_ptm"]
-    with pytest.raises(SystemExit):
-        parser.parse_args(["weights", "download", "--models", "model_9"])
+    assert main(["weights", "download", "--models", "model_9"]) == 2
+
+
+def test_the_usual_model_is_downloaded_to_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+    monkeypatch.setattr("helixfold.weights.files.download", lambda *models, **named: given.extend([models, named]))
+    assert main(["weights", "download"]) == 0
+    assert given == [(("model_1_ptm",),), {"directory": None, "url": ARCHIVE_URL}]

@@ -1,6 +1,5 @@
 """The scripts that start training on many machines are whole, and every option in them exists."""
 
-import argparse
 import re
 import shlex
 import subprocess
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
-from helixfold.cli import train
+from helixfold.cli.app import application
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = ("train.slurm", "train_nodes.sh")
@@ -26,8 +25,7 @@ def test_it_parses_and_its_options_exist(name: str) -> None:
     launcher = get_args_parser().parse_args(words[:end])
     assert (launcher.module, launcher.training_script) == (True, "helixfold.cli.main")
     assert (launcher.rdzv_backend, launcher.max_restarts) == ("c10d", 100)
-    parser = argparse.ArgumentParser()
-    train.add_command(parser.add_subparsers())
     example = next(line for line in lines if name in line).split(name)[1].replace("TRAINING_SET RUN", "")
-    options = parser.parse_args([*words[end:-1], *example.split()])
-    assert (options.layout, options.patience, options.preset) == ("dap=2", 300, "initial_training")
+    given = [*words[end:-1], *example.split()]
+    options = application(given).parse_args(given)[1].arguments["options"]
+    assert (options.layout, options.timeout, options.preset) == ("dap=2", 300, "initial_training")

@@ -12,10 +12,15 @@ import pytest
 
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target
+from data_pipeline.search.server import PUBLIC_SERVER
 from helixfold.cli.main import main
-from helixfold.predict import postprocess, presets, search
+from helixfold.inference import FoldingOptions
+from helixfold.predict import postprocess
 from helixfold.predict.batch import _sorted
 from helixfold.predict.jobs import Job
+from helixfold.predict.options import ComputeOptions, ModelOptions, PredictOptions
+from helixfold.predict.presets import MONOMER
+from helixfold.predict.run import folding_of
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
 from tests.predict.kills import predict
@@ -336,14 +341,13 @@ def test_jobs_are_sorted_as_asked() -> None:
 
 
 def test_presets_are_defaults_for_what_is_not_given() -> None:
-    nothing = {"models": [], "num_recycles": None, "recycle_tolerance": None, "num_ensemble": None}
-    assert presets.chosen(None, nothing) == {
-        "models": [], "num_recycles": None, "recycle_tolerance": 0.0, "num_ensemble": 1
-    }  # fmt: skip
-    casp14 = presets.chosen("monomer_casp14", nothing)
-    assert (casp14["models"], casp14["num_ensemble"]) == (presets.MONOMER, 8)
-    thorough = presets.chosen("thorough", {**nothing, "num_recycles": 0, "models": ["tiny"]})
-    assert thorough == {"models": ["tiny"], "num_recycles": 0, "recycle_tolerance": 0.5, "num_ensemble": 1}
+    assert folding_of(PredictOptions()) == ((), FoldingOptions())
+    casp14 = folding_of(PredictOptions(models=ModelOptions(preset="monomer_casp14")))
+    assert casp14 == (MONOMER, FoldingOptions(num_ensemble=8))
+    given = ModelOptions(preset="thorough", models=("tiny",)), ComputeOptions(num_recycles=0)
+    assert folding_of(PredictOptions(models=given[0], compute=given[1])) == (
+        ("tiny",), FoldingOptions(num_recycles=0, recycle_tolerance=0.5)
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -386,10 +390,10 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     fasta: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = []
-    monkeypatch.setattr("helixfold.cli.predict.predict", lambda *_, plan, **__: plans.append(plan) or 0)
+    monkeypatch.setattr("helixfold.predict.run.predict", lambda *_, plan, **__: plans.append(plan) or 0)
     for mode in ("server", "mmseqs2_uniref_env", "mmseqs2_uniref"):
         assert main(["predict", str(fasta), "--msa-mode", mode, "--models", "tiny"]) == 0
-        assert f"sequences are sent to {search.PUBLIC_SERVER}" in capsys.readouterr().err
+        assert f"sequences are sent to {PUBLIC_SERVER}" in capsys.readouterr().err
     assert [plan.alignments[0].tool.options.mode for plan in plans] == ["env", "env", "all"]
     assert main(["predict", str(fasta), "--msa-mode", "server", "--msa-server", "http://here", "--models", "tiny"]) == 0
     assert plans[-1].alignments[0].tool.options.url == "http://here"

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
-from helixfold.cli import predict as command
 from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
@@ -137,7 +136,7 @@ def test_targets_of_processes_that_died_are_failures(
         return LaunchResult(0, queue)
 
     (tmp_path / "out").mkdir()
-    monkeypatch.setattr(command, "launch", launched)
+    monkeypatch.setattr("helixfold.parallel.launch.launch", launched)
     arguments = ["--device", "cpu", "--devices", "4", "--ranks-per-target", "2", "--output", str(tmp_path / "out")]
     assert main(["predict", str(fasta), *arguments, "--models", "tiny"]) == 1
     assert [(each["count"], each["ranks_per_task"]) for each in given] == [(4, 2)]

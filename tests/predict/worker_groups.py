@@ -9,11 +9,10 @@ import torch
 
 from data_pipeline.features.schema import Features
 from helixfold import inference
-from helixfold.cli import predict as command
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.parallel.worker_group import join_workers
-from helixfold.predict import target
+from helixfold.predict import run, target
 
 BAD, HUNGRY = "bad", "hungry"
 
@@ -24,7 +23,7 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     """
     told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "MASTER_PORT": str(port)}
     os.environ.update(told)
-    command.join_workers = partial(join_workers, timeout=8.0)
+    run.join_workers = partial(join_workers, timeout=8.0)
     fold, all_settings = inference.fold, []
     fold_target = target._fold
 

@@ -21,8 +21,9 @@ from helixfold.parallel.mesh import Mesh, join, leave
 from helixfold.training.checkpoint import Checkpoints
 
 SERVER = multiprocessing.get_context("forkserver")
-COMMANDS = ("benchmark", "doctor", "features", "predict", "train", "weights")  # the command line imports them all
-SERVER.set_forkserver_preload(["tests.hooked", "tests.training.ranks", *(f"helixfold.cli.{name}" for name in COMMANDS)])
+# What `helixfold predict` and `helixfold train` import when they run.
+COMMANDS = ("cli.app", "cli.predict", "predict.run", "cli.train", "training.run", "report.training_curves")
+SERVER.set_forkserver_preload(["tests.hooked", "tests.training.ranks", *(f"helixfold.{name}" for name in COMMANDS)])
 
 
 class Ranks:

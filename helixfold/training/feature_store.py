@@ -1,6 +1,5 @@
-"""`helixfold features --structures`: a training set's feature store, from structures and alignments."""
+"""Build a training set's feature store from structures and alignments, and join the shards of one."""
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -13,65 +12,18 @@ from data_pipeline.datasets.recipe import Recipe, TemplateLibrary
 from data_pipeline.errors import InputError
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.source import StructureSource, read_obsolete
-from helixfold.predict.options import calendar_date
+from helixfold.training.options import StoreOptions
 
 SOME_FAILED = 1
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe what only training sets need to the command line."""
-    defaults = ChainFilter()
-    what = parser.add_argument_group("a training set: from what")
-    what.add_argument(
-        "--structures", type=Path, metavar="DIR", help="mmCIF or PDB files (.gz too), in one directory or divided"
-    )
-    what.add_argument(
-        "--alignments",
-        type=Path,
-        metavar="DIR",
-        help="a directory with one directory for each chain (1abc_A), as OpenProteinSet and OpenFold lay them out; "
-        "without it, each chain has only its own sequence",
-    )
-    what.add_argument(
-        "--duplicates", type=Path, metavar="FILE", help="chains that share one alignment (duplicate_pdb_chains.txt)"
-    )
-    what.add_argument("--require-alignments", action="store_true", help="leave out chains that have no alignment")
-    what.add_argument(
-        "--templates-from", type=Path, metavar="DIR", help="mmCIF files for the template hits (hhr) of each chain"
-    )
-    what.add_argument("--obsolete", type=Path, metavar="FILE", help="the PDB's obsolete.dat, for --templates-from")
-    what.add_argument(
-        "--clusters",
-        type=Path,
-        metavar="FILE",
-        help="one cluster in each line, or a table of chain and cluster; without it, mmseqs2 clusters at 40%% identity",
-    )
-    what.add_argument(
-        "--distillation", action="store_true", help="the structures are predictions, with pLDDT as B factors"
-    )
+def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | None = None) -> int:
+    """Build a feature store, or part i of n of one, and return 0, or 1 if some chains failed.
 
-    which = parser.add_argument_group("a training set: which chains")
-    which.add_argument("--max-release-date", type=calendar_date, metavar="DATE", help="such as 2018-04-30")
-    which.add_argument(
-        "--resolution",
-        type=float,
-        default=defaults.below_resolution,
-        metavar="ANGSTROM",
-        help="below (%(default)s, as AlphaFold); NMR has none and passes",
-    )
-    which.add_argument(
-        "--min-length", type=int, default=defaults.min_length, metavar="N", help="residues (%(default)s)"
-    )
-
-    how = parser.add_argument_group("a training set: how")
-    how.add_argument("--join-shards", action="store_true", help="cluster the chains of all finished shards together")
-    how.add_argument("--workers", type=int, metavar="N", help="processes (as many as there are CPUs)")
-
-
-def run(options: argparse.Namespace) -> int:
-    """Build the store; 0, or 1 if some chains failed."""
+    Raise `InputError` for options that contradict each other, and for files that cannot be read.
+    """
     if options.join_shards:
-        return _join(options)
+        return _join(output, options.clusters)
     if options.structures is None:
         raise InputError("give --structures DIR, the structures to train on")
     for given, needed, problem in (
@@ -87,12 +39,12 @@ def run(options: argparse.Namespace) -> int:
         if given and needed is None:
             raise InputError(problem)
     try:
-        shard, shards = options.shard or (None, 1)
+        number, shards = shard or (None, 1)
         build = BuildOptions(
             structures=options.structures,
-            output=options.output,
+            output=output,
             clusters=options.clusters,
-            shard=shard,
+            shard=number,
             shards=shards,
             workers=_cpus() if options.workers is None else options.workers,
         )
@@ -121,12 +73,12 @@ def run(options: argparse.Namespace) -> int:
     return SOME_FAILED if report.failed else 0
 
 
-def _join(options: argparse.Namespace) -> int:
-    store, notes = join_shards(options.output, options.clusters)
+def _join(output: Path, clusters: Path | None) -> int:
+    store, notes = join_shards(output, clusters)
     for note in notes:
         print(f"helixfold: {note}", file=sys.stderr)
-    clusters = len({entry.cluster for entry in store.entries})
-    print(f"{options.output}: {len(store.entries)} chains in {clusters} clusters")
+    count = len({entry.cluster for entry in store.entries})
+    print(f"{output}: {len(store.entries)} chains in {count} clusters")
     return 0
 
 

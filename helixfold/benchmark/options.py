@@ -1,0 +1,31 @@
+"""Options that several benchmarks share."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from helixfold.options import File, Positive
+from helixfold.predict.options import Dtype
+from helixfold.presets import PRESETS
+
+Model = Annotated[str, Parameter(choices=tuple(PRESETS), show_choices=False, metavar="MODEL")]
+Device = Annotated[str, Parameter(metavar="NAME")]
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
+
+
+@Parameter(name="*", group=Group("How to measure", sort_key=1))
+@dataclass(frozen=True, kw_only=True)
+class CommonOptions:
+    """Options of the benchmarks whose readings stand in one table."""
+
+    device: Device = "cpu"
+    """auto, cpu, cuda or cuda:N."""
+    dtypes: tuple[Dtype, ...] = DTYPES
+    """Precisions to measure in."""
+    threads: Annotated[Positive | None, Parameter(show_default="PyTorch's")] = None
+    """Threads of a CPU."""
+    repeats: Annotated[Positive | None, Parameter(show_default="1 to 7, by the benchmark")] = None
+    """Number of readings, of which the median counts."""
+    json: File | None = None
+    """Also write the readings to this file."""

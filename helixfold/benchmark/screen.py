@@ -1,0 +1,33 @@
+"""Print readings as they are made, beside what the machine can do."""
+
+import os
+from collections.abc import Callable, Iterator
+
+import torch
+
+from helixfold.benchmark.machine import Machine, look_at
+from helixfold.benchmark.options import CommonOptions
+from helixfold.benchmark.table import HEADER, Readings, write_json
+from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.device import pick_device
+
+
+def show(readings: Callable[[Machine], Iterator[Readings]], options: CommonOptions) -> None:
+    """Measure the machine, then print each of the readings and write all of them as JSON if that was asked for."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    device = pick_device(options.device)
+    with freed_memory_kept():
+        machine = look_at(device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5)
+        print("\n".join(machine.lines()))
+        print(f"\n{HEADER}")
+        made: list[Readings] = []
+        for reading in readings(machine):
+            if not made or (made[-1].name, made[-1].dtype) != (reading.name, reading.dtype):
+                print(f"{reading.name}, {str(reading.dtype).removeprefix('torch.')}")
+            print("\n".join(reading.lines(machine)), flush=True)
+            made.append(reading)
+            if options.json is not None:
+                write_json(options.json, machine, made)
+    if hasattr(os, "getloadavg"):
+        print(f"load average when it ended: {os.getloadavg()[0]:.2f}")

@@ -1,0 +1,111 @@
+"""Read the command line with cyclopts: the table of commands, and wrong options as one sentence."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import cyclopts
+from cyclopts import App, Argument, Parameter
+
+import helixfold
+from data_pipeline.errors import InputError
+from helixfold.cli.help import PlainHelp
+
+# Each command is imported when it is chosen, from a module of its name with an `app`.
+COMMANDS = {
+    "predict": "Predict structures from FASTA or a3m files.",
+    "features": "Make features for prediction elsewhere, or a training set from structures.",
+    "relax": "Remove clashes and strained bonds from structures.",
+    "evaluate": "Compare predictions with known structures: lDDT, TM-score, GDT, RMSD.",
+    "report": "Write the report pages of finished targets again.",
+    "train": "Train a model.",
+    "layouts": "Predict the time of a training step by how its ranks are divided.",
+    "doctor": "Show what is installed, what fits into memory and what each target would use.",
+    "weights": "Download, inspect and convert model parameters.",
+    "benchmark": "Measure speed and memory.",
+}
+
+
+def application(words: Sequence[str]) -> App:
+    """Return the command line, of which only the command that these words choose will be imported."""
+    app = App(
+        name="helixfold",
+        help="Predict protein structures with HelixFold/AlphaFold 2 in PyTorch.",
+        usage="helixfold COMMAND [options]",
+        version=f"helixfold {helixfold.__version__}",
+        default_parameter=Parameter(
+            negative=(),
+            allow_repeating=True,
+            consume_multiple=(1, None),
+            json_dict=False,
+            json_list=False,
+            show_default=_default,
+        ),
+        help_format="plaintext",
+        help_formatter=PlainHelp(),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+        suppress_keyboard_interrupt=False,
+    )
+    for number, (name, summary) in enumerate(COMMANDS.items()):
+        # The command that is chosen describes itself.
+        chosen = name in words[:1]
+        app.command(f"helixfold.cli.{name}:app", name=name, help=None if chosen else summary, sort_key=number)
+    return app
+
+
+def run(words: Sequence[str]) -> Any:
+    """Run the command that these words ask for, and return its result. Raise `InputError` for wrong options."""
+    app = application(words)
+    chain, apps, rest = app.parse_commands(list(words))
+    commands = [name for name in apps[-1] if not name.startswith("-")]
+    help_option = f"(see {' '.join(('helixfold', *chain))} --help)"
+    if apps[-1].default_command is None and not rest:
+        raise InputError(f"name a COMMAND: {', '.join(commands)} {help_option}")
+    try:
+        return app(list(words))
+    except cyclopts.UnknownCommandError:
+        raise InputError(
+            f"there is no command {rest[0]!r}; choose one of {', '.join(commands)} {help_option}"
+        ) from None
+    except cyclopts.CycloptsError as error:
+        raise InputError(f"{_sentence(error, words)} {help_option}") from None
+
+
+def _default(value: Any) -> str:
+    """Return the default of an option for the help; nothing for a switch, or where nothing is the default."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
+    """Return what is wrong with the command line."""
+    argument = error.argument
+    match error:
+        case cyclopts.UnknownOptionError():
+            word = (error.token.keyword or error.token.value).split("=")[0]
+            return f"there is no option {word}{_nearest(word, error.argument_collection)}"
+        case cyclopts.UnusedCliTokensError():
+            word, *_ = error.unused_tokens or [""]
+            return f"{word!r} is one word too many"
+        case cyclopts.ConsumeMultipleError() | cyclopts.MissingArgumentError() if argument is not None:
+            return f"{argument.name} {'needs a value' if argument.name in words else 'is missing'}"
+        case cyclopts.CoercionError(token=token) if argument is not None and token is not None:
+            name = token.keyword or argument.name
+            return f"{name}: {error.msg or _expected(argument, error.target_type, token.value)}"
+    return " ".join(str(error).split())
+
+
+def _nearest(word: str, arguments: Sequence[Argument]) -> str:
+    shown = [name for argument in arguments if argument.show for name in argument.names if name.startswith("-")]
+    near = difflib.get_close_matches(word, shown, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _expected(argument: Argument, kind: Any, word: str) -> str:
+    choices: Any = argument.parameter.choices or get_args(kind) or (("true", "false") if kind is bool else ())
+    return f"must be one of {', '.join(map(str, choices))}, got {word!r}" if choices else f"cannot be {word!r}"

@@ -1,0 +1,63 @@
+"""Write help as plain text in two columns, the same on a terminal and in a file."""
+
+import textwrap
+from typing import Any
+
+from cyclopts.help import HelpEntry, HelpPanel
+
+_COLUMN = 28  # where the descriptions of options begin
+
+
+class PlainHelp:
+    """Write a command's usage, its description and its options, wrapped to the width of the screen."""
+
+    def __call__(self, console: Any, options: Any, panel: HelpPanel) -> None:
+        """Write one group of options or commands."""
+        if not panel.entries:
+            return
+        note = _plain(panel.description)
+        title = _plain(panel.title).replace("Parameters", "Options")  # the library's word for the group of all others
+        lines = textwrap.wrap(f"{title}{f' ({note})' if note else ''}:", console.width - 1)
+        for entry in panel.entries:
+            lines += _rows(_names(entry), _text(entry), console.width - 1)
+        _write(console, "\n" + "\n".join(lines))
+
+    def render_usage(self, console: Any, options: Any, usage: Any) -> None:
+        """Write the line that shows how a command is called."""
+        _write(console, f"usage: {str(getattr(usage, 'plain', usage)).removeprefix('Usage: ').strip()}")
+
+    def render_description(self, console: Any, options: Any, description: Any) -> None:
+        """Write what the command does."""
+        _write(console, "\n" + textwrap.fill(_plain(description), console.width - 1))
+
+
+def _write(console: Any, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _plain(text: Any) -> str:
+    text = getattr(text, "primary_renderable", text)
+    return " ".join(str(getattr(text, "plain", text or "")).split())
+
+
+def _names(entry: HelpEntry) -> str:
+    value = (entry.metavar or "").replace("...", " ...")
+    if entry.positional_label:
+        return entry.positional_label + (" ..." if value.endswith("...") else "")
+    if entry.choices and value.startswith("CHOICE"):
+        value = f"{{{','.join(entry.choices)}}}{value.removeprefix('CHOICE')}"
+    return f"{', '.join((*entry.positive_shorts, *entry.positive_names))} {value}".strip()
+
+
+def _text(entry: HelpEntry) -> str:
+    note = f"(default: {entry.default})" if entry.default else "(required)" if entry.required else ""
+    return f"{_plain(entry.description)} {note}".strip()
+
+
+def _rows(names: str, text: str, width: int) -> list[str]:
+    """Return the lines of one entry; long names have a line of their own."""
+    indent = " " * _COLUMN
+    lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    if len(names) > _COLUMN - 4 or not lines:
+        return [f"  {names}", *lines]
+    return [f"  {names}".ljust(_COLUMN) + lines[0].lstrip(), *lines[1:]]

@@ -1,0 +1,82 @@
+"""Types for the options of commands: what a number, a size or a date on the command line may look like."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import CoercionError, Parameter, Token
+
+
+def integer(word: str) -> int:
+    """Return a whole number. Raise ValueError for anything else."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,50}", word):
+        raise ValueError(f"must be a whole number, got {word!r}")
+    return int(word)
+
+
+def positive(word: str) -> int:
+    """Return a whole number of at least 1. Raise ValueError for anything else."""
+    if not re.fullmatch(r"[0-9]{1,50}", word) or int(word) < 1:
+        raise ValueError(f"must be a whole number of at least 1, got {word!r}")
+    return int(word)
+
+
+def number(word: str) -> float:
+    """Return a number, which may be infinite or NaN. Raise ValueError for anything else."""
+    try:
+        return float(word)
+    except ValueError:
+        raise ValueError(f"must be a number, got {word!r}") from None
+
+
+def memory_size(word: str) -> int:
+    """Return the bytes of a size such as 8GiB, 6000MB or 16G; units without a B are binary.
+
+    Raise ValueError for anything else.
+    """
+    size = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?) ?([KMGT])(i?B|)", word, re.IGNORECASE)
+    if size is None or not float(size[1]):
+        raise ValueError(f"must be a size with its unit, such as 8GiB or 6000MB, got {word!r}")
+    base = 1000 if size[3].lower() == "b" else 1024
+    return int(float(size[1]) * base ** ("KMGT".index(size[2].upper()) + 1))
+
+
+def calendar_date(word: str) -> date:
+    """Return a day such as 2021-11-01. Raise ValueError for anything else."""
+    try:
+        return date.fromisoformat(word)
+    except ValueError:
+        raise ValueError(f"must be a date as year-month-day, such as 2021-11-01, got {word!r}") from None
+
+
+def reads(read: Callable[[str], Any], metavar: str) -> Parameter:
+    """Return the annotation of an option whose word is read by `read`, and is called `metavar` in the help."""
+
+    def convert(_: Any, tokens: Sequence[Token]) -> Any:
+        try:
+            return read(tokens[0].value)
+        except ValueError as error:
+            raise CoercionError(msg=str(error), token=tokens[0]) from None
+
+    return Parameter(converter=convert, metavar=metavar)
+
+
+Integer = Annotated[int, reads(integer, "N")]
+Positive = Annotated[int, reads(positive, "N")]
+Number = Annotated[float, reads(number, "NUMBER")]
+MemorySize = Annotated[int, reads(memory_size, "SIZE")]
+Day = Annotated[date, reads(calendar_date, "DATE")]
+Directory = Annotated[Path, Parameter(metavar="DIR")]
+File = Annotated[Path, Parameter(metavar="FILE")]
+# Write everything that a command makes below this directory.
+Output = Annotated[Path, Parameter(alias="-o", metavar="DIR")]
+
+
+def given(options: Any) -> list[str]:
+    """Return the names on the command line of those options that differ from their defaults."""
+    usual = type(options)()
+    names = [field.name for field in fields(options) if getattr(options, field.name) != getattr(usual, field.name)]
+    return [f"--{name.replace('_', '-')}" for name in names]

@@ -1,0 +1,117 @@
+"""Run `helixfold predict` in this process, together with processes that were started beside it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_pipeline.errors import InputError
+from data_pipeline.search.plan import SearchPlan
+from helixfold.execution import allocator
+from helixfold.inference import FoldingOptions
+from helixfold.options import given
+from helixfold.parallel.worker_group import OtherRankError, join_workers
+from helixfold.planning.memory import MemoryOptions
+from helixfold.predict.batch import BatchOptions, predict
+from helixfold.predict.jobs import Job
+from helixfold.predict.options import EXAMPLE, PredictOptions
+from helixfold.predict.presets import PREDICTION_PRESETS
+from helixfold.predict.search import read_features
+from helixfold.predict.search_plan import plan_of, selected_alignments
+from helixfold.predict.targets import INPUT_SUFFIXES, check_names, read_targets
+
+
+def run(options: PredictOptions) -> int:
+    """Predict all targets and return the exit code: 0, or 1 if a target failed.
+
+    Raise `InputError` for wrong input, before anything is written.
+    """
+    allocator.keep_few_kernels()
+    targets, devices, memory = options.targets, options.devices, options.memory
+    try:
+        with join_workers(devices.device, devices.ranks_per_target) as workers, allocator.freed_memory_kept():
+            models, folding, jobs, plan = workers.world.run_together(
+                lambda: _read(options, announce=workers.mesh.is_first)
+            )
+            return predict(
+                jobs,
+                output=targets.output,
+                plan=plan,
+                models=models,
+                weights=options.models.weights,
+                options=folding,
+                workers=workers,
+                memory=MemoryOptions(
+                    executor=memory.executor,
+                    memory=memory.memory,
+                    spill_directory=memory.spill_directory,
+                    max_msa_rows=memory.max_msa_rows,
+                    max_extra_rows=memory.max_extra_rows,
+                ),
+                batch=BatchOptions(
+                    num_seeds=options.models.num_seeds,
+                    order=targets.sort_queries_by,
+                    models_to_relax=options.compute.models_to_relax,
+                    overwrite=targets.overwrite,
+                    archive=targets.zip,
+                    dry_run=targets.dry_run,
+                ),
+            )
+    except OtherRankError:
+        return 0  # the process where it went wrong says so, and has the exit code
+
+
+def _read(options: PredictOptions, *, announce: bool) -> tuple[Sequence[str], FoldingOptions, list[Job], SearchPlan]:
+    """Return the names of models, how they fold, the targets and their searches."""
+    models, folding = folding_of(options)
+    inputs = _inputs(options)
+    if options.targets.features and not inputs and (names := given(options.search)) and names != ["--threads"]:
+        raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
+    plan = plan_of(options.search, announce=announce)
+    targets = read_targets(inputs, options.search.msa, options.search.templates or ())
+    targets = selected_alignments(targets, options.search, announce=announce)
+    ready = read_features(options.targets.features)
+    jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
+    if not jobs:
+        raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
+    taken = {target.name: Path("the targets") for target in targets}
+    check_names([*taken.items(), *((features.domain_name, path) for path, features in ready)])
+    return models, folding, jobs, plan
+
+
+def _inputs(options: PredictOptions) -> tuple[Path, ...]:
+    """Return the input files, or the example's."""
+    inputs = options.inputs
+    if options.targets.example:
+        if inputs or options.targets.features:
+            raise InputError(
+                "--example predicts the protein that comes with helixfold; leave out your own files, or --example"
+            )
+        return (EXAMPLE,)
+    if len(inputs) > 1 and not inputs[-1].exists() and not inputs[-1].name.lower().endswith(INPUT_SUFFIXES):
+        # ColabFold takes the output directory last, and it need not exist.
+        raise InputError.at(inputs[-1], f"there is no such file; to write results there, give --output {inputs[-1]}")
+    return inputs
+
+
+def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
+    """Return the names of models and how they fold: what is given, else the preset's, else the defaults."""
+    models, compute = options.models, options.compute
+    preset = None if models.preset is None else PREDICTION_PRESETS[models.preset]
+    if preset is not None and not models.models and models.weights is not None and models.weights.is_file():
+        raise InputError(
+            f"{models.weights} is one file of parameters and --preset names {', '.join(preset.models)}; "
+            "give --models, or a directory of weights"
+        )
+    chosen = {}
+    for name in ("num_recycles", "recycle_tolerance", "num_ensemble"):
+        value = getattr(compute, name)
+        if value is None and preset is not None:
+            value = getattr(preset, name)
+        if value is not None:
+            chosen[name] = value
+    return models.models or (() if preset is None else preset.models), FoldingOptions(
+        **chosen,
+        logits=compute.save_logits,
+        seed=models.seed,
+        dtype=compute.dtype,
+        stop_at_score=models.stop_at_score,
+    )

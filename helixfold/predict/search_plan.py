@@ -1,0 +1,83 @@
+"""From the search options of a command to the searches that it makes."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from platformdirs import user_cache_path
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.pipeline import Target
+from data_pipeline.search.database import DatabaseProfile
+from data_pipeline.search.plan import PACKAGES, SearchPlan, plan_searches
+from data_pipeline.search.process import find_program
+from data_pipeline.search.profile import read_profile, sequence_databases
+from data_pipeline.search.server import PUBLIC_SERVER, Mode, ServerOptions
+from helixfold.options import given
+from helixfold.predict.options import NO_TEMPLATE_TABLE, SearchOptions
+
+# ColabFold's names of modes with a server, and the server's own.
+_SERVER_MODES: dict[str, Mode] = {"server": "env", "mmseqs2_uniref_env": "env", "mmseqs2_uniref": "all"}
+_EXCLUDED = {"single_sequence": ("--msa", "--databases", "--database", "--msa-server"), "databases": ("--msa-server",)}
+
+
+def profile_of(options: SearchOptions) -> DatabaseProfile:
+    """Return the databases that the options name, which may be none. Raise `InputError` for wrong ones."""
+    if options.databases is not None and options.database:
+        raise InputError("--databases and --database exclude each other; put all databases into one profile")
+    reduced = options.db_preset == "reduced_dbs"
+    if reduced and (options.databases is None or not options.databases.is_dir()):
+        raise InputError("--db-preset is for databases as AlphaFold lays them out; give their --databases DIR")
+    if options.databases is not None:
+        programs = {name for name in PACKAGES if find_program(name) is not None}
+        return read_profile(options.databases, programs, reduced=reduced)
+    return sequence_databases(options.database)
+
+
+def plan_of(options: SearchOptions, *, announce: bool = True) -> SearchPlan:
+    """Return the searches that the options ask for, and print which databases are left out and where sequences go.
+
+    Of several processes one should `announce` this. Raise `InputError` for options that contradict each other.
+    """
+    if options.templates == ():
+        raise InputError(f"--templates needs files or directories of structures; {NO_TEMPLATE_TABLE}")
+    url = server_of(options)
+    profile = profile_of(options)
+    server = None if url is None else ServerOptions(url=url, mode=_SERVER_MODES.get(options.msa_mode, "env"))
+    sending = [] if url is None else [f"sequences are sent to {printable(url)}"]
+    for note in [*profile.notes, *sending] if announce else []:
+        print(f"helixfold: {note}", file=sys.stderr)
+    return plan_searches(
+        profile,
+        cpus=options.threads or os.cpu_count() or 1,
+        cache=user_cache_path("helixfold") / "databases",
+        server=server,
+        latest_template=options.max_template_date,
+    )
+
+
+def server_of(options: SearchOptions) -> str | None:
+    """Return the URL of the MMseqs2 server to use, if any. Raise `InputError` if --msa-mode excludes other options."""
+    mode, names = options.msa_mode, given(options)
+    for name in _EXCLUDED.get(mode, ("--databases", "--database") if mode in _SERVER_MODES else ()):
+        if name in names:
+            raise InputError(
+                f"--msa-mode {mode} and {name} exclude each other; leave one of them out "
+                "(--msa-mode auto takes all that is given)"
+            )
+    if mode == "databases" and not {"--databases", "--database"} & set(names):
+        raise InputError("--msa-mode databases needs to know them; give --databases or --database")
+    if isinstance(options.msa_server, str):
+        return options.msa_server
+    return PUBLIC_SERVER if options.msa_server or mode in _SERVER_MODES else None
+
+
+def selected_alignments(targets: Sequence[Target], options: SearchOptions, *, announce: bool = True) -> list[Target]:
+    """Return the targets, without their alignments if --msa-mode asks for single sequences."""
+    if options.msa_mode != "single_sequence":
+        return list(targets)
+    left_out = [target.name for target in targets if target.alignments]
+    if left_out and announce:
+        print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
+    return [replace(target, alignments=()) for target in targets]

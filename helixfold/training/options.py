@@ -1,0 +1,105 @@
+"""Options of `helixfold train`, of `helixfold layouts`, and of `helixfold features` for training sets.
+
+The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from helixfold.options import Day, Directory, File, Integer, MemorySize, Number, Output, Positive
+
+TrainingPreset = Literal["initial_training", "finetuning", "small", "tiny"]
+# Nodes of eight GPUs with published rates, or the machine at hand.
+MachineName = Literal["a100", "h100", "h200", "here"]
+HERE, AUTO_LAYOUT = "here", "auto"
+Settings = Annotated[tuple[str, ...], Parameter(name="--set", metavar="NAME=VALUE", consume_multiple=False)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """Options for the chains of a training set and for building it."""
+
+    structures: Directory | None = None
+    """mmCIF or PDB files (.gz too), in one directory or in subdirectories."""
+    alignments: Directory | None = None
+    """Directory with one directory per chain (1abc_A), as OpenProteinSet and OpenFold lay them out; without it each
+    chain has only its own sequence."""
+    duplicates: File | None = None
+    """Chains that share an alignment (duplicate_pdb_chains.txt)."""
+    require_alignments: bool = False
+    """Leave out chains that have no alignment."""
+    templates_from: Directory | None = None
+    """mmCIF files for the template hits (hhr) of each chain."""
+    obsolete: File | None = None
+    """The PDB's obsolete.dat, for --templates-from."""
+    clusters: Annotated[File | None, Parameter(show_default="mmseqs2 clusters at 40% identity")] = None
+    """Clusters of chains: one cluster in each line, or a table of chain and cluster."""
+    distillation: bool = False
+    """The structures are predictions with pLDDT as B factors."""
+    max_release_date: Day | None = None
+    """Leave out structures released after this day, such as 2018-04-30."""
+    resolution: Annotated[Number, Parameter(metavar="ANGSTROM")] = 9.0
+    """Leave out structures whose resolution is not below this; NMR structures have none and pass."""
+    min_length: Integer = 1
+    """Leave out chains with fewer residues."""
+    workers: Annotated[Integer | None, Parameter(show_default="as many as CPUs")] = None
+    """Number of processes."""
+    join_shards: bool = False
+    """Cluster the chains of all finished shards together, and do nothing else."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of `helixfold train`."""
+
+    output: Output | None = None
+    """Directory of the run; the same command again goes on with it."""
+    preset: TrainingPreset = "tiny"
+    """Settings to begin with."""
+    settings: Settings = ()
+    """Change a setting (steps=100, optimizer.learning_rate=1e-4, model.evoformer.blocks=8); may be given repeatedly."""
+    show_settings: bool = False
+    """Print all settings, and do nothing else."""
+    dry_run: bool = False
+    """Only show how much memory a rank needs by what is recomputed."""
+    memory: Annotated[MemorySize | None, Parameter(show_default="what is free")] = None
+    """Memory for --dry-run, such as 24GB."""
+    held_out: File | None = None
+    """Names of chains to evaluate the model on and not to train on."""
+    weights: File | None = None
+    """Start from these parameters (.npz, .pt, .safetensors)."""
+    device: Annotated[str, Parameter(metavar="NAME")] = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    workers: Annotated[Integer | None, Parameter(show_default="4 for a GPU, else 0")] = None
+    """Processes per device that prepare examples ahead."""
+    layout: Annotated[str | None, Parameter(metavar="LAYOUT")] = None
+    """How ranks share the work, such as dp=16,bp=2,dap=2: dp groups with samples of their own, each of bp (1 or 2) x
+    dap ranks that share one. Without dp, or when a run goes on: as many groups as fit. auto: measure devices and links
+    and take the fastest."""
+    timeout: Annotated[Number, Parameter(metavar="SECONDS")] = 600.0
+    """A rank that keeps the others waiting for longer is lost, and the run ends."""
+    patience: Annotated[Number | None, Parameter(show=False)] = None
+    """The earlier name of --timeout."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LayoutsOptions:
+    """Options of `helixfold layouts`."""
+
+    preset: TrainingPreset = "initial_training"
+    """The training run."""
+    settings: Settings = ()
+    """Change a setting of the run, such as batch_size=256; may be given repeatedly."""
+    ranks: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (128, 256, 512, 2048)
+    """Numbers of ranks."""
+    machine: MachineName = "h100"
+    """Nodes of eight GPUs of this kind, or this machine (here), which is measured."""
+    parallel_blocks: bool = False
+    """Assume that the outer product stands at the end of blocks, so that their two branches can run in parallel."""
+    published: bool = False
+    """Predict published runs beside their published times, and do nothing else."""

@@ -1,0 +1,122 @@
+"""Run a training from its settings to its end, on one device or on the ranks of `torchrun`."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import helixfold
+from data_pipeline.datasets.store import FeatureStore
+from data_pipeline.errors import InputError
+from data_pipeline.extras import require
+from helixfold.config import ModelConfig
+from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
+from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
+from helixfold.planning.layouts import chosen_layout
+from helixfold.training.config import TrainingConfig
+from helixfold.training.evaluate import read_names
+from helixfold.training.log import TrainingHistory
+from helixfold.training.memory import memory_per_rank, workload
+from helixfold.training.options import AUTO_LAYOUT
+from helixfold.training.run_files import RunFiles
+from helixfold.training.stopping import StopRequest
+from helixfold.training.trainer import DivergedError, Trainer
+from helixfold.weights.load import load_weights
+
+FAILED, TERMINATED = 1, 143
+_GPU_WORKERS = 4
+
+
+def train(
+    store: Path,
+    config: TrainingConfig,
+    *,
+    output: Path,
+    name: str,
+    held_out: Path | None = None,
+    weights: Path | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    layout: str | None = None,
+    timeout: float = TIMEOUT,
+    draw: Callable[[TrainingHistory, Path], None] | None = None,
+) -> int:
+    """Train until `config.steps`, or go on with the run in `output`; return 0, or 143 if it was asked to end and saved.
+
+    Under `torchrun` every process calls this. Raise `InputError` for wrong input, before anything is written. A run
+    that goes on has bp and dap of its `layout`, and as many groups as fit the number of ranks now; the layout "auto" is
+    chosen by short measurements of devices and links, each time. `draw` makes a picture of the training curves.
+    """
+    require("train", "biotite", "lmdb", "tensorboard", action="helixfold train")
+    files = RunFiles(directory=output, name=name, draw=draw)
+    try:
+        with report_lost_ranks(timeout):
+            mesh = join(device, None if layout == AUTO_LAYOUT else layout, timeout, any_dp=files.has_checkpoints)
+            if layout == AUTO_LAYOUT and mesh.size > 1:
+                chosen = chosen_layout(workload(config), mesh, memory_per_rank(mesh))
+                mesh = make_mesh(chosen, mesh.device, timeout)
+            return _train_on(mesh, store, config, files, held_out=held_out, weights=weights, workers=workers)
+    except LostRankError as error:
+        if error.should_report:
+            print(f"helixfold: error: {error}", file=sys.stderr)
+        return FAILED
+    except DivergedError as error:
+        print(f"helixfold: error: {error}", file=sys.stderr)
+        return FAILED
+    finally:
+        leave()
+
+
+def _train_on(
+    mesh: Mesh,
+    store: Path,
+    config: TrainingConfig,
+    files: RunFiles,
+    *,
+    held_out: Path | None,
+    weights: Path | None,
+    workers: int | None,
+) -> int:
+    chains = FeatureStore.open(store)
+    names = read_names(held_out, chains) if held_out is not None else ()
+    initial = initial_weights(weights, config.model) if weights is not None else None
+    if mesh.is_first:
+        files.check()
+    if workers is None:
+        workers = _GPU_WORKERS if mesh.device.type == "cuda" else 0
+    with StopRequest().handling_signals() as stop:
+        trainer = Trainer(config, chains, files, mesh, held_out=names, initial=initial, workers=workers)
+        if mesh.is_first:
+            files.write_config(
+                trainer.config,
+                {
+                    "training_set": str(store),
+                    "held_out": list(names),
+                    "weights": None if weights is None else str(weights),
+                    "ranks": mesh.size,
+                    "layout": str(mesh.layout),
+                    "versions": {"helixfold": helixfold.__version__, "torch": torch.__version__},
+                },
+            )
+        return 0 if trainer.run(stop) else TERMINATED
+
+
+def initial_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:
+    """Return the parameters to start from, without those of an aligned-error head if the file's model has none.
+
+    AlphaFold's `_ptm` models began like this, too (Suppl. Sec. 1.9.7).
+    """
+    try:
+        return load_weights(path, config)
+    except InputError:
+        if not config.heads.aligned_error:
+            raise
+        headless = replace(config, heads=replace(config.heads, aligned_error=False))
+        try:
+            return load_weights(path, headless)
+        except InputError:
+            pass
+        raise

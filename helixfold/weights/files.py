@@ -1,0 +1,85 @@
+"""Inspect, convert and download parameter files, for `helixfold weights`."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from data_pipeline.errors import InputError
+from data_pipeline.files import require_file
+from helixfold import presets
+from helixfold.presets import PRESETS
+from helixfold.weights import alphafold, openfold
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters
+from helixfold.weights.find import named_preset, trained_preset
+from helixfold.weights.load import load_weights, read_shapes
+from helixfold.weights.npz import write_npz
+from helixfold.weights.openfold import write_pt
+from helixfold.weights.shapes import matching_presets
+
+WRITTEN = (".npz", ".pt", ".safetensors")
+# What stands in for a published checksum.
+UNPUBLISHED = "no checksum known: every array was checked, and the file is remembered in sha256.json"
+_FORMATS = {"npz": "DeepMind's .npz", "pt": "OpenFold's .pt", "safetensors": "helixfold's .safetensors"}
+_BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
+
+
+def inspect(path: Path) -> None:
+    """Print what a parameter file holds and which presets it fits; blocks of a stack share a line."""
+    form, shapes = read_shapes(path)
+    lines = Counter((_BLOCK.sub("*", name), shape) for name, shape in shapes.items())
+    for (name, shape), count in sorted(lines.items()):
+        print(f"{name} {list(shape)}{f' x {count}' if count > 1 else ''}")
+    fitting = matching_presets(shapes, form)
+    print(f"format: {_FORMATS[form]}")
+    print(f"arrays: {len(shapes):,}, parameters: {sum(math.prod(shape) for shape in shapes.values()):,}")
+    print(f"fits presets: {', '.join(fitting) if fitting else 'none'}")
+
+
+def convert(
+    source: Path, target: Path, preset: str | None = None, *, overwrite: bool = False, dtype: str = "float32"
+) -> None:
+    """Rewrite a parameter file for another program; the suffix of `target` says which: .npz, .pt or .safetensors.
+
+    `preset` names the model, unless the file says itself which it is (as those of `helixfold train` do), or its name.
+    In "bfloat16", which only .safetensors has, numbers are rounded to eight bits of precision, and the file is half as
+    large.
+    """
+    form = target.suffix.lower()
+    if form not in WRITTEN:
+        raise InputError(f"{target}: give the file to write a name that ends in {', '.join(WRITTEN)}")
+    if dtype != "float32" and form != ".safetensors":
+        raise InputError(f"{target}: only .safetensors can be written in {dtype}; leave --dtype out")
+    require_file(source)
+    if target.exists() and not overwrite:
+        raise InputError(f"{target}: exists already; choose another name, or add --overwrite")
+    chosen = trained_preset(source) if preset is None else None
+    if chosen is None and (name := preset or named_preset(source)) is not None:
+        chosen = presets.preset(name)
+    if chosen is None:
+        raise InputError(f"{source}: does not say which model it is; add --preset with one of {', '.join(PRESETS)}")
+    config = chosen.model
+    state = load_weights(source, config)
+    try:
+        if form == ".npz":
+            write_npz(target, alphafold.from_state_dict(state, config))
+        elif form == ".pt":
+            write_pt(target, openfold.from_state_dict(state, config))
+        else:
+            rounded = {name: tensor.to(getattr(torch, dtype)) for name, tensor in state.items()}
+            save_checkpoint(target, rounded, config.to_dict(), chosen.without_model())
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
+    print(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
+
+
+def download(models: Sequence[str], *, directory: Path | None = None, url: str = ARCHIVE_URL) -> None:
+    """Fetch DeepMind's published parameters of these models, or find that they are there already."""
+    for path in download_parameters(models, directory=directory, url=url):
+        known = "checksum as others found it" if path.name in PUBLISHED_SHA256 else UNPUBLISHED
+        print(f"{path} ({known})")
+    print("AlphaFold parameters (c) DeepMind Technologies Limited, licensed under CC BY 4.0; please cite AlphaFold 2.")

@@ -1,0 +1,119 @@
+"""What is wrong with a command line is one sentence; what is right is read in all the usual spellings."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helixfold.cli.app import COMMANDS, application
+from helixfold.cli.main import main
+from helixfold.predict.options import PredictOptions
+
+
+def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
+    """The files and options that `helixfold predict` reads."""
+    _, bound, _ = application(["predict"]).parse_args(["predict", *words])
+    return bound.arguments.get("inputs", ()), bound.arguments.get("options", PredictOptions())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "name a COMMAND: predict, features, relax,"),
+        ("fold a.fasta", "there is no command 'fold'; choose one of predict, features,"),
+        ("--fold", "there is no command '--fold'"),
+        ("weights", "name a COMMAND: download, inspect, convert (see helixfold weights --help)"),
+        (
+            "weights fetch",
+            "there is no command 'fetch'; choose one of download, inspect, convert (see helixfold weights",
+        ),
+        ("predict a.fasta --num-recyles 3", "there is no option --num-recyles; did you mean --num-recycles? (see"),
+        ("predict a.fasta --wieghts=w", "there is no option --wieghts; did you mean --weights? (see"),
+        ("predict a.fasta --num-rec 3", "there is no option --num-rec; did you mean"),
+        ("predict a.fasta -x", "there is no option -x (see helixfold predict --help)"),
+        ("predict a.fasta --inputs b.fasta", "there is no option --inputs"),
+        ("predict a.fasta --no-overwrite", "there is no option --no-overwrite; did you mean --overwrite?"),
+        ("predict a.fasta --seed x", "--seed: must be a whole number, got 'x' (see helixfold predict --help)"),
+        ("predict a.fasta --seed 2.7", "--seed: must be a whole number, got '2.7'"),
+        ("predict a.fasta --preset casp", "--preset: must be one of monomer, monomer_ptm, monomer_casp14, quick,"),
+        ("predict a.fasta --msa-mode x", "--msa-mode: must be one of auto, databases, server,"),
+        ("predict a.fasta --overwrite=maybe", "--overwrite: must be one of true, false, got 'maybe'"),
+        ("predict a.fasta --models", "--models needs a value (see"),
+        ("predict a.fasta --num-recycles", "--num-recycles needs a value"),
+        ("predict a.fasta --memory 8", "--memory: must be a size with its unit, such as 8GiB or 6000MB, got '8'"),
+        ("predict a.fasta --templates", "--templates needs files or directories of structures; others come from"),
+        ("layouts --ranks 2 many", "--ranks: must be a whole number of at least 1, got 'many'"),
+        ("train store --set steps=1 batch_size=2", "'batch_size=2' is one word too many"),
+        ("report", "DIRECTORY is missing (see helixfold report --help)"),
+        ("relax", "STRUCTURE is missing (see helixfold relax --help)"),
+        ("benchmark data", "--structures is missing (see helixfold benchmark data --help)"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(
+    words: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"helixfold: error: {message}"), said
+    assert said.count("\n") == 1
+    assert not any(tmp_path.iterdir())
+
+
+def test_control_characters_are_shown_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["predict", "--seed", "\x1b]0;b\x07"],
+        ["predict", "--\x1b[2J"],
+        ["\x1b[2J"],
+        ["report", "a", "\x07"],
+    ):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert said.rstrip("\n").isprintable()
+
+
+def test_files_may_stand_between_options() -> None:
+    files, options = predict("a.fasta", "--seed", "3", "b.fasta", "--overwrite", "-o", "out", "c.fasta")
+    assert files == (Path("a.fasta"), Path("b.fasta"), Path("c.fasta"))
+    assert (options.models.seed, options.targets.overwrite, options.targets.output) == (3, True, Path("out"))
+
+
+@pytest.mark.parametrize(
+    ("words", "group", "values"),
+    [
+        ("--models a b --seed 1", "models", {"models": ("a", "b"), "seed": 1}),
+        ("--models a --models b", "models", {"models": ("a", "b")}),
+        ("--seed 1 --seed=2", "models", {"seed": 2}),
+        ("--seed -1", "models", {"seed": -1}),
+        ("--weights none", "models", {"weights": Path("none")}),
+        ("--models-to-relax none", "compute", {"models_to_relax": "none"}),
+        ("--recycle-tolerance nan", "compute", {"dtype": "float32"}),
+        ("-oout", "targets", {"output": Path("out")}),
+        ("--output=a=b", "targets", {"output": Path("a=b")}),
+        ("--overwrite=false", "targets", {"overwrite": False}),
+        ("--features [1] {2}", "targets", {"features": (Path("[1]"), Path("{2}"))}),
+        ("--msa-server", "search", {"msa_server": True}),
+        ("--msa-server --threads 2", "search", {"msa_server": True, "threads": 2}),
+        ("--msa-server http://here", "search", {"msa_server": "http://here"}),
+        ("--memory 8GiB", "memory", {"memory": 2**33}),
+    ],
+)
+def test_options_are_read_in_the_usual_spellings(words: str, group: str, values: dict[str, Any]) -> None:
+    _, options = predict("a.fasta", *words.split())
+    assert {name: getattr(getattr(options, group), name) for name in values} == values
+
+
+def test_words_after_two_hyphens_are_files() -> None:
+    assert predict("--seed", "1", "--", "-a", "--b")[0] == (Path("-a"), Path("--b"))
+
+
+def test_settings_are_collected() -> None:
+    words = ["train", "store", "--set", "steps=1", "--output", "run", "--set", "batch_size=2"]
+    _, bound, _ = application(words).parse_args(words)
+    assert bound.arguments["options"].settings == ("steps=1", "batch_size=2")
+    assert bound.arguments["training_set"] == Path("store")
+
+
+def test_every_command_has_a_module() -> None:
+    folder = Path(__file__).parents[2] / "helixfold" / "cli"
+    assert {path.stem for path in folder.glob("*.py")} == {"__init__", "main", "app", "help", *COMMANDS}

@@ -1,0 +1,63 @@
+"""Help pages fit the screen, describe every option, and show defaults in one way."""
+
+import re
+
+import pytest
+
+from helixfold.cli.app import COMMANDS
+from helixfold.cli.benchmark import BENCHMARKS
+from helixfold.cli.main import main
+
+PAGES = [
+    [],
+    *([command] for command in COMMANDS),
+    *(["weights", action] for action in ("download", "inspect", "convert")),
+    *(["benchmark", part] for part in (*BENCHMARKS, "all")),
+]
+
+
+def help_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([*words, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_page_fits_the_screen_and_describes_everything(
+    words: list[str], columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = help_of(words, capsys)
+    lines = text.splitlines()
+    assert lines[0].startswith(" ".join(["usage: helixfold", *words]))
+    assert max(map(len, lines)) < columns
+    assert text.isascii()
+    assert "\n\n\n" not in text
+    entries = re.findall(r"^  (-[^\n]*|[a-z]\w*  [^\n]*)((?:\n {20,}[^\n]*)*)", text, re.MULTILINE)
+    for first, more in entries:
+        words_of_entry = f"{first}{more}".split()
+        assert len(words_of_entry) > 3 or words_of_entry[0] in COMMANDS, first
+
+
+def test_the_first_page_names_the_commands_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of([], capsys)
+    places = [text.index(f"\n  {command} ") for command in COMMANDS]
+    assert places == sorted(places)
+
+
+def test_defaults_are_shown_and_required_words_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    page = " ".join(help_of(["evaluate"], capsys).split())
+    assert "(default: evaluation)" in page
+    page = page[page.index("Arguments:") :]
+    assert page.index("PREDICTIONS") < page.index("(required)") < page.index("REFERENCES") < page.index("--output")
+    page = " ".join(help_of(["layouts"], capsys).split())
+    assert "(default: 128 256 512 2048)" in page
+    page = " ".join(help_of(["predict"], capsys).split())
+    for default in ("predictions", "0", "never", "float32", "as many as the model was trained with"):
+        assert f"(default: {default})" in page
+    assert "None" not in page
+    assert page.index("--memory SIZE") < page.index("examples: helixfold predict --example")
+
+
+def test_hidden_options_are_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--patience" not in help_of(["train"], capsys)

@@ -1,0 +1,75 @@
+"""Options of `helixfold predict` agree with what they configure, and go to other processes as they are."""
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from data_pipeline.datasets.chains import ChainFilter
+from helixfold.cli.main import main
+from helixfold.inference import DTYPES, FoldingOptions
+from helixfold.ops.card import CARDS
+from helixfold.parallel.mesh import TIMEOUT
+from helixfold.planning.machines import NAMES
+from helixfold.planning.memory import MemoryOptions
+from helixfold.planning.prediction import EXECUTORS
+from helixfold.predict import options
+from helixfold.predict.batch import BatchOptions
+from helixfold.predict.doctor import CARD_NAMES
+from helixfold.predict.options import PredictOptions, RelaxFilesOptions
+from helixfold.presets import PRESETS
+from helixfold.relax.result import RelaxOptions
+from helixfold.training.options import HERE, MachineName, StoreOptions, TrainingPreset, TrainOptions
+from helixfold.training.presets import TRAINING_PRESETS
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_choices_are_those_that_exist() -> None:
+    assert get_args(options.Dtype) == tuple(DTYPES)
+    assert get_args(options.Executor) == ("auto", *EXECUTORS)
+    assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *CARD_NAMES)
+    assert set(CARD_NAMES) < set(CARDS)
+    assert get_args(TrainingPreset) == tuple(TRAINING_PRESETS)
+    assert set(get_args(MachineName)) == {*NAMES, HERE}
+    named = {name for preset in options.PREDICTION_PRESETS.values() for name in preset.models}
+    assert named < set(PRESETS)
+
+
+def test_defaults_are_those_of_the_library() -> None:
+    given, folding, batch, memory = PredictOptions(), FoldingOptions(), BatchOptions(), MemoryOptions()
+    assert (given.models.seed, given.compute.dtype) == (folding.seed, folding.dtype)
+    assert (given.models.num_seeds, given.targets.sort_queries_by) == (batch.num_seeds, batch.order)
+    assert given.compute.models_to_relax == batch.models_to_relax
+    assert (given.memory.executor, given.memory.memory) == (memory.executor, memory.memory)
+    relaxation, relax = RelaxFilesOptions(), RelaxOptions()
+    assert (relaxation.max_rounds, relaxation.max_seconds) == (relax.max_rounds, relax.max_seconds)
+    store, chains = StoreOptions(), ChainFilter()
+    assert (store.resolution, store.min_length) == (chains.below_resolution, chains.min_length)
+    assert TrainOptions().timeout == TIMEOUT
+
+
+def test_options_go_to_other_processes() -> None:
+    given = PredictOptions(inputs=(Path("a.fasta"),))
+    given = replace(given, devices=replace(given.devices, ranks_per_target=2))
+    assert pickle.loads(pickle.dumps(given)) == given
+
+
+def test_the_example_is_the_one_that_the_docs_use(tmp_path: Path) -> None:
+    assert options.EXAMPLE.read_bytes() == (ROOT / "examples/ubiquitin.fasta").read_bytes()
+
+
+def test_the_example_is_predicted_from_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    assert main(["predict", "--example", "--device", "cpu", "--models", "tiny", "--num-recycles", "0"]) == 0
+    assert (tmp_path / "predictions/ubiquitin/ranked_0.pdb").is_file()
+    for own in (["own.fasta"], ["--features", "features"]):
+        assert main(["predict", "--example", *own, "--output", "other"]) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "--example predicts the protein that comes with helixfold; leave out your own files" in said
+    assert not (tmp_path / "other").exists()
