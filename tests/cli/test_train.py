@@ -145,7 +145,7 @@ def test_a_dry_run_says_what_is_taken_and_needs_no_training_set(capsys: pytest.C
     options = ["train", "--memory", "4GiB", "--set", "recompute.evoformer=auto"]
     assert main([*options, "--dry-run"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("one part of a batch, 1 x 64 residues, 8 + 4 + 16 rows, float32")
+    assert shown[0].startswith("one micro-batch, 1 x 64 residues, 8 + 4 + 16 rows, float32")
     assert shown[-1].startswith("chosen for 4.0 GiB: evoformer none")
     assert main(options) == 2
     assert "--memory is for --dry-run" in capsys.readouterr().err
