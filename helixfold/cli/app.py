@@ -93,7 +93,7 @@ def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
             word, *_ = error.unused_tokens or [""]
             return f"{word!r} is one word too many"
         case cyclopts.ConsumeMultipleError() | cyclopts.MissingArgumentError() if argument is not None:
-            return f"{argument.name} {'needs a value' if argument.name in words else 'is missing'}"
+            return f"{argument.name} {'needs a value' if argument.name in words else 'is required'}"
         case cyclopts.CoercionError(token=token) if argument is not None and token is not None:
             name = token.keyword or argument.name
             return f"{name}: {error.msg or _expected(argument, error.target_type, token.value)}"

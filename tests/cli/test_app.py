@@ -44,9 +44,9 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
         ("predict a.fasta --templates", "--templates needs files or directories of structures; others come from"),
         ("layouts --ranks 2 many", "--ranks: must be a whole number of at least 1, got 'many'"),
         ("train store --set steps=1 batch_size=2", "'batch_size=2' is one word too many"),
-        ("report", "DIRECTORY is missing (see helixfold report --help)"),
-        ("relax", "STRUCTURE is missing (see helixfold relax --help)"),
-        ("benchmark data", "--structures is missing (see helixfold benchmark data --help)"),
+        ("report", "DIRECTORY is required (see helixfold report --help)"),
+        ("relax", "STRUCTURE is required (see helixfold relax --help)"),
+        ("benchmark data", "--structures is required (see helixfold benchmark data --help)"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(
