@@ -1,4 +1,4 @@
-"""A chain's backbone from its torsion angles alone."""
+"""Ideal backbones built from torsion angles."""
 
 from itertools import accumulate
 
@@ -16,39 +16,39 @@ _PROLINE = RESTYPES.index("P")
 
 
 def backbone_from_torsions(aatype: Int[Tensor, "b r"], phi: Float[Tensor, "b r"], psi: Float[Tensor, "b r"]) -> Rigid:
-    """Backbone frames (b r) of chains with ideal bonds and angles, every peptide bond trans; torsions in radians.
+    """Return backbone frames (b r) of chains with ideal bonds and angles and trans peptide bonds; torsions in radians.
 
-    Types are 0 to 19, for only these have atoms. The first residue stands at the origin; its phi and the last one's psi
-    turn nothing.
+    Residue types are 0 to 19. The first residue is at the origin; its phi and the last residue's psi have no effect.
     """
     atoms = per_residue("ATOM14_RIGID_GROUP_POSITIONS", aatype, phi.dtype)
-    step = _to_next(atoms, phi, psi, aatype)
+    step = _next_frames(atoms, phi, psi, aatype)
     first = Rigid(rotation=torch.eye(3).to(phi).expand(len(phi), 3, 3), translation=atoms.new_zeros(len(phi), 3))
     steps = (step[:, residue] for residue in range(aatype.shape[1] - 1))
     chain = list(accumulate(steps, Rigid.compose, initial=first))
     return Rigid(
-        rotation=torch.stack([each.rotation for each in chain], 1),
-        translation=torch.stack([each.translation for each in chain], 1),
+        rotation=torch.stack([frame.rotation for frame in chain], 1),
+        translation=torch.stack([frame.translation for frame in chain], 1),
     )
 
 
-def _to_next(
+def _next_frames(
     atoms: Float[Tensor, "b r 14 3"], phi: Float[Tensor, "b r"], psi: Float[Tensor, "b r"], aatype: Int[Tensor, "b r"]
 ) -> Rigid:
-    """The frame of each residue but the first, in that of the one before it."""
+    """Return the frame of each residue but the first, relative to the residue before it."""
     n, c = atoms[:, :-1, _N], atoms[:, :-1, _C]
     next_n, next_c = atoms[:, 1:, _N], atoms[:, 1:, _C]
     ca = torch.zeros_like(n)
     to_proline = aatype[:, 1:] == _PROLINE
     bond = torch.where(to_proline, C_N_LENGTH_TO_PROLINE.mean, C_N_LENGTH.mean).to(phi)
     to_ca, to_c = next_n.norm(dim=-1), next_c.norm(dim=-1)
-    wide = (next_n * next_c).sum(-1) / (to_ca * to_c)
+    n_ca_c_cosine = (next_n * next_c).sum(-1) / (to_ca * to_c)
     trans = torch.full_like(bond, torch.pi)
-    placed_n = _bonded((n, ca, c), bond, torch.full_like(bond, CA_C_N_COSINE.mean), psi[:, :-1])
-    placed_ca = _bonded((ca, c, placed_n), to_ca, torch.full_like(bond, C_N_CA_COSINE.mean), trans)
-    placed_c = _bonded((c, placed_n, placed_ca), to_c, wide, phi[:, 1:])
+    # From here on the next residue's atoms are in this residue's frame.
+    next_n = _bonded((n, ca, c), bond, torch.full_like(bond, CA_C_N_COSINE.mean), psi[:, :-1])
+    next_ca = _bonded((ca, c, next_n), to_ca, torch.full_like(bond, C_N_CA_COSINE.mean), trans)
+    next_c = _bonded((c, next_n, next_ca), to_c, n_ca_c_cosine, phi[:, 1:])
     # C of the residue lies on its x axis.
-    return rigid_from_three_points(2 * placed_ca - placed_c, placed_ca, placed_n)
+    return rigid_from_three_points(2 * next_ca - next_c, next_ca, next_n)
 
 
 def _bonded(
@@ -57,8 +57,8 @@ def _bonded(
     cosine: Float[Tensor, "b r"],
     torsion: Float[Tensor, "b r"],
 ) -> Float[Tensor, "b r 3"]:
-    """The atom after three that are bonded, from its bond, the cosine of its angle and its torsion with all three."""
+    """Return the atom bonded to the last of three atoms, from its bond length, bond angle and torsion."""
     first, second, third = chain
-    frame = rigid_from_three_points(second, third, first)  # x goes on along the bond, `first` is on the side of y
+    frame = rigid_from_three_points(second, third, first)  # x along the bond from `second`, `first` at positive y
     sine = (1 - cosine.square()).sqrt()
     return frame.apply(length[..., None] * torch.stack([-cosine, sine * torsion.cos(), sine * torsion.sin()], -1))

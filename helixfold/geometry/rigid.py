@@ -1,4 +1,4 @@
-"""Rigid motions: rotations and translations of local frames."""
+"""Rigid motions: rotations and translations that map local to global coordinates."""
 
 from dataclasses import dataclass
 from types import EllipsisType
@@ -17,14 +17,14 @@ class Rigid:
     translation: Float[Tensor, "*batch 3"]
 
     def __getitem__(self, index: tuple[int | slice | EllipsisType | None, ...]) -> "Rigid":
-        """Frames picked by their batch dims."""
+        """Return the frames at an index of the batch dims."""
         return Rigid(
             rotation=self.rotation[(*index, slice(None), slice(None))],
             translation=self.translation[(*index, slice(None))],
         )
 
     def compose(self, other: "Rigid") -> "Rigid":
-        """Return the motion that is first `other`, then `self`."""
+        """Return the motion that applies `other` first and `self` second."""
         return Rigid(
             rotation=self.rotation @ other.rotation,
             translation=self.apply(other.translation),
@@ -40,7 +40,7 @@ class Rigid:
 
 
 def quaternion_to_rotation(quaternion: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
-    """Rotation matrices of unit quaternions (w, x, y, z)."""
+    """Return the rotation matrices of unit quaternions (w, x, y, z)."""
     w, x, y, z = quaternion.unbind(-1)
     return torch.stack(
         [
@@ -53,13 +53,13 @@ def quaternion_to_rotation(quaternion: Float[Tensor, "*batch 4"]) -> Float[Tenso
 
 
 def rigid_from_tensor(frames: Float[Tensor, "*batch 7"]) -> Rigid:
-    """Frames that are kept as unit quaternions (w, x, y, z) and translations in one."""
+    """Return the frames stored as unit quaternions (w, x, y, z) followed by translations."""
     quaternion, translation = frames.split([4, 3], -1)
     return Rigid(rotation=quaternion_to_rotation(quaternion), translation=translation)
 
 
 def quaternion_multiply(a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
-    """Hamilton product: the rotation `b` followed by `a`."""
+    """Return the Hamilton product, which is the rotation `b` followed by `a`."""
     aw, ax, ay, az = a.unbind(-1)
     bw, bx, by, bz = b.unbind(-1)
     return torch.stack(
@@ -76,7 +76,7 @@ def quaternion_multiply(a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4
 def rigid_from_three_points(
     negative_x: Float[Tensor, "*batch 3"], origin: Float[Tensor, "*batch 3"], xy_plane: Float[Tensor, "*batch 3"]
 ) -> Rigid:
-    """Frames at `origin` whose x axis points away from `negative_x` and whose xy plane holds `xy_plane`.
+    """Return frames at `origin` whose x axis points away from `negative_x` and whose xy plane contains `xy_plane`.
 
     AlphaFold 2, Suppl. Alg. 21.
     """
@@ -87,5 +87,5 @@ def rigid_from_three_points(
 
 
 def _unit(vector: Tensor) -> Tensor:
-    # The floor keeps coinciding atoms (masked, all zero) finite, as in AlphaFold's rigids_from_3_points.
+    # 1e-8 keeps coinciding atoms (masked, all zero) finite, as in AlphaFold's rigids_from_3_points.
     return vector / torch.sqrt((vector * vector).sum(-1, keepdim=True) + 1e-8)

@@ -1,5 +1,6 @@
-"""The rigid groups of an observed structure: what predicted frames of all groups are compared with."""
+"""Frames of the rigid groups of an observed structure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,9 +19,9 @@ _PSI_ATOMS = [residues.ATOM_ORDER[name] for name in ("CA", "C", "O")]
 
 @dataclass(frozen=True, kw_only=True)
 class RigidGroups:
-    """Frames of backbone, pre-omega, phi, psi and chi1..4 groups, in Angstrom; those with mask 0 are arbitrary.
+    """Frames of the backbone, pre-omega, phi, psi and chi1 to chi4 groups, in Angstrom; arbitrary where the mask is 0.
 
-    `alternative` half-turns the chi groups whose atoms are ambiguous in name.
+    `alternative` has the chi groups with ambiguously named atoms turned by 180 degrees.
     """
 
     frames: Rigid  # *batch r 8
@@ -31,46 +32,35 @@ class RigidGroups:
 def rigid_groups_from_atom37(
     aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"], mask: Float[Tensor, "*batch r 37"]
 ) -> RigidGroups:
-    """Frames of all groups of every residue (AlphaFold 2, Suppl. Table 2 and Alg. 21).
+    """Return the frames of all groups of every residue (AlphaFold 2, Suppl. Table 2 and Alg. 21).
 
-    Groups 1 (pre-omega) and 2 (phi) hold no heavy atom and are never there.
+    Groups 1 (pre-omega) and 2 (phi) have no heavy atoms, so their mask is always 0.
     """
-    tables = _tables(aatype.device)
-    atoms = tables.atoms[aatype].flatten(-2)
+    group_atoms, exists, mirror, half_turn = _tables(aatype.device)
+    atoms = group_atoms[aatype].flatten(-2)
     points = positions.gather(-2, atoms[..., None].expand(*atoms.shape, 3)).unflatten(-2, (8, 3))
     observed = mask.gather(-1, atoms).unflatten(-1, (8, 3)).amin(-1)
     frames = rigid_from_three_points(*points.unbind(-2))
-    rotation = frames.rotation * tables.mirror[:, None]
+    rotation = frames.rotation * mirror[:, None]
     return RigidGroups(
         frames=Rigid(rotation=rotation, translation=frames.translation),
-        alternative=Rigid(rotation=rotation * tables.half_turn[aatype][..., None, :], translation=frames.translation),
-        mask=observed * tables.exists[aatype],
+        alternative=Rigid(rotation=rotation * half_turn[aatype][..., None, :], translation=frames.translation),
+        mask=observed * exists[aatype],
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tables:
-    """Groups by residue type."""
-
-    atoms: Int[Tensor, "21 8 3"]  # of 37: on the x axis, the origin, in the xy plane; 0 without a group
-    exists: Float[Tensor, "21 8"]
-    mirror: Float[Tensor, "8 3"]  # signs of the axes of all types' groups
-    half_turn: Float[Tensor, "21 8 3"]  # signs of the axes under the other names
-
-
 @cache
-def _tables(device: torch.device) -> _Tables:
+def _tables(device: torch.device) -> Sequence[Tensor]:
+    """Return tables of the groups: atoms [21 8 3], existence [21 8], mirrored axes [8 3] and half turns [21 8 3].
+
+    A group's three atoms lie on its x axis, at its origin and in its xy plane; the last two tables are signs of axes.
+    """
     atoms, exists = np.zeros((21, 8, 3), np.int64), np.zeros((21, 8), np.float32)
     atoms[:, 0], atoms[:, PSI_GROUP] = _BACKBONE_ATOMS, _PSI_ATOMS
     atoms[:, CHI1_GROUP:] = residues.CHI_ATOM_INDICES[..., 1:]
     exists[:, [0, PSI_GROUP]], exists[:, CHI1_GROUP:] = 1, residues.CHI_ANGLES_MASK
-    # In the backbone group C lies on the positive x axis; in all others the first atom lies on the negative one.
+    # In the backbone group the first atom (C) lies on the positive x axis, in all others on the negative one.
     mirror, half_turn = np.ones((8, 3), np.float32), np.ones((21, 8, 3), np.float32)
     mirror[0] = [-1, 1, -1]
     half_turn[:, CHI1_GROUP:, 1:] -= 2 * residues.CHI_PI_PERIODIC[..., None]
-    return _Tables(
-        **{
-            name: torch.from_numpy(table).to(device)
-            for name, table in {"atoms": atoms, "exists": exists, "mirror": mirror, "half_turn": half_turn}.items()
-        }
-    )
+    return [torch.from_numpy(table).to(device) for table in (atoms, exists, mirror, half_turn)]

@@ -1,4 +1,4 @@
-"""Constants of the residue types as tensors, looked up by residue."""
+"""Lookup of residue type constants as tensors."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from data_pipeline import residues
 
 
 def per_residue(name: str, aatype: Int[Tensor, "*batch r"], dtype: torch.dtype | None = None) -> Tensor:
-    """Rows of the table of that name in `data_pipeline.residues`, one for each residue."""
+    """Return for each residue its type's row in the table of that name in `data_pipeline.residues`."""
     rows = _table(name, aatype.device)[aatype]
     return rows if dtype is None else rows.to(dtype)
 

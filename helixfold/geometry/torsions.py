@@ -1,4 +1,4 @@
-"""Torsion angles of residues, read off atom positions."""
+"""Torsion angles of residues, computed from atom positions."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,10 @@ _CA, _C, _N, _O = (residues.ATOM_ORDER[name] for name in ("CA", "C", "N", "O"))
 
 @dataclass(frozen=True, kw_only=True)
 class Torsions:
-    """Sine and cosine of pre-omega, phi, psi, chi1..chi4; `alternative` half-turns the chis that look the same so."""
+    """Sine and cosine of pre-omega, phi, psi and chi1 to chi4.
+
+    `alternative_sin_cos` has the chi angles that are symmetric under a turn by 180 degrees turned.
+    """
 
     sin_cos: Float[Tensor, "*batch r 7 2"]
     alternative_sin_cos: Float[Tensor, "*batch r 7 2"]
@@ -25,12 +28,12 @@ class Torsions:
 def torsions_from_atom37(
     aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"], mask: Float[Tensor, "*batch r 37"]
 ) -> Torsions:
-    """All seven torsions of every residue (AlphaFold 2, Suppl. Table 2); those of missing atoms have mask 0.
+    """Return all seven torsions of every residue (AlphaFold 2, Suppl. Table 2), with mask 0 where atoms are missing.
 
-    Where the mask is 0 the angles are whatever atoms at the origin give, as in AlphaFold, whose template features
-    show them to the network: the phi after a gap depends on where in space a template lies.
+    Where the mask is 0 the angles are computed from atoms at the origin, as in AlphaFold, whose template features
+    contain them: the phi after a gap depends on where in space a template lies.
     """
-    # Templates mark gaps by residue type 21; a gap has no atoms, as an unknown residue.
+    # Gaps in templates have residue type 21; like unknown residues they have no atoms.
     aatype = aatype.clamp(max=residues.RESTYPES_WITH_X.index("X"))
     before = (
         torch.nn.functional.pad(positions, (0, 0, 0, 0, 1, 0))[..., :-1, :, :],
@@ -42,7 +45,7 @@ def torsions_from_atom37(
         ((before, _C), (this, _N), (this, _CA), (this, _C)),
         ((this, _N), (this, _CA), (this, _C), (this, _O)),
     )
-    quadruples = [torch.stack([where[..., index, :] for (where, _), index in atoms], -2) for atoms in backbone]
+    quadruples = [torch.stack([points[..., index, :] for (points, _), index in atoms], -2) for atoms in backbone]
     masks = [torch.stack([present[..., index] for (_, present), index in atoms], -1).prod(-1) for atoms in backbone]
 
     chi_atoms = per_residue("CHI_ATOM_INDICES", aatype).flatten(-2)
@@ -55,14 +58,14 @@ def torsions_from_atom37(
     fourth = frame.invert_apply(atoms[..., 3, :])
     sin_cos = torch.stack([fourth[..., 2], fourth[..., 1]], -1)
     sin_cos = sin_cos / torch.sqrt((sin_cos * sin_cos).sum(-1, keepdim=True) + 1e-8)
-    # Psi is measured against the oxygen, which stands opposite to the next nitrogen.
+    # Psi is measured to the oxygen, which lies opposite to the next nitrogen.
     before_psi, psi, chis = sin_cos.split([2, 1, 4], -2)
     sin_cos = torch.cat([before_psi, -psi, chis], -2)
 
     symmetric = per_residue("CHI_PI_PERIODIC", aatype, mask.dtype)
-    turn = torch.cat([symmetric.new_ones(*aatype.shape, 3), 1 - 2 * symmetric], -1)
+    sign = torch.cat([symmetric.new_ones(*aatype.shape, 3), 1 - 2 * symmetric], -1)
     return Torsions(
         sin_cos=sin_cos,
-        alternative_sin_cos=sin_cos * turn[..., None],
+        alternative_sin_cos=sin_cos * sign[..., None],
         mask=torch.cat([torch.stack(masks, -1), chi_mask], -1),
     )

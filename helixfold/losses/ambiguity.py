@@ -1,4 +1,4 @@
-"""Decide which of two names the ambiguous atoms of the truth should bear, given a prediction."""
+"""Renaming of ambiguous atoms in the true structure so that they fit a prediction best."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,16 @@ from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.rigid_groups import RigidGroups
 from helixfold.losses.labels import Labels
 
-# The stretch of the 14 atoms in which all ambiguous ones lie, whatever the residue type: four atoms.
+# The range of four atom14 slots that contains the ambiguous atoms of all residue types.
 _SLOTS = np.flatnonzero(ATOM14_IS_AMBIGUOUS.sum(0))
 _AMBIGUOUS = slice(int(_SLOTS[0]), int(_SLOTS[-1]) + 1)
-# Relative error of a float32 sum over the atoms of a chain, generously.
+# An upper bound of the relative error of a float32 sum over the atoms of a chain.
 _ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenamedTruth:
-    """The truth under the names that fit a prediction best."""
+    """The true structure under the atom names that fit a prediction best, in Angstrom."""
 
     atom14: Float[Tensor, "b r 14 3"]
     atom14_mask: Float[Tensor, "b r 14"]  # 1 where observed
@@ -32,9 +32,9 @@ class RenamedTruth:
 
 @torch.no_grad()
 def renamed_truth(atom14: Float[Tensor, "b r 14 3"], labels: Labels, groups: RigidGroups) -> RenamedTruth:
-    """The truth that predicted atoms `atom14` are compared with (AlphaFold 2, Suppl. Alg. 26).
+    """Return the true structure named so that it fits the predicted atoms best (AlphaFold 2, Suppl. Alg. 26).
 
-    No gradient passes through the choice.
+    No gradient passes through the choice of names.
     """
     swapped = alternative_is_better(
         atom14,
@@ -64,25 +64,28 @@ def alternative_is_better(
     alternative: Float[Tensor, "b r 14 3"],
     ambiguous: Float[Tensor, "b r 14"],
 ) -> Bool[Tensor, "b r"]:
-    """Return for each residue whether distances to all unambiguous atoms fit better under the other name."""
+    """Return for each residue whether the alternative positions fit the predicted distances better.
+
+    Only distances from ambiguous to unambiguous atoms count.
+    """
     unambiguous = rearrange(exists * (1 - ambiguous), "b r a -> b (r a) 1")
-    # Where one atom of a pair is missing, the other's alternative position is that of a missing atom, the origin, and
-    # the choice is a matter of chance. That is so in DeepMind's program.
-    asked = (exists * ambiguous)[..., _AMBIGUOUS]
-    found = _distances(predicted, predicted)
+    # If one atom of an ambiguous pair is missing, the other's alternative position is that of a missing atom, the
+    # origin, so the choice is arbitrary, as in DeepMind's program.
+    observed = (exists * ambiguous)[..., _AMBIGUOUS]
+    predicted_distances = _distances(predicted, predicted)
 
     def misfit(named: Float[Tensor, "b r 14 3"]) -> Float[Tensor, "b r"]:
-        # The atoms that distances are measured to have one name only, so either set of positions holds them.
-        errors = _distances(named, positions).sub_(found).abs_()
-        return (rearrange(errors @ unambiguous, "b (r a) 1 -> b r a", r=asked.shape[1]) * asked).sum(-1)
+        # Unambiguous atoms are in the same places in either set of positions.
+        errors = _distances(named, positions).sub_(predicted_distances).abs_()
+        return (rearrange(errors @ unambiguous, "b (r a) 1 -> b r a", r=observed.shape[1]) * observed).sum(-1)
 
-    # Where the prediction is more compact than the truth, both misfits are one sum on paper, and rounding alone would
-    # tell them apart: differently on another number of devices.
+    # Where the prediction is more compact than the truth, both misfits are mathematically equal. The margin keeps
+    # rounding, which differs between numbers of devices, from deciding.
     return misfit(alternative) < (1 - _ROUNDING) * misfit(positions)
 
 
 def _distances(ambiguous: Float[Tensor, "b r 14 3"], others: Float[Tensor, "b r 14 3"]) -> Float[Tensor, "b p q"]:
-    """Return the distances from each atom that may be ambiguous to all atoms."""
+    """Return the distances from each atom in the ambiguous slots to all atoms."""
     return torch.cdist(
         rearrange(ambiguous[:, :, _AMBIGUOUS], "b r a x -> b (r a) x"),
         rearrange(others, "b r a x -> b (r a) x"),

@@ -1,4 +1,4 @@
-"""Settings of the training loss: weights of its terms, and the constants one may want to change."""
+"""Settings of the training loss: weights of its terms, and constants."""
 
 import math
 from dataclasses import dataclass, fields
@@ -22,7 +22,7 @@ TERMS = (
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig(Config):
-    """Weights of the terms, each under its term's name, then constants (AlphaFold 2, Suppl. Sec. 1.9)."""
+    """Settings of the training loss: a weight for each term, then constants (AlphaFold 2, Suppl. Sec. 1.9)."""
 
     backbone_fape: float = 0.5
     sidechain_fape: float = 0.5
@@ -32,16 +32,16 @@ class LossConfig(Config):
     masked_msa: float = 2.0
     lddt: float = 0.01
     experimentally_resolved: float = 0.0
-    aligned_error: float = 0.0  # no effect on models without that head
+    aligned_error: float = 0.0  # has no effect on models without that head
     violation: float = 0.0
-    smooth_lddt: float = 0.0  # AlphaFold 3's; AlphaFold 2 has none
+    smooth_lddt: float = 0.0  # of AlphaFold 3; AlphaFold 2 does not have this term
 
-    fape_clamp: float = 10.0  # Angstrom, beyond which an error in FAPE does not grow
-    # Confidences and resolved atoms are learnt from structures with a resolution in this range only, in Angstrom;
-    # NMR structures and predictions have none.
+    fape_clamp: float = 10.0  # Angstrom; larger errors count as this in FAPE
+    # Confidences and resolved atoms are learnt only from structures with a resolution (Angstrom) in this range, to
+    # which NMR structures and predictions do not belong.
     min_resolution: float = 0.1
     max_resolution: float = 3.0
-    violation_tolerance_factor: float = 12.0  # standard deviations that a bond or an angle may be off
+    violation_tolerance_factor: float = 12.0  # standard deviations by which a bond or an angle may differ
     clash_overlap_tolerance: float = 1.5  # Angstrom by which two atoms may overlap
 
     def __post_init__(self) -> None:
@@ -61,10 +61,10 @@ class LossConfig(Config):
 
 
 def initial_training() -> LossConfig:
-    """AlphaFold's first stage (Suppl. Sec. 1.11.1 and Eq. 7)."""
+    """Return the loss of AlphaFold's initial training (Suppl. Sec. 1.11.1 and Eq. 7)."""
     return LossConfig()
 
 
 def finetuning() -> LossConfig:
-    """AlphaFold's later stages: also physically plausible structures, resolved atoms and aligned errors."""
+    """Return the loss of AlphaFold's fine-tuning, with violations, resolved atoms and aligned errors (Suppl. Eq. 7)."""
     return LossConfig(experimentally_resolved=0.01, aligned_error=0.1, violation=1.0)

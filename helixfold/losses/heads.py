@@ -1,7 +1,6 @@
-"""Score what the heads answer: distances, hidden letters, and how sure the model is of its structure.
+"""Losses of the output heads: distogram, masked MSA, lDDT, aligned error and experimentally resolved atoms.
 
-The confidences (per-residue lDDT, aligned errors, and which atoms an experiment resolves) are compared with what is
-computed from the prediction, to which no gradient passes from there.
+Targets that are computed from the predicted structure (lDDT and aligned error) pass no gradient to it.
 """
 
 from functools import cache
@@ -15,18 +14,19 @@ from data_pipeline.residues import ATOM_ORDER
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.labels import Labels
 from helixfold.model.confidence import aligned_error_breaks
+from helixfold.model.evoformer import outer_mask
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
 
 _CA = ATOM_ORDER["CA"]
-# DeepMind's program adds these to counts.
+# Added to counts (DeepMind's program).
 _PAIRS_FLOOR, _COUNT_FLOOR = 1e-6, 1e-8
-_LDDT_CUTOFF = 15.0  # Angstrom, in the true structure
-LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom that a distance may be off
-_LDDT_FLOOR = 1e-10  # DeepMind's program: a residue without neighbours has an lDDT of 1
+_LDDT_CUTOFF = 15.0  # Angstrom; pairs further apart in the true structure do not count
+LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom, the largest errors of preserved distances
+_LDDT_FLOOR = 1e-10  # gives a residue without neighbours an lDDT of 1, as in DeepMind's program
 
 
 def cross_entropy(logits: Float[Tensor, "*batch v"], labels: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Return minus the logarithm of the probability given to each label."""
+    """Return minus the log-probability of each label."""
     flat = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
     return flat.view(labels.shape)
 
@@ -34,18 +34,18 @@ def cross_entropy(logits: Float[Tensor, "*batch v"], labels: Int[Tensor, "*batch
 def distogram_loss(
     logits: Float[Tensor, "b r r v"], pseudo_beta: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, " b"]:
-    """Cross-entropy of the true distances of all pairs of pseudo-beta atoms (Suppl. Sec. 1.9.8)."""
+    """Return the cross-entropy of the true distances of all pairs of pseudo-beta atoms (Suppl. Sec. 1.9.8)."""
     edges = torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, logits.shape[-1] - 1, device=logits.device)
     difference = rearrange(pseudo_beta, "b i x -> b i 1 x") - rearrange(pseudo_beta, "b j x -> b 1 j x")
     true_bins = torch.bucketize(difference.square().sum(-1), edges.square())
-    pairs = rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
+    pairs = outer_mask(mask)
     return (cross_entropy(logits, true_bins) * pairs).sum((-1, -2)) / (_PAIRS_FLOOR + pairs.sum((-1, -2)))
 
 
 def masked_msa_loss(
     logits: Float[Tensor, "b s r v"], true_msa: Int[Tensor, "b s r"], bert_mask: Float[Tensor, "b s r"]
 ) -> Float[Tensor, " b"]:
-    """Cross-entropy of the letters of the MSA that were hidden, to be found again (Suppl. Sec. 1.9.9)."""
+    """Return the cross-entropy of the true residue types at masked MSA positions (Suppl. Sec. 1.9.9)."""
     errors = cross_entropy(logits, true_msa) * bert_mask
     return errors.sum((-1, -2)) / (_COUNT_FLOOR + bert_mask.sum((-1, -2)))
 
@@ -54,26 +54,26 @@ def masked_msa_loss(
 def lddt_ca(
     points: Float[Tensor, "b r 3"], true_points: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, "b r"]:
-    """lDDT of each residue's C-alpha, 0 to 1 (Suppl. Alg. 29 line 5), without the checks of the stereochemistry."""
-    off, counted = off_and_counted(points, true_points, mask)
-    kept = sum((off < limit).to(mask.dtype) for limit in LDDT_LIMITS) / len(LDDT_LIMITS)
-    return (_LDDT_FLOOR + (counted * kept).sum(-1)) / (_LDDT_FLOOR + counted.sum(-1))
+    """Return the lDDT of each residue's C-alpha, 0 to 1 (Suppl. Alg. 29 line 5), without stereochemical checks."""
+    errors, counted = distance_errors(points, true_points, mask)
+    preserved = sum((errors < limit).to(mask.dtype) for limit in LDDT_LIMITS) / len(LDDT_LIMITS)
+    return (_LDDT_FLOOR + (counted * preserved).sum(-1)) / (_LDDT_FLOOR + counted.sum(-1))
 
 
-def off_and_counted(
+def distance_errors(
     points: Float[Tensor, "*l b r 3"], true_points: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> tuple[Float[Tensor, "*l b r r"], Float[Tensor, "b r r"]]:
-    """Return how far the distance of every pair of residues is off, and 1 for those pairs that lDDT counts."""
+    """Return the distance error of every pair of residues (Angstrom), and a mask of the pairs that lDDT counts."""
     true_distances = _distances(true_points)
-    off = (_distances(points) - true_distances).abs()
-    counted = (true_distances < _LDDT_CUTOFF) * rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
-    return off, counted * (1 - torch.eye(mask.shape[1], dtype=mask.dtype, device=mask.device))
+    errors = (_distances(points) - true_distances).abs()
+    counted = (true_distances < _LDDT_CUTOFF) * outer_mask(mask)
+    return errors, counted * (1 - torch.eye(mask.shape[1], dtype=mask.dtype, device=mask.device))
 
 
 def lddt_loss(
     logits: Float[Tensor, "b r v"], positions: Float[Tensor, "b r 37 3"], labels: Labels
 ) -> Float[Tensor, " b"]:
-    """Cross-entropy of each observed residue's lDDT-CA (AlphaFold 2, Suppl. Alg. 29)."""
+    """Return the cross-entropy of each observed residue's lDDT-CA (AlphaFold 2, Suppl. Alg. 29)."""
     mask = labels.all_atom_mask[..., _CA]
     score = lddt_ca(positions[..., _CA, :], labels.all_atom_positions[..., _CA, :], mask)
     bins = logits.shape[-1]
@@ -84,23 +84,26 @@ def lddt_loss(
 def aligned_error_loss(
     logits: Float[Tensor, "b i j v"], frames: Float[Tensor, "b r 7"], true_frames: Rigid, mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, " b"]:
-    """Cross-entropy of each C-alpha's error as seen from each backbone frame (b r) (Suppl. Sec. 1.9.7)."""
+    """Return the cross-entropy of each C-alpha's error in each backbone frame (b r) (Suppl. Sec. 1.9.7)."""
     with torch.no_grad():
-        difference = _seen_by_each_other(rigid_from_tensor(frames)) - _seen_by_each_other(true_frames)
+        difference = _local_origins(rigid_from_tensor(frames)) - _local_origins(true_frames)
         true_bins = torch.bucketize(difference.square().sum(-1), _squared_breaks(logits.shape[-1], logits.device))
-    pairs = rearrange(mask, "b i -> b i 1") * rearrange(mask, "b j -> b 1 j")
+    pairs = outer_mask(mask)
     return (cross_entropy(logits, true_bins) * pairs).sum((-1, -2)) / (_COUNT_FLOOR + pairs.sum((-1, -2)))
 
 
 def experimentally_resolved_loss(logits: Float[Tensor, "b r 37"], labels: Labels) -> Float[Tensor, " b"]:
-    """Binary cross-entropy of which atoms of each residue are observed (Suppl. Sec. 1.9.10)."""
+    """Return the binary cross-entropy of which atoms of each residue are observed (Suppl. Sec. 1.9.10)."""
     errors = nn.functional.binary_cross_entropy_with_logits(logits, labels.all_atom_mask, reduction="none")
     exists = labels.atom37_atom_exists
     return (errors * exists).sum((-1, -2)) / (_COUNT_FLOOR + exists.sum((-1, -2)))
 
 
 def has_resolution(labels: Labels, least: float, most: float) -> Bool[Tensor, " b"]:
-    """Return which samples are experiments sharp enough to learn confidences from (Suppl. Sec. 1.9.6 and 1.9.10)."""
+    """Return which samples have a resolution in the range that confidences are learnt from (Suppl. Sec. 1.9.6, 1.9.10).
+
+    NMR structures and predictions have a resolution of 0.
+    """
     return (labels.resolution >= least) & (labels.resolution <= most)
 
 
@@ -109,12 +112,12 @@ def _squared_breaks(bins: int, device: torch.device) -> Float[Tensor, "edges"]:
     return aligned_error_breaks(bins).square().to(device)
 
 
-def _seen_by_each_other(frames: Rigid) -> Float[Tensor, "b i j 3"]:
-    """Origins j in the frames i. A frame's own origin is exactly 0 in it, so its error is in the first bin."""
+def _local_origins(frames: Rigid) -> Float[Tensor, "b i j 3"]:
+    """Return the origins j in the frames i; a frame's own origin is exactly 0, so its error is in the first bin."""
     origins = frames.translation
     return frames[..., None].invert_apply(rearrange(origins, "b j x -> b 1 j x").expand(-1, origins.shape[1], -1, -1))
 
 
 def _distances(points: Float[Tensor, "*l b r 3"]) -> Float[Tensor, "*l b r r"]:
-    # Squares by matrix products would cost the digits that 0.5 Angstrom at 1,000 need.
+    # Squared norms from matrix products would lose the digits that tell 0.5 Angstrom at 1,000 Angstrom.
     return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,4 +1,4 @@
-"""What the losses compare with: the labels of a training example as tensors with a leading batch dimension."""
+"""Labels of training examples, as tensors with a leading batch dimension."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Labels of a batch; names and meanings are those of `data_pipeline.features.ground_truth.GroundTruth`.
+    """Labels of a batch, under the names of `data_pipeline.features.ground_truth.GroundTruth`.
 
-    The last five are about the last pass and about the example as a whole.
+    The last five belong to the last recycling iteration or to the example as a whole.
     """
 
     aatype: Int[Tensor, "b r"]
@@ -27,8 +27,8 @@ class Labels:
     atom14_atom_is_ambiguous: Float[Tensor, "b r 14"]
     pseudo_beta: Float[Tensor, "b r 3"]
     pseudo_beta_mask: Float[Tensor, "b r"]
-    true_msa: Int[Tensor, "b s r"]  # of the last pass, before BERT masking
-    bert_mask: Float[Tensor, "b s r"]  # 1 where the masked-MSA head is asked
+    true_msa: Int[Tensor, "b s r"]  # the last iteration's MSA before BERT masking
+    bert_mask: Float[Tensor, "b s r"]  # 1 where the masked-MSA loss counts
     use_clamped_fape: Float[Tensor, " b"]  # 0 or 1
-    resolution: Float[Tensor, " b"]  # Angstrom, 0 unknown
+    resolution: Float[Tensor, " b"]  # Angstrom, 0 if unknown
     is_distillation: Float[Tensor, " b"]  # 0 or 1

@@ -1,4 +1,4 @@
-"""Bring torsion angles to the true ones, and the vectors they are read from to unit length."""
+"""Losses of the torsion angles, and of the length of the vectors that represent them."""
 
 import torch
 from jaxtyping import Float
@@ -13,22 +13,22 @@ _FIRST_CHI = 3
 
 
 def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[Tensor, " b"]:
-    """Squared chord between predicted and true chi angles, the mean over iterations and observed angles.
+    """Return the squared chord between predicted and true chi angles, the mean over iterations and observed angles.
 
-    AlphaFold 2, Suppl. Alg. 27. Of an angle that looks the same after half a turn the nearer one counts.
+    AlphaFold 2, Suppl. Alg. 27. For angles that are symmetric under a turn by 180 degrees the nearer one counts.
     """
-    # Differs from the supplement, as DeepMind's program does: the backbone's angles take no part.
-    found = sin_cos[..., _FIRST_CHI:, :]
+    # DeepMind's program differs from the supplement here: backbone angles do not count.
+    predicted = sin_cos[..., _FIRST_CHI:, :]
     chords = torch.minimum(
-        (found - truth.sin_cos[..., _FIRST_CHI:, :]).square().sum(-1),
-        (found - truth.alternative_sin_cos[..., _FIRST_CHI:, :]).square().sum(-1),
+        (predicted - truth.sin_cos[..., _FIRST_CHI:, :]).square().sum(-1),
+        (predicted - truth.alternative_sin_cos[..., _FIRST_CHI:, :]).square().sum(-1),
     ).mean(0)
     mask = truth.mask[..., _FIRST_CHI:]
     return (chords * mask).sum((-1, -2)) / (_COUNT_FLOOR + mask.sum((-1, -2)))
 
 
 def angle_norm_loss(unnormalized: Float[Tensor, "l b r 7 2"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, " b"]:
-    """Return how far the unnormalised torsion vectors are from unit length (Suppl. Alg. 27 line 3)."""
+    """Return the mean deviation of the unnormalised torsion vectors from unit length (Suppl. Alg. 27 line 3)."""
     length = torch.sqrt(unnormalized.square().sum(-1) + _LENGTH_FLOOR)
-    off = (length - 1).abs().mean((0, -1))
-    return (off * seq_mask).sum(-1) / (_COUNT_FLOOR + seq_mask.sum(-1))
+    deviation = (length - 1).abs().mean((0, -1))
+    return (deviation * seq_mask).sum(-1) / (_COUNT_FLOOR + seq_mask.sum(-1))

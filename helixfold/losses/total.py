@@ -1,4 +1,4 @@
-"""The training loss of a batch, term by term and sample by sample."""
+"""The training loss of a batch, by term and by sample."""
 
 import math
 from dataclasses import dataclass
@@ -32,22 +32,22 @@ _BACKBONE_GROUP = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Every term (`TERMS`) of each sample, without gradient; their sum by weights; and what is differentiated."""
+    """Losses of each sample: all `TERMS` without gradient, their weighted sum, and the total to differentiate."""
 
     unweighted: dict[str, Float[Tensor, " b"]]
     weighted: Float[Tensor, " b"]
     total: Float[Tensor, " b"]
 
     def terms(self) -> dict[str, Float[Tensor, " b"]]:
-        """The unweighted terms by name, their weighted sum and the total, for logs."""
+        """Return the unweighted terms, their weighted sum and the total by name, without gradient, for logs."""
         return {**self.unweighted, "weighted": self.weighted.detach(), "total": self.total.detach()}
 
 
 def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfig) -> Losses:
-    """Return AlphaFold 2's loss (Suppl. Eq. 7) of a pass's outputs, float32; `batch` is what that pass read.
+    """Return AlphaFold 2's loss (Suppl. Eq. 7), float32, of the outputs that the model computed from `batch`.
 
-    The total is the weighted sum times the root of the number of residues (Suppl. Sec. 1.11.3), so that short
-    chains count less than long ones. Terms of weight 0 are computed and take no part in it.
+    The total is the weighted sum times the square root of the number of residues (Suppl. Sec. 1.11.3), so that short
+    chains count less than long ones. Terms of weight 0 are reported but not part of the sum.
     """
     structure, logits = outputs.structure, outputs.logits
     with torch.no_grad():
@@ -56,7 +56,7 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         truth = renamed_truth(structure.atom14[-1], labels, groups)
         backbone, backbone_mask = groups.frames[..., _BACKBONE_GROUP], groups.mask[..., _BACKBONE_GROUP]
         clamp = torch.where(labels.use_clamped_fape > 0, config.fape_clamp, math.inf)
-        sharp = has_resolution(labels, config.min_resolution, config.max_resolution)
+        resolved = has_resolution(labels, config.min_resolution, config.max_resolution)
     with torch.set_grad_enabled(torch.is_grad_enabled() and config.violation > 0):
         violation = violation_loss(
             structure,
@@ -74,19 +74,19 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         "angle_norm": angle_norm_loss(structure.unnormalized_torsions, batch.seq_mask),
         "distogram": distogram_loss(logits.distogram, labels.pseudo_beta, labels.pseudo_beta_mask),
         "masked_msa": masked_msa_loss(logits.masked_msa, labels.true_msa, labels.bert_mask),
-        "lddt": lddt_loss(logits.lddt, structure.positions, labels) * sharp,
-        "experimentally_resolved": experimentally_resolved_loss(logits.experimentally_resolved, labels) * sharp,
+        "lddt": lddt_loss(logits.lddt, structure.positions, labels) * resolved,
+        "experimentally_resolved": experimentally_resolved_loss(logits.experimentally_resolved, labels) * resolved,
         "aligned_error": torch.zeros_like(violation)
         if logits.aligned_error is None
-        else aligned_error_loss(logits.aligned_error, structure.frames[-1], backbone, backbone_mask) * sharp,
+        else aligned_error_loss(logits.aligned_error, structure.frames[-1], backbone, backbone_mask) * resolved,
         "violation": violation,
         "smooth_lddt": smooth_lddt,
     }
-    # Left out rather than multiplied by 0, which would leave the gradient of a term of weight 0 to be computed.
+    # Terms of weight 0 are left out: multiplied by 0, their gradients would still be computed.
     weighted = sum(
         (getattr(config, name) * terms[name] for name in TERMS if getattr(config, name) > 0),
         start=torch.zeros_like(violation),
     )
-    # Alone, a term has no gradient: what a head of weight 0 has kept would be held until the others have theirs.
-    alone = {name: term.detach() for name, term in terms.items()}
-    return Losses(unweighted=alone, weighted=weighted, total=weighted * batch.seq_mask.sum(-1).sqrt())
+    # Detached, so that the autograd graph of a term of weight 0 is freed before the backward pass.
+    unweighted = {name: term.detach() for name, term in terms.items()}
+    return Losses(unweighted=unweighted, weighted=weighted, total=weighted * batch.seq_mask.sum(-1).sqrt())

@@ -1,4 +1,4 @@
-"""Find where a structure breaks the rules of chemistry: bonds and angles between residues, clashes, residue shapes.
+"""Violations of stereochemistry: peptide bonds and angles, clashes between residues, and distances within residues.
 
 AlphaFold 2, Suppl. Sec. 1.9.11.
 """
@@ -20,37 +20,34 @@ from helixfold.geometry.tables import per_residue
 from helixfold.losses.labels import Labels
 from helixfold.model.outputs import Structure
 
-_N, _CA, _C = 0, 1, 2  # slots of every residue type
+_N, _CA, _C = 0, 1, 2  # atom14 slots
 _PROLINE = RESTYPES.index("P")
 _SULPHUR = ATOM14_NAMES[RESTYPES.index("C")].index("SG")
-# Kept small beside squared lengths, so that roots have a gradient where two atoms coincide.
+# Added to squared lengths, so that their roots have a gradient where two atoms coincide.
 _SMALL_BOND, _SMALL_DISTANCE = 1e-6, 1e-10
-_EXTREME = 1.5  # Angstrom that two neighbours' CA may be further apart than in a trans peptide
-_SLAB_ELEMENTS = 2**20  # distances looked at at a time: 4 MiB, while everything else is held for the gradients
+_EXTREME = 1.5  # Angstrom by which the CA distance of neighbours may exceed that of a trans peptide
+_SLAB_ELEMENTS = 2**20  # distances computed at once, 4 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Violations:
-    """Distances of each sample's atoms beyond what is tolerated (Angstrom; angles as cosines), and masks of which are.
+    """Violations beyond the tolerances in Angstrom (angles as cosines), and masks that are 1 at violations."""
 
-    The masks are 1 where a bound is crossed.
-    """
-
-    bond_c_n: Float[Tensor, " b"]  # mean over bonds, Eq. 44
-    angle_ca_c_n: Float[Tensor, " b"]  # means over angles, Eq. 45
+    bond_c_n: Float[Tensor, " b"]  # mean over bonds, Suppl. Eq. 44
+    angle_ca_c_n: Float[Tensor, " b"]  # means over angles, Suppl. Eq. 45
     angle_c_n_ca: Float[Tensor, " b"]
-    connections: Float[Tensor, "b r"]  # half of what each bond and its two angles are off, for either residue
+    connections: Float[Tensor, "b r"]  # half of the violations of each peptide bond and its angles, for both residues
     connections_mask: Float[Tensor, "b r"]
     clash: Float[Tensor, " b"]  # mean over all pairs of atoms of different residues
-    clashes: Float[Tensor, "b r 14"]  # Eq. 46, atoms of different residues; each pair counts for both its atoms
+    clashes: Float[Tensor, "b r 14"]  # Suppl. Eq. 46, atoms of different residues; a pair counts for both atoms
     clashes_mask: Float[Tensor, "b r 14"]
-    within: Float[Tensor, "b r 14"]  # Eq. 46, atoms of one residue; each pair counts twice for both
+    within: Float[Tensor, "b r 14"]  # Suppl. Eq. 46, atoms of one residue; a pair counts twice for both atoms
     within_mask: Float[Tensor, "b r 14"]
     residues_mask: Float[Tensor, "b r"]  # any of the above
-    extreme_ca_ca: Float[Tensor, " b"]  # share of neighbours that are far too far apart
+    extreme_ca_ca: Float[Tensor, " b"]  # fraction of neighbours whose CA distance is extreme
 
-    def shares(self, seq_mask: Float[Tensor, "b r"]) -> dict[str, Float[Tensor, " b"]]:
-        """Return the share of residues with each kind of violation, by kind."""
+    def fractions(self, seq_mask: Float[Tensor, "b r"]) -> dict[str, Float[Tensor, " b"]]:
+        """Return the fraction of residues with each kind of violation, by kind."""
         masks = {
             "between_residue_bond": self.connections_mask,
             "between_residue_clash": self.clashes_mask.amax(-1),
@@ -71,7 +68,7 @@ def violation_loss(
     tolerance_factor: float = 12.0,
     overlap_tolerance: float = 1.5,
 ) -> Float[Tensor, " b"]:
-    """Return the violations of the structure module's last atoms as one number (Suppl. Eq. 47)."""
+    """Return the violation loss of the structure module's last atoms (Suppl. Eq. 47)."""
     exists = labels.atom14_atom_exists
     found = violations(
         structure.atom14[-1],
@@ -96,9 +93,10 @@ def violations(
     tolerance_factor: float = 12.0,
     overlap_tolerance: float = 1.5,
 ) -> Violations:
-    """Return what is wrong with these atoms (Angstrom); residues whose numbers follow each other count as bonded.
+    """Return the violations of these atoms (Angstrom); residues with consecutive `residue_index` count as bonded.
 
-    Bonds and angles may be `tolerance_factor` standard deviations off, other atoms overlap by `overlap_tolerance`.
+    Bonds and angles may deviate by `tolerance_factor` standard deviations, other atoms may overlap by
+    `overlap_tolerance`.
     """
     bonds = _connections(atoms, exists, aatype, residue_index, seq_mask, tolerance_factor=tolerance_factor)
     clash, clashes = _clashes(atoms, exists, aatype, residue_index, overlap_tolerance)
@@ -125,7 +123,7 @@ def _connections(
     *,
     tolerance_factor: float,
 ) -> dict[str, Tensor]:
-    """Return the part of `Violations` about the peptide bond between each residue and the next and its two angles."""
+    """Return the fields of `Violations` about peptide bonds between residues, and about their angles."""
     ca, c = atoms[:, :-1, _CA], atoms[:, :-1, _C]
     next_n, next_ca = atoms[:, 1:, _N], atoms[:, 1:, _CA]
     has_ca, has_c = exists[:, :-1, _CA], exists[:, :-1, _C]
@@ -140,21 +138,22 @@ def _connections(
         torch.where(to_proline, length.new_tensor(proline), length.new_tensor(other))
         for proline, other in zip(norms.C_N_LENGTH_TO_PROLINE, norms.C_N_LENGTH, strict=True)
     )
-    # The released code tolerates at C as many standard deviations of the bond's length, not of this angle's cosine.
+    # The released code uses the standard deviation of the bond's length for the angle at C.
     at_c = Norm(norms.CA_C_N_COSINE.mean, norms.C_N_LENGTH.deviation)
     at_n = norms.C_N_CA_COSINE
-    off = [
+    excess = [
         _excess(length - mean, tolerance_factor * deviation),
         _excess((c_to_ca * c_to_n).sum(-1) - at_c.mean, tolerance_factor * at_c.deviation),
         _excess((-c_to_n * n_to_ca).sum(-1) - at_n.mean, tolerance_factor * at_n.deviation),
     ]
-    atoms_there = [has_c * has_next_n, has_ca * has_c * has_next_n, has_c * has_next_n * has_next_ca]
-    means = [_mean(there * follows, value, 1e-6) for there, value in zip(atoms_there, off, strict=True)]
+    has_atoms = [has_c * has_next_n, has_ca * has_c * has_next_n, has_c * has_next_n * has_next_ca]
+    means = [_mean(has * follows, value, 1e-6) for has, value in zip(has_atoms, excess, strict=True)]
 
-    # As in the released code, gaps in the numbering and absent atoms count here. Neither loss nor masks read it.
-    sums = 0.5 * seq_mask[:, :-1] * seq_mask[:, 1:] * (off[0] + off[1] + off[2])
-    crossed = torch.stack([there * follows * (value > 0) for there, value in zip(atoms_there, off, strict=True)])
-    mask = crossed.detach().amax(0)
+    # As in the released code, gaps in the numbering and absent atoms count in these sums, which neither loss nor masks
+    # use.
+    sums = 0.5 * seq_mask[:, :-1] * seq_mask[:, 1:] * (excess[0] + excess[1] + excess[2])
+    violated = torch.stack([has * follows * (value > 0) for has, value in zip(has_atoms, excess, strict=True)])
+    mask = violated.detach().amax(0)
     far = ((next_ca - ca).square().sum(-1) + _SMALL_BOND).sqrt() - norms.CA_CA_DISTANCE > _EXTREME
     return {
         "bond_c_n": means[0],
@@ -173,58 +172,57 @@ def _clashes(
     residue_index: Int[Tensor, "b r"],
     overlap_tolerance: float,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b r 14"]]:
-    """Return by how much atoms of different residues overlap: mean over all pairs, and the sum of each atom.
+    """Return the overlap of atoms of different residues: the mean over all pairs, and the sum of each atom.
 
-    Only pairs that clash have a value or a gradient. They are few of many millions, so they are looked for slab by slab
-    and without gradients, and only what is found is computed with.
+    Only the few pairs that clash, of many millions, have a value or a gradient. They are searched for slab by slab
+    without gradients, and only their overlap is computed with gradients.
     """
     radius = _radii(atoms.device)[per_residue("ATOM14_TO_ATOM37", aatype)]
-    # An atom that is not there overlaps with none.
+    # Absent atoms overlap with no other.
     radius = torch.where(exists > 0, radius, -torch.inf).flatten()
-    one, other = _clashing(atoms.detach(), radius.view_as(exists), residue_index, overlap_tolerance)
+    one, other = _clashing_pairs(atoms.detach(), radius.view_as(exists), residue_index, overlap_tolerance)
     flat = atoms.flatten(0, 2)
     squared = (_rows(flat, one) - _rows(flat, other)).square().sum(-1)
     overlap = torch.relu(radius[one] + radius[other] - overlap_tolerance - (squared + _SMALL_DISTANCE).sqrt())
     sums = overlap.new_zeros(len(flat)).scatter_add(0, torch.cat([one, other]), overlap.repeat(2)).view_as(exists)
-    # Each pair stands in the sums of two atoms.
-    return sums.sum((1, 2)) / 2 / (_pairs(exists, residue_index) + 1e-6), sums
+    # Each pair is in the sums of two atoms.
+    return sums.sum((1, 2)) / 2 / (_pair_count(exists, residue_index) + 1e-6), sums
 
 
 @torch.no_grad()
-def _clashing(
+def _clashing_pairs(
     atoms: Float[Tensor, "b r 14 3"],
     radius: Float[Tensor, "b r 14"],
     residue_index: Int[Tensor, "b r"],
     overlap_tolerance: float,
 ) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-    """Return the two atoms of each pair that may clash, numbered through the batch; in the order of the chain."""
+    """Return the indices (in the flattened batch) of both atoms of each pair that may clash, in the chain's order."""
     b, r, _ = radius.shape
-    everything, reach = atoms.flatten(1, 2), radius.flatten(1) - overlap_tolerance + 1e-3
-    found = []
+    all_atoms, reach = atoms.flatten(1, 2), radius.flatten(1) - overlap_tolerance + 1e-3
+    pairs = []
     size = max(1, _SLAB_ELEMENTS // max(1, b * r * 14 * 14))
     for start in range(0, r, size):
         slab = slice(start, min(start + size, r))
-        # Not by way of a matrix product: that would lose the digits that decide.
-        distance = torch.cdist(atoms[:, slab].flatten(1, 2), everything, compute_mode="donot_use_mm_for_euclid_dist")
+        # Distances from matrix products would lose the digits that decide.
+        distance = torch.cdist(atoms[:, slab].flatten(1, 2), all_atoms, compute_mode="donot_use_mm_for_euclid_dist")
         close = distance < radius[:, slab].flatten(1)[..., None] + reach[:, None]
         close = rearrange(close, "b (i a) (j c) -> b i a j c", a=14, c=14)
         close &= _in_order(residue_index[:, slab], residue_index)[:, :, None, :, None]
         bonded = residue_index[:, slab, None] + 1 == residue_index[:, None]
         close[:, :, _C, :, _N] &= ~bonded
-        # As in the released code: of any two residues with an atom in the slot of cysteine's sulphur, not of two
-        # cysteines alone.
+        # As in the released code, this excludes all atoms in the slot of cysteine's sulphur, whatever the residue type.
         close[:, :, _SULPHUR, :, _SULPHUR] = False
-        # Of tensors without numbers nothing is known: as if every residue clashed once.
-        places = close.new_empty(b * r, 5, dtype=torch.int64) if close.is_meta else close.nonzero()
-        sample, i, a, j, c = places.unbind(1)
-        found.append(((sample * r + start + i) * 14 + a, (sample * r + j) * 14 + c))
-    one, other = (torch.cat(part) for part in zip(*found, strict=True))
+        # Meta tensors have no values: assume that every residue clashes once.
+        indices = close.new_empty(b * r, 5, dtype=torch.int64) if close.is_meta else close.nonzero()
+        sample, i, a, j, c = indices.unbind(1)
+        pairs.append(((sample * r + start + i) * 14 + a, (sample * r + j) * 14 + c))
+    one, other = (torch.cat(part) for part in zip(*pairs, strict=True))
     return one, other
 
 
 @torch.no_grad()
-def _pairs(exists: Float[Tensor, "b r 14"], residue_index: Int[Tensor, "b r"]) -> Float[Tensor, " b"]:
-    """Return the number of pairs of atoms that `_clashing` looks at."""
+def _pair_count(exists: Float[Tensor, "b r 14"], residue_index: Int[Tensor, "b r"]) -> Float[Tensor, " b"]:
+    """Return the number of pairs of atoms that `_clashing_pairs` considers."""
     in_order = _in_order(residue_index, residue_index).to(exists.dtype)
     bonded = (residue_index[:, :, None] + 1 == residue_index[:, None]).to(exists.dtype)
     atoms, sulphur = exists.sum(-1), exists[..., _SULPHUR]
@@ -244,13 +242,13 @@ def _within(
     tolerance_factor: float,
     overlap_tolerance: float,
 ) -> Float[Tensor, "b r 14"]:
-    """Return by how much each atom is nearer to others of its residue, or further away, than bonds and radii allow."""
+    """Return the sum of each atom's violations of the distance bounds to other atoms of its residue."""
     least, most = (table[aatype] for table in _bounds(tolerance_factor, overlap_tolerance, atoms.device))
     difference = rearrange(atoms, "b r a x -> b r a 1 x") - rearrange(atoms, "b r c x -> b r 1 c x")
     distance = (difference.square().sum(-1) + _SMALL_DISTANCE).sqrt()
-    there = exists[..., :, None] * exists[..., None, :] * (1 - torch.eye(14, device=exists.device))
-    # Distances are symmetric: what AlphaFold adds up along rows and columns is twice the sum of a row.
-    return 2 * (there * (torch.relu(least - distance) + torch.relu(distance - most))).sum(-1)
+    pairs = exists[..., :, None] * exists[..., None, :] * (1 - torch.eye(14, device=exists.device))
+    # AlphaFold sums along rows and along columns; distances are symmetric, so that is twice the sum of a row.
+    return 2 * (pairs * (torch.relu(least - distance) + torch.relu(distance - most))).sum(-1)
 
 
 def _length_and_direction(vector: Float[Tensor, "b r 3"]) -> tuple[Float[Tensor, "b r"], Float[Tensor, "b r 3"]]:
@@ -276,7 +274,7 @@ def _bounds(
 
 
 def _rows(table: Float[Tensor, "n c"], index: Int[Tensor, " pairs"]) -> Float[Tensor, "pairs c"]:
-    # Not `table[index]`: the sums of its gradient come in an order that changes from run to run.
+    # The gradient of `table[index]` would be summed in an order that changes from run to run.
     return table.gather(0, index[:, None].expand(-1, table.shape[1]))
 
 

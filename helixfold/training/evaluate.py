@@ -190,7 +190,7 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
         gdt_ha=superposed.gdt_ha,
         rmsd=superposed.rmsd,
         plddt=float(plddt(outputs.logits.lddt).mean()),
-        violations=float(violated.shares(last.seq_mask)["per_residue"]),
+        violations=float(violated.fractions(last.seq_mask)["per_residue"]),
         losses={term: float(value) for term, value in losses.terms().items()},
     )
 

@@ -98,7 +98,7 @@ def test_nothing_is_violated(path: Path) -> None:
     number = torch.arange(aatype.shape[1])[None]
     for tolerance in (12.0, 3.0):
         found = violations(atoms, exists, aatype, number, every_residue, tolerance_factor=tolerance)
-        shares = found.shares(every_residue)
+        shares = found.fractions(every_residue)
         assert float(shares["between_residue_bond"]) == 0
         assert float(shares["between_residue_clash"]) == 0
         assert float(shares["extreme_ca_ca_distance"]) == 0

@@ -12,7 +12,7 @@ from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses import fape
 from helixfold.losses.ambiguity import renamed_truth
-from helixfold.losses.fape import Placed, backbone_fape, frame_aligned_point_error, sidechain_fape
+from helixfold.losses.fape import FramesAndPoints, backbone_fape, frame_aligned_point_error, sidechain_fape
 from helixfold.losses.labels import Labels
 from helixfold.model.outputs import Structure
 from tests.losses.chains import (
@@ -54,8 +54,8 @@ def test_the_loops_of_the_algorithm_give_the_same() -> None:
     frames_mask, points_mask = (torch.randint(0, 2, (b, n)).double() for n in (f, p))
     clamp = torch.tensor([6.0, math.inf], dtype=torch.float64)
     found = frame_aligned_point_error(
-        Placed(frames=frames, points=points),
-        Placed(frames=true_frames, points=true_points),
+        FramesAndPoints(frames=frames, points=points),
+        FramesAndPoints(frames=true_frames, points=true_points),
         frames_mask,
         points_mask,
         clamp,
@@ -79,8 +79,8 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
     def error(rotation: Tensor, translation: Tensor, points: Tensor) -> Tensor:
         return frame_aligned_point_error(
-            Placed(frames=Rigid(rotation=rotation, translation=translation), points=points),
-            Placed(frames=true_frames, points=true_points),
+            FramesAndPoints(frames=Rigid(rotation=rotation, translation=translation), points=points),
+            FramesAndPoints(frames=true_frames, points=true_points),
             frames_mask,
             points_mask,
             torch.tensor([8.0, math.inf], dtype=torch.float64),
@@ -100,7 +100,7 @@ def test_blocks_and_left_out_pairs_change_nothing(monkeypatch: pytest.MonkeyPatc
     for size, everything in ((1, False), (20_000, False), (20_000, True), (2**30, True)):
         monkeypatch.setattr(fape, "_CPU_BLOCK", size)
         if everything:
-            monkeypatch.setattr(fape, "_counting", lambda mask: torch.arange(mask.shape[1]))
+            monkeypatch.setattr(fape, "_unmasked", lambda mask: torch.arange(mask.shape[1]))
         structure = random_structure(aatype)
         leaves = (structure.rigid_groups.requires_grad_(), structure.atom14.requires_grad_())
         error = sidechain(structure, labels)
@@ -116,8 +116,8 @@ def test_errors_count_up_to_the_clamp(off: float, clamp: float, expected: float)
     frames = random_rigid(1, 1, dtype=torch.float32)
     points = torch.tensor([[[0.0, off, 0.0]]], requires_grad=True)
     found = frame_aligned_point_error(
-        Placed(frames=frames, points=points),
-        Placed(frames=frames, points=torch.zeros(1, 1, 3)),
+        FramesAndPoints(frames=frames, points=points),
+        FramesAndPoints(frames=frames, points=torch.zeros(1, 1, 3)),
         torch.ones(1, 1),
         torch.ones(1, 1),
         torch.tensor([clamp]),

@@ -125,7 +125,7 @@ def test_violations_of_a_prediction_equal_alphafolds(reference: Path) -> None:
     prefix = "structure_module/violations/"
     expected = {name.removeprefix(prefix): outputs[name] for name in outputs.files if name.startswith(prefix)}
     assert_equals_alphafold(found, expected)
-    for kind, share in found.shares(given["seq_mask"]).items():
+    for kind, share in found.fractions(given["seq_mask"]).items():
         assert float(share) == pytest.approx(float(outputs[f"structure_module/metrics/violations_{kind}"])), kind
 
 
@@ -276,10 +276,10 @@ def test_real_structures_break_few_rules(real_data: Path) -> None:
     atoms = torch.from_numpy(observed.atom_positions[rows, slots])[None]
     aatype, index = torch.from_numpy(observed.aatype).long()[None], torch.arange(len(slots))[None]
     assert aatype.eq(CYSTEINE).sum() == 6
-    shares = violations(atoms, exists, aatype, index, torch.ones(1, len(slots))).shares(torch.ones(1, len(slots)))
+    shares = violations(atoms, exists, aatype, index, torch.ones(1, len(slots))).fractions(torch.ones(1, len(slots)))
     assert max(float(share) for share in shares.values()) == 0
     moved = atoms + torch.tensor([0.0, 0.0, 5.0]) * (index >= 20)[..., None, None]
-    shares = violations(moved, exists, aatype, index, torch.ones(1, len(slots))).shares(torch.ones(1, len(slots)))
+    shares = violations(moved, exists, aatype, index, torch.ones(1, len(slots))).fractions(torch.ones(1, len(slots)))
     assert float(shares["extreme_ca_ca_distance"]) == pytest.approx(1 / 45)
     assert float(shares["between_residue_bond"]) == pytest.approx(2 / 46)
 

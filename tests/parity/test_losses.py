@@ -15,7 +15,7 @@ from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses.ambiguity import alternative_is_better, renamed_truth
 from helixfold.losses.config import LossConfig
-from helixfold.losses.fape import Placed, backbone_fape, frame_aligned_point_error
+from helixfold.losses.fape import FramesAndPoints, backbone_fape, frame_aligned_point_error
 from helixfold.losses.heads import lddt_ca
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
@@ -51,8 +51,8 @@ def test_frame_aligned_point_error(name: str, clamp: float) -> None:
     function = Function(f"frame_aligned_point_error_{name}")
     given = function.given
     found = frame_aligned_point_error(
-        Placed(frames=rigid(given["pred_frames"]), points=given["pred_positions"]),
-        Placed(frames=rigid(given["target_frames"]), points=given["target_positions"]),
+        FramesAndPoints(frames=rigid(given["pred_frames"]), points=given["pred_positions"]),
+        FramesAndPoints(frames=rigid(given["target_frames"]), points=given["target_positions"]),
         given["frames_mask"],
         given["positions_mask"],
         torch.tensor([clamp]),
