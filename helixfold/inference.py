@@ -39,6 +39,7 @@ from helixfold.weights.find import ReadyModel, find_models
 
 _MOST = 2**62  # of seeds, which random generators accept
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Calls its second argument with an executor that works as the first one does.
 CarryOut = Callable[[Whole | Slabs, Callable[[Executor], Prediction]], Prediction]
 
 

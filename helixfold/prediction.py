@@ -1,4 +1,4 @@
-"""What one model predicts of one target: everything that its files are written from."""
+"""The prediction of one target by one model, with everything that its files are written from."""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ CONFIDENCE_BANDS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Distances:
-    """Between pseudo-beta atoms (C-beta, C-alpha of glycine), as the distogram has them."""
+    """Distances between pseudo-beta atoms (C-beta, or C-alpha of glycine) according to the distogram."""
 
     expected: Float[np.ndarray, "r r"]  # Angstrom; 21.8 for all that is further apart than 21.7
     contact: Float[np.ndarray, "r r"]  # probability, 0 to 1, of less than 8 Angstrom
@@ -51,7 +51,7 @@ class Distances:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One model's prediction of one target; padding is removed."""
+    """A prediction of one target by one model, without padding."""
 
     model: str  # such as model_1_ptm, or model_1_ptm_seed_3 where there are several seeds; part of file names
     protein: Protein  # B-factors are pLDDT
@@ -61,10 +61,10 @@ class Prediction:
     ptm: float | None
     ranking_confidence: float
     num_recycles: int
-    converged: bool  # recycling ended early, because the structure no longer moved
-    notes: tuple[str, ...] = ()  # what every reader of the files must know, such as that parameters are untrained
+    converged: bool  # recycling ended early, because distances changed by less than the tolerance
+    notes: tuple[str, ...] = ()  # for every reader of the files, such as that parameters are untrained
     distances: Distances | None = None
-    logits: Mapping[str, np.ndarray] | None = None  # of each head, where they were asked for
+    logits: Mapping[str, np.ndarray] | None = None  # by head, if the options asked for them
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The part of `helixfold predict` on devices: which, and in how many processes."""
+"""Choose the devices of `helixfold predict`, and the processes that use them."""
 
 import os
 from collections.abc import Mapping
@@ -13,14 +13,17 @@ _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """How many to start on this machine, and the environment variables that give them their devices and cores."""
+    """Number of processes to start on this machine, and environment variables that give them devices and cores."""
 
     count: int
     environment: Mapping[str, str]
 
 
 def processes(devices: str | None, device: str, ranks_per_target: int) -> Processes | None:
-    """What `--devices` asks for; None if it was not given."""
+    """Return the processes that `--devices` asks for; None if it was not given.
+
+    Raise `InputError` for devices that do not exist, or that cannot be divided into groups.
+    """
     if devices is None:
         return None
     if "TORCHELASTIC_RUN_ID" in os.environ:

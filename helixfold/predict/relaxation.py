@@ -1,4 +1,4 @@
-"""Relaxation as a step of `helixfold predict`: which predictions are relaxed, and what is said of each."""
+"""Relax predictions as a step of `helixfold predict`, and print what became of each."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,14 +26,14 @@ INSTALL = "pip install 'helixfold[relax]'"
 _LONG = 300  # residues; on a CPU they take about a minute, and a word beforehand is due
 
 
-def chosen(asked: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None]:
-    """Which predictions are relaxed, and what the user should know of that."""
-    if asked is not None and asked not in get_args(ToRelax):
-        raise InputError(f"models_to_relax must be one of {', '.join(get_args(ToRelax))}, got {asked!r}")
-    if asked in ("best", "all") and not installed():
-        raise InputError(f"--models-to-relax {asked} needs OpenMM and PDBFixer, which are not installed: {INSTALL}")
-    if asked is not None:
-        return asked, None
+def chosen(requested: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None]:
+    """Return which predictions to relax, by default if OpenMM is there and parameters are trained, and a remark."""
+    if requested is not None and requested not in get_args(ToRelax):
+        raise InputError(f"models_to_relax must be one of {', '.join(get_args(ToRelax))}, got {requested!r}")
+    if requested in ("best", "all") and not installed():
+        raise InputError(f"--models-to-relax {requested} needs OpenMM and PDBFixer, which are not installed: {INSTALL}")
+    if requested is not None:
+        return requested, None
     if not trained:
         return "none", None
     if not installed():
@@ -42,9 +42,9 @@ def chosen(asked: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None
 
 
 def is_done(directory: Path, predictions: Sequence[FinishedPrediction], to_relax: ToRelax) -> bool:
-    """Whether every prediction that should be has been relaxed, or found to be beyond that."""
-    there = read_metrics(directory)
-    return all(each.name in there for each in _wanted(ranked(predictions), to_relax))
+    """Return whether every prediction to relax has an entry in the metrics file, also if relaxing it failed."""
+    metrics = read_metrics(directory)
+    return all(prediction.name in metrics for prediction in _selected(ranked(predictions), to_relax))
 
 
 def relax_predictions(
@@ -54,12 +54,12 @@ def relax_predictions(
     device: torch.device,
     say: Callable[[str], None],
 ) -> None:
-    """Relax what is to be, the best first; `order` has all predictions of the target, the best first.
+    """Relax the predictions that `to_relax` selects of a target's predictions, given best first.
 
-    One that cannot be relaxed stays as it was predicted, which is said, and why is written down.
+    One that cannot be relaxed stays as it was predicted; the reason is printed and written to the metrics file.
     """
     metrics = read_metrics(directory)
-    missing = [each for each in _wanted(order, to_relax) if each.name not in metrics]
+    missing = [prediction for prediction in _selected(order, to_relax) if prediction.name not in metrics]
     if not missing:
         return
     release(device)
@@ -80,12 +80,12 @@ def relax_predictions(
 
 
 def summary(relaxed: Relaxed) -> str:
-    """What relaxation did, in one line."""
+    """Describe a relaxation in one line."""
     before, after = relaxed.before.residues, relaxed.after.residues
     violations = f"{before} residues with violations, now {after}" if before else "no violations before or after"
     where = "the CPU" if relaxed.platform == "CPU" else f"the GPU ({relaxed.platform})"
     return f"relaxed, {violations}; atoms moved {relaxed.rmsd:.2f} A; {relaxed.seconds:.1f} s on {where}"
 
 
-def _wanted(order: Sequence[FinishedPrediction], to_relax: ToRelax) -> Sequence[FinishedPrediction]:
+def _selected(order: Sequence[FinishedPrediction], to_relax: ToRelax) -> Sequence[FinishedPrediction]:
     return {"best": order[:1], "all": order, "none": order[:0]}[to_relax]

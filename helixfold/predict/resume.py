@@ -15,7 +15,7 @@ from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeStatus:
-    """What a run will do for a target: nothing if it is finished, else make the missing predictions."""
+    """Work that a run will do for a target: none if it is finished, else the missing predictions."""
 
     name: str
     finished: bool

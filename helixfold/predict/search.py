@@ -19,7 +19,7 @@ FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.js
 
 
 def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) -> None:
-    """Make the searches that serve many targets at once; what they are goes to the screen, as they may take long."""
+    """Make the searches that serve many targets at once, and print which ones, as they may take long."""
     if targets and plan.alignments:
         searches = ", ".join(step.result_file for step in plan.alignments)
         print(f"helixfold: searching for {len(targets)} targets: {searches}", file=sys.stderr)
@@ -27,7 +27,7 @@ def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) ->
 
 
 def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTarget:
-    """A target's features, written to its directory with the results of its searches and the fate of every hit."""
+    """Return a target's features; write them, the results of searches and templates.json into its directory."""
     prepared = prepare(target, plan, directory / RESULTS_DIRECTORY)
     directory.mkdir(parents=True, exist_ok=True)
     prepared.features.save(directory / FEATURES_FILE)
@@ -38,7 +38,7 @@ def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTar
 
 
 def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
-    """Refuse an output directory that holds other proteins of these names, or something else than directories."""
+    """Raise `InputError` if the output directory holds other proteins or files under the names of these targets."""
     for name, sequence in sequences.items():
         directory = output / name
         if directory.is_symlink():
@@ -55,7 +55,7 @@ def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:
 
 
 def _sequence_of(path: Path) -> str | None:
-    """The protein of earlier features; None if they are damaged, and so are made again."""
+    """Return the sequence of earlier features; None if they are damaged, and so are made again."""
     try:
         found = read_npz(path, names=("sequence",)).get("sequence")
     except InputError:
@@ -64,7 +64,7 @@ def _sequence_of(path: Path) -> str | None:
 
 
 def check_output(output: Path, sequences: Mapping[str, str]) -> None:
-    """Make the output directory, and refuse one that cannot be written or holds other proteins of these names."""
+    """Make the output directory; raise `InputError` if it cannot be written, or as `check_earlier` does."""
     check_earlier(output, sequences)
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def check_output(output: Path, sequences: Mapping[str, str]) -> None:
 
 
 def template_report(result: TemplateResult) -> dict[str, list[dict[str, object]]]:
-    """Which templates the model reads, and why every other hit is none."""
+    """Return the content of templates.json: the templates that the model reads, and why other hits are rejected."""
     return {
         "used": [
             {
@@ -99,7 +99,7 @@ def template_report(result: TemplateResult) -> dict[str, list[dict[str, object]]
 
 
 def summary(prepared: PreparedTarget) -> str:
-    """One line for the screen: how deep the alignment is and where it comes from."""
+    """Describe alignment and templates in one line for the screen."""
     sources = ", ".join(f"{rows:,} from {Path(source).name}" for source, rows in prepared.alignment_rows.items())
     rows = len(prepared.features.msa)
     line = f"{rows:,} row{'' if rows == 1 else 's'} in the alignment" + (f" ({sources})" if sources else "")
@@ -111,7 +111,10 @@ def summary(prepared: PreparedTarget) -> str:
 
 
 def read_features(paths: Sequence[Path]) -> list[tuple[Path, Features]]:
-    """Features made before: `features.npz` files, or directories with one in each target's directory."""
+    """Read features.npz files, given as files or as output directories with one file for each target.
+
+    Return each file's path with its features; raise `InputError` for a damaged file or an unsafe name.
+    """
     found: list[tuple[Path, Features]] = []
     for path in paths:
         files = [path]

@@ -1,4 +1,4 @@
-"""What to fold: the proteins in the files that were given, each with its alignments, templates or features."""
+"""Read the proteins to fold from files, each with its alignments and templates."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,11 @@ ALIGNMENT_SUFFIXES = (*A3M_SUFFIXES, ".sto", ".sto.gz", ".aln", ".aln.gz")
 
 
 def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Sequence[Path] = ()) -> list[Target]:
-    """All targets of FASTA files (each record), CSV files (`id,sequence`) and a3m files (the first row, named after
-    the file); of a directory, all files of these kinds.
+    """Return the targets of FASTA files (each record), CSV files (`id,sequence`), a3m files (the first row, named after
+    the file), and directories of these.
 
-    `msa` holds alignments for the only target there is, or directories with <name>.a3m for each; `templates`
-    structure files, or directories of them, for every target.
+    `msa` holds alignments for a single target, or directories with <name>.a3m for each target. `templates` are
+    structure files, or directories of them, for every target. Raise `InputError` for a file that cannot be used.
     """
     targets: list[Target] = []
     sources: list[Path] = []
@@ -57,8 +57,10 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
 
 
 def check_names(named: Iterable[tuple[str, Path]]) -> None:
-    """Refuse names, each with the file that has it, that two targets share on any file system, or that are no names
-    of a directory but of a file that the output directory may get.
+    """Check names of targets, each given with the file that has it.
+
+    Raise `InputError` if two of them are one name to some file system, or one is that of a file in the output
+    directory.
     """
     seen: dict[str, Path] = {}
     for name, path in named:
@@ -104,7 +106,7 @@ def _target_of_alignment(path: Path) -> Target:
 
 
 def _alignments(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path]:
-    """The target's alignments; they are read here once, so that what is wrong with them is known at once."""
+    """Return the paths of a target's alignments, which are read to check them before anything is folded."""
     found: list[Path] = []
     for path in msa:
         if os.path.isdir(path):
