@@ -1,0 +1,47 @@
+"""Paths and Python names in the README and the documentation exist."""
+
+import importlib
+import re
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+from tests.sources import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_PATH = re.compile(
+    r"(?<![\w/.-])(?:helixfold|data_pipeline|tests|scripts|examples|docs|notebooks|containers|\.ci|\.github)/[\w./*-]*\w"
+)
+_NAME = re.compile(r"(?<![\w/.])(?:helixfold|data_pipeline|tests)(?:\.[A-Za-z_]\w*)+")
+
+
+def exists(name: str) -> bool:
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            module = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            reduce(getattr, parts[count:], module)
+        except AttributeError:
+            return False
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_paths_exist(page: Path) -> None:
+    assert [path for path in _PATH.findall(page.read_text()) if not list(ROOT.glob(path))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_names_exist(page: Path) -> None:
+    files = re.compile(r"\.(sif|def|toml|py|fasta|json)$")
+    assert [name for name in _NAME.findall(page.read_text()) if not files.search(name) and not exists(name)] == []
+
+
+@pytest.mark.parametrize("name", ["helixfold.cli.turns", "helixfold.inference.Nothing"])
+def test_names_that_are_gone_are_noticed(name: str) -> None:
+    assert not exists(name)
