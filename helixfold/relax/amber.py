@@ -1,4 +1,4 @@
-"""AlphaFold's protocol: minimise with restraints, look for flaws, free what is flawed, and minimise again.
+"""AlphaFold's relaxation protocol: minimise with restraints, remove those of residues with violations, and repeat.
 
 AlphaFold 2, Suppl. Sec. 1.8.6.
 """
@@ -18,27 +18,27 @@ from helixfold.relax.simulation import Deadline, Simulation
 
 
 def relaxed(protein: Protein, pieces: Pieces, options: RelaxOptions, device: torch.device) -> Relaxed:
-    """Return what `relaxation.relax` promises, for a structure that was checked."""
+    """Return the relaxed structure (see `relaxation.relax`) of a protein that `flaws.check` has accepted."""
     deadline = Deadline(options.max_seconds)
-    possible = platform.platforms(device)
+    remaining = platform.platforms(device)
     while True:
-        where = possible.pop(0)
+        current = remaining.pop(0)
         try:
-            return _relaxed_there(protein, pieces, options, where, deadline)
+            return _relaxed_on(current, protein, pieces, options, deadline)
         except openmm.OpenMMException as error:
-            # A GPU that is out of memory, or whose driver does not fit, must not cost the result.
-            if not possible:
+            # A GPU may be out of memory or have an unsuitable driver: try the next platform.
+            if not remaining:
                 raise RelaxationError(f"OpenMM failed: {' '.join(str(error).split())}") from error
 
 
-def _relaxed_there(
-    protein: Protein, pieces: Pieces, options: RelaxOptions, where: openmm.Platform, deadline: Deadline
+def _relaxed_on(
+    current: openmm.Platform, protein: Protein, pieces: Pieces, options: RelaxOptions, deadline: Deadline
 ) -> Relaxed:
     try:
-        atoms = completed(protein, pieces, where)
-        simulation = Simulation(atoms, where)
+        atoms = completed(protein, pieces, current)
+        simulation = Simulation(atoms, current)
     except (ValueError, ZeroDivisionError) as error:
-        # From OpenMM's own Python, where atoms coincide or a residue fits no template.
+        # OpenMM's Python code raises these if atoms coincide or a residue fits no template.
         raise RelaxationError(f"the force field cannot be set up: {' '.join(str(error).split())}") from error
     before, _ = flaws(protein.atom_positions, pieces)
     initial_energy = simulation.energy()
@@ -51,7 +51,7 @@ def _relaxed_there(
         freed |= flawed
         rounds += 1
         done = not after.residues or rounds == options.max_rounds
-    off = (result.atom_positions - protein.atom_positions)[pieces.atoms]
+    shifts = (result.atom_positions - protein.atom_positions)[pieces.atoms]
     numbers = protein.residue_index
     return Relaxed(
         protein=result,
@@ -63,8 +63,8 @@ def _relaxed_there(
         added=int((result.atom_mask > 0.5).sum() - (protein.atom_mask > 0.5).sum()),
         initial_energy=initial_energy,
         final_energy=simulation.energy(),
-        rmsd=float(np.sqrt(np.square(off).sum(-1).mean())),
+        rmsd=float(np.sqrt(np.square(shifts).sum(-1).mean())),
         rounds=rounds,
-        seconds=deadline.passed(),
-        platform=where.getName(),
+        seconds=deadline.elapsed(),
+        platform=current.getName(),
     )

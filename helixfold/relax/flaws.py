@@ -1,4 +1,4 @@
-"""Count what is wrong with a structure's geometry, and refuse structures that no force field should be given."""
+"""Counts of stereochemical violations, and the check that a structure can be relaxed."""
 
 from dataclasses import dataclass
 
@@ -12,23 +12,23 @@ from helixfold.relax.pieces import Pieces
 from helixfold.relax.problem import RelaxationError
 
 _CA = ATOM_ORDER["CA"]
-# Of a structure that has any fold at all, few residues lie within each other or far from their neighbours.
+# A structure with any fold has few residues that overlap or are far from their neighbours in the chain.
 _TOO_CLOSE, _TOO_FAR = 1.5, 8.0  # Angstrom between two CA; neighbours in the chain are 3.8 apart
-_MOST_FLAWED = 0.25  # of the residues
+_MOST_FLAWED = 0.25  # the largest fraction of residues
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flaws:
-    """Numbers of residues that break the rules of chemistry, by AlphaFold's definitions (Suppl. Sec. 1.9.11)."""
+    """Numbers of residues with stereochemical violations, by AlphaFold's definitions (Suppl. Sec. 1.9.11)."""
 
-    residues: int  # any of the following
-    bonds: int  # lengths and angles of peptide bonds
-    clashes: int  # overlap with atoms of other residues
-    within: int  # lengths, angles and overlaps inside a residue
+    residues: int  # with any of the following
+    bonds: int  # with wrong lengths or angles of peptide bonds
+    clashes: int  # that overlap with other residues
+    within: int  # with wrong distances within the residue
 
 
 def flaws(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> tuple[Flaws, Bool[np.ndarray, "r"]]:
-    """Return the flaws of these atoms (Angstrom), and in which residues they are."""
+    """Return the numbers of violations of these atoms (Angstrom), and a mask of the residues that have any."""
     rows = np.arange(len(positions))[:, None]
     atom37 = ATOM14_TO_ATOM37[pieces.aatype]
     exists = torch.from_numpy((pieces.atoms[rows, atom37] & (ATOM14_MASK[pieces.aatype] > 0)).astype(np.float32))
@@ -49,7 +49,7 @@ def flaws(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> tuple[Flaws
 
 
 def check(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> None:
-    """Refuse what minimisation would end in nonsense or not at all, such as what an untrained model folds."""
+    """Raise `RelaxationError` for a structure that minimisation cannot repair, such as an untrained model's."""
     if not pieces.residues:
         raise RelaxationError(
             "the force field needs two residues in a row with N, CA and C, and this structure has nowhere that many"
@@ -57,12 +57,11 @@ def check(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> None:
     if not np.isfinite(positions[pieces.atoms]).all():
         raise RelaxationError("its coordinates are not all finite numbers")
     ca = torch.from_numpy(positions[pieces.modelled, _CA].astype(np.float32))
-    within = sum(
-        int((torch.cdist(some, ca) < _TOO_CLOSE).sum(-1).gt(1).sum()) for some in ca.split(1024)
-    )  # each residue is near itself
+    # More than one, since each residue is close to itself.
+    overlapping = sum(int((torch.cdist(part, ca) < _TOO_CLOSE).sum(-1).gt(1).sum()) for part in ca.split(1024))
     steps = [np.linalg.norm(np.diff(positions[piece, _CA], axis=0), axis=-1) for piece in pieces.residues]
     apart = int((np.concatenate(steps) > _TOO_FAR).sum())
-    for count, what in ((within, "lie within another residue"), (apart, "are far from the next one")):
+    for count, what in ((overlapping, "lie within another residue"), (apart, "are far from the next one")):
         if count > _MOST_FLAWED * len(ca):
             raise RelaxationError(
                 f"it is no fold that could be relaxed: {count} of {len(ca)} residues {what}, as with untrained "

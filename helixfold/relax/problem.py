@@ -1,4 +1,4 @@
-"""Errors that say why a structure is left as it was predicted."""
+"""Errors of relaxation."""
 
 from data_pipeline.extras import are_installed, require
 
@@ -6,18 +6,18 @@ PACKAGES = ("openmm", "pdbfixer")
 
 
 class RelaxationError(RuntimeError):
-    """This structure cannot be relaxed; the text is one sentence that says why."""
+    """Error for a structure that cannot be relaxed; its text is one sentence that gives the reason."""
 
 
 class NotInstalledError(RelaxationError):
-    """OpenMM and PDBFixer, which relaxation needs, are not installed."""
+    """Error for missing OpenMM or PDBFixer, which relaxation needs."""
 
 
 def installed() -> bool:
-    """Return whether relaxation can be done here."""
+    """Return whether OpenMM and PDBFixer are installed."""
     return are_installed(*PACKAGES)
 
 
 def require_packages() -> None:
-    """Raise `NotInstalledError` where relaxation cannot be done."""
+    """Raise `NotInstalledError` if OpenMM or PDBFixer is not installed."""
     require("relax", *PACKAGES, action="relaxation", error=NotInstalledError)

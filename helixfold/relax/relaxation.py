@@ -1,4 +1,4 @@
-"""Relax a structure: take away clashes and strained bonds, and move atoms as little as that needs.
+"""Relaxation of predicted structures: energy minimisation that removes clashes and strained bonds.
 
 AlphaFold 2, Suppl. Sec. 1.8.6.
 """
@@ -15,22 +15,22 @@ from helixfold.relax.result import Relaxed, RelaxOptions
 
 
 def where(device: torch.device) -> str:
-    """Return the name of OpenMM's platform that `relax` tries first; OpenMM must be installed."""
+    """Return the name of OpenMM's platform that `relax` tries first; raise `NotInstalledError` without OpenMM."""
     require_packages()
     return str(importlib.import_module("helixfold.relax.platform").platforms(device)[0].getName())
 
 
 def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.device | None = None) -> Relaxed:
-    """Return the structure relaxed on `device`'s GPU if OpenMM has a platform for it, else on the CPU.
+    """Return the structure relaxed on the GPU `device` if OpenMM has a platform for it, else on the CPU.
 
-    Minimises the energy of Amber99sb in vacuum, with hydrogens and missing atoms added and every given heavy atom held
-    where it is by a spring. While residues are flawed it does so again from there, with these residues freed.
+    Hydrogens and missing atoms are added, and the energy of Amber99sb in vacuum is minimised with a spring on every
+    given heavy atom. While residues violate stereochemistry, this is repeated without springs on these residues.
 
-    `RelaxationError` says why a structure cannot be relaxed: it is none, is in a heap, or takes too long.
+    Raise `RelaxationError` if the structure is broken, its residues overlap, or relaxation takes too long.
     """
     pieces = pieces_of(protein)
     check(protein.atom_positions, pieces)
     require_packages()
-    # Only here, for everything else works without OpenMM.
+    # Imported only when needed, since everything else works without OpenMM.
     amber = importlib.import_module("helixfold.relax.amber")
     return amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""What a relaxation is given beside the structure, and what it gives back."""
+"""Options and results of relaxation."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from helixfold.relax.flaws import Flaws
 
 @dataclass(frozen=True, kw_only=True)
 class RelaxOptions:
-    """Limits of rounds and of time."""
+    """Limits of a relaxation's rounds and time."""
 
-    max_rounds: int = 3  # of minimisation; in each, residues that were still flawed are freed of restraints
-    max_seconds: float = 3600.0  # for one structure
+    max_rounds: int = 3  # minimisations; each removes the restraints of the residues that still have violations
+    max_seconds: float = 3600.0  # per structure
 
     def __post_init__(self) -> None:
         config.require(self, ["max_rounds", "max_seconds"], lambda value: value > 0, "be positive")
@@ -20,18 +20,18 @@ class RelaxOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Relaxed:
-    """A relaxed structure, and what it took."""
+    """A relaxed structure, with statistics of its relaxation."""
 
-    protein: Protein  # numbering, B-factors and unknown residues as they were
+    protein: Protein  # with the numbering, B-factors and unknown residues of the original
     hydrogens: Hydrogens
     before: Flaws
     after: Flaws
-    flawed: tuple[int, ...]  # residues that still are, by their numbers
-    left_out: tuple[int, ...]  # residues without a place in the force field, which did not move
-    added: int  # heavy atoms that were missing
-    initial_energy: float  # kcal/mol; with hydrogens
+    flawed: tuple[int, ...]  # numbers of the residues that still have violations
+    left_out: tuple[int, ...]  # numbers of the residues that the force field cannot model, which were not relaxed
+    added: int  # number of heavy atoms that were missing
+    initial_energy: float  # kcal/mol, hydrogens included
     final_energy: float
-    rmsd: float  # Angstrom from where the heavy atoms were, without superposition
+    rmsd: float  # Angstrom between old and new positions of the heavy atoms, without superposition
     rounds: int
     seconds: float
-    platform: str  # of OpenMM: CUDA, HIP, OpenCL or CPU
+    platform: str  # OpenMM's: CUDA, HIP, OpenCL or CPU
