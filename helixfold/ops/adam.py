@@ -1,4 +1,4 @@
-"""The optimizer's flat buffers, and the numbers of one Adam update of them."""
+"""Flat buffers of the optimizer, and the hyperparameters of one Adam update."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class AdamBuffers:
-    """The buffers that an update changes. `working` is the rounded copy of the first `w` masters, if there is one."""
+    """The buffers that an update changes; `working` is an optional bfloat16 copy of the first `w` master parameters."""
 
     master: Float32[Tensor, " n"]
     first_moment: Float32[Tensor, " n"]
@@ -24,7 +24,7 @@ class AdamBuffers:
 
 @dataclass(frozen=True, kw_only=True)
 class AdamStep:
-    """The numbers of one update; `number` counts from 1, `weight_decay` is decoupled from the gradient (AdamW)."""
+    """Hyperparameters of one update; `number` counts from 1, `weight_decay` is decoupled from the gradient (AdamW)."""
 
     number: int
     learning_rate: float
@@ -36,8 +36,10 @@ class AdamStep:
 
     @property
     def correction1(self) -> float:
+        """Bias correction of the first moment."""
         return 1 - self.beta1**self.number
 
     @property
     def correction2(self) -> float:
+        """Bias correction of the second moment."""
         return 1 - self.beta2**self.number

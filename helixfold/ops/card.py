@@ -1,4 +1,4 @@
-"""The cards that operators run on: backends are chosen by what a card can do, whether it is here or only described."""
+"""Descriptions of devices, from which backends are chosen, for the device at hand or for one that is only described."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -14,18 +14,14 @@ _KIB, _GIB = 2**10, 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A device and what it has.
-
-    `kind` is a device type of PyTorch, `capability` the compute capability of an NVIDIA GPU, `shared_memory` the most
-    bytes that one block of threads may have, and `memory` the bytes of the whole card.
-    """
+    """Hardware properties of a device, a GPU or CPU."""
 
     name: str
-    kind: str
-    capability: tuple[int, int] | None = None
-    shared_memory: int = 0
-    memory: int
-    multiprocessors: int
+    kind: str  # PyTorch's device type
+    capability: tuple[int, int] | None = None  # compute capability of an NVIDIA GPU
+    shared_memory: int = 0  # the most bytes of shared memory that a thread block can have
+    memory: int  # bytes
+    multiprocessors: int  # cores on a CPU
 
 
 def _gpu(name: str, capability: tuple[int, int], shared_kib: int, memory_gib: int, multiprocessors: int) -> Card:
@@ -39,8 +35,8 @@ def _gpu(name: str, capability: tuple[int, int], shared_kib: int, memory_gib: in
     )
 
 
-# Shared memory is that of the CUDA programming guide's table of compute capabilities. Memory is what a driver leaves of
-# the number in the card's name, in whole GiB.
+# Shared memory is from the CUDA programming guide's table of compute capabilities. Memory is what the driver leaves of
+# the nominal size, in whole GiB.
 CARDS: Mapping[str, Card] = MappingProxyType(
     {
         "cpu": Card(name="CPU", kind="cpu", memory=16 * _GIB, multiprocessors=8),
@@ -55,15 +51,15 @@ CARDS: Mapping[str, Card] = MappingProxyType(
     }
 )
 
-# Seen by all threads: gradients may be computed, and blocks recomputed, in another one.
+# A global for all threads, since autograd computes gradients and recomputes blocks in other threads.
 _described: Card | None = None
 
 
 @contextmanager
 def described(card: Card) -> Iterator[None]:
-    """Choose backends, and allocate on meta tensors, as on this card, which need not be here.
+    """Choose backends and allocate memory as on this card while operators run on meta tensors, computing nothing.
 
-    Operators take meta tensors only inside: loops over blocks run their first steps, since nothing is computed.
+    Inside, operators take meta tensors only, and loops over blocks run only their first steps.
     """
     global _described  # noqa: PLW0603 (one card for the process)
     earlier, _described = _described, card
@@ -74,26 +70,26 @@ def described(card: Card) -> Iterator[None]:
 
 
 def is_described() -> bool:
-    """Return whether a card is described, so that nothing is computed."""
+    """Return whether code runs inside `described`, on meta tensors."""
     return _described is not None
 
 
 def card_of(device: torch.device) -> Card:
-    """Return the described card inside `described`, elsewhere that of the device."""
+    """Return the described card inside `described`, else the properties of the device."""
     return _card_at_hand(device) if _described is None else _described
 
 
 @cache
 def _card_at_hand(device: torch.device) -> Card:
     if device.type == "cuda":
-        found = torch.cuda.get_device_properties(device)
+        properties = torch.cuda.get_device_properties(device)
         return Card(
-            name=found.name,
+            name=properties.name,
             kind="cuda",
-            capability=(found.major, found.minor),
-            shared_memory=found.shared_memory_per_block_optin,  # type: ignore[attr-defined]
-            memory=found.total_memory,
-            multiprocessors=found.multi_processor_count,
+            capability=(properties.major, properties.minor),
+            shared_memory=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
+            memory=properties.total_memory,
+            multiprocessors=properties.multi_processor_count,
         )
     return Card(
         name=device.type,

@@ -1,4 +1,4 @@
-"""Operators: a plain reference that defines each of them, and ordered backends that carry it out where they can."""
+"""Operators: each is defined by a plain PyTorch reference and has faster backends for some devices and arguments."""
 
 import inspect
 from collections import Counter
@@ -20,11 +20,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """A way to carry out an operator.
+    """An implementation of an operator.
 
-    `run` is a function with the operator's signature, or where one is found ("module:function"), imported at its first
-    use. `kinds` are the kinds of card that it is for, all if empty; `refusal` takes a card and the operator's arguments
-    and returns why the backend cannot take them there, None if it can. It must not look at the values of tensors.
+    `run` is a function with the operator's signature, or its name "module:function", imported at the first use. `kinds`
+    are the supported kinds of card, all if empty. `refusal` takes a card and the operator's arguments and returns the
+    reason why the backend does not support them, or None; it must not read the values of tensors.
     """
 
     name: str
@@ -33,19 +33,19 @@ class Backend:
     refusal: Callable[..., str | None] = lambda *_, **__: None
 
     def is_for(self, card: Card) -> bool:
-        """Return whether the card is of a kind that the backend is for."""
+        """Return whether the backend supports this kind of card."""
         return not self.kinds or card.kind in self.kinds
 
     @cached_property
     def function(self) -> Callable[..., Any]:
-        """The function that carries the operator out."""
+        """The backend's function, with the operator's signature."""
         return resolve_name(self.run) if isinstance(self.run, str) else self.run
 
 
 class Op(Generic[P, R]):
-    """A reference and its backends in the order of preference; the reference is the last one and takes everything.
+    """An operator with its backends in the order of preference; the reference is the last and supports everything.
 
-    Its first argument is given by position and is a tensor, or knows its `device`, on which everything else is too.
+    The first argument is positional and a tensor, or has a `device`; all other arguments are on the same device.
     """
 
     def __init__(self, reference: Callable[P, R], *backends: Backend) -> None:
@@ -59,7 +59,7 @@ class Op(Generic[P, R]):
         return self.choice(*args, **kwargs).function(*args, **kwargs)
 
     def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend:
-        """Return the backend to use: the first that can, or the forced one; the reference where that cannot."""
+        """Return the first backend that supports the arguments; inside `forced`, the forced one or the reference."""
         device = args[0].device  # type: ignore[attr-defined]
         card = card_of(device)
         if is_described() and device.type != "meta":
@@ -68,15 +68,15 @@ class Op(Generic[P, R]):
                 "give it tensors on meta"
             )
         for backend in self.backends:
-            wanted = backend.is_for(card) if _forced is None else backend.name == _forced.name
-            if wanted and backend.refusal(card, *args, **kwargs) is None:
+            is_candidate = backend.is_for(card) if _forced is None else backend.name == _forced
+            if is_candidate and backend.refusal(card, *args, **kwargs) is None:
                 if _forced is not None:
-                    _forced.used[self.name] += 1
+                    _forced_uses[self.name] += 1
                 return backend
         return self.backends[-1]
 
     def refusals(self, card: Card, *args: P.args, **kwargs: P.kwargs) -> dict[str, str | None]:
-        """Return why each backend, in the order of preference, is not for such arguments on a card; None if it is.
+        """Return why each backend, in the order of preference, does not support these arguments on a card, or None.
 
         The tensors may be on the meta device.
         """
@@ -89,39 +89,35 @@ class Op(Generic[P, R]):
 
 
 def operator(*backends: Backend) -> Callable[[Callable[P, R]], Op[P, R]]:
-    """Make a plain function the reference of an operator with these backends, in the order of preference."""
+    """Make the decorated function the reference of an operator with these backends, in the order of preference."""
     return lambda reference: Op(reference, *backends)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forced:
-    """A backend that is used before all others, and how often each operator has used it."""
-
-    name: str
-    used: Counter[str]
-
-
-# Seen by all threads: gradients may be computed, and blocks recomputed, in another one.
-_forced: Forced | None = None
+# Globals for all threads, since autograd computes gradients and recomputes blocks in other threads: the name of the
+# forced backend, how often each operator used it, and the recorded calls.
+_forced: str | None = None
+_forced_uses: Counter[str] = Counter()
 _calls: list[tuple[Op[..., Any], tuple[Any, ...]]] | None = None
 
 
 @contextmanager
 def forced(name: str) -> Iterator[Counter[str]]:
-    """Use the backend of that name on whatever device, in every operator that has it and where it can, and references
-    everywhere else, since they are made of other operators; for tests and benchmarks. Gives how often each used it.
+    """Use the backend of that name on all devices, and the reference where it does not exist or refuses.
+
+    Yield the number of its uses by operator. This is for tests and benchmarks.
     """
-    global _forced  # noqa: PLW0603 (one choice for the process)
-    earlier, _forced = _forced, Forced(name=name, used=Counter())
+    global _forced, _forced_uses
+    earlier = _forced, _forced_uses
+    _forced, _forced_uses = name, Counter()
     try:
-        yield _forced.used
+        yield _forced_uses
     finally:
-        _forced = earlier
+        _forced, _forced_uses = earlier
 
 
 @contextmanager
 def recorded() -> Iterator[list[tuple[Op[..., Any], tuple[Any, ...]]]]:
-    """Give the list of all calls of operators inside, each with its arguments by position."""
+    """Yield a list to which every call of an operator is appended, with its arguments by position."""
     global _calls  # noqa: PLW0603 (one list for the process)
     _calls = []
     try:
@@ -131,30 +127,30 @@ def recorded() -> Iterator[list[tuple[Op[..., Any], tuple[Any, ...]]]]:
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:
-    """Whether what is computed from these must be able to give gradients."""
-    return torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in tensors)
+    """Return whether autograd needs gradients of any of these tensors."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """Return the reason of the first check that holds, None where none does."""
+    """Return the reason of the first of these (condition, reason) pairs whose condition holds, or None."""
     return next((reason for holds, reason in checks if holds), None)
 
 
 def refusal_of_float64(card: Card, x: Tensor, *_: object, **__: object) -> str | None:
-    """Return why a backend without double precision is not for these arguments."""
+    """Return why a backend without float64 refuses these arguments, or None."""
     return "float64 is left to the reference" if x.dtype == torch.float64 else None
 
 
 def refusal_of_float64_or_nothing(card: Card, x: Tensor, *others: object, **named: object) -> str | None:
-    """The same for a backend that takes no tensors without elements."""
-    empty = any(isinstance(each, Tensor) and each.numel() == 0 for each in (x, *others))
-    return refusal_of_float64(card, x) or ("there is nothing to compute" if empty else None)
+    """Return why a backend without float64 or empty tensors refuses these arguments, or None."""
+    is_empty = any(isinstance(other, Tensor) and other.numel() == 0 for other in (x, *others))
+    return refusal_of_float64(card, x) or ("there is nothing to compute" if is_empty else None)
 
 
 def refusal_of_wide_products(card: Card, x: Tensor) -> str | None:
-    """Return why a kernel whose time goes into matrix products is not for such an input on a GPU.
+    """Return why a kernel that is mostly matrix products refuses such an input on a GPU, or None.
 
-    Exact products in float32 use none of a GPU's matrix units; without those, cuBLAS is hard to reach.
+    Exact float32 products do not use a GPU's matrix units, and without these cuBLAS is faster.
     """
     return first_reason(
         (x.dtype == torch.float32 and card.kind != "cpu", "products in float32 are left to cuBLAS"),

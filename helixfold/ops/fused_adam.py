@@ -1,4 +1,4 @@
-"""One update of all parameters in one pass over flat buffers: scale, Adam, moving average, bfloat16 copy."""
+"""An update of all parameters in one pass over flat buffers: gradient scale, Adam, moving average, bfloat16 copy."""
 
 import math
 
@@ -11,13 +11,13 @@ from helixfold.ops.constants import LINE
 from helixfold.ops.dispatch import Backend, operator
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
-# Elements that a thread takes at a time: its share of five buffers stays in the processor's cache between operations.
+# Elements per thread and chunk: a chunk of all five buffers stays in the processor's cache between operations.
 _CHUNK_OF_A_THREAD = 2**17
 _CHUNK_ON_A_DEVICE = 2**24
 
 
 def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
-    """PyTorch's own fused AdamW, and what it has no part in while its operands are in the cache."""
+    """Update with PyTorch's fused AdamW chunk by chunk, and do the rest while the chunk is in the cache."""
     chunk = _CHUNK_OF_A_THREAD * torch.get_num_threads() if gradient.device.type == "cpu" else _CHUNK_ON_A_DEVICE
     number = torch.tensor(float(step.number), device=gradient.device)
     working = iter(()) if buffers.working is None else iter(buffers.working.split(chunk))
@@ -69,7 +69,7 @@ def _refusal_of_chunks(*_: object) -> str | None:
 def fused_adam(
     buffers: AdamBuffers, gradient: Float32[Tensor, " n"], scale: Float32[Tensor, " lines"], step: AdamStep
 ) -> None:
-    """Update the buffers in place with each line's gradient times its scale; the gradient is zero afterwards.
+    """Update the buffers in place with the gradient times each line's scale, and set the gradient to zero.
 
     Adam: arXiv 1412.6980, Alg. 1; AdamW: arXiv 1711.05101, Alg. 2.
     """

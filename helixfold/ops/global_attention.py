@@ -1,4 +1,4 @@
-"""Global attention within rows: one averaged query and one key and value head for each row."""
+"""Global attention within rows: one averaged query per head and one key and value head for each row."""
 
 from einops import einsum, rearrange
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from helixfold.ops.weights import GlobalAttentionWeights
 def _refusal_of_rows(
     card: Card, x: Tensor, mask: Tensor, weights: GlobalAttentionWeights, *_: object, **__: object
 ) -> str | None:
-    return "queries have an offset" if weights.query.bias is not None else refusal_of_float64_or_nothing(card, x)
+    return "the query map has a bias" if weights.query.bias is not None else refusal_of_float64_or_nothing(card, x)
 
 
 @operator(
@@ -30,12 +30,15 @@ def _refusal_of_rows(
 def global_attention(
     x: Float[Tensor, "b n k c"], mask: Float[Tensor, "b n k"], weights: GlobalAttentionWeights, heads: int
 ) -> Float[Tensor, "b n k c"]:
-    """Attend within every row with the mean of its elements as the one query (AlphaFold 2, Suppl. Alg. 19)."""
+    """Return the change of every row by attention with the mean of its elements as the query.
+
+    AlphaFold 2, Suppl. Alg. 19. Layer norm, projections, gate and output map are included.
+    """
     x = layer_norm(x, weights.norm)
-    # The mean over the row is taken in float32; 1e-10 keeps a row without elements finite.
+    # The mean is computed in float32; 1e-10 keeps rows whose elements are all masked finite.
     present = mask.to(to_float32(x).dtype)
     mean = einsum(to_float32(x), present, "b n k c, b n k -> b n c") / (present.sum(-1, keepdim=True) + 1e-10)
     queries = rearrange(linear(mean.to(x.dtype), weights.query), "b n (h d) -> b n 1 h d", h=heads)
-    keys, values = (rearrange(linear(x, each), "b n k d -> b n 1 k d") for each in (weights.key, weights.value))
-    gathered = rearrange(attention(queries, keys, values, mask), "b n 1 h d -> b n 1 (h d)")
-    return linear(gathered * linear(x, weights.gate).sigmoid(), weights.out)
+    keys, values = (rearrange(linear(x, affine), "b n k d -> b n 1 k d") for affine in (weights.key, weights.value))
+    attended = rearrange(attention(queries, keys, values, mask), "b n 1 h d -> b n 1 (h d)")
+    return linear(attended * linear(x, weights.gate).sigmoid(), weights.out)

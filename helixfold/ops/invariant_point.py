@@ -1,4 +1,4 @@
-"""The heart of invariant point attention: logits of three kinds, and what their weights gather."""
+"""Invariant point attention without its projections: logits of scalars, points and pair, and weighted means."""
 
 import torch
 from einops import einsum, rearrange
@@ -40,10 +40,10 @@ def invariant_point_attention(
     key_mask: Float[Tensor, "b j"],
     weights: PointAttentionWeights,
 ) -> tuple[Float[Tensor, "b h i d"], Float[Tensor, "b h i p 3"], Float[Tensor, "b h i c_z"]]:
-    """Average values, points in global coordinates and normalised pair channels with every head's weights.
+    """Return every head's weighted means of values, of points in global coordinates and of normalised pair channels.
 
-    AlphaFold 2, Suppl. Alg. 22 lines 7 to 10. `query` comes with its factor of the logits. The pair is normalised here,
-    from whatever dtype it has, in that of `query`.
+    AlphaFold 2, Suppl. Alg. 22 lines 7 to 10. `query` is already scaled. `pair` may have any dtype and is normalised in
+    the dtype of `query`.
     """
     normed = layer_norm(pair.to(query.dtype), weights.norm)
     logits = (
@@ -52,17 +52,17 @@ def invariant_point_attention(
         + rearrange(linear(normed, weights.pair_bias), "b i j h -> b h i j")
         - MASKED_POINT * (1 - rearrange(mask, "b i -> b 1 i 1") * rearrange(key_mask, "b j -> b 1 1 j"))
     )
-    shares = logits.softmax(-1)
+    attention_weights = logits.softmax(-1)
     return (
-        einsum(shares, value, "b h i j, b h j d -> b h i d"),
-        einsum(shares, value_points, "b h i j, b h j p x -> b h i p x"),
-        einsum(shares, normed, "b h i j, b i j c -> b h i c"),
+        einsum(attention_weights, value, "b h i j, b h j d -> b h i d"),
+        einsum(attention_weights, value_points, "b h i j, b h j p x -> b h i p x"),
+        einsum(attention_weights, normed, "b h i j, b i j c -> b h i c"),
     )
 
 
 def _squared_distances(
     queries: Float[Tensor, "b h i q 3"], keys: Float[Tensor, "b h j q 3"]
 ) -> Float[Tensor, "b h i j"]:
-    """Return the squared distances between points of the same number, added up."""
+    """Return the sum over points of the squared distances between queries' and keys' points."""
     difference = rearrange(queries, "b h i q x -> b h i 1 q x") - rearrange(keys, "b h j q x -> b h 1 j q x")
     return difference.square().sum((-1, -2))

@@ -1,4 +1,4 @@
-"""Layer norm over channels, with gradients that can be trusted in every dtype."""
+"""Layer norm over channels, with gradients that are accurate in every dtype."""
 
 import torch
 from jaxtyping import Float
@@ -39,5 +39,5 @@ def _refusal_of_triton(card: Card, x: Tensor, norm: Affine) -> str | None:
     Backend(name="rows", kinds=("cpu",), run="helixfold.ops.cpu.layer_norm:layer_norm_rows", refusal=_refusal_of_rows),
 )
 def layer_norm(x: Float[Tensor, "*batch c"], norm: Affine) -> Float[Tensor, "*batch c"]:
-    """Return normalised channels times scale plus offset, in the dtype of `x`; statistics are taken in float32."""
+    """Return the normalised channels times weight plus bias, in the dtype of `x`, with statistics in float32."""
     return torch.nn.functional.layer_norm(x, x.shape[-1:], *norm.to(x.dtype), EPS)

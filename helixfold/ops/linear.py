@@ -1,4 +1,4 @@
-"""Linear maps whose arithmetic follows the activations' dtype, whatever the parameters are stored in."""
+"""Linear maps that compute in the activations' dtype, whatever the parameters' dtype is."""
 
 import torch
 from jaxtyping import Float
@@ -25,5 +25,5 @@ def _refusal_of_onednn(card: Card, x: Tensor, parameters: Affine) -> str | None:
     Backend(name="onednn", kinds=("cpu",), run="helixfold.ops.cpu.products:linear_onednn", refusal=_refusal_of_onednn),
 )
 def linear(x: Float[Tensor, "*batch c_in"], parameters: Affine) -> Float[Tensor, "*batch c_out"]:
-    """Map the channels, in the dtype of `x`."""
+    """Return the linear map of the channels, computed in the dtype of `x`."""
     return torch.nn.functional.linear(x, *parameters.to(x.dtype))

@@ -1,4 +1,4 @@
-"""Rows of a small learnt table, one for every pair of residues."""
+"""Lookup of rows in a learnt table."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from helixfold.ops.multiply import multiply
 
 
 def look_up(table: Float[Tensor, "v c"], index: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch c"]:
-    """The table's rows of these numbers: a one-hot times a matrix, without the one-hot."""
+    """Return the table's rows at these indices, which equals one-hot vectors times the table."""
     return _LookUp.apply(table, index)
 
 
 class _LookUp(torch.autograd.Function):
-    """Indexing whose gradient is a matrix product.
+    """Indexing whose gradient is a matrix product with one-hot vectors.
 
-    The gradient of PyTorch's own indexing adds the rows up one by one in the table's dtype: in bfloat16 on a CPU most
-    of the sum over a crop's pairs is lost, and on a GPU the order of the sum, and so its last bits, are left to chance.
+    The gradient of PyTorch's indexing is summed row by row in the table's dtype. In bfloat16 on a CPU this loses most
+    of the sum over a crop's pairs, and on a GPU the order of the sum, and so the last bits, change from run to run.
     """
 
     @staticmethod

@@ -9,7 +9,7 @@ from helixfold.ops.precision import product_dtype
 
 
 def refusal_of_float32(card: Card, x: Tensor, *_: object) -> str | None:
-    """Return why an input need not be converted to be multiplied on a CPU."""
+    """Return why a backend that multiplies in float32 refuses such an input on a CPU, or None."""
     return f"the processor multiplies {x.dtype} as it is" if product_dtype(x.dtype) == x.dtype else None
 
 
@@ -21,5 +21,5 @@ def _refusal(card: Card, left: Tensor, right: Tensor) -> str | None:
     Backend(name="float32", kinds=("cpu",), run="helixfold.ops.cpu.products:multiply_in_float32", refusal=_refusal)
 )
 def multiply(left: Float[Tensor, "*batch m k"], right: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch m n"]:
-    """Multiply matrices, in their dtype."""
+    """Return the matrix product in the dtype of the matrices."""
     return left @ right

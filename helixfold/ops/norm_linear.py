@@ -1,4 +1,4 @@
-"""A layer norm and a narrow linear map behind it: what the pair stream's biases and the outer product are read with."""
+"""A layer norm followed by a linear map to few channels, as for pair biases and the outer product's projections."""
 
 import torch
 from jaxtyping import Float
@@ -13,18 +13,20 @@ from helixfold.ops.weights import Affine
 
 
 def _refusal_of_triton(card: Card, x: Tensor, norm: Affine, project: Affine) -> str | None:
-    # The outputs of a tile.
-    most = next((size for size in (16, 32, 64) if len(project.weight) <= size), None)
+    # The number of outputs rounded up to a tile's.
+    tile_outputs = next((size for size in (16, 32, 64) if len(project.weight) <= size), None)
     return first_reason(
         (x.dtype not in (torch.float32, torch.bfloat16, torch.float16), f"{x.dtype} is left to the reference"),
         (x.shape[-1] not in (64, 128, 256), f"{x.shape[-1]} channels are not 64, 128 or 256"),
-        (most is None, f"{len(project.weight)} outputs are more than 64"),
+        (tile_outputs is None, f"{len(project.weight)} outputs are more than 64"),
         (
             x.ndim > 4 or x.stride(-1) != 1 or 0 in x.shape,
             "the stream is empty, has more than four dimensions or its channels do not follow each other",
         ),
     ) or refusal_of_kernels(
-        card, f"norm_linear-{x.element_size()}-{x.shape[-1]}-{most}", gradients=wants_gradient(x, *norm, *project)
+        card,
+        f"norm_linear-{x.element_size()}-{x.shape[-1]}-{tile_outputs}",
+        gradients=wants_gradient(x, *norm, *project),
     )
 
 
@@ -38,5 +40,5 @@ def _refusal_of_triton(card: Card, x: Tensor, norm: Affine, project: Affine) -> 
     Backend(name="rows", kinds=("cpu",), run="helixfold.ops.cpu.linear:norm_linear_rows", refusal=refusal_of_float64),
 )
 def norm_linear(x: Float[Tensor, "*batch c_in"], norm: Affine, project: Affine) -> Float[Tensor, "*batch c_out"]:
-    """Normalise the channels and map them to a few (AlphaFold 2, Suppl. Alg. 7 line 3, Alg. 10 lines 1 and 2)."""
+    """Return the linear map of the normalised channels (AlphaFold 2, Suppl. Alg. 7 line 3, Alg. 10 lines 1 and 2)."""
     return linear(layer_norm(x, norm), project)

@@ -1,4 +1,4 @@
-"""The outer product of two MSA columns, averaged over the sequences that both have, and mapped to an edge."""
+"""The outer product of two MSA columns, averaged over the sequences that both contain, and mapped to an edge."""
 
 from einops import rearrange
 from jaxtyping import Float
@@ -58,12 +58,13 @@ def outer_product_mean(
     right_mask: Float[Tensor, "b s j"],
     out: Affine,
 ) -> Float[Tensor, "b i j c_z"]:
-    """Average the outer products of columns i and j over the sequences that both have, and map them.
+    """Return the linear map of the mean outer products of columns i and j over sequences.
 
-    AlphaFold 2, Suppl. Alg. 10 lines 3 and 4; `left` and `right` are zero where their masks are.
+    AlphaFold 2, Suppl. Alg. 10 lines 3 and 4. `left` and `right` must be zero where their masks are; a sequence counts
+    where both masks are 1.
     """
     c, d = left.shape[-1], right.shape[-1]
-    # One matrix product: rows (i c), columns (j d), summed over sequences.
+    # One matrix product of rows (i c) and columns (j d) sums over sequences.
     outer = rearrange(left, "b i s c -> b (i c) s") @ rearrange(right, "b s j d -> b s (j d)")
     outer = rearrange(outer, "b (i c) (j d) -> b i j (c d)", c=c, d=d)
     count = left_mask.float() @ right_mask.float() + COUNT_FLOOR

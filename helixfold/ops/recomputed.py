@@ -1,4 +1,4 @@
-"""Functions whose gradients are computed from their arguments again: a training pass keeps nothing else."""
+"""Autograd functions that save only their arguments and recompute the rest in the backward pass."""
 
 from collections.abc import Callable
 from functools import cache
@@ -14,9 +14,9 @@ def recomputed(
     *tensors: Tensor | None,
     **constants: Any,
 ) -> Any:
-    """Return `forward(*tensors, **constants)`, whose gradients `backward` computes; only the tensors are kept for it.
+    """Return `forward(*tensors, **constants)`, whose gradients `backward` computes from the saved tensors alone.
 
-    `backward` takes whether the gradient of each tensor is needed, the gradients of the results, the tensors, and the
+    `backward` takes a tuple that says which tensors need gradients, the gradients of the results, the tensors, and the
     constants; it returns a gradient or None for each tensor.
     """
     return _function(forward, backward).apply(constants, *tensors)
@@ -26,7 +26,7 @@ def recomputed(
 def _function(
     forward: Callable[..., Any], backward: Callable[..., tuple[Tensor | None, ...]]
 ) -> type[torch.autograd.Function]:
-    """The autograd function of the two, with the name of the first."""
+    """Return an autograd function of this forward and backward, named after the forward."""
 
     def compute(ctx: Any, constants: dict[str, Any], *tensors: Tensor | None) -> Any:
         ctx.save_for_backward(*tensors)
@@ -34,7 +34,7 @@ def _function(
         return forward(*tensors, **constants)
 
     def differentiate(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        # What is saved is read once: what recompute hands over can be asked for only once.
+        # Read only once, since PyTorch's checkpoint hands over each saved tensor only once.
         return None, *backward(ctx.needs_input_grad[1:], *gradients, *ctx.saved_tensors, **ctx.constants)
 
     methods = {"forward": staticmethod(compute), "backward": staticmethod(differentiate)}

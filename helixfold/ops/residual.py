@@ -1,4 +1,4 @@
-"""What an update does to its stream: add the change, of which dropout keeps a part."""
+"""The residual addition of an update's change, with dropout."""
 
 import torch
 from jaxtyping import Float
@@ -9,18 +9,18 @@ from helixfold.ops.dispatch import Backend, first_reason, operator, wants_gradie
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 
-def _refusal_of_triton(card: Card, stream: Tensor, change: Tensor, kept: Tensor | None = None) -> str | None:
+def _refusal_of_triton(card: Card, stream: Tensor, change: Tensor, dropout_mask: Tensor | None = None) -> str | None:
     return first_reason(
         (
             torch.float64 in (stream.dtype, change.dtype) or stream.dtype != change.dtype,
             "float64 and mixed dtypes are left to the reference",
         ),
         (
-            kept is None and stream.stride() == change.stride(),
-            "one addition does it where nothing is dropped and nothing is turned",
+            dropout_mask is None and stream.stride() == change.stride(),
+            "PyTorch's addition is as fast without dropout or transposition",
         ),
         (stream.numel() == 0 or stream.stride(-1) != 1, "it takes rows whose channels follow each other"),
-        (wants_gradient(kept), "the mask wants a gradient"),
+        (wants_gradient(dropout_mask), "the mask needs a gradient"),
     ) or refusal_of_kernels(card)
 
 
@@ -35,7 +35,7 @@ def _refusal_of_triton(card: Card, stream: Tensor, change: Tensor, kept: Tensor 
 def add_change(
     stream: Float[Tensor, "b i j c"],
     change: Float[Tensor, "b i j c"],
-    kept: Float[Tensor, "b #i #j c"] | None = None,
+    dropout_mask: Float[Tensor, "b #i #j c"] | None = None,
 ) -> Float[Tensor, "b i j c"]:
-    """Return the stream, which is not changed, plus `change` times `kept`, a mask that rows or columns share."""
-    return stream + change if kept is None else torch.addcmul(stream, change, kept)
+    """Return the stream plus `change` times the dropout mask, which is one for all rows or for all columns."""
+    return stream + change if dropout_mask is None else torch.addcmul(stream, change, dropout_mask)

@@ -1,4 +1,4 @@
-"""Self-attention within rows, from the stream to its change: norm, projections, attention, gate, output."""
+"""Self-attention within rows, from the stream to its change: layer norm, projections, attention, gate, output map."""
 
 from einops import rearrange
 from jaxtyping import Float
@@ -26,9 +26,12 @@ def self_attention(
     weights: SelfAttentionWeights,
     heads: int,
 ) -> Float[Tensor, "b n k c"]:
-    """Attend within every row, with `bias` added to the logits of all rows (AlphaFold 2, Suppl. Alg. 7, 8 and 13)."""
+    """Return the change of every row by self-attention, with `bias` added to the logits of all rows of its sample.
+
+    AlphaFold 2, Suppl. Alg. 7, 8 and 13.
+    """
     x = layer_norm(x, weights.norm)
     query, key, value = rearrange(linear(x, weights.qkv), "b n k (three h d) -> three b n h k d", three=3, h=heads)
     gates = rearrange(linear(x, weights.gate), "b n k (h d) -> b n h k d", h=heads)
-    found = attention(query, key, value, mask, bias, gates)
-    return linear(rearrange(found, "b n h k d -> b n k (h d)"), weights.out)
+    attended = attention(query, key, value, mask, bias, gates)
+    return linear(rearrange(attended, "b n h k d -> b n k (h d)"), weights.out)

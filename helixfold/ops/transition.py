@@ -1,4 +1,4 @@
-"""Layer norm, two linear maps and the ReLU between them, on every element alone."""
+"""The transition: layer norm and two linear maps with a ReLU between them, applied to every element alone."""
 
 from itertools import chain
 
@@ -29,7 +29,7 @@ def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str
                 c not in (32, 64, 128, 256) or hidden % 64 != 0,
                 f"{c} channels are not 32, 64, 128 or 256, or {hidden} hidden ones not a multiple of 64",
             ),
-            (any(each.bias is None for each in weights), "it adds an offset after every map"),
+            (any(affine.bias is None for affine in weights), "it adds a bias after every map"),
             (
                 x.ndim > 4 or x.numel() == 0 or x.stride(-1) != 1,
                 "it takes rows, in up to 3 dims, whose channels follow each other",
@@ -51,5 +51,5 @@ def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str
     ),
 )
 def transition(x: Float[Tensor, "*batch c"], weights: TransitionWeights) -> Float[Tensor, "*batch c"]:
-    """Update every element from its own channels alone (AlphaFold 2, Suppl. Alg. 9 and 15)."""
+    """Return the change of every element, computed from its own channels (AlphaFold 2, Suppl. Alg. 9 and 15)."""
     return linear(linear(layer_norm(x, weights.norm), weights.expand).relu(), weights.contract)

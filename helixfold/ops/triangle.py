@@ -1,6 +1,6 @@
-"""Triangle multiplication, in two halves: an operand read from edges, and the update of edges by both operands.
+"""Triangle multiplication in two parts: an operand projected from edges, and the update of edges from both operands.
 
-Channels lead in operands, so that the sum over the third residue is one matrix product for each channel.
+Operands have channels first, so that the sum over the third residue is one matrix product per channel.
 """
 
 from itertools import chain
@@ -25,14 +25,14 @@ from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 
-def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *given: Any) -> str | None:
-    *others, weights = given
+def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *arguments: Any) -> str | None:
+    *others, weights = arguments
     channels = pair.shape[-1], *(len(affine.weight) for affine in weights)
     return (
         refusal_of_wide_products(card, pair)
         or first_reason(
             *((c not in (16, 32, 64, 128), f"{c} channels are not 16, 32, 64 or 128") for c in channels),
-            (any(affine.bias is None for affine in weights), "maps without offset are left to the reference"),
+            (any(affine.bias is None for affine in weights), "maps without bias are left to the reference"),
             (
                 pair.stride(-1) != 1 or 0 in pair.shape,
                 "the pair is empty or its channels do not follow each other",
@@ -61,7 +61,7 @@ def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *given: Any) -> s
 def triangle_operand(
     pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"], weights: TriangleOperandWeights
 ) -> Float[Tensor, "b c j k"]:
-    """Project every edge and gate it, with zeros where the mask is zero.
+    """Return one operand: the gated projection of every edge, zero where the mask is.
 
     AlphaFold 2, Suppl. Alg. 11 and 12, lines 1 and 2.
     """
@@ -88,9 +88,9 @@ def triangle_multiplication(
     right: Float[Tensor, "b c j k"],
     weights: TriangleWeights,
 ) -> Float[Tensor, "b i j c_z"]:
-    """Update edges ij from the edges ik and the operand of the edges jk (Suppl. Alg. 11 and 12, lines 2 to 4).
+    """Return the change of the edges ij, computed from the edges ik and from the right operand of the edges jk.
 
-    There are as many j as k.
+    AlphaFold 2, Suppl. Alg. 11 and 12, lines 2 to 4. The numbers of residues j and k are equal.
     """
     x = layer_norm(pair, weights.norm_in)
     product = rearrange(_operand(x, mask, weights.left, weights.left_gate) @ right.mT, "b c i j -> b i j c")

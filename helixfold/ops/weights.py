@@ -1,4 +1,4 @@
-"""The parameters that operators take, each operator's in one tuple."""
+"""Parameters of operators, in one tuple for each operator."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Affine(NamedTuple):
-    """The parameters of a linear map, weight [out, in] and offset [out], or scale and offset [c] of a norm."""
+    """Parameters of a linear map, weight [out, in] and bias [out], or of a layer norm, both [c]."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -19,7 +19,7 @@ class Affine(NamedTuple):
 
 
 class SelfAttentionWeights(NamedTuple):
-    """Parameters of self-attention; `qkv` maps to query, key and value of all heads side by side."""
+    """Parameters of self-attention; `qkv` maps to the queries, then the keys, then the values of all heads."""
 
     norm: Affine
     qkv: Affine
@@ -28,7 +28,7 @@ class SelfAttentionWeights(NamedTuple):
 
 
 class GlobalAttentionWeights(NamedTuple):
-    """Parameters of global attention; `key` and `value` have one head, which all queries share."""
+    """Parameters of global attention; `query` has all heads, `key` and `value` have one."""
 
     norm: Affine
     query: Affine
@@ -39,7 +39,7 @@ class GlobalAttentionWeights(NamedTuple):
 
 
 class TransitionWeights(NamedTuple):
-    """Parameters of a transition: a norm, and maps to the hidden channels and back."""
+    """Parameters of a transition: a layer norm, and maps to the hidden channels and back."""
 
     norm: Affine
     expand: Affine
@@ -47,7 +47,7 @@ class TransitionWeights(NamedTuple):
 
 
 class TriangleOperandWeights(NamedTuple):
-    """Parameters that an operand of triangle multiplication is read from the edges with."""
+    """Parameters of one operand of triangle multiplication."""
 
     norm: Affine
     project: Affine
@@ -55,7 +55,7 @@ class TriangleOperandWeights(NamedTuple):
 
 
 class TriangleWeights(NamedTuple):
-    """Parameters of the update by triangle multiplication: of its left operand, then of its output."""
+    """Parameters of a triangle multiplication's left operand and output; the right operand is an input."""
 
     norm_in: Affine
     left: Affine
@@ -68,8 +68,7 @@ class TriangleWeights(NamedTuple):
 class PointAttentionWeights(NamedTuple):
     """Parameters of invariant point attention's logits.
 
-    `point_weight` is what half a squared distance is multiplied by, `pair_bias` maps the normalised pair to its part of
-    the logits.
+    `point_weight` is the factor of half the squared distance, `pair_bias` maps the normalised pair to its logit term.
     """
 
     point_weight: Float[Tensor, " h"]

@@ -59,4 +59,4 @@ def test_the_backend_says_what_it_leaves_to_the_reference() -> None:
     assert "float64" in str(global_attention.refusals(CARDS["cpu"], x.double(), *others)["rows"])
     assert "nothing" in str(global_attention.refusals(CARDS["cpu"], x[:, :0], *others)["rows"])
     others[1] = others[1]._replace(query=affine(8, 8))
-    assert "offset" in str(global_attention.refusals(CARDS["cpu"], x, *others)["rows"])
+    assert "bias" in str(global_attention.refusals(CARDS["cpu"], x, *others)["rows"])
