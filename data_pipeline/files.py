@@ -11,7 +11,7 @@ from data_pipeline.errors import InputError, error_reason
 
 
 @contextmanager
-def os_errors_named(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
+def os_errors_as_input_errors(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
     """Turn what the system says is wrong into one `InputError`: "cannot be listed: Permission denied"."""
     try:
         yield
@@ -23,7 +23,7 @@ def os_errors_named(path: str | os.PathLike[str], problem: str) -> Iterator[None
 
 def require_file(path: str | os.PathLike[str]) -> None:
     """Raise `InputError` unless there is a plain file: a pipe or a device would be opened and never end."""
-    with os_errors_named(path, "cannot be read"):
+    with os_errors_as_input_errors(path, "cannot be read"):
         mode = os.stat(path).st_mode
     kinds = (
         (stat.S_ISDIR, "it is a directory; name the files in it"),
@@ -36,7 +36,7 @@ def require_file(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A new file beside `path` to write to; it takes `path`'s place at the end, or is removed after an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")

@@ -11,7 +11,7 @@ from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.fasta import check_letters
+from data_pipeline.parse.fasta import find_invalid_letter
 from data_pipeline.parse.hhr import parse_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import (
@@ -23,10 +23,10 @@ from data_pipeline.parse.stockholm import (
     without_empty_columns,
 )
 from data_pipeline.search.plan import AlignmentStep, BatchSearch, SearchPlan, TemplateStep
-from data_pipeline.search.results import ResultFiles
+from data_pipeline.search.result_files import ResultFiles
 from data_pipeline.search.tool import FileFormat
-from data_pipeline.templates.find import find_templates
-from data_pipeline.templates.own import templates_from_directory
+from data_pipeline.templates.from_files import templates_from_files
+from data_pipeline.templates.from_hits import templates_from_hits
 from data_pipeline.templates.result import TemplateResult
 
 # Targets whose relatives are looked for in one reading of a database; each costs a profile and its hits.
@@ -69,7 +69,7 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     if results is not None:
         files = ResultFiles(directory=results)
         for step in plan.alignments:
-            content = files.find_or_make(
+            content = files.find_or_search(
                 step.result_file,
                 step.tool.identity(),
                 target.sequence.encode(),
@@ -79,7 +79,7 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
             rows[step.result_file] = _alignment(step, content, target.sequence, files.directory / step.result_file)
     templates: TemplateResult | None = None
     if target.templates:
-        templates = templates_from_directory(target.sequence, target.templates, plan.own_templates)
+        templates = templates_from_files(target.sequence, target.templates, plan.user_templates)
     elif plan.templates is not None and results is not None:
         templates = _templates(target.sequence, plan.templates, searched, rows, ResultFiles(directory=results))
     return PreparedTarget(
@@ -121,7 +121,7 @@ def _is_missing(file: str, identity: str, target: Target, directory: Path) -> bo
 
 
 def _check(target: Target) -> None:
-    found = check_letters(target.sequence)
+    found = find_invalid_letter(target.sequence)
     if found is not None:
         raise InputError(f"sequence of '{target.name}', residue {found[0] + 1}: {found[1]}")
     if not target.sequence:
@@ -147,10 +147,10 @@ def _templates(
     else:
         alignment = next(iter(rows.values()), single_sequence(sequence))
         query = _template_query(_as_a3m(alignment), "a3m", step.tool.input_format, None)
-    hits = files.find_or_make(step.result_file, step.tool.identity(), query, partial(step.tool.search, query))
+    hits = files.find_or_search(step.result_file, step.tool.identity(), query, partial(step.tool.search, query))
     path = files.directory / step.result_file
     found = parse_hhr(hits, path=path) if step.tool.file_format == "hhr" else parse_hmmsearch(hits, sequence, path=path)
-    return find_templates(sequence, found, step.source, step.options)
+    return templates_from_hits(sequence, found, step.source, step.options)
 
 
 def _template_query(content: bytes, given: FileFormat, wanted: FileFormat, max_rows: int | None) -> bytes:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from data_pipeline.residues import ATOM14_NAMES, ATOM_TYPES, THREE_LETTER, UNKNOWN
 
 
-class Norm(NamedTuple):
+class MeanAndDeviation(NamedTuple):
     """Mean and standard deviation of a length (Angstrom) or of an angle's cosine."""
 
     mean: float
@@ -21,10 +21,10 @@ class Norm(NamedTuple):
 
 
 # Of the peptide bond. To proline it is longer, because of the ring.
-C_N_LENGTH: Final = Norm(1.329, 0.014)
-C_N_LENGTH_TO_PROLINE: Final = Norm(1.341, 0.016)
-CA_C_N_COSINE: Final = Norm(-0.4473, 0.0311)  # 116.568 +- 1.995 degrees
-C_N_CA_COSINE: Final = Norm(-0.5203, 0.0353)  # 121.352 +- 2.315 degrees
+C_N_LENGTH: Final = MeanAndDeviation(1.329, 0.014)
+C_N_LENGTH_TO_PROLINE: Final = MeanAndDeviation(1.341, 0.016)
+CA_C_N_COSINE: Final = MeanAndDeviation(-0.4473, 0.0311)  # 116.568 +- 1.995 degrees
+C_N_CA_COSINE: Final = MeanAndDeviation(-0.5203, 0.0353)  # 121.352 +- 2.315 degrees
 CA_CA_DISTANCE: Final = 3.80209737096  # Angstrom, of neighbours joined by a trans peptide bond
 
 _RADIUS: Final = {"C": 1.7, "N": 1.55, "O": 1.52, "S": 1.8}  # Angstrom, by element
@@ -126,7 +126,7 @@ def distance_bounds(
     return least, most
 
 
-def _distances(residue: str) -> dict[tuple[str, ...], Norm]:
+def _distances(residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
     """Of two atoms with a bond, and of two with bonds to one third atom: the far side of that triangle."""
     bonds = _of_residue(_BONDS, residue)
     distances = dict(bonds)
@@ -141,13 +141,13 @@ def _distances(residue: str) -> dict[tuple[str, ...], Norm]:
             (b - a * cosine) / side * second.deviation,
             a * b * np.sin(angle) / side * angle_off,
         )
-        distances[one, other] = Norm(side, np.sqrt(sum(part * part for part in parts)))
+        distances[one, other] = MeanAndDeviation(side, np.sqrt(sum(part * part for part in parts)))
     return distances
 
 
-def _of_residue(table: str, residue: str) -> dict[tuple[str, ...], Norm]:
+def _of_residue(table: str, residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
     atoms = set(ATOM14_NAMES[THREE_LETTER.index(residue)])
-    norms: dict[tuple[str, ...], Norm] = {}
+    norms: dict[tuple[str, ...], MeanAndDeviation] = {}
     for kind in ("all", residue):
         for line in table.strip().splitlines():
             name, *cells = line.split()
@@ -157,7 +157,7 @@ def _of_residue(table: str, residue: str) -> dict[tuple[str, ...], Norm]:
                 names = tuple(bond.split("-"))
                 if atoms.issuperset(names):
                     key = _in_order(*names) if len(names) == 2 else names
-                    norms[key] = Norm(float(mean), float(deviation))
+                    norms[key] = MeanAndDeviation(float(mean), float(deviation))
     return norms
 
 

@@ -42,7 +42,7 @@ class Structure:
     skipped: dict[str, str]  # why each chain that is not among them was left out, by chain id
 
 
-def as_protein(chains: Sequence[Chain]) -> Protein:
+def protein_from_chains(chains: Sequence[Chain]) -> Protein:
     """Chains as one protein, called A, B and so on; the author's residue numbers where they increase, else from 1."""
     numbers = [
         chain.residue_numbers if (np.diff(chain.residue_numbers) > 0).all() else np.arange(1, len(chain.aatype) + 1)

@@ -27,7 +27,7 @@
 # %%
 from pathlib import Path
 
-from data_pipeline.features.depth import alignment_depth
+from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.parse.fasta import read_fasta
 from data_pipeline.pipeline import Target, prepare
 from helixfold.analysis.domains import find_domains

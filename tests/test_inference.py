@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_pipeline.errors import InputError
-from data_pipeline.features.depth import alignment_depth
+from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.pipeline import Target, prepare
 from helixfold import inference
 from helixfold.batch import Batch

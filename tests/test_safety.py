@@ -49,10 +49,10 @@ FORBIDDEN_VALUES = (("shell", True), ("allow_pickle", True), ("weights_only", Fa
 ROOMS = {
     "subprocess": ("data_pipeline.search.process",),
     "ctypes": ("helixfold.execution.allocator",),
-    "tarfile": ("helixfold.weights.download", "data_pipeline.search.server_results"),
-    "zipfile": ("data_pipeline.archive", "data_pipeline.arrays", "helixfold.weights", "helixfold.write.archive"),
-    "requests": ("helixfold.weights.remote_file", "data_pipeline.search.server"),
-    "urllib3": ("helixfold.weights.remote_file", "data_pipeline.search.server"),
+    "tarfile": ("helixfold.weights.download", "data_pipeline.search.mmseqs_server_results"),
+    "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),
+    "requests": ("helixfold.weights.remote_file", "data_pipeline.search.mmseqs_server"),
+    "urllib3": ("helixfold.weights.remote_file", "data_pipeline.search.mmseqs_server"),
     "socket": ("helixfold.parallel",),
     "pickle": ("helixfold.weights.openfold",),
     # Processes of the program's own send each other Python objects; nothing from outside gets there.

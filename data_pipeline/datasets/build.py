@@ -8,17 +8,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from data_pipeline.datasets.build_cache import BuildCache, store_lock
+from data_pipeline.datasets.cluster_files import read_clusters
 from data_pipeline.datasets.clustering import cluster_chains, cluster_shard
-from data_pipeline.datasets.clusters import read_clusters
 from data_pipeline.datasets.index import IndexEntry, write_index
-from data_pipeline.datasets.layout import find_structures
-from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.record_builder import RecordBuilder
+from data_pipeline.datasets.source_files import find_structures
 from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
-from data_pipeline.datasets.workbench import Workbench, locked
 from data_pipeline.datasets.workers import FileOutcome, process_files
 from data_pipeline.errors import InputError, check_at_least, printable
 from data_pipeline.extras import require
-from data_pipeline.files import os_errors_named, replacing
+from data_pipeline.files import atomic_write, os_errors_as_input_errors
 
 FAILURES_FILE, REFUSED_FILE = "failures.json", "refused.tsv"
 
@@ -58,7 +58,7 @@ class BuildReport:
     notes: tuple[str, ...]  # what the user should know
 
 
-def build_store(options: BuildOptions, recipe: Recipe) -> BuildReport:
+def build_store(options: BuildOptions, builder: RecordBuilder) -> BuildReport:
     """Build a feature store, or finish or extend one; records that exist are not made again.
 
     Killed at any moment and run again, it ends with the same bytes as an undisturbed run. `InputError` where nothing
@@ -74,14 +74,14 @@ def build_store(options: BuildOptions, recipe: Recipe) -> BuildReport:
     paths = find_structures(options.structures)
     if options.shard is not None:
         paths = tuple(path for path in paths if shard_of(path, options.shards) == options.shard)
-    with locked(directory):
-        workbench = Workbench(directory)
-        workbench.sweep()
-        running = process_files(recipe, directory, paths, options.workers)
+    with store_lock(directory):
+        cache = BuildCache(directory)
+        cache.sweep()
+        running = process_files(builder, directory, paths, options.workers)
         shown = tqdm(running, total=len(paths), desc="structures", unit="file", disable=None)
         outcomes = sorted(shown, key=lambda outcome: outcome.path)
-        found = _gather(outcomes, options.structures, is_distillation=recipe.is_distillation)
-        return _finish(options, recipe, workbench, found, clusters)
+        found = _gather(outcomes, options.structures, is_distillation=builder.is_distillation)
+        return _finish(options, builder, cache, found, clusters)
 
 
 def shard_of(path: Path, shards: int) -> int:
@@ -96,7 +96,7 @@ class _Gathered:
 
     entries: dict[str, IndexEntry] = field(default_factory=dict)
     sequences: dict[str, str] = field(default_factory=dict)
-    surveys: set[str] = field(default_factory=set)
+    summaries: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     made: int = 0
@@ -109,14 +109,14 @@ def _gather(outcomes: Sequence[FileOutcome], root: Path, *, is_distillation: boo
     files: dict[str, str] = {}
     for outcome in outcomes:
         file = str(outcome.path.relative_to(root))
-        if outcome.survey is None:
+        if outcome.summary is None:
             found.failed[file] = outcome.problem
             continue
         found.refused |= outcome.refused
         found.failed |= outcome.failed
-        found.surveys.add(outcome.survey_key)
-        for facts in outcome.survey.chains:
-            name = facts.name
+        found.summaries.add(outcome.summary_key)
+        for chain_summary in outcome.summary.chains:
+            name = chain_summary.name
             if name not in outcome.keys:
                 continue
             first = files.setdefault(name, file)
@@ -125,14 +125,14 @@ def _gather(outcomes: Sequence[FileOutcome], root: Path, *, is_distillation: boo
                 continue
             found.made += name in outcome.made
             found.without_alignment += name in outcome.without_alignment
-            found.sequences[name] = facts.sequence
+            found.sequences[name] = chain_summary.sequence
             found.entries[name] = IndexEntry(
                 name=name,
                 cluster=name,
-                length=len(facts.sequence),
+                length=len(chain_summary.sequence),
                 msa_rows=outcome.msa_rows[name],
-                release_date=outcome.survey.release_date,
-                resolution=outcome.survey.resolution,
+                release_date=outcome.summary.release_date,
+                resolution=outcome.summary.resolution,
                 is_distillation=is_distillation,
                 key=outcome.keys[name],
             )
@@ -140,22 +140,26 @@ def _gather(outcomes: Sequence[FileOutcome], root: Path, *, is_distillation: boo
 
 
 def _finish(
-    options: BuildOptions, recipe: Recipe, workbench: Workbench, found: _Gathered, given: Mapping[str, str] | None
+    options: BuildOptions,
+    builder: RecordBuilder,
+    cache: BuildCache,
+    found: _Gathered,
+    given: Mapping[str, str] | None,
 ) -> BuildReport:
     """Pack what was made, and write the index last: it says that the store is finished."""
     whole = options.shard is None
-    grouped = cluster_chains(found.sequences, given, workbench) if whole else cluster_shard(found.sequences, given)
+    grouped = cluster_chains(found.sequences, given, cache) if whole else cluster_shard(found.sequences, given)
     notes = [*grouped.notes]
-    if found.without_alignment and recipe.alignments is not None:
+    if found.without_alignment and builder.alignments is not None:
         count = f"{found.without_alignment} of {len(found.entries)} chains"
         notes.append(f"{count} have no alignment, only their own sequence (--require-alignments leaves such out)")
-    keys = found.surveys | grouped.pieces | {entry.key for entry in found.entries.values()}
+    keys = found.summaries | grouped.pieces | {entry.key for entry in found.entries.values()}
     entries = [replace(entry, cluster=grouped.clusters[name]) for name, entry in sorted(found.entries.items())]
-    with os_errors_named(options.directory, "cannot be written"):
-        workbench.pack(sorted(keys))
+    with os_errors_as_input_errors(options.directory, "cannot be written"):
+        cache.pack(sorted(keys))
         _write_reasons(options.directory, found.refused, found.failed)
         write_index(options.directory / INDEX_FILE, entries)
-    workbench.clear()
+    cache.clear()
     return BuildReport(
         directory=options.directory,
         chains=len(entries),
@@ -167,11 +171,11 @@ def _finish(
 
 
 def _write_reasons(directory: Path, refused: Mapping[str, str], failed: Mapping[str, str]) -> None:
-    with replacing(directory / REFUSED_FILE) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with atomic_write(directory / REFUSED_FILE) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         file.write("name\treason\n")
         file.writelines(f"{printable(name)}\t{printable(refused[name], 1000)}\n" for name in sorted(refused))
     if failed:
-        with replacing(directory / FAILURES_FILE) as temporary:
+        with atomic_write(directory / FAILURES_FILE) as temporary:
             temporary.write_text(json.dumps(dict(sorted(failed.items())), indent=4) + "\n", encoding="utf-8")
     else:
         (directory / FAILURES_FILE).unlink(missing_ok=True)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.datasets.clusters import given_clusters, identical_clusters, read_clusters, write_clusters
+from data_pipeline.datasets.build_cache import BuildCache, compress_json, content_key, decompress_json
+from data_pipeline.datasets.cluster_files import given_clusters, identical_clusters, read_clusters, write_clusters
 from data_pipeline.datasets.store import SHARD_CLUSTERS_FILE, FeatureStore, has_shards
-from data_pipeline.datasets.workbench import Workbench, content_key, packed_json, unpacked_json
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.search.mmseqs import cluster_sequences
 from data_pipeline.search.process import find_program
@@ -24,18 +24,18 @@ class Clustering:
 
     clusters: dict[str, str]
     notes: tuple[str, ...] = ()  # what the user should know
-    pieces: frozenset[str] = frozenset()  # keys of what was kept on the workbench
+    pieces: frozenset[str] = frozenset()  # keys of what was kept on the cache
 
 
-def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None, workbench: Workbench) -> Clustering:
-    """The clusters of a whole set; those that MMseqs2 makes are kept on the workbench, for the next run."""
+def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None, cache: BuildCache) -> Clustering:
+    """The clusters of a whole set; those that MMseqs2 makes are kept on the cache, for the next run."""
     if given is not None or find_program(_PROGRAM) is None:
         return _without_program(sequences, given, _ADVICE)
     key = content_key("clusters", _VERSION, MIN_IDENTITY, sorted(sequences.items()))
-    clusters = _kept(workbench, key)
+    clusters = _kept(cache, key)
     if clusters is None:
         clusters = _similar(sequences)
-        workbench.put(key, packed_json(clusters))
+        cache.put(key, compress_json(clusters))
     return Clustering(clusters=clusters, pieces=frozenset([key]))
 
 
@@ -76,10 +76,10 @@ def _similar(sequences: Mapping[str, str]) -> dict[str, str]:
         raise InputError(f"the chains could not be clustered; give --clusters FILE instead: {error}") from error
 
 
-def _kept(workbench: Workbench, key: str) -> dict[str, str] | None:
+def _kept(cache: BuildCache, key: str) -> dict[str, str] | None:
     """The clusters that an earlier run kept; None if it did not, or if they are damaged."""
-    content = workbench.get(key)
+    content = cache.get(key)
     try:
-        return None if content is None else dict(unpacked_json(content))
+        return None if content is None else dict(decompress_json(content))
     except ValueError:
         return None

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from data_pipeline.datasets.chain_sampling import ChainSampler, ChainSelection, StreamUse, num_passes, random_stream
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.datasets.sampling import ChainSampler, ChainSelection, Use, num_passes, stream
 from data_pipeline.errors import InputError, check_at_least, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
@@ -70,10 +70,10 @@ class TrainingDataset:
         return StepExamples(step=step, part=part, examples=examples, refused=tuple(refused))
 
     def _draw(self, step: int, place: int, refused: list[str]) -> TrainingExample:
-        choice = stream(self.seed, Use.CHOICE, step, place)
+        choice = random_stream(self.seed, StreamUse.CHOICE, step, place)
         for attempt in range(_MAX_DRAWS):
             name = self.store.entries[self._sampler.draw(choice)].name
-            transform = stream(self.seed, Use.TRANSFORM, step, place, attempt)
+            transform = random_stream(self.seed, StreamUse.TRANSFORM, step, place, attempt)
             with _naming(f"chain '{printable(name)}', step {step}, place {place} in the batch"):
                 try:
                     return training_example(*self.store.load(name), self.config, transform, self.num_passes(step))

@@ -11,7 +11,7 @@ from data_pipeline.features.schema import Features
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithoutHeldOut:
+class StoreWithoutHeldOut:
     """A store without some chains and without their clusters: what is like them would give them away."""
 
     store: ChainStore

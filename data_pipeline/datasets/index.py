@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from data_pipeline.parse.fasta import MAX_NAME_BYTES
-from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.parse.text_files import read_text_bytes
 
 MAX_INDEX_BYTES = 2**30
 
@@ -41,7 +41,7 @@ class IndexEntry:
     key: str  # hash of everything its features and labels were made from
 
 
-def name_problem(name: str) -> str | None:
+def chain_name_problem(name: str) -> str | None:
     """Why a chain or cluster cannot be called so (its name is a cell of a table), or None if it can."""
     if not name or name != name.strip():
         return "is empty, or begins or ends with a blank"
@@ -53,7 +53,7 @@ def name_problem(name: str) -> str | None:
 
 def write_index(path: str | PathLike[str], entries: Iterable[IndexEntry]) -> None:
     """Write the table; equal entries give equal bytes."""
-    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with atomic_write(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n")
         writer.writerow(_COLUMNS)
         for entry in entries:
@@ -112,7 +112,7 @@ def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
 
 
 def _is_name(cell: str) -> bool:
-    return name_problem(cell) is None
+    return chain_name_problem(cell) is None
 
 
 def _is_resolution(cell: str) -> bool:

@@ -14,14 +14,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_pipeline.datasets.clusters import read_clusters
+from data_pipeline.datasets.chain_record import ChainRecord
+from data_pipeline.datasets.cluster_files import read_clusters
 from data_pipeline.datasets.index import IndexEntry, read_index
-from data_pipeline.datasets.records import Record
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
-from data_pipeline.files import os_errors_named, replacing
+from data_pipeline.files import atomic_write, os_errors_as_input_errors
 
 if TYPE_CHECKING:
     import lmdb
@@ -85,7 +85,7 @@ class FeatureStore:
             return record.head.sequence
 
     @contextmanager
-    def _record(self, name: str) -> Iterator[Record]:
+    def _record(self, name: str) -> Iterator[ChainRecord]:
         if name not in self._keys:
             raise InputError(f"there is no chain '{printable(name)}' in {self._databases[0].parent}")
         number = self._shards[name]
@@ -98,7 +98,7 @@ class FeatureStore:
                     self._databases[number],
                     f"'{name}' of the index is not in it; run `helixfold features` again to finish the store",
                 )
-            record = Record(content, f"{self._databases[number]}, chain '{name}'")
+            record = ChainRecord(content, f"{self._databases[number]}, chain '{name}'")
             if record.head.name != name:
                 raise InputError.at(
                     self._databases[number], f"'{name}' is filed as '{record.head.name}'; build it again"
@@ -113,7 +113,7 @@ def store_directories(path: Path) -> tuple[Path, ...]:
     """The directories that a store consists of: itself, or all of its shards."""
     if (path / INDEX_FILE).is_file():
         return (path,)
-    with os_errors_named(path, "cannot be read as a feature store"):
+    with os_errors_as_input_errors(path, "cannot be read as a feature store"):
         names = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
     found = [match for match in map(_SHARD.fullmatch, names) if match is not None]
     counts = {int(match[2]) for match in found}
@@ -131,7 +131,7 @@ def store_directories(path: Path) -> tuple[Path, ...]:
 
 def has_shards(path: Path) -> bool:
     """Whether a directory holds shards."""
-    with os_errors_named(path, "cannot be read"):
+    with os_errors_as_input_errors(path, "cannot be read"):
         return path.is_dir() and any(_SHARD.fullmatch(name) for name in os.listdir(path))
 
 
@@ -212,7 +212,7 @@ def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iter
     """
     lmdb = _lmdb()
     room = _TRANSACTION_BYTES + sum(size + _ROOM_PER_RECORD for size in sizes)
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.unlink()
         try:
             with lmdb.open(

@@ -12,10 +12,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_pipeline.datasets.layout import SearchResults
-from data_pipeline.datasets.recipe import ChainFacts, Recipe, Survey, find_chain
-from data_pipeline.datasets.records import Record, RecordHead
-from data_pipeline.datasets.workbench import Workbench, file_digest
+from data_pipeline.datasets.build_cache import BuildCache, file_digest
+from data_pipeline.datasets.chain_record import ChainRecord, ChainRecordHeader
+from data_pipeline.datasets.record_builder import ChainSummary, RecordBuilder, StructureSummary, find_chain
+from data_pipeline.datasets.source_files import SearchResults
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
@@ -28,8 +28,8 @@ class FileOutcome:
     """What became of one structure file."""
 
     path: Path
-    survey_key: str = ""
-    survey: Survey | None = None  # None: the file could not be read
+    summary_key: str = ""
+    summary: StructureSummary | None = None  # None: the file could not be read
     problem: str = ""  # then: why
     keys: dict[str, str] = field(default_factory=dict)  # of the records, by chain
     msa_rows: dict[str, int] = field(default_factory=dict)
@@ -42,43 +42,43 @@ class FileOutcome:
 class Worker:
     """Makes the records of structure files that do not exist yet."""
 
-    def __init__(self, recipe: Recipe, store: Path) -> None:
-        self._recipe = recipe
-        self._bench = Workbench(store)
+    def __init__(self, builder: RecordBuilder, store: Path) -> None:
+        self._builder = builder
+        self._cache = BuildCache(store)
 
     def process(self, path: Path) -> FileOutcome:
         """All chains of one file; a chain that fails is in the outcome with its reason."""
         try:
             digest = file_digest(path)
-            survey_key = self._recipe.survey_key(path, digest)
-            survey, structure = self._survey(survey_key, path)
+            summary_key = self._builder.summary_key(path, digest)
+            summary, structure = self._summary(summary_key, path)
         except (InputError, OSError, MemoryError) as error:
             return FileOutcome(path=path, problem=reason(error))
         keys: dict[str, str] = {}
         msa_rows: dict[str, int] = {}
         made, alone = set(), set()
-        refused, failed = dict(survey.refused), {}
-        for facts in survey.chains:
+        refused, failed = dict(summary.refused), {}
+        for chain_summary in summary.chains:
             try:
-                results = self._recipe.results(facts)
+                results = self._builder.results(chain_summary)
                 if results is None or not results.alignments:
-                    if self._recipe.require_alignments:
-                        refused[facts.name] = "there is no alignment, and --require-alignments was given"
+                    if self._builder.require_alignments:
+                        refused[chain_summary.name] = "there is no alignment, and --require-alignments was given"
                         continue
-                    alone.add(facts.name)
-                key = self._recipe.record_key(path, digest, facts, results)
+                    alone.add(chain_summary.name)
+                key = self._builder.record_key(path, digest, chain_summary, results)
                 head = self._finished(key)
                 if head is None:
                     structure = structure or read_structure(path)
-                    head = self._make(key, structure, facts, results)
-                    made.add(facts.name)
-                keys[facts.name], msa_rows[facts.name] = key, head.msa_rows
+                    head = self._make(key, structure, chain_summary, results)
+                    made.add(chain_summary.name)
+                keys[chain_summary.name], msa_rows[chain_summary.name] = key, head.msa_rows
             except (ValueError, RuntimeError, OSError, MemoryError) as error:
-                failed[facts.name] = reason(error)
+                failed[chain_summary.name] = reason(error)
         return FileOutcome(
             path=path,
-            survey_key=survey_key,
-            survey=survey,
+            summary_key=summary_key,
+            summary=summary,
             keys=keys,
             msa_rows=msa_rows,
             made=frozenset(made),
@@ -87,56 +87,58 @@ class Worker:
             failed=failed,
         )
 
-    def _survey(self, key: str, path: Path) -> tuple[Survey, Structure | None]:
+    def _summary(self, key: str, path: Path) -> tuple[StructureSummary, Structure | None]:
         """What the file holds, and the structure if it had to be read for that."""
-        content = self._bench.get(key)
+        content = self._cache.get(key)
         if content is not None:
             try:
-                return Survey.unpack(content), None
+                return StructureSummary.unpack(content), None
             except ValueError:
                 pass  # damaged: made again
         structure = read_structure(path)
-        survey = self._recipe.survey(structure, path)
-        self._bench.put(key, survey.pack())
-        return survey, structure
+        summary = self._builder.summary(structure, path)
+        self._cache.put(key, summary.pack())
+        return summary, structure
 
-    def _finished(self, key: str) -> RecordHead | None:
+    def _finished(self, key: str) -> ChainRecordHeader | None:
         """What a record says of itself, if it is there and whole."""
-        content = self._bench.get(key)
+        content = self._cache.get(key)
         if content is None:
             return None
         try:
-            record = Record(content, key)
+            record = ChainRecord(content, key)
             record.check()
         except InputError:
             return None  # damaged: made again
         return record.head
 
-    def _make(self, key: str, structure: Structure, facts: ChainFacts, results: SearchResults | None) -> RecordHead:
-        content = self._recipe.record(key, structure, find_chain(structure, facts), facts, results)
-        self._bench.put(key, content)
-        return Record(content, key).head
+    def _make(
+        self, key: str, structure: Structure, chain_summary: ChainSummary, results: SearchResults | None
+    ) -> ChainRecordHeader:
+        content = self._builder.record(key, structure, find_chain(structure, chain_summary), chain_summary, results)
+        self._cache.put(key, content)
+        return ChainRecord(content, key).head
 
 
-def process_files(recipe: Recipe, store: Path, paths: Sequence[Path], workers: int) -> Iterator[FileOutcome]:
+def process_files(builder: RecordBuilder, store: Path, paths: Sequence[Path], workers: int) -> Iterator[FileOutcome]:
     """The outcome of every file, as they end, by one thread or by several processes.
 
     A process that dies (killed for its memory, or by a library) takes the pool with it; the files that were being
     read then are tried once more, each alone, so that only the one that kills is lost.
     """
     if workers == 1:
-        worker = Worker(recipe, store)
+        worker = Worker(builder, store)
         yield from _drained(deque(paths), ThreadPoolExecutor(1), worker.process, ahead=1, lost=[])
         return
     waiting, suspects = deque(paths), deque[Path]()
     while waiting:
         lost: list[Path] = []
-        pool = _pool(recipe, store, min(workers, len(waiting)))
+        pool = _pool(builder, store, min(workers, len(waiting)))
         yield from _drained(waiting, pool, _process, ahead=workers * _TASKS_PER_WORKER, lost=lost)
         suspects += lost
     for path in suspects:
         lost = []
-        yield from _drained(deque([path]), _pool(recipe, store, 1), _process, ahead=1, lost=lost)
+        yield from _drained(deque([path]), _pool(builder, store, 1), _process, ahead=1, lost=lost)
         if lost:
             problem = "the process that read it died (out of memory?); try again with fewer --workers"
             yield FileOutcome(path=path, problem=problem)
@@ -183,16 +185,16 @@ def reason(error: BaseException) -> str:
 _worker: Worker | None = None  # of this process, if it is one of the pool's
 
 
-def _pool(recipe: Recipe, store: Path, workers: int) -> ProcessPoolExecutor:
+def _pool(builder: RecordBuilder, store: Path, workers: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(recipe, store))
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(builder, store))
 
 
-def _start(recipe: Recipe, store: Path) -> None:
+def _start(builder: RecordBuilder, store: Path) -> None:
     global _worker  # noqa: PLW0603  # a pool offers no other place for what its tasks share
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and ends the pool
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker = Worker(recipe, store)
+    _worker = Worker(builder, store)
 
 
 def _end_with_parent() -> None:

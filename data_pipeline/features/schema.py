@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from data_pipeline.arrays import read_npz
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.sequence import aatype_from_sequence
-from data_pipeline.files import replacing
-from data_pipeline.parse.fasta import check_letters
+from data_pipeline.files import atomic_write
+from data_pipeline.npz import read_npz
+from data_pipeline.parse.fasta import find_invalid_letter
 from data_pipeline.residues import GAP, UNKNOWN
 
 
@@ -39,7 +39,7 @@ class Features:
         """Write a compressed `.npz`, strings as unicode arrays; the same features give the same bytes."""
         arrays = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
         arrays["template_domain_names"] = np.asarray(self.template_domain_names, dtype=np.str_)
-        with replacing(Path(path)) as temporary, temporary.open("wb") as file:
+        with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub takes them for the option
 
     @classmethod
@@ -111,7 +111,7 @@ def _problem(arrays: dict[str, np.ndarray]) -> str | None:
 def _disagreement(arrays: dict[str, np.ndarray]) -> str | None:
     """Where arrays that are each sound are not about one protein, or None."""
     sequence = str(arrays["sequence"])
-    if (letter := check_letters(sequence)) is not None:
+    if (letter := find_invalid_letter(sequence)) is not None:
         return f"residue {letter[0] + 1} of the sequence: {letter[1]}"
     aatype, first = arrays["aatype"], arrays["msa"][0]
     if not np.array_equal(aatype, aatype_from_sequence(sequence)):

@@ -23,7 +23,7 @@ class TemplateFeatures(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacedTemplate:
+class AlignedTemplate:
     """One template on the target: types are gaps, atoms absent (0) at positions where it has no residue."""
 
     name: str  # entry and chain, "1abc_A"
@@ -33,9 +33,9 @@ class PlacedTemplate:
     masks: Float32[np.ndarray, "r 37"]
 
 
-def place_template(
+def aligned_template(
     chain: Chain, residues: Int[np.ndarray, "r"], letters: str, *, name: str, sum_probs: float = 0.0
-) -> PlacedTemplate:
+) -> AlignedTemplate:
     """A template whose residue at each of the target's positions is `residues` of `chain`, -1 for none.
 
     `letters` has one character for each position, '-' where there is no residue: the residue as the alignment has it,
@@ -48,10 +48,10 @@ def place_template(
     masks[aligned] = chain.atom_mask[residues[aligned]]
     types = LETTER_TYPES[np.frombuffer(letters.encode("ascii", "replace"), np.uint8)]
     aatype = np.where(residues >= 0, types, GAP).astype(np.int32)
-    return PlacedTemplate(name=name, sum_probs=sum_probs, aatype=aatype, positions=positions, masks=masks)
+    return AlignedTemplate(name=name, sum_probs=sum_probs, aatype=aatype, positions=positions, masks=masks)
 
 
-def stack_templates(templates: Sequence[PlacedTemplate], length: int) -> TemplateFeatures:
+def stack_templates(templates: Sequence[AlignedTemplate], length: int) -> TemplateFeatures:
     """The features of a target of `length` residues with these templates, in this order."""
     return TemplateFeatures(
         template_domain_names=tuple(each.name for each in templates),

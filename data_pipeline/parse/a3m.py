@@ -8,16 +8,16 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.rows import (
+from data_pipeline.parse.alignment_rows import (
     COLUMN_LETTERS,
     MAX_ALIGNMENT_BYTES,
-    Rows,
+    AlignmentBuilder,
+    first_row_problem,
+    first_word,
     row_limit,
-    row_name,
-    target_problem,
-    wrong_letter,
+    wrong_letter_error,
 )
-from data_pipeline.parse.text import MAX_LINE_BYTES, content_lines, read_lines
+from data_pipeline.parse.text_files import MAX_LINE_BYTES, content_lines, read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 INSERT_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
@@ -41,7 +41,7 @@ class Alignment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class AlignmentRecord:
     """One record of a file of '>name' lines and sequences: the header without '>', and numbered lines as they stand."""
 
     line: int  # of the header, from 1
@@ -50,7 +50,7 @@ class Record:
 
     @property
     def name(self) -> str:
-        return row_name(self.header)
+        return first_word(self.header)
 
     @property
     def text(self) -> bytes:
@@ -80,9 +80,9 @@ def a3m_from_lines(
 ) -> Alignment:
     """The alignment in the lines of an a3m file; see `parse_a3m`."""
     limit = row_limit(max_rows)
-    rows: Rows | None = None
+    rows: AlignmentBuilder | None = None
     for record, text, row in checked_rows(lines, query, path):
-        rows = rows or Rows(path, len(row))
+        rows = rows or AlignmentBuilder(path, len(row))
         insertions = None
         if len(text) != len(row):
             columns = np.flatnonzero(np.frombuffer(text, np.uint8) < ord("a"))
@@ -96,19 +96,19 @@ def a3m_from_lines(
 
 def checked_rows(
     lines: Iterable[bytes], query: str | None, path: str | PathLike[str]
-) -> Iterator[tuple[Record, bytes, bytes]]:
+) -> Iterator[tuple[AlignmentRecord, bytes, bytes]]:
     """Each record with its text and its columns alone, the target first; at least one, or an `InputError`."""
     length = 0
-    for record in records(lines, path):
+    for record in read_records(lines, path):
         text = record.text.translate(None, PADDING)
         row = text.translate(None, INSERT_LETTERS)
         if row.translate(None, COLUMN_LETTERS):
             allowed = COLUMN_LETTERS + INSERT_LETTERS + PADDING
-            raise wrong_letter(
+            raise wrong_letter_error(
                 path, record.body, allowed, record.name, "residue letter, gap ('-') or insertion (lower case)"
             )
         if not length:
-            problem = target_problem(row, query, inserted=len(text) != len(row))
+            problem = first_row_problem(row, query, inserted=len(text) != len(row))
             if problem is not None:
                 raise InputError.at(path, f"the first row {problem}", line=record.line, record=record.name)
             row = row if query is None else query.encode()  # the target's own letters for unknown residues
@@ -122,7 +122,7 @@ def checked_rows(
         raise InputError.at(path, "there is no alignment row; an a3m begins with '>name' and the target's sequence")
 
 
-def records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[Record]:
+def read_records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[AlignmentRecord]:
     """The records of an a3m or aligned FASTA file, without comments and empty lines."""
     header: tuple[int, bytes] | None = None
     body: list[tuple[int, bytes]] = []
@@ -134,7 +134,7 @@ def records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[Recor
             continue
         if text.startswith(b">"):
             if header is not None:
-                yield Record(line=header[0], header=header[1], body=body)
+                yield AlignmentRecord(line=header[0], header=header[1], body=body)
             header, body, size = (number, text[1:]), [], 0
             continue
         if header is None:
@@ -143,6 +143,6 @@ def records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[Recor
         size += len(line) + _LINE_COST
         if size > MAX_LINE_BYTES:
             problem = f"the record takes more than {MAX_LINE_BYTES:,} bytes; is this an alignment of proteins?"
-            raise InputError.at(path, problem, line=header[0], record=row_name(header[1]))
+            raise InputError.at(path, problem, line=header[0], record=first_word(header[1]))
     if header is not None:
-        yield Record(line=header[0], header=header[1], body=body)
+        yield AlignmentRecord(line=header[0], header=header[1], body=body)

@@ -5,11 +5,11 @@ from itertools import chain
 from os import PathLike
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.a3m import Alignment, a3m_from_lines, records
-from data_pipeline.parse.aligned import aligned_fasta_from_lines, aln_from_lines
-from data_pipeline.parse.rows import MAX_ALIGNMENT_BYTES
+from data_pipeline.parse.a3m import Alignment, a3m_from_lines, read_records
+from data_pipeline.parse.aligned_fasta import aligned_fasta_from_lines, aln_from_lines
+from data_pipeline.parse.alignment_rows import MAX_ALIGNMENT_BYTES
 from data_pipeline.parse.stockholm import stockholm_from_lines
-from data_pipeline.parse.text import content_lines, read_lines
+from data_pipeline.parse.text_files import content_lines, read_lines
 
 _PEEKED_BYTES = 2**18
 _COMMENTS = (b"#", b";")
@@ -79,7 +79,7 @@ def _has_equal_rows(begin: Iterable[bytes], path: str | PathLike[str], *, whole:
     insertions may come further down. But a target with gaps or in lower case, or lower case in rows that are all of
     one length, is no a3m.
     """
-    texts = [record.text for record in records(begin, path)]
+    texts = [record.text for record in read_records(begin, path)]
     if len(texts) > 1 and not whole:
         texts.pop()  # it may go on
     equal = len({len(text) for text in texts}) == 1

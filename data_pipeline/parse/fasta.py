@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from os import PathLike
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.rows import row_name
-from data_pipeline.parse.text import content_lines, read_lines
+from data_pipeline.parse.alignment_rows import first_word
+from data_pipeline.parse.text_files import content_lines, read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 MAX_FASTA_BYTES = 128 * 2**20
@@ -60,11 +60,11 @@ def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRec
     records: list[FastaRecord] = []
     first_use: dict[str, FastaRecord] = {}
     for line, header, sequence_lines in _split(path, lines):
-        check_count(len(records), path, line)
+        check_record_count(len(records), path, line)
         name, description = _header(path, line, header)
         sequence = _sequence(path, line, name, sequence_lines)
         record = FastaRecord(name=name, description=description, sequence=sequence, line=line)
-        earlier = first_use.setdefault(file_key(name), record)
+        earlier = first_use.setdefault(filesystem_key(name), record)
         if earlier is not record:
             spelling = "" if earlier.name == name else f" ('{earlier.name}') on some file systems"
             problem = f"the same name as in line {earlier.line}{spelling}; give each record its own"
@@ -75,7 +75,7 @@ def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRec
     return records
 
 
-def check_name(name: str) -> str | None:
+def target_name_problem(name: str) -> str | None:
     """Why a target cannot be called so (its name becomes a directory on any system), or None if it can."""
     step = next((step for step in ("/", "\\", "..") if step in name), None)
     rules = (
@@ -94,7 +94,7 @@ def check_name(name: str) -> str | None:
     return next((f"the name {problem}" for broken, problem in rules if broken), None)
 
 
-def check_letters(sequence: str) -> tuple[int, str] | None:
+def find_invalid_letter(sequence: str) -> tuple[int, str] | None:
     """Index of the first letter that is no residue, and the problem in words; None if all are residues."""
     if _LETTERS.issuperset(sequence):
         return None
@@ -106,7 +106,7 @@ def check_letters(sequence: str) -> tuple[int, str] | None:
     return index, f"'{printable(letter)}'{code} is not an amino acid letter; {hint}{allowed}"
 
 
-def check_kind(sequence: str) -> str | None:
+def nucleic_acid_problem(sequence: str) -> str | None:
     """Why a sequence is no protein's although its letters are residues', or None."""
     letters = set(sequence) - {"N"}
     kind = "DNA" if letters == _DNA else "RNA" if letters == _RNA else None
@@ -115,12 +115,12 @@ def check_kind(sequence: str) -> str | None:
     return f"this is {kind}, all its letters are bases; translate the gene and give the protein's residues"
 
 
-def file_key(name: str) -> str:
+def filesystem_key(name: str) -> str:
     """Equal for names that macOS or Windows would put into one directory."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def check_count(records: int, path: str | PathLike[str], line: int) -> None:
+def check_record_count(records: int, path: str | PathLike[str], line: int) -> None:
     """One more record must not be too many."""
     if records >= MAX_RECORDS:
         raise InputError.at(
@@ -145,7 +145,7 @@ def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[
             size += len(line)
             if size > MAX_RECORD_BYTES:
                 problem = f"the record goes on for more than {MAX_RECORD_BYTES:,} bytes; {_TOO_LONG}"
-                raise InputError.at(path, problem, line=header[0], record=row_name(header[1]))
+                raise InputError.at(path, problem, line=header[0], record=first_word(header[1]))
         elif line.strip():
             kind = "binary data" if b"\0" in line else "a sequence"
             raise InputError.at(path, f"{kind} before any '>name' header; is this a FASTA file?", line=number)
@@ -155,7 +155,7 @@ def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[
 
 def _header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:
     name, _, description = header.decode("utf-8", "replace").strip(" \t").replace("\t", " ").partition(" ")
-    problem = check_name(name)
+    problem = target_name_problem(name)
     if problem is not None:
         raise InputError.at(path, problem, line=line, record=name or None)
     return name, description.strip()
@@ -169,7 +169,7 @@ def _sequence(path: str | PathLike[str], line: int, name: str, lines: list[tuple
         if number == last:
             text = text.rstrip(" \t").removesuffix("*")
         residues = text.replace(" ", "").replace("\t", "")
-        found = check_letters(residues)
+        found = find_invalid_letter(residues)
         if found is not None:
             index, problem = found
             column = [i for i, letter in enumerate(text, start=1) if letter not in " \t"][index]
@@ -180,6 +180,6 @@ def _sequence(path: str | PathLike[str], line: int, name: str, lines: list[tuple
         raise InputError.at(path, "the record has no sequence; add residues or remove it", line=line, record=name)
     if len(sequence) > MAX_RESIDUES:
         raise InputError.at(path, f"it has {len(sequence):,} residues; {_TOO_LONG}", line=line, record=name)
-    if (kind := check_kind(sequence)) is not None:
+    if (kind := nucleic_acid_problem(sequence)) is not None:
         raise InputError.at(path, kind, line=line, record=name)
     return sequence

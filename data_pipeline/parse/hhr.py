@@ -7,8 +7,8 @@ from os import PathLike
 import numpy as np
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.hits import TemplateHit
-from data_pipeline.parse.text import content_lines, read_text_bytes
+from data_pipeline.parse.template_hit import TemplateHit
+from data_pipeline.parse.text_files import content_lines, read_text_bytes
 
 MAX_HHR_BYTES = 2**25  # a thousand hits of a target of 2,000 residues need two thirds of it
 

@@ -7,11 +7,11 @@ from os import PathLike
 import numpy as np
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.a3m import INSERT_LETTERS, records
-from data_pipeline.parse.hits import TemplateHit
-from data_pipeline.parse.rows import COLUMN_LETTERS
+from data_pipeline.parse.a3m import INSERT_LETTERS, read_records
+from data_pipeline.parse.alignment_rows import COLUMN_LETTERS
 from data_pipeline.parse.stockholm import stockholm_descriptions, stockholm_rows
-from data_pipeline.parse.text import content_lines
+from data_pipeline.parse.template_hit import TemplateHit
+from data_pipeline.parse.text_files import content_lines
 
 _DESCRIPTION = re.compile(r"([0-9A-Za-z]+)_(\w+)/([0-9]{1,9})-([0-9]{1,9})\s.*protein length:([0-9]{1,9})")
 _PADDING = b".~_"
@@ -34,7 +34,7 @@ def parse_hmmsearch(content: bytes, query: str, *, path: str | PathLike[str] = "
 
 
 def _a3m_rows(content: bytes, path: str | PathLike[str]) -> Iterator[tuple[bytes, bytes, bytes]]:
-    for index, record in enumerate(records(content_lines(content, path), path)):
+    for index, record in enumerate(read_records(content_lines(content, path), path)):
         name, _, description = record.header.partition(b" ")
         # Some writers put the target first; its header has no range of residues.
         if index or b"protein length:" in description:

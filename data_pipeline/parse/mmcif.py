@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.atoms import (
+from data_pipeline.parse.atom_table import (
     AtomTable,
     atom_type,
     chain_from_atoms,
@@ -20,7 +20,7 @@ from data_pipeline.parse.atoms import (
     selenium_as_sulphur,
 )
 from data_pipeline.parse.cif import Category, read_blocks
-from data_pipeline.parse.models import SAME_NAME, chains_of_model, entry_name
+from data_pipeline.parse.gemmi_chains import SAME_NAME, chains_from_gemmi, entry_name
 from data_pipeline.structure import Chain, Structure
 
 MAX_MMCIF_BYTES = 2**27
@@ -231,7 +231,7 @@ def _chains_of_observed(block: gemmi.cif.Block, path: str | PathLike[str]) -> tu
             sequence = "".join(letters.get(entity.name, "").split())
             check_residues(len(sequence), path)
             entity.full_sequence = gemmi.expand_one_letter_sequence(sequence, gemmi.ResidueKind.AA)
-    return chains_of_model(model, path)
+    return chains_from_gemmi(model, path)
 
 
 def _release_date(block: gemmi.cif.Block, path: str | PathLike[str]) -> date | None:

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.parse.atoms import MAX_RESIDUES
-from data_pipeline.parse.models import chains_of_model, entry_name
+from data_pipeline.parse.atom_table import MAX_RESIDUES
+from data_pipeline.parse.gemmi_chains import chains_from_gemmi, entry_name
 from data_pipeline.structure import Structure
 
 MAX_PDB_BYTES = 2**26  # 800,000 atoms
@@ -46,7 +46,7 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
     except (ValueError, RuntimeError) as error:
         message = " ".join(str(error).split())
         raise InputError.at(path, f"not readable as PDB ({printable(message)}); was it edited?") from error
-    chains, skipped = chains_of_model(model, path)
+    chains, skipped = chains_from_gemmi(model, path)
     return Structure(
         name=entry_name(dict(model.info).get("_entry.id", ""), path),
         release_date=_release_date(header),

@@ -9,9 +9,9 @@ import numpy as np
 
 from data_pipeline.errors import InputError
 from data_pipeline.parse.a3m import Alignment, checked_rows
-from data_pipeline.parse.blocks import Blocks, sequence_lines
-from data_pipeline.parse.rows import GAP, row_limit, target_problem
-from data_pipeline.parse.text import content_lines
+from data_pipeline.parse.alignment_rows import GAP, first_row_problem, row_limit
+from data_pipeline.parse.stockholm_blocks import StockholmBlocks, sequence_lines
+from data_pipeline.parse.text_files import content_lines
 
 # What is changed as text is held whole: AlphaFold does this with at most 10,000 rows. Beyond it, room for Python's
 # own part of each line is counted.
@@ -40,7 +40,7 @@ def stockholm_from_lines(
     lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
     """The alignment in the lines of a Stockholm file; see `parse_stockholm`."""
-    blocks = Blocks(path, row_limit(max_rows))
+    blocks = StockholmBlocks(path, row_limit(max_rows))
     first_line = 0
     for number, name, segment in sequence_lines(lines, path):
         first_line = first_line or number
@@ -48,7 +48,7 @@ def stockholm_from_lines(
     if not first_line:
         raise InputError.at(path, "there is no alignment row; a Stockholm file has lines of a name and a sequence")
     alignment = blocks.alignment()
-    problem = target_problem(alignment.letters[0].tobytes(), query)
+    problem = first_row_problem(alignment.letters[0].tobytes(), query)
     if problem is not None:
         raise InputError.at(path, f"the first row {problem}", line=first_line, record=alignment.names[0])
     if query is not None:

@@ -11,7 +11,7 @@ from data_pipeline.search.tool import FileFormat
 AlignmentTool = Literal["jackhmmer", "hhblits", "mmseqs"]
 TemplateTool = Literal["hmmsearch", "hhsearch"]
 Engine = Literal["pyhmmer", "program"]
-HMMER = ("jackhmmer", "hmmsearch")  # tools that run in this process unless the program is asked for
+HMMER_TOOLS = ("jackhmmer", "hmmsearch")  # tools that run in this process unless the program is asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class AlignmentDatabase:
     name: str  # results are kept as `<name>_hits.sto` or `.a3m`
     tool: AlignmentTool
     paths: tuple[Path, ...]  # FASTA file, or prefixes of hh-suite databases that are searched together
-    engine: Engine = "pyhmmer"  # of HMMER's tools
+    engine: Engine = "pyhmmer"  # of the tools in `HMMER_TOOLS`
     max_rows: int | None = None  # rows that are read of the result, the target's included; None: all
     options: Mapping[str, Any] = field(default_factory=dict)  # of the tool, where they differ from AlphaFold's
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.errors import InputError, check_at_least
-from data_pipeline.search.process import program_version, run_program, working_directory, written_by
+from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 
 # hhsearch and hhblits crash or fail without the first two; profiles that are not in `_hhm` they compute.
 _PARTS = ("_a3m", "_cs219", "_hhm")
@@ -62,7 +62,7 @@ class HhsuiteSearch:
             command = [self.program, *arguments, *databases, "-i", query_file, *outputs]
             command += ["-v", "1", "-cpu", str(self.cpus), *length]
             run_program(command, timeout=self.timeout, directory=directory)
-            return written_by(self.program, directory / outputs[1])
+            return read_output(self.program, directory / outputs[1])
 
 
 def _size(prefix: Path) -> int:

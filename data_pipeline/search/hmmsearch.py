@@ -11,6 +11,13 @@ from pyhmmer.plan7 import Background, Builder, HMMFile
 
 from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.parse.stockholm import stockholm_rows
+from data_pipeline.search.fasta_chunks import (
+    database_identity,
+    has_nucleic_acids,
+    is_gzip,
+    read_fasta_chunks,
+    without_nucleic_acids,
+)
 from data_pipeline.search.process import program_version, run_program, working_directory
 from data_pipeline.search.profile_search import (
     AMINO,
@@ -23,13 +30,6 @@ from data_pipeline.search.profile_search import (
     program_options,
     search_profiles,
     stockholm,
-)
-from data_pipeline.search.sequences import (
-    database_identity,
-    has_nucleic_acids,
-    is_gzip,
-    read_pieces,
-    without_nucleic_acids,
 )
 from data_pipeline.search.tool import FileFormat
 
@@ -141,7 +141,7 @@ class HmmsearchProgram(HmmerSearch):
             return self.database.absolute()
         proteins = directory / "proteins.fasta"
         with proteins.open("wb") as file:
-            for piece in read_pieces(self.database):
+            for piece in read_fasta_chunks(self.database):
                 file.write(without_nucleic_acids(piece).content)
         return proteins
 

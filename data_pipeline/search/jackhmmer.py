@@ -8,8 +8,9 @@ from pyhmmer.easel import AA, DigitalMSA, KeyHash, TextSequence
 from pyhmmer.plan7 import Background, Builder, Trace
 
 from data_pipeline.errors import InputError, check_at_least
-from data_pipeline.parse.fasta import check_letters
-from data_pipeline.search.process import program_version, run_program, working_directory, written_by
+from data_pipeline.parse.fasta import find_invalid_letter
+from data_pipeline.search.fasta_chunks import database_identity, is_gzip
+from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.profile_search import (
     AMINO,
     PYHMMER_VERSION,
@@ -23,7 +24,6 @@ from data_pipeline.search.profile_search import (
     search_profiles,
     stockholm,
 )
-from data_pipeline.search.sequences import database_identity, is_gzip
 
 _DOMAIN_E_VALUES = {"domE": 10.0, "incdomE": 1e-3}  # jackhmmer's own, which AlphaFold leaves
 _NAME = "query"  # of the target's row, as in AlphaFold's files
@@ -156,12 +156,12 @@ class JackhmmerProgram(HmmerSearch):
             files: tuple[str | Path, ...] = (target, self.database.absolute())
             command = (self.program, *outputs, *self.options.arguments(), *files)
             run_program(command, timeout=self.timeout, directory=directory)
-            return written_by(self.program, result)
+            return read_output(self.program, result)
 
 
 def _check_target(sequence: str) -> None:
     if not sequence:
         raise InputError("the target's sequence is empty; give at least one residue")
-    found = check_letters(sequence)
+    found = find_invalid_letter(sequence)
     if found is not None:
         raise InputError(f"the target's residue {found[0] + 1}: {found[1]}")

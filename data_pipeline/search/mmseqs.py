@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_pipeline.errors import InputError, SearchError, check_at_least
-from data_pipeline.search.process import program_version, require_program, run_program, working_directory, written_by
+from data_pipeline.search.process import program_version, read_output, require_program, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 
 PACKAGE = "mmseqs2"
@@ -95,7 +95,7 @@ class Mmseqs:
                 hits, row_filter = "good", _ROW_FILTER.split()
             self._run(directory, "result2msa", "query", database, hits, "rows", "--msa-format-mode", "6", *row_filter)
             self._run(directory, "unpackdb", "rows", "unpacked", "--unpack-name-mode", "0", "--unpack-suffix", ".a3m")
-            return _with_own_query(written_by(self.program, directory / "unpacked" / "0.a3m"), sequence)
+            return _with_own_query(read_output(self.program, directory / "unpacked" / "0.a3m"), sequence)
 
     def _run(self, directory: Path, *words: str) -> None:
         run_program([self.program, *words, "-v", "2"], timeout=self.timeout, directory=directory)
@@ -181,7 +181,7 @@ def cluster_sequences(
             ["createtsv", "all", "all", "clusters", "clusters.tsv"],
         ):
             run_program([program, *step, "-v", "2"], timeout=timeout, directory=directory)
-        table = written_by(program, directory / "clusters.tsv").decode()
+        table = read_output(program, directory / "clusters.tsv").decode()
     representatives = {number: number for number in range(len(unique))}
     for line in table.splitlines():
         representative, member = line.split("\t")

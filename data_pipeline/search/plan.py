@@ -13,12 +13,12 @@ from data_pipeline.search.hhsearch import Hhsearch, HhsearchOptions
 from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions
+from data_pipeline.search.mmseqs_server import ServerOptions, ServerSearch
 from data_pipeline.search.process import require_program
-from data_pipeline.search.server import ServerOptions, ServerSearch
 from data_pipeline.search.tool import SequenceSearch, TemplateSearch
 from data_pipeline.templates.filters import TemplateOptions
-from data_pipeline.templates.own import OwnTemplateOptions
-from data_pipeline.templates.source import StructureSource, read_obsolete, read_release_dates
+from data_pipeline.templates.from_files import UserTemplateOptions
+from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete, read_release_dates
 
 PACKAGES = {
     **dict.fromkeys(("jackhmmer", "hmmsearch", "hmmbuild"), "hmmer"),
@@ -44,7 +44,7 @@ class TemplateStep:
 
     result_file: str
     tool: TemplateSearch
-    source: StructureSource
+    source: StructureDirectory
     options: TemplateOptions
 
 
@@ -54,7 +54,7 @@ class SearchPlan:
 
     alignments: tuple[AlignmentStep, ...] = ()
     templates: TemplateStep | None = None
-    own_templates: OwnTemplateOptions = field(default_factory=OwnTemplateOptions)  # for targets that bring their own
+    user_templates: UserTemplateOptions = field(default_factory=UserTemplateOptions)  # for targets that bring their own
 
 
 @runtime_checkable
@@ -89,7 +89,7 @@ def plan_searches(
     return SearchPlan(
         alignments=tuple(steps),
         templates=None if templates is None else _template_step(templates, cpus, latest_template),
-        own_templates=OwnTemplateOptions(latest_release=latest_template),
+        user_templates=UserTemplateOptions(latest_release=latest_template),
     )
 
 
@@ -121,7 +121,7 @@ def _template_step(database: TemplateDatabase, cpus: int, latest: date | None) -
     return TemplateStep(
         result_file=database.result_file,
         tool=_template_tool(database, cpus),
-        source=StructureSource(
+        source=StructureDirectory(
             database.structures,
             obsolete=None if database.obsolete is None else read_obsolete(database.obsolete),
             release_dates=None if database.release_dates is None else read_release_dates(database.release_dates),

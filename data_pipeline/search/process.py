@@ -33,14 +33,14 @@ _PASSED_ON = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class ProgramOutput:
     """What a program left when it ended well; results themselves are read from the files that it wrote."""
 
     stdout: bytes  # at most the last 64 KiB
     stderr: bytes  # at most the last 64 KiB
 
 
-def run_program(command: Sequence[str | Path], *, timeout: float | None, directory: Path) -> Finished:
+def run_program(command: Sequence[str | Path], *, timeout: float | None, directory: Path) -> ProgramOutput:
     """Run a program in `directory`, its temporary files there too, for at most `timeout` seconds (None: any time).
 
     A program that cannot start, fails, is killed by a signal or takes too long raises `SearchError`: the command, the
@@ -81,10 +81,10 @@ def run_program(command: Sequence[str | Path], *, timeout: float | None, directo
     if problem is not None:
         printed = _shown_end(stderr) or _shown_end(stdout) or "(nothing)"
         raise SearchError(f"{_name(words)} {problem}; it printed: {printed}; command: {_shown_command(words)}")
-    return Finished(stdout=stdout, stderr=stderr)
+    return ProgramOutput(stdout=stdout, stderr=stderr)
 
 
-def written_by(program: Path, path: Path) -> bytes:
+def read_output(program: Path, path: Path) -> bytes:
     """The content of a file that a program that ended well should have written."""
     try:
         content = path.read_bytes()

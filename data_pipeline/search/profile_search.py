@@ -14,8 +14,14 @@ from pyhmmer.easel import AA, MSA, Alphabet, SequenceFile
 from pyhmmer.plan7 import HMM, OptimizedProfile, Pipeline, Profile, TopHits
 
 from data_pipeline.errors import InputError, SearchError
+from data_pipeline.search.fasta_chunks import (
+    MAX_TARGET_RESIDUES,
+    FastaChunk,
+    longest_record,
+    read_fasta_chunks,
+    require_database,
+)
 from data_pipeline.search.process import working_directory
-from data_pipeline.search.sequences import MAX_TARGET_RESIDUES, Piece, longest_record, read_pieces, require_database
 from data_pipeline.search.tool import FileFormat
 
 AMINO = Alphabet.amino()
@@ -88,7 +94,7 @@ def search_profiles(
     thresholds: Thresholds,
     *,
     cpus: int | None,
-    select: Callable[[Piece], Piece] | None = None,
+    select: Callable[[FastaChunk], FastaChunk] | None = None,
 ) -> list[Hits]:
     """The hits of each profile in the database, sorted by score, in one pass over the file.
 
@@ -106,7 +112,7 @@ def search_profiles(
     waiting: deque[Future[list[Hits]]] = deque()
     with working_directory() as directory, ThreadPoolExecutor(threads) as executor:
         try:
-            for number, piece in enumerate(read_pieces(database)):
+            for number, piece in enumerate(read_fasta_chunks(database)):
                 content = piece if select is None else select(piece)
                 if not content.content.strip():
                     continue
@@ -141,7 +147,7 @@ def stockholm(alignment: MSA, author: str) -> bytes:
 
 
 def _search_piece(
-    profiles: Sequence[ProteinProfile], database: Path, piece: Piece, thresholds: Thresholds, path: Path
+    profiles: Sequence[ProteinProfile], database: Path, piece: FastaChunk, thresholds: Thresholds, path: Path
 ) -> list[Hits]:
     """The hits of each profile in the piece, which is written to the new file `path` for that time."""
     hits = []
@@ -164,7 +170,7 @@ def _search_piece(
     return hits
 
 
-def _refused(database: Path, piece: Piece, error: ValueError) -> InputError:
+def _refused(database: Path, piece: FastaChunk, error: ValueError) -> InputError:
     """The error for a piece that HMMER does not take although it reads well."""
     name, length = longest_record(piece)
     if length > MAX_TARGET_RESIDUES:

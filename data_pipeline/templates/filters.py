@@ -7,11 +7,11 @@ from datetime import date
 import numpy as np
 
 from data_pipeline.errors import check_fractions, printable
-from data_pipeline.features.templates import PlacedTemplate
-from data_pipeline.parse.hits import TemplateHit
+from data_pipeline.features.templates import AlignedTemplate
+from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, Structure
-from data_pipeline.templates.result import Reason, UnusableHitError
+from data_pipeline.templates.result import RejectionReason, UnusableHitError
 
 _MAX_CA_CA = 150.0  # Angstrom between neighbours: only what cannot be a chain is refused
 _MIN_ATOMS = 5  # those of alanine
@@ -39,11 +39,13 @@ def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptio
     ratio = hit.aligned_columns / len(query)
     if ratio <= options.min_align_ratio:
         limit = f"more than {options.min_align_ratio:.0%} is needed"
-        raise UnusableHitError(Reason.COVERAGE, f"it is aligned to {ratio:.1%} of the target, and {limit}")
+        raise UnusableHitError(RejectionReason.COVERAGE, f"it is aligned to {ratio:.1%} of the target, and {limit}")
     if letters in query and len(letters) / len(query) > options.max_subsequence_ratio:
-        raise UnusableHitError(Reason.DUPLICATE, f"its {len(letters)} residues are the target's own sequence")
+        raise UnusableHitError(RejectionReason.DUPLICATE, f"its {len(letters)} residues are the target's own sequence")
     if len(letters) < options.min_residues:
-        raise UnusableHitError(Reason.SHORT, f"it has {len(letters)} residues, and {options.min_residues} are needed")
+        raise UnusableHitError(
+            RejectionReason.SHORT, f"it has {len(letters)} residues, and {options.min_residues} are needed"
+        )
 
 
 def check_table_date(entry: str, release_dates: Mapping[str, date], latest: date | None) -> None:
@@ -58,7 +60,7 @@ def check_structure_date(structure: Structure, entry: str, known: date | None, l
         return
     if structure.release_date is None and known is None:
         raise UnusableHitError(
-            Reason.DATE_UNKNOWN,
+            RejectionReason.DATE_UNKNOWN,
             f"neither its file nor a table says when {entry} was released, and it must not be after {latest}",
         )
     if structure.release_date is not None and structure.release_date > latest:
@@ -73,20 +75,21 @@ def check_distances(chain: Chain) -> None:
     far = np.flatnonzero((steps > _MAX_CA_CA) & known[1:] & known[:-1])
     if len(far):
         raise UnusableHitError(
-            Reason.BROKEN_CHAIN,
+            RejectionReason.BROKEN_CHAIN,
             f"residues {far[0] + 1} and {far[0] + 2} of chain {printable(chain.name)}"
             f" are {steps[far[0]]:.0f} A apart, and {_MAX_CA_CA:.0f} A is the most",
         )
 
 
-def check_atoms(template: PlacedTemplate) -> None:
+def check_atoms(template: AlignedTemplate) -> None:
     """Raise `UnusableHitError` for a template with fewer atoms on the target than one residue has."""
     atoms = int(template.masks.sum())
     if atoms < _MIN_ATOMS:
         raise UnusableHitError(
-            Reason.NO_ATOMS, f"{template.name} has {atoms} atoms where it is aligned, and {_MIN_ATOMS} are needed"
+            RejectionReason.NO_ATOMS,
+            f"{template.name} has {atoms} atoms where it is aligned, and {_MIN_ATOMS} are needed",
         )
 
 
 def _released_later(entry: str, released: date, latest: date) -> UnusableHitError:
-    return UnusableHitError(Reason.RELEASED_LATER, f"{entry} was released on {released}, after {latest}")
+    return UnusableHitError(RejectionReason.RELEASED_LATER, f"{entry} was released on {released}, after {latest}")

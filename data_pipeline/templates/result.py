@@ -8,7 +8,7 @@ from typing import Self
 from data_pipeline.features.templates import TemplateFeatures
 
 
-class Reason(StrEnum):
+class RejectionReason(StrEnum):
     """Why a hit, a chain or a file is no template."""
 
     # What AlphaFold checks, in its order.
@@ -53,11 +53,11 @@ class RejectedHit:
 
     name: str
     rank: int  # the hit's rank in its file; 0 for chains and files of the user's own
-    reason: Reason
+    reason: RejectionReason
     sentence: str
 
     @classmethod
-    def of(cls, name: str, reason: Reason, why: str, rank: int = 0) -> Self:
+    def of(cls, name: str, reason: RejectionReason, why: str, rank: int = 0) -> Self:
         """The rejection of `name`, with a sentence of the name and why."""
         return cls(name=name, rank=rank, reason=reason, sentence=f"{name}: {why}")
 
@@ -74,7 +74,7 @@ class TemplateResult:
 class UnusableHitError(Exception):
     """Leaves the work on one hit; it becomes a `RejectedHit` and goes no further."""
 
-    def __init__(self, reason: Reason, sentence: str) -> None:
+    def __init__(self, reason: RejectionReason, sentence: str) -> None:
         super().__init__(sentence)
         self.reason = reason
         self.sentence = sentence

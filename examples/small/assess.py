@@ -37,7 +37,7 @@ from tqdm import tqdm
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.execution.slabs import Slabs
@@ -110,10 +110,10 @@ class Bench:
         directory = output / self.directories[method]
         directory.mkdir(parents=True, exist_ok=True)
         if made.protein is not None:
-            with replacing(directory / f"{name}.pdb") as temporary:
+            with atomic_write(directory / f"{name}.pdb") as temporary:
                 temporary.write_text(to_pdb(made.protein, [f"{method} of {name}"]), encoding="ascii")
         # Written last, and says that all of it is there.
-        with replacing(directory / f"{name}.json") as temporary:
+        with atomic_write(directory / f"{name}.json") as temporary:
             temporary.write_text(json.dumps({**made.about, "score": score(made.protein, chain, made.plddt).to_dict()}))
 
     @cached_property
@@ -251,9 +251,9 @@ def assess(
         "failures": failures,
     }
     output.mkdir(parents=True, exist_ok=True)
-    with replacing(output / "scores.tsv") as temporary:
+    with atomic_write(output / "scores.tsv") as temporary:
         temporary.write_text(scores_table(rows), encoding="utf-8")
-    with replacing(output / "summary.json") as temporary:
+    with atomic_write(output / "summary.json") as temporary:
         temporary.write_text(json.dumps({**about, **summarised(rows)}, indent=1), encoding="utf-8")
     for what, why in failures.items():
         print(f"{what}: {why}", file=sys.stderr)

@@ -28,7 +28,7 @@ from secondary_structure import SecondaryStructure, states
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from helixfold.analysis import metrics
 from helixfold.write.pdb import to_pdb
 
@@ -87,7 +87,7 @@ def write(output: Path, names: Sequence[str], chains: Chains) -> None:
             # Two sequences without a residue in common leave nothing to write.
             if backbone.mask.any():
                 (output / kind).mkdir(parents=True, exist_ok=True)
-                with replacing(output / kind / f"{name}.pdb") as temporary:
+                with atomic_write(output / kind / f"{name}.pdb") as temporary:
                     temporary.write_text(to_pdb(as_protein(chain.aatype, backbone), [remark]), encoding="ascii")
 
 

@@ -24,7 +24,7 @@ from stages import Stage, read_stages
 from summary import MODEL
 
 from data_pipeline.errors import InputError
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = ROOT / "helixfold" / "weights" / "packaged"
@@ -190,7 +190,7 @@ def write(summary: Path, chains: Chains, stages: Sequence[Stage], data: Path, *,
         directory.mkdir(parents=True, exist_ok=True)
     plot_stages(stages, numbers["baselines"], image)
     for name, content in (("small.json", json.dumps(numbers, indent=1) + "\n"), ("small.md", text)):
-        with replacing(packaged / name) as temporary:
+        with atomic_write(packaged / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
 
 

@@ -13,9 +13,9 @@ import csv
 import sys
 from pathlib import Path
 
-from data_pipeline.datasets.recipe import chain_name
+from data_pipeline.datasets.record_builder import chain_name
 from data_pipeline.errors import InputError
-from data_pipeline.parse.models import BLANK_CHAIN
+from data_pipeline.parse.gemmi_chains import BLANK_CHAIN
 from data_pipeline.parse.structures import read_structure
 
 # Of several chains with one name the first by path counts, and that of a target with alignments should.

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 from stages import Stage
 
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from helixfold.report.training_curves import SCORES, smoothed
 
 # Okabe and Ito's colours, told apart with any kind of colour vision.
@@ -57,7 +57,7 @@ def plot_stages(stages: Sequence[Stage], baselines: Mapping[str, float], path: P
     scores.set_ylim(0, max(0.5, scores.get_ylim()[1]))
     if scores.get_legend_handles_labels()[0]:
         scores.legend(frameon=False, fontsize=8.5, loc="upper left")
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         # Without this, matplotlib writes its own version into the file.
         figure.savefig(temporary, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
 

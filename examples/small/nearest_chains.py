@@ -8,7 +8,7 @@ import numpy as np
 from chains import KnownChain
 from ideal_chains import BACKBONE, Backbone
 
-from data_pipeline.templates.align import PairAlignment, align_local, align_whole, local_score
+from data_pipeline.templates.pairwise_alignment import PairAlignment, align_global, align_local, local_score
 
 Alignment = Literal["local", "whole"]
 
@@ -38,7 +38,7 @@ def copied(sequence: str, neighbour: Neighbour, alignment: Alignment) -> Backbon
     """The neighbour's backbone for the residues that are aligned, and nothing for all others."""
     found = neighbour.local
     if alignment == "whole":
-        found = align_whole(sequence, neighbour.chain.sequence)
+        found = align_global(sequence, neighbour.chain.sequence)
     positions, mask = np.zeros((len(sequence), 37, 3), np.float32), np.zeros((len(sequence), 37), np.float32)
     aligned = np.flatnonzero(found.partner >= 0)
     rows, columns = aligned[:, None], np.array(BACKBONE)[None]

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from data_pipeline import residues, stereochemistry
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from data_pipeline.protein import Protein
 from data_pipeline.residue_geometry import IDEAL_ATOMS
 from helixfold.geometry.atoms import (
@@ -188,7 +188,7 @@ def main() -> None:
     """Write every peptide beside this file."""
     for peptide in PEPTIDES:
         remark = "An ideal peptide made from torsion angles by helixfold's examples/structures/make.py; no experiment."
-        with replacing(Path(__file__).with_name(f"{peptide.name}.pdb")) as temporary:
+        with atomic_write(Path(__file__).with_name(f"{peptide.name}.pdb")) as temporary:
             temporary.write_text(to_pdb(folded(peptide), [remark]), encoding="ascii")
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from data_pipeline.datasets.adapt import target_columns
+from data_pipeline.datasets.chain_alignment import query_columns
 from data_pipeline.residues import ATOM_ORDER, RESTYPES, UNKNOWN
 from data_pipeline.structure import Chain
 
@@ -48,7 +48,7 @@ class Pairing:
 
 def paired(predicted: Chain, reference: Chain) -> Pairing:
     """Residues that correspond: by their sequences, and where a gap can be put in several places, by their numbers."""
-    place = target_columns(predicted.sequence, reference.sequence)
+    place = query_columns(predicted.sequence, reference.sequence)
     by_sequence = Pairing(predicted=predicted, reference=reference, place=place)
     counted = _by_number(by_sequence)
     if counted is not None and counted.identity >= by_sequence.identity and counted.equal >= by_sequence.equal:

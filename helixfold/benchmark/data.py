@@ -12,8 +12,8 @@ from cyclopts import Parameter
 
 from data_pipeline.datasets.build import BuildOptions, build_store
 from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.layout import AlignmentDirectory, find_structures
-from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.record_builder import RecordBuilder
+from data_pipeline.datasets.source_files import AlignmentDirectory, find_structures
 from data_pipeline.datasets.store import DATABASE_FILE, FeatureStore
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
@@ -39,13 +39,13 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
     """Build a store of all chains in a temporary directory, and read everything in it once."""
     paths = find_structures(structures)
     directory = None if alignments is None else AlignmentDirectory(alignments)
-    recipe = Recipe(filter=ChainFilter(), alignments=directory)
+    builder = RecordBuilder(filter=ChainFilter(), alignments=directory)
     with tempfile.TemporaryDirectory() as temporary:
         options = BuildOptions(structures=structures, output=Path(temporary), workers=workers)
         start = time.perf_counter()
-        report = build_store(options, recipe)
+        report = build_store(options, builder)
         build = time.perf_counter() - start
-        build_again = mean_seconds(lambda: build_store(options, recipe))
+        build_again = mean_seconds(lambda: build_store(options, builder))
         store = FeatureStore.open(temporary)
         names = [entry.name for entry in store.entries]
         found = [directory.find(name) for name in names] if directory else []

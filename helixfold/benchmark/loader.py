@@ -6,12 +6,12 @@ from pathlib import Path
 
 from cyclopts import Parameter
 
-from data_pipeline.datasets.adapt import adapted
+from data_pipeline.datasets.chain_alignment import alignment_for_chain
 from data_pipeline.datasets.chains import chain_labels
 from data_pipeline.datasets.examples import ChainStore, TrainingDataset
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.datasets.layout import AlignmentDirectory, SearchResults, find_structures
-from data_pipeline.datasets.recipe import chain_name
+from data_pipeline.datasets.record_builder import chain_name
+from data_pipeline.datasets.source_files import AlignmentDirectory, SearchResults, find_structures
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.labels import ChainLabels
@@ -43,7 +43,8 @@ class SourceFiles:
         found = (self._alignments.find(name) if self._alignments else None) or SearchResults()
         sequence = chain.sequence
         rows = [
-            adapted(read_alignment(file.path, max_rows=file.max_rows), sequence, file.path) for file in found.alignments
+            alignment_for_chain(read_alignment(file.path, max_rows=file.max_rows), sequence, file.path)
+            for file in found.alignments
         ]
         features = monomer_features(name, sequence, rows)
         return features, chain_labels(structure, chain)

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from data_pipeline import stereochemistry as norms
 from data_pipeline.residues import ATOM14_NAMES, RESTYPES
-from data_pipeline.stereochemistry import Norm, distance_bounds
+from data_pipeline.stereochemistry import MeanAndDeviation, distance_bounds
 from helixfold.batch import Batch
 from helixfold.geometry.tables import per_residue
 from helixfold.losses.labels import Labels
@@ -139,7 +139,7 @@ def _connections(
         for proline, other in zip(norms.C_N_LENGTH_TO_PROLINE, norms.C_N_LENGTH, strict=True)
     )
     # The released code uses the standard deviation of the bond's length for the angle at C.
-    at_c = Norm(norms.CA_C_N_COSINE.mean, norms.C_N_LENGTH.deviation)
+    at_c = MeanAndDeviation(norms.CA_C_N_COSINE.mean, norms.C_N_LENGTH.deviation)
     at_n = norms.C_N_CA_COSINE
     excess = [
         _excess(length - mean, tolerance_factor * deviation),

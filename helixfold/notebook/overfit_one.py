@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from tqdm import tqdm
 
+from data_pipeline.datasets.chain_sampling import StreamUse, num_passes, random_stream
 from data_pipeline.datasets.chains import chain_labels
 from data_pipeline.datasets.examples import StepExamples
-from data_pipeline.datasets.sampling import Use, num_passes, stream
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.protein import Protein
@@ -126,7 +126,11 @@ class ByHeart:
         config, step = self.config, self._step
         passes = num_passes(config.seed, step, config.example.max_passes)
         example = training_example(
-            self.features, self._labels, config.example, stream(config.seed, Use.TRANSFORM, step, 0), passes
+            self.features,
+            self._labels,
+            config.example,
+            random_stream(config.seed, StreamUse.TRANSFORM, step, 0),
+            passes,
         )
         packed = pack(StepExamples(step=step, part=0, examples=(example,), refused=()), None)
         self.network.train()

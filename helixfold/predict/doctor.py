@@ -10,7 +10,13 @@ import torch
 import helixfold
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target
-from data_pipeline.search.database import HMMER, AlignmentDatabase, DatabaseProfile, TemplateDatabase, database_files
+from data_pipeline.search.database import (
+    HMMER_TOOLS,
+    AlignmentDatabase,
+    DatabaseProfile,
+    TemplateDatabase,
+    database_files,
+)
 from data_pipeline.search.plan import PACKAGES
 from data_pipeline.search.process import find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
@@ -126,7 +132,7 @@ def _targets(profile: DatabaseProfile, targets: Sequence[Target], server: str | 
 
 
 def _tool(database: AlignmentDatabase | TemplateDatabase) -> str:
-    in_process = database.tool in HMMER and database.engine == "pyhmmer"
+    in_process = database.tool in HMMER_TOOLS and database.engine == "pyhmmer"
     return f"{database.tool} in this process" if in_process else database.tool
 
 

@@ -131,7 +131,7 @@ class Job:
         if self.target is None:
             rows = FeatureRows.of(self._given_features)
         elif not searches.alignments and (searches.templates is None or self.target.templates):
-            rows = FeatureRows.of(prepare(self.target, SearchPlan(own_templates=searches.own_templates)).features)
+            rows = FeatureRows.of(prepare(self.target, SearchPlan(user_templates=searches.user_templates)).features)
         templates = searches.templates is not None or (self.target is not None and bool(self.target.templates))
         for model in settings.models:
             model_rows = rows or FeatureRows.at_most(len(self.sequence), model.preset.sampling, templates=templates)

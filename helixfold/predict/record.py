@@ -153,7 +153,7 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
         inputs["alignments"] = [_file(path) for path in job.target.alignments]
         inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
         inputs["searches"] = list(settings.search_identities)
-        if job.target.templates and (latest := settings.searches.own_templates.latest_release) is not None:
+        if job.target.templates and (latest := settings.searches.user_templates.latest_release) is not None:
             inputs["latest template"] = latest.isoformat()
     return TargetRecord(
         inputs=inputs,

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.structure import Structure, as_protein
+from data_pipeline.structure import Structure, protein_from_chains
 from helixfold import __version__
 from helixfold.predict.relaxation import INSTALL, summary
 from helixfold.relax.problem import RelaxationError, installed
@@ -73,7 +73,7 @@ def relax_files(
 
 
 def _relaxed(structure: Structure, options: RelaxOptions | None, device: torch.device | None) -> Relaxed:
-    protein = as_protein(structure.chains)
+    protein = protein_from_chains(structure.chains)
     names = [chain.name for chain in structure.chains]
     if set(names) <= set(CHAIN_NAMES):
         # Chains keep their names where these are letters or digits.
@@ -90,7 +90,7 @@ def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
         model.setup_entities()
         model.name = structure.name
         text = model.make_mmcif_document().as_string()
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         temporary.write_text(text, encoding="ascii")
     write_file(target.with_suffix(".json"), to_json(metrics_of(relaxed), indent=4))
 

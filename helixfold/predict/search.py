@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from data_pipeline.arrays import read_npz
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
-from data_pipeline.files import replacing
-from data_pipeline.parse.fasta import check_name
+from data_pipeline.files import atomic_write
+from data_pipeline.npz import read_npz
+from data_pipeline.parse.fasta import target_name_problem
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import TemplateResult
@@ -32,7 +32,7 @@ def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTar
     directory.mkdir(parents=True, exist_ok=True)
     prepared.features.save(directory / FEATURES_FILE)
     if prepared.templates is not None:
-        with replacing(directory / TEMPLATES_FILE) as temporary:
+        with atomic_write(directory / TEMPLATES_FILE) as temporary:
             temporary.write_text(json.dumps(template_report(prepared.templates), indent=2) + "\n")
     return prepared
 
@@ -125,6 +125,6 @@ def read_features(paths: Sequence[Path]) -> list[tuple[Path, Features]]:
         found += [(file, Features.load(file)) for file in files]
     for file, features in found:
         # The name becomes a directory, and whoever made the file chose it.
-        if (problem := check_name(features.domain_name)) is not None:
+        if (problem := target_name_problem(features.domain_name)) is not None:
             raise InputError.at(file, problem, record=features.domain_name)
     return found

@@ -10,10 +10,10 @@ from platformdirs import user_cache_path
 from data_pipeline.errors import InputError, printable
 from data_pipeline.pipeline import Target
 from data_pipeline.search.database import DatabaseProfile
+from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
+from data_pipeline.search.mmseqs_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.plan import PACKAGES, SearchPlan, plan_searches
 from data_pipeline.search.process import find_program
-from data_pipeline.search.profile import read_profile, sequence_databases
-from data_pipeline.search.server import PUBLIC_SERVER, Mode, ServerOptions
 from helixfold.options import given
 from helixfold.predict.options import NO_TEMPLATE_TABLE, SearchOptions
 
@@ -31,8 +31,8 @@ def profile_of(options: SearchOptions) -> DatabaseProfile:
         raise InputError("--db-preset is for databases as AlphaFold lays them out; give their --databases DIR")
     if options.databases is not None:
         programs = {name for name in PACKAGES if find_program(name) is not None}
-        return read_profile(options.databases, programs, reduced=reduced)
-    return sequence_databases(options.database)
+        return read_database_profile(options.databases, programs, reduced=reduced)
+    return profile_from_fasta(options.database)
 
 
 def plan_of(options: SearchOptions, *, announce: bool = True) -> SearchPlan:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.fasta import check_kind, check_name, file_key, read_fasta
-from data_pipeline.parse.table import read_table
+from data_pipeline.parse.csv_table import read_csv
+from data_pipeline.parse.fasta import filesystem_key, nucleic_acid_problem, read_fasta, target_name_problem
 from data_pipeline.pipeline import Target
-from data_pipeline.templates.own import OwnTemplateOptions, templates_from_directory
+from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
 # What is taken from a directory; files that are named themselves may have any name.
@@ -34,7 +34,7 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
         if path.name.lower().endswith(A3M_SUFFIXES):
             targets.append(_target_of_alignment(path))
         else:
-            records = read_table(path) if path.name.lower().endswith(CSV_SUFFIXES) else read_fasta(path)
+            records = read_csv(path) if path.name.lower().endswith(CSV_SUFFIXES) else read_fasta(path)
             targets += [Target(name=each.name, sequence=each.sequence) for each in records]
         sources += [path] * (len(targets) - len(sources))
     check_names(zip([target.name for target in targets], sources, strict=True))
@@ -43,7 +43,7 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
             raise InputError.at(path, "there is no such structure file or directory")
     if templates and targets:
         # Read once before anything is written, as alignments are; what is wrong with a file concerns every target.
-        templates_from_directory(targets[0].sequence, templates, OwnTemplateOptions())
+        templates_from_files(targets[0].sequence, templates, UserTemplateOptions())
     only = len(targets) == 1
     return [
         Target(
@@ -64,7 +64,7 @@ def check_names(named: Iterable[tuple[str, Path]]) -> None:
     """
     seen: dict[str, Path] = {}
     for name, path in named:
-        key = file_key(name)
+        key = filesystem_key(name)
         suffix = next((suffix for suffix in TAKEN_SUFFIXES if key.endswith(suffix)), None)
         if suffix is not None:
             problem = f"names that end in '{suffix}' are taken by files of the output directory; choose another"
@@ -96,11 +96,11 @@ def _files(inputs: Sequence[Path]) -> list[Path]:
 
 def _target_of_alignment(path: Path) -> Target:
     name = path.name[: -len(next(suffix for suffix in A3M_SUFFIXES if path.name.lower().endswith(suffix)))]
-    problem = check_name(name)
+    problem = target_name_problem(name)
     if problem is not None:
         raise InputError.at(path, f"the target is named after the file, and {problem}")
     sequence = read_alignment(path).query
-    if (problem := check_kind(sequence)) is not None:
+    if (problem := nucleic_acid_problem(sequence)) is not None:
         raise InputError.at(path, problem)
     return Target(name=name, sequence=sequence, alignments=(path,))
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from data_pipeline.features.depth import Depth, alignment_depth
+from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_depth
 from data_pipeline.features.schema import Features
 from helixfold.report.plots import coverage_plot
 from helixfold.write.results import write_file
@@ -12,7 +12,7 @@ from helixfold.write.tables import msa_table
 COVERAGE_FILE: Final = "coverage.png"
 
 
-def write_alignment(directory: Path, features: Features) -> Depth:
+def write_alignment(directory: Path, features: Features) -> AlignmentDepth:
     """Write coverage.png and <target>_msa.tsv; the depth is for `write_prediction`. The same for all models."""
     depth = alignment_depth(features.msa)
     write_file(directory / COVERAGE_FILE, coverage_plot(features.msa, depth))

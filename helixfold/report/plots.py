@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int8
 
-from data_pipeline.features.depth import Depth
+from data_pipeline.features.alignment_depth import AlignmentDepth
 from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.write.pdb import plain_text
@@ -122,7 +122,7 @@ def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes
     return to_png(figure)
 
 
-def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: Depth) -> bytes:
+def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth) -> bytes:
     """A PNG of an alignment's rows, sorted and coloured by their identity to the target, and of rows that cover each
     residue (line). White is a gap; identity counts the residues of the target, so that short rows are low.
     """

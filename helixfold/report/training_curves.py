@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from helixfold.report.plots import to_png
 from helixfold.training.log import TrainingHistory
 
@@ -49,7 +49,7 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlabel("Steps")
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(to_png(figure))
 
 

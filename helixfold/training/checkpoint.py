@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from data_pipeline.errors import InputError
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from helixfold.config import ConfigError
 from helixfold.parallel.mesh import Mesh
 from helixfold.training.checkpoint_files import (
@@ -116,7 +116,7 @@ class Checkpoints:
             if not checkpoint_path(self._directory, step).is_dir():
                 self._problems.append(f"step {step} did best but has no checkpoint in {self._directory}")
                 return
-            with replacing(self._directory / BEST) as temporary:
+            with atomic_write(self._directory / BEST) as temporary:
                 temporary.write_text(json.dumps({"step": step}))
             self._prune()
         except OSError as error:

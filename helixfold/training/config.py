@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from data_pipeline.config import Config, ConfigError
-from data_pipeline.datasets.sampling import ChainSelection
+from data_pipeline.datasets.chain_sampling import ChainSelection
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.config import ModelConfig, require
 from helixfold.execution.recompute import RecomputeConfig

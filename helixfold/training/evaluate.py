@@ -15,9 +15,9 @@ from torch import nn
 
 from data_pipeline.datasets.examples import ChainStore, StepExamples
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
-from data_pipeline.parse.fasta import check_name
-from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.files import atomic_write
+from data_pipeline.parse.fasta import target_name_problem
+from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.msa import BlockDeletion
@@ -232,9 +232,9 @@ def _write_structure(
         "B-factors are pLDDT.",
     )
     # Names come from a store that others may have built, and not every name can be a file's.
-    stem = f"chain_{zlib.crc32(scores.name.encode()):08x}" if check_name(scores.name) else scores.name
+    stem = f"chain_{zlib.crc32(scores.name.encode()):08x}" if target_name_problem(scores.name) else scores.name
     try:
-        with replacing(directory / f"{stem}.pdb") as temporary:
+        with atomic_write(directory / f"{stem}.pdb") as temporary:
             temporary.write_text(to_pdb(protein, remarks), encoding="ascii")
     except (OSError, ValueError) as error:
         report(f"the structure of held-out chain {printable(scores.name)} is not written: {printable(str(error))}")

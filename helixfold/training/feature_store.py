@@ -7,11 +7,11 @@ from pathlib import Path
 from data_pipeline.datasets.build import FAILURES_FILE, REFUSED_FILE, BuildOptions, BuildReport, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.clustering import join_shards
-from data_pipeline.datasets.layout import AlignmentDirectory, read_duplicates
-from data_pipeline.datasets.recipe import Recipe, TemplateLibrary
+from data_pipeline.datasets.record_builder import RecordBuilder, TemplateLibrary
+from data_pipeline.datasets.source_files import AlignmentDirectory, read_duplicates
 from data_pipeline.errors import InputError
 from data_pipeline.templates.filters import TemplateOptions
-from data_pipeline.templates.source import StructureSource, read_obsolete
+from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete
 from helixfold.training.options import StoreOptions
 
 SOME_FAILED = 1
@@ -57,18 +57,18 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
         raise InputError(str(error)) from error
     duplicates = None if options.duplicates is None else read_duplicates(options.duplicates)
     obsolete = None if options.obsolete is None else read_obsolete(options.obsolete)
-    recipe = Recipe(
+    builder = RecordBuilder(
         filter=chain_filter,
         alignments=None if options.alignments is None else AlignmentDirectory(options.alignments, duplicates),
         require_alignments=options.require_alignments,
         templates=None
         if options.templates_from is None
         else TemplateLibrary(
-            source=StructureSource(options.templates_from, obsolete=obsolete), options=TemplateOptions()
+            source=StructureDirectory(options.templates_from, obsolete=obsolete), options=TemplateOptions()
         ),
         is_distillation=options.distillation,
     )
-    report = build_store(build, recipe)
+    report = build_store(build, builder)
     _say(report)
     return SOME_FAILED if report.failed else 0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from helixfold.training.progress import Progress, print_message
 from helixfold.training.tensorboard import TensorBoardWriter
 
@@ -245,7 +245,7 @@ def _remove_from(path: Path, first_step: int) -> None:
         line for _, line, values in _parsed(path) if values.get("step") is None or values["step"] < first_step
     )
     if len(earlier) < path.stat().st_size:
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_bytes(earlier)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from data_pipeline.config import ConfigError
-from data_pipeline.datasets.sampling import ChainSelection
+from data_pipeline.datasets.chain_sampling import ChainSelection
 from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.sample import SamplingConfig

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
@@ -57,7 +57,7 @@ class RunFiles:
     def write_config(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
         """Write the settings of the run, and other facts about it, as `config.json`."""
         try:
-            with replacing(self.directory / CONFIG_FILE) as temporary:
+            with atomic_write(self.directory / CONFIG_FILE) as temporary:
                 temporary.write_text(json.dumps({"name": self.name, **about, "config": config.to_dict()}, indent=1))
         except OSError as error:
             raise ConfigError(f"{self.directory}: cannot be written: {error.strerror or error}") from error

@@ -2,7 +2,7 @@
 
 import torch
 
-from data_pipeline.datasets.sampling import Use, stream
+from data_pipeline.datasets.chain_sampling import StreamUse, random_stream
 from helixfold.inference import DTYPES
 from helixfold.losses.total import Losses, total_loss
 from helixfold.model.alphafold import AlphaFold
@@ -30,6 +30,6 @@ def forward_losses(model: AlphaFold, batch: TrainingBatch, config: TrainingConfi
     Dropout is seeded by the run's seed, the step and the micro-batch's index. So it is the same on whatever rank, and
     checkpoints need no random state.
     """
-    torch.manual_seed(int(stream(config.seed, Use.DROPOUT, batch.step, batch.micro_batch).integers(2**63)))
+    torch.manual_seed(int(random_stream(config.seed, StreamUse.DROPOUT, batch.step, batch.micro_batch).integers(2**63)))
     outputs = forward(model, batch, run, DTYPES[config.dtype])
     return total_loss(outputs, batch.recycling_inputs[-1], batch.labels, config.loss)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from data_pipeline.config import ConfigError
 from data_pipeline.datasets.examples import ChainStore, TrainingDataset
-from data_pipeline.datasets.held_out import WithoutHeldOut
+from data_pipeline.datasets.held_out import StoreWithoutHeldOut
 from data_pipeline.errors import InputError
 from helixfold.execution.stages import peak_memory
 from helixfold.model.alphafold import AlphaFold
@@ -90,7 +90,7 @@ class Trainer:
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers
         self.dataset = TrainingDataset(
-            store=WithoutHeldOut(store=store, names=held_out) if held_out else store,
+            store=StoreWithoutHeldOut(store=store, names=held_out) if held_out else store,
             config=config.example,
             selection=config.selection,
             seed=config.seed,

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing, require_file
+from data_pipeline.files import atomic_write, require_file
 
 FORMAT_VERSION = "1"
 # The library needs many times this memory to parse a header, and aborts the process if it cannot get it.
@@ -49,7 +49,7 @@ def save_checkpoint(
         "use": json.dumps(use, allow_nan=False),
         "sha256": digest_of(tensors),
     }
-    with replacing(Path(path)) as temporary:
+    with atomic_write(Path(path)) as temporary:
         save_file(tensors, temporary, metadata=metadata)
 
 

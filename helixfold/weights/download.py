@@ -21,7 +21,7 @@ import pooch
 from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 from helixfold.presets import preset
 from helixfold.weights.npz import NpzArrays
 from helixfold.weights.remote_file import DownloadError, RemoteFile, RetryPolicy, require_address
@@ -106,7 +106,7 @@ class Checksums:
         known = self._read()
         if file.name not in known:
             known[file.name] = pooch.file_hash(str(file))
-            with replacing(self.path) as temporary:
+            with atomic_write(self.path) as temporary:
                 temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
     def _read(self) -> dict[str, str]:

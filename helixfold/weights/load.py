@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_pipeline.archive import damage_named
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import require_file
+from data_pipeline.zip_archive import damage_as_input_error
 from helixfold.config import ConfigError, ModelConfig
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import load_checkpoint, read_header
@@ -74,7 +74,7 @@ def file_format(path: Path) -> Format:
     known = _SUFFIXES.get(path.suffix.lower())
     if known is not None:
         return known
-    with damage_named(path), path.open("rb") as file:
+    with damage_as_input_error(path), path.open("rb") as file:
         start = file.read(9)
         if start[8:] == b"{":
             return "safetensors"

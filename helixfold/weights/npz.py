@@ -12,12 +12,12 @@ from typing import Self
 
 import numpy as np
 
-from data_pipeline.archive import Limits, damage_named, open_archive
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
+from data_pipeline.zip_archive import ArchiveLimits, damage_as_input_error, open_archive
 
 # DeepMind's files have 265 to 400 arrays of up to four axes, 373 MB in all.
-LIMITS = Limits(members=2000)
+LIMITS = ArchiveLimits(members=2000)
 MAX_AXES = 8
 MAX_HEADER_BYTES = 4096
 # The header of the .npy format (NumPy Enhancement Proposal 1): a Python dictionary with these three keys, sorted.
@@ -36,7 +36,7 @@ class NpzArrays(Mapping[str, np.ndarray]):
     archive of finite floating-point arrays.
     """
 
-    def __init__(self, path: str | os.PathLike[str], limits: Limits = LIMITS) -> None:
+    def __init__(self, path: str | os.PathLike[str], limits: ArchiveLimits = LIMITS) -> None:
         self.path = Path(path)
         with ExitStack() as stack:
             self._archive = stack.enter_context(open_archive(self.path, limits))
@@ -60,7 +60,7 @@ class NpzArrays(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         member = self._members[name]
-        with damage_named(self.path), self._archive.open(member) as stream:
+        with damage_as_input_error(self.path), self._archive.open(member) as stream:
             values = np.lib.format.read_array(stream, allow_pickle=False)
         with np.errstate(over="ignore"):  # too large numbers become infinite, which the next check refuses
             values = values.astype(np.float32, copy=False)
@@ -73,7 +73,7 @@ class NpzArrays(Mapping[str, np.ndarray]):
         name = printable(member.filename)
         if not member.filename.endswith(".npy"):
             raise InputError.at(self.path, f"'{name}' is not an array, so this is not a plain .npz file")
-        with damage_named(self.path), self._archive.open(member) as stream:
+        with damage_as_input_error(self.path), self._archive.open(member) as stream:
             start = stream.read(8)
             # Format 1 gives the header's length in two bytes, 2 and 3 in four.
             width = {b"\x93NUMPY\x01": 2, b"\x93NUMPY\x02": 4, b"\x93NUMPY\x03": 4}.get(start[:7])
@@ -100,5 +100,5 @@ class NpzArrays(Mapping[str, np.ndarray]):
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays as `numpy.savez` does, as one atomic file."""
-    with replacing(Path(path)) as temporary, temporary.open("wb") as file:
+    with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -11,15 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from data_pipeline.archive import Limits, open_archive
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
+from data_pipeline.zip_archive import ArchiveLimits, open_archive
 from helixfold.config import ModelConfig
 from helixfold.weights.conversion import IDENTITY, ParameterMapping, to_ours, to_theirs
 from helixfold.weights.table import table
 
 # A training checkpoint has a member per tensor of model, average and optimizer. torch.save never compresses.
-LIMITS = Limits(members=100_000, unpacked_bytes=32 * 2**30, compressed=False)
+LIMITS = ArchiveLimits(members=100_000, unpacked_bytes=32 * 2**30, compressed=False)
 # Limit of the pickled names beside the tensors, which are slow to read; a training checkpoint has two million bytes.
 MAX_NAMES_BYTES = 2**23
 # Prefixes that DeepSpeed's and Lightning's wrappers add.
@@ -108,7 +108,7 @@ def read_pt(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 def write_pt(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
     """Write a state dict in OpenFold's format, as one atomic file."""
-    with replacing(Path(path)) as temporary:
+    with atomic_write(Path(path)) as temporary:
         torch.save(dict(tensors), temporary)
 
 

@@ -4,7 +4,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 
 ARCHIVE_SUFFIX = ".result.zip"
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has, so that equal files give equal archives
@@ -21,7 +21,7 @@ def write_archive(directory: Path) -> None:
     target = archive_of(directory)
     if target.is_file() and target.stat().st_mtime_ns > max((path.stat().st_mtime_ns for path in files), default=0):
         return
-    with replacing(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    with atomic_write(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in files:
             member = zipfile.ZipInfo(str(Path(directory.name, path.relative_to(directory))), _FIRST_DAY)
             member.compress_type, member.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16

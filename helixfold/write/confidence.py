@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from data_pipeline.features.depth import Depth
+from data_pipeline.features.alignment_depth import AlignmentDepth
 from helixfold.analysis.domains import Domain, find_domains, mean_error
 from helixfold.prediction import CONFIDENCE_BANDS, Prediction
 from helixfold.write.pdb import split_chains
 
 
-def confidence_content(prediction: Prediction, depth: Depth | None = None) -> dict[str, object]:
+def confidence_content(prediction: Prediction, depth: AlignmentDepth | None = None) -> dict[str, object]:
     """What JSON can hold. Residues are given by their numbers, `domain_pae` is in Angstrom, `msa` is of `depth`."""
     plddt = prediction.plddt.astype(np.float64)
     bands = len(CONFIDENCE_BANDS) - 1 - np.digitize(plddt, [band.least for band in reversed(CONFIDENCE_BANDS[:-1])])

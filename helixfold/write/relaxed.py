@@ -9,7 +9,7 @@ from typing import Any, Final
 from data_pipeline.errors import InputError
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.protein import Protein
-from data_pipeline.structure import as_protein
+from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
 from helixfold.relax.result import Relaxed
 from helixfold.write.mmcif import to_mmcif
@@ -23,7 +23,7 @@ RELAXATION_FILE: Final = "relax_metrics.json"
 
 def read_unrelaxed(directory: Path, prediction: FinishedPrediction) -> Protein:
     """The predicted structure as its file has it; the B-factors are pLDDT."""
-    return as_protein(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
+    return protein_from_chains(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
 
 
 def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Relaxed) -> None:

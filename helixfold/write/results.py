@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.features.depth import Depth
-from data_pipeline.files import replacing
+from data_pipeline.features.alignment_depth import AlignmentDepth
+from data_pipeline.files import atomic_write
 from helixfold import __version__
 from helixfold.prediction import Prediction
 from helixfold.write.confidence import confidence_content
@@ -29,7 +29,7 @@ FAILURES_FILE: Final = "failures.json"
 _PAE_STEPS_PER_ANGSTROM = 10
 
 
-def write_prediction(directory: Path, prediction: Prediction, depth: Depth | None = None) -> None:
+def write_prediction(directory: Path, prediction: Prediction, depth: AlignmentDepth | None = None) -> None:
     """Write one model's structure (PDB and mmCIF) and confidences; the target is named after its directory.
 
     Files: unrelaxed_<model>.pdb and .cif, confidence_<model>.json, and where there are any pae_<model>.json,
@@ -47,10 +47,10 @@ def write_prediction(directory: Path, prediction: Prediction, depth: Depth | Non
     if prediction.pae is not None:
         write_file(directory / f"pae_{model}.json", _pae_json(prediction, prediction.pae))
     if prediction.distances is not None:
-        with replacing(directory / f"distances_{model}.npz") as temporary, temporary.open("wb") as archive:
+        with atomic_write(directory / f"distances_{model}.npz") as temporary, temporary.open("wb") as archive:
             np.savez_compressed(archive, allow_pickle=False, **distance_arrays(prediction))
     if prediction.logits is not None:
-        with replacing(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
+        with atomic_write(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
             np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
     # Last, because a structure that the PDB format cannot hold is an error, and the mmCIF file then remains.
     origin = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
@@ -104,5 +104,5 @@ def remove_ranks_from(directory: Path, first: int) -> None:
 def write_file(path: Path, content: str | bytes | Iterator[bytes]) -> None:
     """Write a file, at once or piece by piece, that appears whole or not at all."""
     pieces = content if isinstance(content, Iterator) else [content.encode() if isinstance(content, str) else content]
-    with replacing(path) as temporary, temporary.open("wb") as stream:
+    with atomic_write(path) as temporary, temporary.open("wb") as stream:
         stream.writelines(pieces)

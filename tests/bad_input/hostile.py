@@ -28,9 +28,9 @@ from pathlib import Path
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.hhr import read_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
-from data_pipeline.parse.text import read_text_bytes
-from data_pipeline.search.results import ResultFiles
-from data_pipeline.search.server_results import DamagedArchiveError, merged_alignments, unpack
+from data_pipeline.parse.text_files import read_text_bytes
+from data_pipeline.search.mmseqs_server_results import DamagedArchiveError, merged_alignments, unpack
+from data_pipeline.search.result_files import ResultFiles
 from helixfold.cli.main import main
 
 MIB = 2**20

@@ -9,8 +9,8 @@ import pytest
 from data_pipeline.datasets.build import BuildOptions, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.examples import TrainingDataset
-from data_pipeline.datasets.layout import AlignmentDirectory
-from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.record_builder import RecordBuilder
+from data_pipeline.datasets.source_files import AlignmentDirectory
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from helixfold.benchmark.loader import SourceFiles, measure_loader
@@ -30,8 +30,8 @@ def sources(real_data: Path, tmp_path: Path) -> tuple[Path, Path, Path]:
         (structures / name).symlink_to(real_data / "train_mmcif" / name)
     for name in ("uniref90_hits.sto.gz", "bfd_uniref_hits.a3m.gz"):
         (alignments / name).symlink_to(real_data / "core" / f"3l4q_A__{name}")
-    recipe = Recipe(filter=ChainFilter(), alignments=AlignmentDirectory(alignments.parent))
-    build_store(BuildOptions(structures=structures, output=tmp_path / "store"), recipe)
+    builder = RecordBuilder(filter=ChainFilter(), alignments=AlignmentDirectory(alignments.parent))
+    build_store(BuildOptions(structures=structures, output=tmp_path / "store"), builder)
     return tmp_path / "store", structures, alignments.parent
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.parse.structures import read_structure
-from data_pipeline.structure import as_protein
+from data_pipeline.structure import protein_from_chains
 from helixfold.cli.main import main
 from helixfold.write.pdb import to_pdb
 
@@ -35,7 +35,7 @@ def batch(tmp_path: Path) -> tuple[Path, Path]:
 
 def written(path: Path, source: Path, *, off: float, seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
-    protein = as_protein(read_structure(source).chains[:1])
+    protein = protein_from_chains(read_structure(source).chains[:1])
     each = off * rng.uniform(0.2, 1.8, (len(protein.aatype), 1, 1))
     positions = protein.atom_positions + each * rng.normal(size=protein.atom_positions.shape)
     plddt = np.clip(97 - 20 * each[..., 0], 0, 100) * protein.atom_mask

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.files import replacing
+from data_pipeline.files import atomic_write
 
 
 def names(directory: Path) -> list[str]:
@@ -14,7 +14,7 @@ def names(directory: Path) -> list[str]:
 def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("before")
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("after")
         assert path.read_text() == "before"
     assert path.read_text() == "after"
@@ -25,7 +25,7 @@ def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
 def test_an_error_leaves_what_was_there(tmp_path: Path, error: BaseException) -> None:
     path = tmp_path / "file"
     path.write_text("before")
-    with pytest.raises(type(error)), replacing(path) as temporary:
+    with pytest.raises(type(error)), atomic_write(path) as temporary:
         temporary.write_text("half")
         raise error
     assert path.read_text() == "before"
@@ -33,6 +33,6 @@ def test_an_error_leaves_what_was_there(tmp_path: Path, error: BaseException) ->
 
 
 def test_missing_directories_are_made(tmp_path: Path) -> None:
-    with replacing(tmp_path / "a" / "b" / "file") as temporary:
+    with atomic_write(tmp_path / "a" / "b" / "file") as temporary:
         temporary.write_text("text")
     assert (tmp_path / "a" / "b" / "file").read_text() == "text"

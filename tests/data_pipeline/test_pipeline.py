@@ -12,7 +12,7 @@ from data_pipeline.pipeline import Target, prepare, search_ahead
 from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
 from data_pipeline.search.tool import FileFormat
 from data_pipeline.templates.filters import TemplateOptions
-from data_pipeline.templates.source import StructureSource
+from data_pipeline.templates.structure_directory import StructureDirectory
 from data_pipeline.transforms.sample import SamplingConfig, draw_sample
 
 
@@ -193,7 +193,7 @@ def structures(tmp_path: Path) -> Path:
 
 def template_plan(tool: FakeTemplateSearch, structures: Path, *searches: AlignmentStep) -> SearchPlan:
     templates = TemplateStep(
-        result_file="pdb_hits.sto", tool=tool, source=StructureSource(structures), options=TemplateOptions()
+        result_file="pdb_hits.sto", tool=tool, source=StructureDirectory(structures), options=TemplateOptions()
     )
     return SearchPlan(alignments=searches, templates=templates)
 

@@ -14,7 +14,7 @@ from data_pipeline import residues
 from data_pipeline.datasets.build import BuildOptions, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.examples import TrainingDataset
-from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain
@@ -49,7 +49,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FeatureStore:
     (directory / "clusters").write_text("".join(f"{path.stem}_A\n" for path in FILES))
     output = directory / "training_set"
     options = BuildOptions(structures=STRUCTURES, output=output, clusters=directory / "clusters")
-    report = build_store(options, Recipe(filter=ChainFilter()))
+    report = build_store(options, RecordBuilder(filter=ChainFilter()))
     assert (report.refused, report.failed) == ({}, {})
     return FeatureStore.open(output)
 

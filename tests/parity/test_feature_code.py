@@ -11,7 +11,6 @@ from data_pipeline.features.msa import msa_features
 from data_pipeline.parse.a3m import Alignment, read_a3m
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.hhr import read_hhr
-from data_pipeline.parse.hits import TemplateHit
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import (
     deduplicated,
@@ -20,7 +19,8 @@ from data_pipeline.parse.stockholm import (
     truncated,
     without_empty_columns,
 )
-from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.parse.template_hit import TemplateHit
+from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.residues import HHBLITS_TO_OUR_AATYPE
 from tests.parity.make_feature_cases import MERGED, ROW_LIMIT, alignment_digest, digest
 

@@ -12,7 +12,7 @@ import pytest
 
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target
-from data_pipeline.search.server import PUBLIC_SERVER
+from data_pipeline.search.mmseqs_server import PUBLIC_SERVER
 from helixfold.cli.main import main
 from helixfold.inference import FoldingOptions
 from helixfold.predict import postprocess

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_pipeline.features.depth import alignment_depth
+from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report import plots

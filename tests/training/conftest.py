@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from data_pipeline.datasets.build_cache import content_key
+from data_pipeline.datasets.chain_record import encode_record
 from data_pipeline.datasets.index import write_index
-from data_pipeline.datasets.records import encode_record
 from data_pipeline.datasets.store import write_database
-from data_pipeline.datasets.workbench import content_key
 from tests.data_pipeline.datasets.stored import entry, example
 from tests.training.ended import Run, Unbroken
 from tests.training.ranks import Ranks, train

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data_pipeline.archive import Limits
 from data_pipeline.errors import InputError
+from data_pipeline.zip_archive import ArchiveLimits
 from helixfold.weights.npz import LIMITS, NpzArrays, write_npz
 
 FEW_BYTES = 48 * 2**20
@@ -60,7 +60,7 @@ def archive(path: Path, members: dict[str, bytes], compression: int = zipfile.ZI
     return path
 
 
-def read_npz(path: Path, limits: Limits = LIMITS) -> dict[str, np.ndarray]:
+def read_npz(path: Path, limits: ArchiveLimits = LIMITS) -> dict[str, np.ndarray]:
     with NpzArrays(path, limits) as arrays:
         return dict(arrays)
 
@@ -180,7 +180,7 @@ def test_a_bomb_of_zeros_is_refused(tmp_path: Path) -> None:
 def test_an_archive_that_declares_too_much_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(5000, np.float32))
     with pytest.raises(InputError, match="more than 10,000 bytes"):
-        read_npz(tmp_path / "x.npz", Limits(members=10, unpacked_bytes=10_000))
+        read_npz(tmp_path / "x.npz", ArchiveLimits(members=10, unpacked_bytes=10_000))
 
 
 def test_sizes_that_the_archive_cannot_hold_are_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from data_pipeline.features.depth import alignment_depth
+from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.residues import GAP
 from helixfold.prediction import Prediction
 from helixfold.write.confidence import confidence_content

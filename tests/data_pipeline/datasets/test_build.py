@@ -13,8 +13,8 @@ from data_pipeline.datasets import clustering
 from data_pipeline.datasets.build import BuildOptions, BuildReport, build_store, shard_of
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.clustering import join_shards
-from data_pipeline.datasets.layout import AlignmentDirectory, read_duplicates
-from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.record_builder import RecordBuilder
+from data_pipeline.datasets.source_files import AlignmentDirectory, read_duplicates
 from data_pipeline.datasets.store import FeatureStore, open_database
 from data_pipeline.errors import InputError
 from data_pipeline.features.msa import single_sequence
@@ -28,9 +28,9 @@ def _without_mmseqs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clustering, "find_program", lambda name: None)
 
 
-def build(root: Path, output: str = "store", recipe: Recipe | None = None, **options: object) -> BuildReport:
-    recipe = recipe or Recipe(filter=FILTER, alignments=AlignmentDirectory(root / "alignments"))
-    return build_store(BuildOptions(structures=root / "structures", output=root / output, **options), recipe)
+def build(root: Path, output: str = "store", builder: RecordBuilder | None = None, **options: object) -> BuildReport:
+    builder = builder or RecordBuilder(filter=FILTER, alignments=AlignmentDirectory(root / "alignments"))
+    return build_store(BuildOptions(structures=root / "structures", output=root / output, **options), builder)
 
 
 def files(directory: Path) -> dict[str, str]:
@@ -112,7 +112,7 @@ def test_chains_that_are_left_out_have_a_reason(tmp_path: Path) -> None:
     write_pdb(tmp_path / "structures/other/0abc.pdb", "0abc", {"A": sequence(0)})
     write_pdb(tmp_path / "structures/ab/8abc.pdb", "8abc", {"A": "A" * 40})
     directory = AlignmentDirectory(tmp_path / "alignments")
-    report = build(tmp_path, recipe=Recipe(filter=FILTER, alignments=directory, require_alignments=True))
+    report = build(tmp_path, builder=RecordBuilder(filter=FILTER, alignments=directory, require_alignments=True))
     assert (report.chains, report.failed) == (1, {})
     assert (tmp_path / "store/refused.tsv").read_text().splitlines() == [
         "name\treason",
@@ -127,14 +127,14 @@ def test_duplicates_share_an_alignment(tmp_path: Path) -> None:
     write_pdb(tmp_path / "structures/7abc.pdb", "7abc", {"Z": sequence(0)})
     (tmp_path / "duplicates.txt").write_text("0abc_A 7abc_Z\n")
     directory = AlignmentDirectory(tmp_path / "alignments", read_duplicates(tmp_path / "duplicates.txt"))
-    build(tmp_path, recipe=Recipe(filter=FILTER, alignments=directory))
+    build(tmp_path, builder=RecordBuilder(filter=FILTER, alignments=directory))
     store = FeatureStore.open(tmp_path / "store")
     assert np.array_equal(store.load("7abc_Z")[0].msa, store.load("0abc_A")[0].msa)
 
 
 def test_predicted_structures_have_their_confidence(tmp_path: Path) -> None:
     write_training_files(tmp_path, 1)
-    build(tmp_path, recipe=Recipe(filter=FILTER, is_distillation=True))
+    build(tmp_path, builder=RecordBuilder(filter=FILTER, is_distillation=True))
     store = FeatureStore.open(tmp_path / "store")
     labels = store.labels("0abc_A")
     assert store.entries[0].is_distillation

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.datasets import clustering
+from data_pipeline.datasets.build_cache import BuildCache
 from data_pipeline.datasets.clustering import cluster_chains, cluster_shard
-from data_pipeline.datasets.workbench import Workbench
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.residues import RESTYPES
 from data_pipeline.search.process import find_program
@@ -32,26 +32,26 @@ SEQUENCES = {
 
 @pytest.mark.skipif(find_program("mmseqs") is None, reason="needs mmseqs2 (mmseqs)")
 def test_similar_chains_share_a_cluster_and_it_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = cluster_chains(SEQUENCES, None, Workbench(tmp_path))
+    found = cluster_chains(SEQUENCES, None, BuildCache(tmp_path))
     assert found.notes == ()
     by_family = [{found.clusters[f"{family}abc_{chain}"] for chain in "ABC"} for family in range(3)]
     assert [len(clusters) for clusters in by_family] == [1, 1, 1]
     assert len(set.union(*by_family)) == 3
     monkeypatch.setattr(clustering, "cluster_sequences", lambda *_, **__: pytest.fail("clustered twice"))
-    assert cluster_chains(SEQUENCES, None, Workbench(tmp_path)) == found
+    assert cluster_chains(SEQUENCES, None, BuildCache(tmp_path)) == found
     for key in found.pieces:
-        Workbench(tmp_path).put(key, b"damaged")
+        BuildCache(tmp_path).put(key, b"damaged")
     monkeypatch.setattr(clustering, "cluster_sequences", lambda sequences, **_: dict.fromkeys(sequences, "one"))
-    assert set(cluster_chains(SEQUENCES, None, Workbench(tmp_path)).clusters.values()) == {"one"}
+    assert set(cluster_chains(SEQUENCES, None, BuildCache(tmp_path)).clusters.values()) == {"one"}
     fewer = dict(list(SEQUENCES.items())[:2])
-    assert cluster_chains(fewer, None, Workbench(tmp_path)).clusters == dict.fromkeys(fewer, "one")
+    assert cluster_chains(fewer, None, BuildCache(tmp_path)).clusters == dict.fromkeys(fewer, "one")
 
 
 def test_without_the_program_identical_chains_share_a_cluster_and_this_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clustering, "find_program", lambda name: None)
-    found = cluster_chains({**SEQUENCES, "9abc_Z": SEQUENCES["0abc_A"]}, None, Workbench(tmp_path))
+    found = cluster_chains({**SEQUENCES, "9abc_Z": SEQUENCES["0abc_A"]}, None, BuildCache(tmp_path))
     assert found.clusters["9abc_Z"] == found.clusters["0abc_A"]
     assert len(set(found.clusters.values())) == 9
     assert found.notes == (
@@ -74,4 +74,4 @@ def test_a_program_that_fails_is_an_input_error_that_says_what_to_do(
     monkeypatch.setattr(clustering, "find_program", lambda name: Path("mmseqs"))
     monkeypatch.setattr(clustering, "cluster_sequences", fails)
     with pytest.raises(InputError, match="give --clusters FILE instead: mmseqs ended with 1"):
-        cluster_chains(SEQUENCES, None, Workbench(tmp_path))
+        cluster_chains(SEQUENCES, None, BuildCache(tmp_path))

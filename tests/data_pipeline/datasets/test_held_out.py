@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from data_pipeline.datasets.examples import TrainingDataset
-from data_pipeline.datasets.held_out import WithoutHeldOut
+from data_pipeline.datasets.held_out import StoreWithoutHeldOut
 from data_pipeline.errors import InputError
 from tests.data_pipeline.datasets.memory_store import small_store
 
@@ -14,7 +14,7 @@ def test_held_out_chains_and_their_clusters_are_never_drawn() -> None:
     store = small_store()
     first = store.entries[0]
     twins = tuple(entry for entry in store.entries if entry.cluster == first.cluster)
-    left = WithoutHeldOut(store=store, names=frozenset({first.name}))
+    left = StoreWithoutHeldOut(store=store, names=frozenset({first.name}))
     assert {entry.name for entry in left.entries} == {entry.name for entry in store.entries} - {
         entry.name for entry in twins
     }
@@ -28,4 +28,4 @@ def test_holding_out_everything_is_refused() -> None:
     store = small_store()
     one_cluster = replace(store, entries=tuple(replace(entry, cluster="same") for entry in store.entries))
     with pytest.raises(InputError, match="hold out fewer"):
-        WithoutHeldOut(store=one_cluster, names=["chain0"])
+        StoreWithoutHeldOut(store=one_cluster, names=["chain0"])

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_pipeline.datasets.index import IndexEntry, name_problem, read_index, write_index
+from data_pipeline.datasets.index import IndexEntry, chain_name_problem, read_index, write_index
 from data_pipeline.errors import InputError
 from tests.data_pipeline.datasets.stored import entry
 
 KEY = "0123456789abcdef" * 2
-NAMES = st.text(min_size=1, max_size=30).filter(lambda name: name_problem(name) is None)
+NAMES = st.text(min_size=1, max_size=30).filter(lambda name: chain_name_problem(name) is None)
 
 
 @given(
@@ -99,7 +99,7 @@ def test_an_index_without_depths_says_how_to_get_them(tmp_path: Path) -> None:
 
 
 def test_names_that_tables_change_are_refused() -> None:
-    assert name_problem("1abc_A") is None
-    assert name_problem("domain 3 of β") is None
+    assert chain_name_problem("1abc_A") is None
+    assert chain_name_problem("domain 3 of β") is None
     for name in ("", " a", "a\t", "a\nb", "=1+1", '"a', "x" * 300):
-        assert name_problem(name) is not None
+        assert chain_name_problem(name) is not None

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.datasets import store as stores
-from data_pipeline.datasets.clusters import write_clusters
+from data_pipeline.datasets.build_cache import content_key
+from data_pipeline.datasets.chain_record import encode_record
+from data_pipeline.datasets.cluster_files import write_clusters
 from data_pipeline.datasets.index import write_index
-from data_pipeline.datasets.records import encode_record
 from data_pipeline.datasets.store import FeatureStore, open_database, shard_name, write_database
-from data_pipeline.datasets.workbench import content_key
 from data_pipeline.errors import InputError
 from tests.data_pipeline.datasets.stored import assert_same, entry, example
 

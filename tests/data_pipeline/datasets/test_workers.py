@@ -11,26 +11,26 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.recipe import Recipe, Survey
+from data_pipeline.datasets.record_builder import RecordBuilder, StructureSummary
 from data_pipeline.datasets.workers import FileOutcome, process_files
 from data_pipeline.structure import Structure
 from tests.data_pipeline.datasets.training_files import write_training_files
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaultyRecipe(Recipe):
-    """A recipe that ends its process, or has an error of its own, at some files."""
+class FaultyRecipe(RecordBuilder):
+    """A builder that ends its process, or has an error of its own, at some files."""
 
-    def survey(self, structure: Structure, path: Path) -> Survey:
+    def summary(self, structure: Structure, path: Path) -> StructureSummary:
         if structure.name == "2abc":
             os.kill(os.getpid(), signal.SIGKILL)
         if structure.name == "1abc":
             raise ZeroDivisionError("a mistake of ours")
-        return super().survey(structure, path)
+        return super().summary(structure, path)
 
 
-def outcomes(root: Path, recipe: Recipe, paths: list[Path], workers: int) -> dict[str, FileOutcome]:
-    return {outcome.path.name: outcome for outcome in process_files(recipe, root / "store", paths, workers)}
+def outcomes(root: Path, builder: RecordBuilder, paths: list[Path], workers: int) -> dict[str, FileOutcome]:
+    return {outcome.path.name: outcome for outcome in process_files(builder, root / "store", paths, workers)}
 
 
 def test_a_file_that_kills_its_process_loses_only_itself(tmp_path: Path) -> None:
@@ -52,18 +52,19 @@ def test_a_mistake_within_one_thread_is_also_the_files_own(tmp_path: Path) -> No
 
 
 def test_no_file_is_no_work(tmp_path: Path) -> None:
-    assert outcomes(tmp_path, Recipe(filter=ChainFilter()), [], workers=1) == {}
-    assert outcomes(tmp_path, Recipe(filter=ChainFilter()), [], workers=2) == {}
+    assert outcomes(tmp_path, RecordBuilder(filter=ChainFilter()), [], workers=1) == {}
+    assert outcomes(tmp_path, RecordBuilder(filter=ChainFilter()), [], workers=2) == {}
 
 
 WAIT = """
 import sys, time
 from pathlib import Path
 from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.workers import process_files
 if __name__ == "__main__":
-    for outcome in process_files(Recipe(filter=ChainFilter()), Path("store"), sorted(Path("structures").iterdir()), 2):
+    builder = RecordBuilder(filter=ChainFilter())
+    for outcome in process_files(builder, Path("store"), sorted(Path("structures").iterdir()), 2):
         print("one", flush=True)
         time.sleep(60)
 """

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_pipeline.features.templates import no_templates, place_template, stack_templates
+from data_pipeline.features.templates import aligned_template, no_templates, stack_templates
 from data_pipeline.residues import GAP, RESTYPES, UNKNOWN
 from tests.data_pipeline.templates.structures import make_chain
 
@@ -18,7 +18,7 @@ def test_no_templates_have_every_axis_but_the_first() -> None:
 
 
 def test_residues_are_placed_and_the_rest_is_gap() -> None:
-    template = place_template(CHAIN, np.array([-1, 1, 2, -1, 4]), "-KT-Y", name="1abc_A", sum_probs=2.5)
+    template = aligned_template(CHAIN, np.array([-1, 1, 2, -1, 4]), "-KT-Y", name="1abc_A", sum_probs=2.5)
     assert template.aatype.tolist() == [GAP, RESTYPES.index("K"), RESTYPES.index("T"), GAP, RESTYPES.index("Y")]
     for position, residue in ((1, 1), (4, 4)):
         np.testing.assert_array_equal(template.positions[position], CHAIN.atom_positions[residue])
@@ -28,16 +28,16 @@ def test_residues_are_placed_and_the_rest_is_gap() -> None:
 
 
 def test_letters_are_those_of_the_alignment() -> None:
-    template = place_template(CHAIN, np.array([5, 5, 5]), "WXU", name="1abc_A")
+    template = aligned_template(CHAIN, np.array([5, 5, 5]), "WXU", name="1abc_A")
     assert template.aatype.tolist() == [RESTYPES.index("W"), UNKNOWN, RESTYPES.index("C")]
     # what stands beside a position without a residue does not count
-    assert place_template(CHAIN, np.array([-1]), "W", name="1abc_A").aatype.tolist() == [GAP]
+    assert aligned_template(CHAIN, np.array([-1]), "W", name="1abc_A").aatype.tolist() == [GAP]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_templates_are_stacked_in_order_with_features_types(count: int) -> None:
     templates = [
-        place_template(CHAIN, np.array([k, -1]), "G-", name=f"{k}abc_A", sum_probs=float(k)) for k in range(count)
+        aligned_template(CHAIN, np.array([k, -1]), "G-", name=f"{k}abc_A", sum_probs=float(k)) for k in range(count)
     ]
     features = stack_templates(templates, 2)
     empty = no_templates(2)

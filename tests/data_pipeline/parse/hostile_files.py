@@ -18,7 +18,7 @@ from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.hhr import read_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import a3m_to_stockholm, deduplicated, stockholm_to_a3m, without_empty_columns
-from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.parse.text_files import read_text_bytes
 
 ALLOWED = 2**30
 MIB = 2**20

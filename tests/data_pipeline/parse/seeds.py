@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.parse.alignment import parse_alignment
+from data_pipeline.parse.csv_table import parse_csv
 from data_pipeline.parse.fasta import parse_fasta
 from data_pipeline.parse.hhr import parse_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
@@ -17,7 +18,6 @@ from data_pipeline.parse.stockholm import (
     truncated,
     without_empty_columns,
 )
-from data_pipeline.parse.table import parse_table
 
 PATH = "any.file"
 QUERY = "ACDEFGHIKL"
@@ -206,7 +206,7 @@ END
 # What each parser is made for, and the parser.
 PARSERS: Mapping[str, tuple[tuple[bytes, ...], Callable[[bytes], object]]] = {
     "fasta": ((FASTA,), lambda content: parse_fasta(content, path=PATH)),
-    "table": ((TABLE,), lambda content: parse_table(content, path=PATH)),
+    "table": ((TABLE,), lambda content: parse_csv(content, path=PATH)),
     "a3m": ((A3M,), lambda content: parse_a3m(content, path=PATH)),
     "a3m of a target": ((A3M,), lambda content: parse_a3m(content, QUERY, path=PATH, max_rows=3)),
     "a3m to Stockholm": ((A3M,), lambda content: a3m_to_stockholm(content, path=PATH)),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.fasta import FastaRecord, check_name, parse_fasta, read_fasta
+from data_pipeline.parse.fasta import FastaRecord, parse_fasta, read_fasta, target_name_problem
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 
@@ -84,14 +84,14 @@ def test_bad_input_is_told_with_its_place(content: bytes, message: str) -> None:
     ],
 )
 def test_names_unfit_for_a_directory_are_refused(name: str) -> None:
-    assert (check_name(name) or "").startswith("the name ")
+    assert (target_name_problem(name) or "").startswith("the name ")
 
 
 @pytest.mark.parametrize(
     "name", ["T1034", "sp|P12345|NAME_HUMAN", "1abc:A", "console", "a.b", "a-b", "x" * 199, "\u00e9" * 99, "101"]
 )
 def test_names_people_use_are_accepted(name: str) -> None:
-    assert check_name(name) is None
+    assert target_name_problem(name) is None
 
 
 def test_gzip_file_is_read_and_errors_name_the_file(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_gzip_file_is_read_and_errors_name_the_file(tmp_path: Path) -> None:
 
 
 names = st.text(string.ascii_letters + string.digits + "_-.|:=", min_size=1, max_size=20).filter(
-    lambda name: check_name(name) is None
+    lambda name: target_name_problem(name) is None
 )
 sequences = st.text(RESTYPES + AMBIGUOUS_LETTERS, min_size=1, max_size=50)
 
@@ -133,7 +133,7 @@ def test_any_bytes_give_records_or_an_input_error(content: bytes) -> None:
         message = str(error)
     else:
         message = "any.fasta"
-        assert all(record.sequence and check_name(record.name) is None for record in records)
+        assert all(record.sequence and target_name_problem(record.name) is None for record in records)
     assert message.startswith("any.fasta")
     assert message.isprintable()
 

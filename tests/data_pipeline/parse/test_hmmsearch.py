@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.errors import InputError
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
-from data_pipeline.parse.text import read_text_bytes
+from data_pipeline.parse.text_files import read_text_bytes
 from tests.data_pipeline.parse.seeds import HMMSEARCH, QUERY
 
 

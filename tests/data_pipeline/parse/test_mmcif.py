@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
 from data_pipeline.parse import mmcif
-from data_pipeline.parse.atoms import residue_letter
+from data_pipeline.parse.atom_table import residue_letter
 from data_pipeline.parse.mmcif import parse_mmcif
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM_ORDER

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 
 from data_pipeline.errors import InputError
 from data_pipeline.parse import pdb
-from data_pipeline.parse.atoms import residue_letter
+from data_pipeline.parse.atom_table import residue_letter
 from data_pipeline.parse.pdb import parse_pdb
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain

@@ -53,7 +53,9 @@ def without_author(stockholm: bytes) -> bytes:
 
 
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    monkeypatch.setattr(profile_search, "read_pieces", partial(sequences.read_pieces, piece_bytes=piece_bytes))
+    monkeypatch.setattr(
+        profile_search, "read_fasta_chunks", partial(sequences.read_fasta_chunks, piece_bytes=piece_bytes)
+    )
 
 
 def test_relatives_are_hits_and_nucleic_acids_are_not(search_case: tuple[str, bytes, Path]) -> None:

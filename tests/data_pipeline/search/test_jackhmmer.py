@@ -52,7 +52,9 @@ def without_author(stockholm: bytes) -> bytes:
 
 
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
-    monkeypatch.setattr(profile_search, "read_pieces", partial(sequences.read_pieces, piece_bytes=piece_bytes))
+    monkeypatch.setattr(
+        profile_search, "read_fasta_chunks", partial(sequences.read_fasta_chunks, piece_bytes=piece_bytes)
+    )
 
 
 def test_relatives_are_found_with_the_target_first(target_and_database: tuple[str, Path]) -> None:

@@ -9,11 +9,11 @@ import pytest
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import RESTYPES, THREE_LETTER
+from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.hmmsearch import InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer
+from data_pipeline.search.mmseqs_server import ServerOptions
 from data_pipeline.search.plan import BatchSearch, SearchPlan, plan_searches
-from data_pipeline.search.profile import read_profile, sequence_databases
-from data_pipeline.search.server import ServerOptions
 from tests.data_pipeline.search.families import (
     build_hhsuite_database,
     family_a3m,
@@ -35,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
 
 def planned(directory: Path, profile: str, **options: object) -> SearchPlan:
     (directory / "profile.toml").write_text(profile)
-    profile_read = read_profile(directory / "profile.toml", ())
+    profile_read = read_database_profile(directory / "profile.toml", ())
     return plan_searches(profile_read, cpus=2, cache=directory / "cache", **options)  # type: ignore[arg-type]
 
 
@@ -81,7 +81,7 @@ def test_options_of_a_tool_are_passed_on_and_checked(directory: Path) -> None:
 
 
 def test_a_server_comes_after_the_databases(directory: Path) -> None:
-    profile = sequence_databases([directory / "one.fasta"])
+    profile = profile_from_fasta([directory / "one.fasta"])
     server = ServerOptions(url="http://127.0.0.1:1")
     plan = plan_searches(profile, cpus=1, cache=directory, server=server)
     assert [step.result_file for step in plan.alignments] == ["one_hits.sto", "server_hits.a3m"]
@@ -99,7 +99,7 @@ def test_the_users_date_goes_before_the_profiles(directory: Path) -> None:
         plan = planned(directory, profile, latest_template=given)
         assert plan.templates is not None
         assert plan.templates.options.latest_release == expected
-    assert plan.own_templates.latest_release == day
+    assert plan.user_templates.latest_release == day
 
 
 def test_tables_of_the_pdb_reach_the_source(directory: Path) -> None:

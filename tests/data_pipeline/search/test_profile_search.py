@@ -9,8 +9,8 @@ from pyhmmer.plan7 import Background, Builder, Pipeline
 
 from data_pipeline.errors import InputError
 from data_pipeline.search import profile_search
+from data_pipeline.search.fasta_chunks import FastaChunk, read_fasta_chunks
 from data_pipeline.search.profile_search import AMINO, Hits, available_cpus, search_profiles
-from data_pipeline.search.sequences import Piece, read_pieces
 from tests.data_pipeline.search.families import random_protein, relative
 
 THRESHOLDS = {"E": 1e-4, "domE": 10.0, "incE": 1e-12, "incdomE": 0.01, "F1": 0.02, "F2": 1e-3, "F3": 1e-5}
@@ -28,7 +28,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> tuple[profile_search.Pro
 
 
 def in_single_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_search, "read_pieces", lambda path: read_pieces(path, 1))
+    monkeypatch.setattr(profile_search, "read_fasta_chunks", lambda path: read_fasta_chunks(path, 1))
 
 
 def passed(hits: Hits) -> list[tuple[str, float, bool]]:
@@ -59,9 +59,9 @@ def test_few_pieces_are_waiting_and_few_files_kept(
     lock = threading.Lock()
     waiting, most, files = 0, 0, 0
 
-    def counted(path: Path) -> Iterator[Piece]:
+    def counted(path: Path) -> Iterator[FastaChunk]:
         nonlocal waiting, most
-        for piece in read_pieces(path, 1):
+        for piece in read_fasta_chunks(path, 1):
             with lock:
                 waiting += 1
                 most = max(most, waiting)
@@ -77,7 +77,7 @@ def test_few_pieces_are_waiting_and_few_files_kept(
             files = max(files, len(list(tmp_path.rglob("*.fasta"))))
         return hits
 
-    monkeypatch.setattr(profile_search, "read_pieces", counted)
+    monkeypatch.setattr(profile_search, "read_fasta_chunks", counted)
     monkeypatch.setattr(profile_search, "_search_piece", finished)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     search_profiles([profile], database, THRESHOLDS, cpus=2)
@@ -106,7 +106,7 @@ def test_an_error_in_one_piece_ends_the_search(
 def test_a_database_of_which_nothing_is_selected_is_refused(family: tuple[profile_search.ProteinProfile, Path]) -> None:
     profile, database = family
     with pytest.raises(InputError, match="holds no sequence"):
-        search_profiles([profile], database, THRESHOLDS, cpus=1, select=lambda piece: Piece(content=b"\n", line=1))
+        search_profiles([profile], database, THRESHOLDS, cpus=1, select=lambda piece: FastaChunk(content=b"\n", line=1))
 
 
 def test_there_is_at_least_one_processor() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.parse.hits import TemplateHit
+from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.residues import ATOM_TYPES, RESTYPES_WITH_X, THREE_LETTER
 from data_pipeline.structure import Chain, Structure
 from data_pipeline.templates.filters import TemplateOptions
-from data_pipeline.templates.find import find_templates
-from data_pipeline.templates.result import Reason, UnusableHitError
-from data_pipeline.templates.source import StructureSource
+from data_pipeline.templates.from_hits import templates_from_hits
+from data_pipeline.templates.result import RejectionReason, UnusableHitError
+from data_pipeline.templates.structure_directory import StructureDirectory
 
 BACKBONE = 5  # N, CA, C, CB, O: the first of the 37
 QUERY = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
@@ -116,7 +116,7 @@ def _indices(row: str, start: int) -> np.ndarray:
     return np.where(residue, start + np.cumsum(residue) - 1, -1)
 
 
-class Shelf(StructureSource):
+class Shelf(StructureDirectory):
     """Structures at hand, without files."""
 
     def __init__(self, *structures: Structure) -> None:
@@ -125,7 +125,7 @@ class Shelf(StructureSource):
 
     def load(self, entry: str) -> Structure:
         if entry not in self.structures:
-            raise UnusableHitError(Reason.NO_FILE, "no file")
+            raise UnusableHitError(RejectionReason.NO_FILE, "no file")
         return self.structures[entry]
 
 
@@ -133,10 +133,10 @@ def good_hit(**changes: object) -> TemplateHit:
     return replace(make_hit(*ROWS, query_start=1, hit_start=3), **changes)  # type: ignore[arg-type]
 
 
-def reason_of(hit: TemplateHit, source: StructureSource, options: TemplateOptions = ANY_DATE) -> Reason:
+def reason_of(hit: TemplateHit, source: StructureDirectory, options: TemplateOptions = ANY_DATE) -> RejectionReason:
     """The reason a hit is refused, beside one that is not."""
     fine = make_hit(QUERY[:20], QUERY[:20], name="9xyz_A", index=99, sum_probs=0.0)
-    result = find_templates(QUERY, [hit, fine], source, options)
+    result = templates_from_hits(QUERY, [hit, fine], source, options)
     assert not result.used
     assert [rejection.rank for rejection in result.rejected] == [hit.index, 99]
     rejection = result.rejected[0]

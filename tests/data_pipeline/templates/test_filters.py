@@ -5,8 +5,8 @@ from datetime import date
 import pytest
 
 from data_pipeline.templates.filters import TemplateOptions
-from data_pipeline.templates.find import find_templates
-from data_pipeline.templates.result import Reason
+from data_pipeline.templates.from_hits import templates_from_hits
+from data_pipeline.templates.result import RejectionReason
 from tests.data_pipeline.templates.structures import (
     ANY_DATE,
     QUERY,
@@ -31,54 +31,54 @@ def test_columns_of_exactly_a_tenth_are_too_few() -> None:
     hit = make_hit(query[:3], "KTA")
     source = Shelf(make_structure(make_chain("A", "KTAYLAKQREL")))
     options = TemplateOptions(min_residues=1)
-    assert find_templates(query, [hit], source, options).rejected[0].reason is Reason.COVERAGE
-    assert find_templates(query[:29], [hit], source, options).used
+    assert templates_from_hits(query, [hit], source, options).rejected[0].reason is RejectionReason.COVERAGE
+    assert templates_from_hits(query[:29], [hit], source, options).used
 
 
 def test_pieces_of_the_target_are_refused_if_they_are_nearly_all_of_it(shelf: Shelf) -> None:
     source = Shelf(make_structure(make_chain("A", QUERY)))
-    assert reason_of(make_hit(QUERY, QUERY), source) is Reason.DUPLICATE
+    assert reason_of(make_hit(QUERY, QUERY), source) is RejectionReason.DUPLICATE
     # 31 of 33 residues are 94 %
-    assert find_templates(QUERY, [make_hit(QUERY[1:32], QUERY[1:32], query_start=1)], source, ANY_DATE).used
-    assert reason_of(make_hit(QUERY[:32], QUERY[:32]), source) is Reason.DUPLICATE
+    assert templates_from_hits(QUERY, [make_hit(QUERY[1:32], QUERY[1:32], query_start=1)], source, ANY_DATE).used
+    assert reason_of(make_hit(QUERY[:32], QUERY[:32]), source) is RejectionReason.DUPLICATE
 
 
 def test_nine_residues_are_too_short(shelf: Shelf) -> None:
-    assert reason_of(make_hit(QUERY[1:10], SEQUENCE[3:12], query_start=1, hit_start=3), shelf) is Reason.SHORT
+    assert reason_of(make_hit(QUERY[1:10], SEQUENCE[3:12], query_start=1, hit_start=3), shelf) is RejectionReason.SHORT
     hit = make_hit(QUERY[1:11], SEQUENCE[3:13], query_start=1, hit_start=3)
-    assert find_templates(QUERY, [hit], shelf, ANY_DATE).used
+    assert templates_from_hits(QUERY, [hit], shelf, ANY_DATE).used
 
 
 def test_dates_come_from_the_table_before_the_file_and_from_both(shelf: Shelf) -> None:
     day_before, same_day = TemplateOptions(latest_release=date(2001, 2, 2)), TemplateOptions(latest_release=RELEASED)
-    assert reason_of(good_hit(), shelf, day_before) is Reason.RELEASED_LATER
-    assert find_templates(QUERY, [good_hit()], shelf, same_day).used
+    assert reason_of(good_hit(), shelf, day_before) is RejectionReason.RELEASED_LATER
+    assert templates_from_hits(QUERY, [good_hit()], shelf, same_day).used
     undated = Shelf(make_structure(make_chain("A", SEQUENCE), release_date=None))
-    assert reason_of(good_hit(), undated, same_day) is Reason.DATE_UNKNOWN
-    assert find_templates(QUERY, [good_hit()], undated, ANY_DATE).used[0].release_date is None
+    assert reason_of(good_hit(), undated, same_day) is RejectionReason.DATE_UNKNOWN
+    assert templates_from_hits(QUERY, [good_hit()], undated, ANY_DATE).used[0].release_date is None
     undated.release_dates = {"1abc": RELEASED}
-    assert find_templates(QUERY, [good_hit()], undated, same_day).used[0].release_date == RELEASED
-    assert reason_of(good_hit(), undated, day_before) is Reason.RELEASED_LATER
+    assert templates_from_hits(QUERY, [good_hit()], undated, same_day).used[0].release_date == RELEASED
+    assert reason_of(good_hit(), undated, day_before) is RejectionReason.RELEASED_LATER
     empty = Shelf()
     empty.release_dates = {"1abc": RELEASED}
-    assert reason_of(good_hit(), empty, day_before) is Reason.RELEASED_LATER
+    assert reason_of(good_hit(), empty, day_before) is RejectionReason.RELEASED_LATER
 
 
 def test_hits_without_atoms_are_refused() -> None:
     chain = make_chain("A", SEQUENCE, unobserved=range(3, 23))
-    assert reason_of(good_hit(), Shelf(make_structure(chain))) is Reason.NO_ATOMS
+    assert reason_of(good_hit(), Shelf(make_structure(chain))) is RejectionReason.NO_ATOMS
     one = make_chain("A", SEQUENCE, unobserved=[*range(3, 12), *range(13, 23)])
-    assert find_templates(QUERY, [good_hit()], Shelf(make_structure(one)), ANY_DATE).used[0].aligned == 1
+    assert templates_from_hits(QUERY, [good_hit()], Shelf(make_structure(one)), ANY_DATE).used[0].aligned == 1
 
 
 def test_chains_with_impossible_distances_are_refused() -> None:
     chain = make_chain("A", SEQUENCE)
     chain.atom_positions[30:] += 160
-    assert reason_of(good_hit(), Shelf(make_structure(chain))) is Reason.BROKEN_CHAIN
+    assert reason_of(good_hit(), Shelf(make_structure(chain))) is RejectionReason.BROKEN_CHAIN
     chain.atom_mask[30] = 0  # a gap may be of any width
     chain.atom_positions[:] += 500
     chain.atom_positions[30] = 0
-    assert find_templates(QUERY, [good_hit()], Shelf(make_structure(chain)), ANY_DATE).used
+    assert templates_from_hits(QUERY, [good_hit()], Shelf(make_structure(chain)), ANY_DATE).used
 
 
 def test_wrong_options_are_refused() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from data_pipeline.datasets.build import BuildOptions, build_store
 from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.record_builder import RecordBuilder
 
 PEPTIDES = sorted((Path(__file__).parents[3] / "examples" / "structures").glob("*.pdb"))
 
@@ -24,7 +24,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "clusters").write_text("meander_A twin_A\n" + "".join(f"{name}_A\n" for name in others))
     report = build_store(
         BuildOptions(structures=structures, output=directory / "store", clusters=directory / "clusters"),
-        Recipe(filter=ChainFilter()),
+        RecordBuilder(filter=ChainFilter()),
     )
     assert (report.refused, report.failed) == ({}, {})
     (directory / "held_out.txt").write_text("hairpin_long_A\nhelix_long_A\n")

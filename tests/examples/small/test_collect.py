@@ -8,8 +8,8 @@ import pytest
 
 from data_pipeline.datasets.build import BuildOptions, build_store
 from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.layout import AlignmentDirectory
-from data_pipeline.datasets.recipe import Recipe
+from data_pipeline.datasets.record_builder import RecordBuilder
+from data_pipeline.datasets.source_files import AlignmentDirectory
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.parse.structures import read_structure
 from tests.data_pipeline.datasets.memory_store import entry
@@ -49,7 +49,7 @@ def test_targets_keep_their_alignments_and_chains_come_once(data: Path, tmp_path
         BuildOptions(
             structures=tmp_path / "out" / "structures", output=tmp_path / "store", clusters=tmp_path / "clusters"
         ),
-        Recipe(filter=ChainFilter(), alignments=AlignmentDirectory(tmp_path / "out" / "alignments")),
+        RecordBuilder(filter=ChainFilter(), alignments=AlignmentDirectory(tmp_path / "out" / "alignments")),
     )
     assert (report.chains, report.failed) == (2, {})
     depths = {entry.name: entry.msa_rows for entry in FeatureStore.open(tmp_path / "store").entries}

@@ -1,0 +1,156 @@
+"""Arrays to few bytes and back, bit for bit: what a stored training example spends its space on.
+
+Nothing here is specific to files: a `EncodedArray` array is bytes, and three words that say how to read them.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+MAX_ARRAY_BYTES = 2**32
+
+_LEVEL = 6
+_DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<f4", "<f8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedArray:
+    """An array as bytes: `codec` says how, `stored` is the type of the numbers within, `dtype` that of the array."""
+
+    codec: str
+    dtype: str
+    stored: str
+    content: bytes | memoryview
+
+
+def encode_dense(array: np.ndarray) -> EncodedArray:
+    """All values in order."""
+    array = _little_endian(array)
+    return EncodedArray(
+        codec="dense", dtype=array.dtype.str, stored=array.dtype.str, content=zlib.compress(array.tobytes(), _LEVEL)
+    )
+
+
+def encode_sparse(array: np.ndarray) -> EncodedArray:
+    """Distances between the values that are not 0, and those values: for deletion counts, nearly all 0."""
+    array = _little_endian(array)
+    if array.dtype.kind not in "iu":
+        return encode_dense(array)  # -0.0 is not 0
+    flat = array.reshape(-1)
+    where = np.flatnonzero(flat)
+    values = flat[where]
+    stored = np.dtype(next((kind for kind in ("|u1", "<u2") if _fits(values, kind)), array.dtype.str))
+    steps = np.diff(where, prepend=0).astype("<u4")  # MAX_ARRAY_BYTES keeps positions below 2**32
+    body = _shuffled(steps) + _shuffled(values.astype(stored))
+    return EncodedArray(codec="sparse", dtype=array.dtype.str, stored=stored.str, content=zlib.compress(body, _LEVEL))
+
+
+def encode_mask(array: np.ndarray) -> EncodedArray:
+    """One bit for each value, if they are all 0 or 1; else as `encode_dense`."""
+    bits = array != 0
+    if not _same_bits(bits.astype(array.dtype), array):
+        return encode_dense(array)
+    dtype = _little_endian(array).dtype.str
+    return EncodedArray(
+        codec="mask", dtype=dtype, stored="|u1", content=zlib.compress(np.packbits(bits).tobytes(), _LEVEL)
+    )
+
+
+def encode_atoms(positions: np.ndarray, mask: np.ndarray) -> EncodedArray:
+    """Coordinates of present atoms as steps of 0.001 Angstrom from each to the next; else as `encode_dense`.
+
+    The coordinates of a file are decimals, so whole thousandths give the same float32 values back. It is tried
+    before it is used: coordinates that were computed, or absent atoms that are not at 0, are stored as they are.
+    """
+    present = positions[mask != 0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        thousandths = np.rint(present.astype(np.float64) * 1000)
+    if positions.dtype != np.float32 or not np.all(np.abs(thousandths) < 2**30):
+        return encode_dense(positions)
+    steps = np.diff(thousandths.astype(np.int64), axis=0, prepend=0)
+    stored = np.dtype(next((kind for kind in ("<i2", "<i4") if _fits(steps, kind)), "<i8"))
+    content = zlib.compress(_shuffled(steps.T.astype(stored)), _LEVEL)
+    packed = EncodedArray(codec="atoms", dtype="<f4", stored=stored.str, content=content)
+    return packed if _same_bits(decode_array(packed, positions.shape, mask), positions) else encode_dense(positions)
+
+
+def decode_array(packed: EncodedArray, shape: tuple[int, ...], mask: np.ndarray | None = None) -> np.ndarray:
+    """The array of `shape` that was packed; `mask` is the one that `encode_atoms` was given.
+
+    Content that is not such an array is a `ValueError`; nothing larger than `MAX_ARRAY_BYTES` is made.
+    """
+    if packed.dtype not in _DTYPES or packed.stored not in _DTYPES:
+        raise ValueError(f"number type {packed.dtype} or {packed.stored} is unknown")
+    dtype, stored, size = np.dtype(packed.dtype), np.dtype(packed.stored), math.prod(shape)
+    if size * dtype.itemsize > MAX_ARRAY_BYTES:
+        raise ValueError(f"shape {shape} is too large")
+    if packed.codec == "dense":
+        return np.frombuffer(_inflated(packed.content, size * dtype.itemsize), dtype).reshape(shape).copy()
+    if packed.codec == "mask":
+        bits = np.frombuffer(_inflated(packed.content, (size + 7) // 8), np.uint8)
+        return np.unpackbits(bits, count=size).reshape(shape).astype(dtype)
+    if packed.codec == "sparse":
+        return _unpack_sparse(packed, dtype, stored, shape)
+    if packed.codec == "atoms" and mask is not None and (*mask.shape, 3) == shape:
+        present = mask != 0
+        body = _inflated(packed.content, int(present.sum()) * 3 * stored.itemsize)
+        steps = _unshuffled(body, stored).reshape(3, -1)
+        array = np.zeros(shape, np.float32)
+        # Through float64, as a reader of decimals goes: float32 division alone would round twice.
+        array[present] = (np.cumsum(steps.T, axis=0, dtype=np.int64) / 1000.0).astype(np.float32)
+        return array
+    raise ValueError(f"packing '{packed.codec}' is unknown")
+
+
+def _unpack_sparse(packed: EncodedArray, dtype: np.dtype, stored: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    size = math.prod(shape)
+    body = _inflated(packed.content, size * (4 + stored.itemsize), exactly=False)
+    count, rest = divmod(len(body), 4 + stored.itemsize)
+    if rest:
+        raise ValueError("sparse values end early")
+    where = np.cumsum(_unshuffled(body[: 4 * count], np.dtype("<u4")), dtype=np.int64)
+    array = np.zeros(size, dtype)
+    if count and where[-1] >= size:
+        raise ValueError("sparse values lie outside the array")
+    array[where] = _unshuffled(body[4 * count :], stored)
+    return array.reshape(shape)
+
+
+def _inflated(content: bytes | memoryview, size: int, *, exactly: bool = True) -> bytes:
+    """Unpacked content, of `size` bytes or (not `exactly`) at most so many; never more than that in memory."""
+    stream = zlib.decompressobj()
+    body = stream.decompress(content, size + 1)
+    if not stream.eof or len(body) > size or (exactly and len(body) != size):
+        raise ValueError(f"packed content is not {size} bytes")
+    return body
+
+
+def _shuffled(values: np.ndarray) -> bytes:
+    """Bytes of numbers, first the lowest of each, then the next: alike ones side by side pack better."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(-1, values.dtype.itemsize).T.tobytes()
+
+
+def _unshuffled(body: bytes, dtype: np.dtype) -> np.ndarray:
+    planes = np.frombuffer(body, np.uint8).reshape(dtype.itemsize, -1)
+    return np.ascontiguousarray(planes.T).view(dtype).reshape(-1)
+
+
+def _fits(values: np.ndarray, kind: str) -> bool:
+    bounds = np.iinfo(np.dtype(kind))
+    return bool(
+        values.dtype.kind in "iu" and (not values.size or (values.min() >= bounds.min and values.max() <= bounds.max))
+    )
+
+
+def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
+    """Equal to the last bit, so that -0.0 is not 0.0 and a NaN is itself."""
+    return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
+
+
+def _little_endian(array: np.ndarray) -> np.ndarray:
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    if array.dtype.str not in _DTYPES:
+        raise ValueError(f"arrays of {array.dtype} cannot be packed")
+    return array

@@ -1,0 +1,99 @@
+"""An alignment made for nearly the chain's sequence, re-expressed on the chain's own.
+
+Alignments are often searched with another version of a sequence than the structure file states: a domain of it was
+solved, a tag was added, a residue was mutated. What the search found is as good for the chain.
+"""
+
+from os import PathLike
+
+import numpy as np
+from Bio.Align import PairwiseAligner
+from jaxtyping import Int
+
+from data_pipeline.errors import InputError
+from data_pipeline.parse.a3m import Alignment
+from data_pipeline.residues import AMBIGUOUS_LETTERS
+
+MIN_IDENTITY = 0.9  # of the chain's residues with the alignment's target, where they are aligned
+MIN_COVERAGE = 0.8  # of the chain's residues by that alignment
+
+_MAX_ALIGNED_CELLS = 10**8  # target x chain
+_ROWS_AT_ONCE = 2048
+_GAP = ord("-")
+_UNKNOWN = np.zeros(256, bool)
+_UNKNOWN[np.frombuffer(AMBIGUOUS_LETTERS.encode(), np.uint8)] = True
+
+
+def alignment_for_chain(alignment: Alignment, sequence: str, path: str | PathLike[str]) -> Alignment:
+    """The alignment with `sequence` as its target, unchanged if it is already.
+
+    Residues that the alignment's target lacks become columns of gaps; its residues that the chain lacks become
+    insertions. Rows that have nothing left are dropped. `InputError` where the chain is not nearly the target:
+    `MIN_IDENTITY` (unknown residues agree with any) and `MIN_COVERAGE`.
+    """
+    if alignment.query == sequence:
+        return alignment
+    columns = query_columns(alignment.query, sequence)
+    chain = np.frombuffer(sequence.encode("ascii"), np.uint8)
+    target = alignment.letters[0]
+    found = columns >= 0
+    same = found & ((chain == target[columns]) | _UNKNOWN[chain] | _UNKNOWN[target[columns]])
+    coverage, identity = float(np.mean(found)), float(same.sum() / max(found.sum(), 1))
+    if coverage < MIN_COVERAGE or identity < MIN_IDENTITY:
+        raise InputError.at(
+            path,
+            f"it was made for another sequence: {coverage:.0%} of the chain's residues are aligned to its first row, "
+            f"{identity:.0%} of these equal, and {MIN_COVERAGE:.0%} and {MIN_IDENTITY:.0%} are needed; search with the "
+            f"sequence of the structure file",
+        )
+    parts = [
+        _on_columns(
+            alignment.letters[start : start + _ROWS_AT_ONCE],
+            alignment.deletion_matrix[start : start + _ROWS_AT_ONCE],
+            columns,
+        )
+        for start in range(0, len(alignment.letters), _ROWS_AT_ONCE)
+    ]
+    letters, deletions = map(np.concatenate, zip(*parts, strict=True))
+    letters[0], deletions[0] = chain, 0
+    kept = (letters != _GAP).any(axis=1)
+    names = tuple(name for name, keep in zip(alignment.names, kept, strict=True) if keep)
+    return Alignment(names=names, letters=letters[kept], deletion_matrix=deletions[kept])
+
+
+def query_columns(query: str, sequence: str) -> Int[np.ndarray, "r"]:
+    """The column of the alignment's target for each residue of the chain, -1 for none."""
+    columns = np.full(len(sequence), -1, np.int64)
+    start = query.find(sequence)
+    if start >= 0:
+        return np.arange(start, start + len(sequence))
+    start = sequence.find(query)
+    if start >= 0:
+        columns[start : start + len(query)] = np.arange(len(query))
+        return columns
+    if len(query) * len(sequence) > _MAX_ALIGNED_CELLS:
+        return columns
+    aligner = PairwiseAligner(
+        mode="global", match_score=2, mismatch_score=-2, open_gap_score=-5, extend_gap_score=-0.2, end_gap_score=0
+    )
+    for (first, end), (query_first, _) in zip(*aligner.align(sequence, query)[0].aligned, strict=True):
+        columns[first:end] = np.arange(query_first, query_first + end - first)
+    return columns
+
+
+def _on_columns(
+    letters: np.ndarray, deletion_matrix: np.ndarray, columns: Int[np.ndarray, "r"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and their deletions on other columns."""
+    found = columns >= 0
+    taken = columns[found]
+    residues = (letters != _GAP).astype(np.int64)
+    # Everything a row has up to and with each column; a first column of zeros stands before the first.
+    up_to = np.zeros((len(letters), letters.shape[1] + 1), np.int64)
+    np.cumsum(residues + deletion_matrix, axis=1, out=up_to[:, 1:])
+    before = np.concatenate([[0], taken[:-1] + 1])
+    new_letters = np.full((len(letters), len(columns)), _GAP, np.uint8)
+    new_letters[:, found] = letters[:, taken]
+    deletions = np.zeros(new_letters.shape, np.int32)
+    deletions[:, found] = up_to[:, taken + 1] - residues[:, taken] - up_to[:, before]
+    return new_letters, deletions

@@ -1,0 +1,176 @@
+"""One training example as bytes: features and labels of a chain, compact, checked when read, equal to the last bit.
+
+A record is a head (JSON: name, sequence, how each array is packed) and the packed arrays. The labels come first, so
+that they can be read without unpacking the MSA.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.datasets.array_codecs import (
+    EncodedArray,
+    decode_array,
+    encode_atoms,
+    encode_dense,
+    encode_mask,
+    encode_sparse,
+)
+from data_pipeline.errors import InputError, printable
+from data_pipeline.features.labels import ChainLabels
+from data_pipeline.features.schema import Features
+
+# Part of every key: raise it when the same input would give other features or another record.
+RECORD_VERSION = 1
+
+_MAGIC = b"hfchain1"
+_START = struct.Struct("<8sII")  # magic, size and checksum of the head
+_MAX_HEAD = 2**24
+# Shapes by residues r, MSA rows n and templates t. A mask comes before the positions that it is the mask of.
+_LABELS: dict[str, tuple[str | int, ...]] = {
+    "all_atom_mask": ("r", 37),
+    "all_atom_positions": ("r", 37, 3),
+    "confidence": ("r",),
+}
+_FEATURES: dict[str, tuple[str | int, ...]] = {
+    "aatype": ("r",),
+    "residue_index": ("r",),
+    "template_aatype": ("t", "r"),
+    "template_all_atom_masks": ("t", "r", 37),
+    "template_all_atom_positions": ("t", "r", 37, 3),
+    "template_sum_probs": ("t", 1),
+    "deletion_matrix": ("n", "r"),
+    "msa": ("n", "r"),
+}
+_MASK_OF = {
+    "all_atom_positions": "all_atom_mask",
+    "template_all_atom_positions": "template_all_atom_masks",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainRecordHeader:
+    """What a record says of itself before its arrays."""
+
+    key: str
+    name: str
+    sequence: str
+    msa_rows: int
+    template_domain_names: tuple[str, ...]
+    resolution: float
+    is_distillation: bool
+
+
+def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
+    """The record of one chain; equal arguments give equal bytes."""
+    head = ChainRecordHeader(
+        key=key,
+        name=features.domain_name,
+        sequence=features.sequence,
+        msa_rows=len(features.msa),
+        template_domain_names=features.template_domain_names,
+        resolution=labels.resolution,
+        is_distillation=labels.is_distillation,
+    )
+    table, parts = {}, []
+    for holder, shapes in ((labels, _LABELS), (features, _FEATURES)):
+        arrays = {name: getattr(holder, name) for name in shapes}
+        for name, shape in shapes.items():
+            if arrays[name].shape != _shape(shape, head):
+                raise ValueError(f"{name} of '{head.name}' is {arrays[name].shape}, not {_shape(shape, head)}")
+            packed = _pack(name, arrays)
+            table[name] = [packed.codec, packed.dtype, packed.stored, len(packed.content), zlib.crc32(packed.content)]
+            parts.append(packed.content)
+    text = json.dumps({**asdict(head), "arrays": table}, separators=(",", ":")).encode()
+    return b"".join((_START.pack(_MAGIC, len(text), zlib.crc32(text)), text, *parts))
+
+
+class ChainRecord:
+    """A record's bytes, read part by part; whatever is damaged is an `InputError` that names `place`."""
+
+    def __init__(self, content: bytes | memoryview, place: str) -> None:
+        self._content = memoryview(content)
+        self._place = place
+        self._table, self.head = self._read_head()
+
+    def labels(self) -> ChainLabels:
+        """The chain's structure."""
+        return ChainLabels(
+            resolution=self.head.resolution, is_distillation=self.head.is_distillation, **self._arrays(_LABELS)
+        )
+
+    def features(self) -> Features:
+        """The chain's features."""
+        return Features(
+            domain_name=self.head.name,
+            sequence=self.head.sequence,
+            template_domain_names=self.head.template_domain_names,
+            **self._arrays(_FEATURES),
+        )
+
+    def check(self) -> None:
+        """Read every checksum, and nothing more."""
+        for name in self._table:
+            self._packed(name)
+
+    def _read_head(self) -> tuple[dict[str, list[Any]], ChainRecordHeader]:
+        try:
+            magic, size, checksum = _START.unpack_from(self._content)
+            if magic != _MAGIC or size > _MAX_HEAD:
+                raise ValueError("it does not begin as one")
+            text = bytes(self._content[_START.size : _START.size + size])
+            if zlib.crc32(text) != checksum:
+                raise ValueError("its head is damaged")
+            values = json.loads(text)
+            table = values.pop("arrays")
+            head = ChainRecordHeader(**{**values, "template_domain_names": tuple(values["template_domain_names"])})
+            offset = _START.size + size
+            for entry in table.values():
+                entry.append(offset)
+                offset += entry[3]
+            if offset != len(self._content) or [*table] != [*_LABELS, *_FEATURES]:
+                raise ValueError("it is incomplete")
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, struct.error, RecursionError) as error:
+            raise self._damaged(error) from error
+        return table, head
+
+    def _arrays(self, shapes: Mapping[str, tuple[str | int, ...]]) -> dict[str, np.ndarray]:
+        arrays: dict[str, np.ndarray] = {}
+        for name, shape in shapes.items():
+            packed = self._packed(name)
+            mask = arrays.get(_MASK_OF.get(name, ""))
+            try:
+                arrays[name] = decode_array(packed, _shape(shape, self.head), mask)
+            except (ValueError, TypeError, zlib.error) as error:
+                raise self._damaged(error) from error
+        return arrays
+
+    def _packed(self, name: str) -> EncodedArray:
+        codec, dtype, stored, size, checksum, offset = self._table[name]
+        content = self._content[offset : offset + size]
+        if zlib.crc32(content) != checksum:
+            raise self._damaged(ValueError(f"{name} is damaged"))
+        return EncodedArray(codec=codec, dtype=dtype, stored=stored, content=content)
+
+    def _damaged(self, error: Exception) -> InputError:
+        return InputError.at(
+            self._place, f"not a complete record of a chain ({printable(str(error))}); build the feature store again"
+        )
+
+
+def _pack(name: str, arrays: Mapping[str, np.ndarray]) -> EncodedArray:
+    if name in _MASK_OF:
+        return encode_atoms(arrays[name], arrays[_MASK_OF[name]])
+    if name in _MASK_OF.values():
+        return encode_mask(arrays[name])
+    return encode_sparse(arrays[name]) if name == "deletion_matrix" else encode_dense(arrays[name])
+
+
+def _shape(axes: tuple[str | int, ...], head: ChainRecordHeader) -> tuple[int, ...]:
+    sizes = {"r": len(head.sequence), "n": head.msa_rows, "t": len(head.template_domain_names)}
+    return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in axes)

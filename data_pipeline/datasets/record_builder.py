@@ -1,0 +1,213 @@
+"""How one structure file becomes training examples: which chains, from which alignments and templates."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.datasets.build_cache import compress_json, content_key, decompress_json, file_digest
+from data_pipeline.datasets.chain_alignment import alignment_for_chain, query_columns
+from data_pipeline.datasets.chain_record import RECORD_VERSION, encode_record
+from data_pipeline.datasets.chains import ChainFilter, chain_labels
+from data_pipeline.datasets.index import chain_name_problem
+from data_pipeline.datasets.source_files import AlignmentDirectory, SearchResults
+from data_pipeline.features.monomer import monomer_features
+from data_pipeline.features.templates import TemplateFeatures, no_templates
+from data_pipeline.parse.alignment import read_alignment
+from data_pipeline.parse.gemmi_chains import BLANK_CHAIN
+from data_pipeline.parse.hhr import parse_hhr
+from data_pipeline.parse.hmmsearch import parse_hmmsearch
+from data_pipeline.parse.template_hit import TemplateHit
+from data_pipeline.parse.text_files import read_text_bytes
+from data_pipeline.residues import GAP
+from data_pipeline.structure import Chain, Structure
+from data_pipeline.templates.filters import TemplateOptions
+from data_pipeline.templates.from_hits import templates_from_hits
+from data_pipeline.templates.result import UnusableHitError
+from data_pipeline.templates.structure_directory import StructureDirectory
+
+_MAX_HITS_BYTES = 2**28
+# An entry and its chain where hhsearch and hmmsearch name a hit: ">1abc_A", "#=GS 1abc_A/5-80".
+_HIT_NAMES = re.compile(rb"^(?:>|#=GS )((?:pdb_)?[A-Za-z0-9-]{4,})_", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainSummary:
+    """What is known of an accepted chain before its alignments are read."""
+
+    name: str  # in the training set, "1abc_A"
+    chain: str  # in the structure file, "A"
+    sequence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureSummary:
+    """What a structure file holds: the chains to train on, and why each other chain is not among them."""
+
+    release_date: date | None
+    resolution: float | None
+    chains: tuple[ChainSummary, ...]
+    refused: dict[str, str]  # by the name in the training set
+
+    def pack(self) -> bytes:
+        return compress_json(
+            {
+                "release_date": self.release_date and self.release_date.isoformat(),
+                "resolution": self.resolution,
+                "chains": [[chain.name, chain.chain, chain.sequence] for chain in self.chains],
+                "refused": self.refused,
+            }
+        )
+
+    @classmethod
+    def unpack(cls, content: bytes) -> "StructureSummary":
+        """What `pack` packed; damage is a `ValueError`."""
+        values = decompress_json(content)
+        released = values["release_date"]
+        return cls(
+            release_date=None if released is None else date.fromisoformat(released),
+            resolution=values["resolution"],
+            chains=tuple(
+                ChainSummary(name=name, chain=chain, sequence=sequence) for name, chain, sequence in values["chains"]
+            ),
+            refused=values["refused"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateLibrary:
+    """Structures for the template hits; a chain never sees one that was released after it, or its own entry."""
+
+    source: StructureDirectory
+    options: TemplateOptions
+
+    def inputs(self, content: bytes) -> list[tuple[str, int]]:
+        """Names and sizes of the structure files that hits may need, in place of hashing hundreds for each chain."""
+        return sorted({(path.name, path.stat().st_size) for path in self._paths(content)})
+
+    def _paths(self, content: bytes) -> Iterator[Path]:
+        for entry in sorted({match.decode().lower() for match in _HIT_NAMES.findall(content)}):
+            try:
+                yield self.source.path(self.source.current_entry(entry))
+            except UnusableHitError:
+                continue  # it becomes a template when it is there: then the inputs are others
+
+    def features(
+        self, target: str, hits: Sequence[TemplateHit], own_entry: str, released: date | None
+    ) -> TemplateFeatures:
+        """AlphaFold 2, Suppl. Sec. 1.2.3."""
+        others = [hit for hit in hits if not hit.name.lower().startswith(f"{own_entry.lower()}_")]
+        return templates_from_hits(target, others, self.source, replace(self.options, latest_release=released)).features
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordBuilder:
+    """The options that decide what a training set holds."""
+
+    filter: ChainFilter
+    alignments: AlignmentDirectory | None = None
+    require_alignments: bool = False
+    templates: TemplateLibrary | None = None
+    is_distillation: bool = False
+
+    def summary_key(self, path: Path, digest: str) -> str:
+        return content_key("survey", RECORD_VERSION, path.name, digest, repr(self.filter), self.is_distillation)
+
+    def summary(self, structure: Structure, path: Path) -> StructureSummary:
+        """Which chains of a structure are trained on."""
+        chains: list[ChainSummary] = []
+        refused = {chain_name(structure, name, path): reason for name, reason in structure.skipped.items()}
+        for chain in structure.chains:
+            name = chain_name(structure, chain.name, path)
+            problem = chain_name_problem(name)
+            reason = f"its name {problem}" if problem else self.filter.refusal(structure, chain)
+            if reason is None:
+                chains.append(ChainSummary(name=name, chain=chain.name, sequence=chain.sequence))
+            else:
+                refused[name] = reason
+        return StructureSummary(
+            release_date=structure.release_date,
+            resolution=structure.resolution,
+            chains=tuple(chains),
+            refused=refused,
+        )
+
+    def results(self, chain_summary: ChainSummary) -> SearchResults | None:
+        """What was found for a chain; None if nobody searched."""
+        return None if self.alignments is None else self.alignments.find(chain_summary.name)
+
+    def record_key(self, path: Path, digest: str, chain_summary: ChainSummary, results: SearchResults | None) -> str:
+        """The hash of everything that a chain's record is made from."""
+        results = results or SearchResults()
+        alignments = [[file.path.name, file.max_rows, file_digest(file.path)] for file in results.alignments]
+        templates: list[object] = []
+        if results.template_hits is not None and self.templates is not None:
+            content = read_text_bytes(results.template_hits, _MAX_HITS_BYTES)
+            options = repr(self.templates.options)
+            name = results.template_hits.name
+            templates = [name, file_digest(results.template_hits), options, self.templates.inputs(content)]
+        return content_key(
+            "chain", RECORD_VERSION, path.name, digest, chain_summary.chain, self.is_distillation, alignments, templates
+        )
+
+    def record(
+        self, key: str, structure: Structure, chain: Chain, chain_summary: ChainSummary, results: SearchResults | None
+    ) -> bytes:
+        """A chain's record."""
+        results = results or SearchResults()
+        sequence = chain.sequence
+        found = [(file.path, read_alignment(file.path, max_rows=file.max_rows)) for file in results.alignments]
+        alignments = [alignment_for_chain(alignment, sequence, path) for path, alignment in found]
+        searched = found[0][1].query if found else sequence
+        templates = self._templates(results, searched, sequence, structure)
+        features = monomer_features(chain_summary.name, sequence, alignments, templates)
+        return encode_record(key, features, chain_labels(structure, chain, is_distillation=self.is_distillation))
+
+    def _templates(
+        self, results: SearchResults, searched: str, sequence: str, structure: Structure
+    ) -> TemplateFeatures:
+        if results.template_hits is None or self.templates is None:
+            return no_templates(len(sequence))
+        path = results.template_hits
+        content = read_text_bytes(path, _MAX_HITS_BYTES)
+        if path.name.lower().removesuffix(".gz").endswith(".hhr"):
+            hits = parse_hhr(content, path=path)
+        else:
+            hits = parse_hmmsearch(content, searched, path=path)
+        features = self.templates.features(searched, hits, structure.name, structure.release_date)
+        return features if searched == sequence else _on_columns(features, query_columns(searched, sequence))
+
+
+def chain_name(structure: Structure, chain: str, path: Path) -> str:
+    """A chain's name in the training set: entry and chain, "1abc_A".
+
+    A file with one chain that is called after it ("1abc_A.cif", "target_A_v2.pdb") gives its own name instead: such
+    files often keep the entry id of something else. A chain without a name is called after the entry alone.
+    """
+    stem = path.name.split(".")[0]
+    if len(structure.chains) == 1 and chain == structure.chains[0].name and chain in stem.split("_")[1:]:
+        return stem
+    return structure.name if chain == BLANK_CHAIN else f"{structure.name}_{chain}"
+
+
+def find_chain(structure: Structure, chain_summary: ChainSummary) -> Chain:
+    """The chain of a structure that a summary of the same file names."""
+    return next(chain for chain in structure.chains if chain.name == chain_summary.chain)
+
+
+def _on_columns(features: TemplateFeatures, columns: np.ndarray) -> TemplateFeatures:
+    """Templates of the sequence that was searched with, on the chain's own residues."""
+    found = columns >= 0
+    aatype, masks = features["template_aatype"][:, columns], features["template_all_atom_masks"][:, columns]
+    positions = features["template_all_atom_positions"][:, columns]
+    aatype[:, ~found], masks[:, ~found], positions[:, ~found] = GAP, 0, 0
+    return TemplateFeatures(
+        template_domain_names=features["template_domain_names"],
+        template_aatype=aatype,
+        template_all_atom_positions=positions,
+        template_all_atom_masks=masks,
+        template_sum_probs=features["template_sum_probs"],
+    )

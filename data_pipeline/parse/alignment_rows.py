@@ -1,0 +1,167 @@
+"""What the readers of all alignment formats share: the target's own row, and rows that grow within bounds."""
+
+import sys
+from collections.abc import Iterable
+from os import PathLike
+
+import numpy as np
+from jaxtyping import Integer, UInt8
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
+
+# Text is read line by line, so this only ends a gzip bomb's reading; memory has its own bound.
+MAX_ALIGNMENT_BYTES = 2**34
+# What an alignment may take in memory: a million rows of a hundred columns need a third of it.
+MAX_MEMORY_BYTES = 768 * 2**20
+
+_NAME_COST = 24  # what a name in a long list takes, besides its own size
+
+GAP = ord("-")
+COLUMN_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS + "-").encode()
+
+_AMBIGUOUS_TO_X = bytes.maketrans(AMBIGUOUS_LETTERS.encode(), b"X" * len(AMBIGUOUS_LETTERS))
+_LOWER = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
+# HMMER and UCSC's a2m write lower case and '.' in columns of insertions; '~' and '_' are gaps at the ends of a row.
+ALIGNED_TO_COLUMNS = bytes.maketrans(_LOWER + b".~_", _LOWER.upper() + b"---")
+
+
+class AlignmentBuilder:
+    """The rows of an alignment as they are read, within `MAX_MEMORY_BYTES`.
+
+    Deletion counts take one byte each until one of them needs two or four: most alignments have none above 127, and
+    four bytes for each would be the largest part of a deep alignment.
+    """
+
+    def __init__(self, path: str | PathLike[str], columns: int) -> None:
+        self.names: list[str] = []
+        self._path = path
+        self._columns = columns
+        self._letters = bytearray()
+        self._deletions = bytearray()
+        self._dtype = np.dtype(np.int8)
+        self._none = bytes(columns)
+        self._name_bytes = 0
+
+    def append(self, name: str, letters: bytes, deletions: np.ndarray | None) -> None:
+        """One row; `deletions` is None if it has no insertions."""
+        if deletions is None:  # most rows
+            self._deletions += self._none
+        else:
+            self._widen(deletions)
+            self._deletions += deletions.astype(self._dtype).tobytes()
+        self._letters += letters
+        self._add_names([name])
+
+    def extend(self, names: list[str], letters: UInt8[np.ndarray, "m r"], deletions: np.ndarray) -> None:
+        """Several rows at once."""
+        self._widen(deletions)
+        self._deletions += deletions.astype(self._dtype).tobytes()
+        self._letters += letters.tobytes()
+        self._add_names(names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def letters(self) -> UInt8[np.ndarray, "n r"]:
+        return np.frombuffer(self._letters, np.uint8).reshape(len(self), self._columns)
+
+    @property
+    def deletion_matrix(self) -> Integer[np.ndarray, "n r"]:
+        return np.frombuffer(self._deletions, self._dtype).reshape(len(self), self._columns)
+
+    def _add_names(self, names: list[str]) -> None:
+        self.names += names
+        self._name_bytes += sum(map(sys.getsizeof, names)) + _NAME_COST * len(names)
+        check_memory(self._path, len(self._letters) + len(self._deletions) + self._name_bytes, len(self))
+
+    def _widen(self, deletions: np.ndarray) -> None:
+        needed = smallest_count_type(int(deletions.max(initial=0)))
+        if needed.itemsize <= self._dtype.itemsize:
+            return
+        size = len(self._letters) * needed.itemsize
+        check_memory(self._path, size + len(self._letters) + len(self._deletions) + self._name_bytes, len(self))
+        wide = bytearray(size)
+        np.frombuffer(wide, needed)[:] = np.frombuffer(self._deletions, self._dtype)
+        self._deletions, self._dtype, self._none = wide, needed, bytes(self._columns * needed.itemsize)
+
+
+class TargetColumns:
+    """The columns of one stretch of an alignment in which the target has a residue; the others are insertions."""
+
+    def __init__(self, target_row: UInt8[np.ndarray, "w"]) -> None:
+        has_residue = target_row != GAP
+        self.indices = np.flatnonzero(has_residue)
+        self._inserted = np.flatnonzero(~has_residue)
+        follows = np.searchsorted(self.indices, self._inserted)  # the target's column after each inserted one
+        self._runs = np.flatnonzero(np.diff(follows, prepend=-1))
+        self._follows = follows[self._runs]
+
+    def split(
+        self, rows: UInt8[np.ndarray, "m w"]
+    ) -> tuple[UInt8[np.ndarray, "m r"], Integer[np.ndarray, "m r_and_end"]]:
+        """Letters in the target's columns, and residues inserted before each of them and after the last."""
+        inserted = np.zeros((len(rows), len(self.indices) + 1), np.int32)
+        if self._inserted.size:
+            residues = rows[:, self._inserted] != GAP
+            inserted[:, self._follows] = np.add.reduceat(residues, self._runs, axis=1, dtype=np.int32)
+        return rows[:, self.indices], inserted
+
+
+def smallest_count_type(highest: int) -> np.dtype[np.signedinteger]:
+    """The smallest signed integer that holds counts up to `highest`."""
+    return next(np.dtype(kind) for kind in (np.int8, np.int16, np.int32, np.int64) if highest <= np.iinfo(kind).max)
+
+
+def check_memory(path: str | PathLike[str], needed: int, rows: int) -> None:
+    if needed > MAX_MEMORY_BYTES:
+        problem = f"its first {rows:,} rows take more than {MAX_MEMORY_BYTES >> 20} MiB, the most that is allowed"
+        raise InputError.at(path, f"{problem}; filter the alignment or read fewer rows")
+
+
+def row_limit(max_rows: int | None) -> int:
+    """`max_rows` as a number; the target's own row counts."""
+    if max_rows is None:
+        return sys.maxsize
+    if max_rows < 1:
+        raise ValueError(f"max_rows is {max_rows}; an alignment has at least one row, the target")
+    return max_rows
+
+
+def first_row_problem(row: bytes, query: str | None, *, inserted: bool = False) -> str | None:
+    """Why the first row cannot stand for the target, or None if it can; `inserted`: it had lower-case letters."""
+    if not row:
+        return "has no residues; it must be the target"
+    if query is None:
+        if inserted:
+            return "has lower-case letters; it must be the target, in upper case"
+        gap = row.find(b"-")
+        return None if gap < 0 else f"has a gap at column {gap + 1}; it must be the target, without gaps"
+    given, wanted = row.translate(_AMBIGUOUS_TO_X), query.encode().translate(_AMBIGUOUS_TO_X)
+    if given == wanted:
+        return None
+    differences = (index for index, pair in enumerate(zip(given, wanted, strict=False)) if pair[0] != pair[1])
+    index = next(differences, None)
+    found = [] if index is None else [f"at residue {index + 1} it has '{chr(row[index])}', the target '{query[index]}'"]
+    if len(row) != len(query):
+        found.append(f"it has {len(row)} columns, the target {len(query)} residues")
+    if inserted:
+        found.append("its lower-case letters are insertions, no columns")
+    return f"is not the target: {'; '.join(found)}; use the alignment that was made for this sequence"
+
+
+def first_word(header: bytes) -> str:
+    """The first word of a header."""
+    words = header.split(maxsplit=1)
+    return words[0].decode("utf-8", "replace") if words else ""
+
+
+def wrong_letter_error(
+    path: str | PathLike[str], lines: Iterable[tuple[int, bytes]], allowed: bytes, name: str, meaning: str
+) -> InputError:
+    """The error for a row that has a letter that is not allowed, in one of its numbered lines as they stand."""
+    number, line = next((number, line) for number, line in lines if line.strip(b" \t\0").translate(None, allowed))
+    wrong = line.strip(b" \t\0").translate(None, allowed)[:1]
+    problem = f"'{printable(wrong.decode('latin-1'))}' is no {meaning}"
+    return InputError.at(path, problem, line=number, column=line.index(wrong) + 1, record=name)

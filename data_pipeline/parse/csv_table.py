@@ -1,0 +1,76 @@
+"""Reading targets from a CSV table with columns `id` and `sequence`."""
+
+import csv
+from collections.abc import Iterable
+from os import PathLike
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.parse.fasta import (
+    MAX_FASTA_BYTES,
+    MAX_RESIDUES,
+    FastaRecord,
+    check_record_count,
+    filesystem_key,
+    find_invalid_letter,
+    nucleic_acid_problem,
+    target_name_problem,
+)
+from data_pipeline.parse.text_files import content_lines, read_lines
+
+
+def read_csv(path: str | PathLike[str]) -> list[FastaRecord]:
+    """All records of a plain or gzip CSV file of at most `MAX_FASTA_BYTES` (unpacked); see `parse_csv`."""
+    return _records(read_lines(path, MAX_FASTA_BYTES), path)
+
+
+def parse_csv(content: bytes, *, path: str | PathLike[str] = "CSV") -> list[FastaRecord]:
+    """The records of a table whose first line names its columns, in order; columns but these two are ignored.
+
+    Names and letters must be as in FASTA (see `parse_fasta`); anything else is an `InputError` with `path` and line.
+    """
+    return _records(content_lines(content, path), path)
+
+
+def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRecord]:
+    rows = csv.reader((line.decode("utf-8", "replace") + "\n" for line in lines), strict=True)
+    records: list[FastaRecord] = []
+    first_lines: dict[str, int] = {}
+    try:
+        header = [cell.strip().lower() for cell in next(rows, [])]
+        if header.count("id") != 1 or header.count("sequence") != 1:
+            problem = "the first line must name the columns 'id' and 'sequence', each once and with commas between"
+            raise InputError.at(path, problem, line=1)
+        for row in rows:
+            if not "".join(row).strip():
+                continue
+            if len(row) != len(header):
+                raise InputError.at(
+                    path, f"{len(row)} cells where the first line names {len(header)} columns", line=rows.line_num
+                )
+            cells = dict(zip(header, row, strict=True))
+            check_record_count(len(records), path, rows.line_num)
+            record = _record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper())
+            earlier = first_lines.setdefault(filesystem_key(record.name), record.line)
+            if earlier != record.line:
+                problem = f"the same name as in line {earlier}, on some file systems at least; give each row its own"
+                raise InputError.at(path, problem, line=record.line, record=record.name)
+            records.append(record)
+    except csv.Error as error:
+        raise InputError.at(path, f"not a CSV table: {printable(str(error))}", line=rows.line_num) from error
+    if not records:
+        raise InputError.at(path, "there is no record; write one line 'id,sequence' for each protein")
+    return records
+
+
+def _record(path: str | PathLike[str], line: int, name: str, sequence: str) -> FastaRecord:
+    problem, letter = target_name_problem(name), find_invalid_letter(sequence)
+    if problem is None and letter is not None:
+        problem = f"residue {letter[0] + 1}: {letter[1]}"
+    if problem is None and not sequence:
+        problem = "the sequence is empty; add residues or remove the line"
+    if problem is None and len(sequence) > MAX_RESIDUES:
+        problem = f"{len(sequence):,} residues, and at most {MAX_RESIDUES:,} are allowed"
+    problem = problem or nucleic_acid_problem(sequence)
+    if problem is not None:
+        raise InputError.at(path, problem, line=line, record=name or None)
+    return FastaRecord(name=name, description="", sequence=sequence, line=line)

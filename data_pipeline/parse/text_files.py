@@ -1,0 +1,105 @@
+"""Opening the text files people bring: plain or gzip, bounded in size, with one clear error for each way to fail."""
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import InputError
+from data_pipeline.files import os_errors_as_input_errors, require_file
+
+MAX_LINE_BYTES = 2**21
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_CHUNK = 2**20
+# Gzip shrinks text to a 1,030th at most, and an alignment that is nearly all gaps to about a hundredth.
+_MAX_RATIO, _SURELY_FINE = 250, 2**22
+
+
+def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
+    """The file's content, unpacked if it is gzip (told by content, not by name), with `\\n` line ends.
+
+    Reading stops with an `InputError` beyond `max_bytes` of unpacked content, so a gzip bomb costs no more than that.
+    """
+    content = b"".join(read_chunks(path, max_bytes))
+    if content.startswith(_UTF16_MARKS):
+        raise _utf16(path)
+    if b"\r" in content:
+        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return content.removeprefix(_UTF8_MARK)
+
+
+def read_lines(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
+    """The same content line by line, without line ends, so that a large file is never held whole."""
+    return split_lines(read_chunks(path, max_bytes), path)
+
+
+def content_lines(content: bytes, path: str | PathLike[str]) -> Iterator[bytes]:
+    """The lines of a text that is already in memory; `path` is for errors."""
+    return split_lines((content[start : start + _CHUNK] for start in range(0, len(content), _CHUNK)), path)
+
+
+def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[bytes]:
+    """Lines without their ends, whatever the ends; an `InputError` for one longer than `MAX_LINE_BYTES`."""
+    begun: list[bytes] = []  # pieces of a line that goes on in the next chunk
+    size, number, after_return, at_start = 0, 1, False, True
+    for raw in chunks:
+        chunk = raw
+        if at_start:
+            if chunk.startswith(_UTF16_MARKS):
+                raise _utf16(path)
+            chunk, at_start = chunk.removeprefix(_UTF8_MARK), False
+        if after_return and chunk:
+            chunk, after_return = chunk.removeprefix(b"\n"), False
+        after_return = chunk.endswith(b"\r") or (after_return and not chunk)
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        first, *others = chunk.split(b"\n")
+        begun.append(first)
+        size += len(first)
+        if size > MAX_LINE_BYTES:
+            raise InputError.at(
+                path, f"the line is longer than {MAX_LINE_BYTES:,} bytes; is this a text file?", line=number
+            )
+        if others:
+            yield b"".join(begun)
+            yield from others[:-1]
+            begun, size, number = [others[-1]], len(others[-1]), number + len(others)
+    if size:
+        yield b"".join(begun)
+
+
+def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
+    """The file's content as it is, unpacked if it is gzip, piece by piece and at most `max_bytes` of it."""
+    require_file(path)
+    size = 0
+    with unpacked(path) as stream:
+        packed: Any = stream.fileobj if isinstance(stream, gzip.GzipFile) else None
+        while chunk := stream.read(_CHUNK):
+            size += len(chunk)
+            if size > max_bytes:
+                raise InputError.at(path, f"it holds more than {max_bytes:,} bytes of text, the most that is read")
+            if packed is not None and size > _SURELY_FINE and size > _MAX_RATIO * packed.tell():
+                problem = f"it unpacks to more than {_MAX_RATIO} times its size, as no sequences or structures do"
+                raise InputError.at(path, f"{problem}; is it a gzip bomb?")
+            yield chunk
+
+
+@contextmanager
+def unpacked(path: str | PathLike[str], what: str = "") -> Iterator[BufferedReader | gzip.GzipFile]:
+    """The file's content, unpacked if it is gzip; whatever goes wrong while it is open is an `InputError`."""
+    with os_errors_as_input_errors(path, f"{what}cannot be read"), Path(path).open("rb") as file:
+        try:
+            yield gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP_MAGIC else file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise InputError.at(path, "the gzip file is truncated or damaged; copy or fetch it again") from error
+
+
+def _utf16(path: str | PathLike[str]) -> InputError:
+    return InputError.at(path, "this is UTF-16 text; save it as plain text (UTF-8)")

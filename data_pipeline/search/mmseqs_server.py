@@ -1,0 +1,257 @@
+"""Relatives from an MMseqs2 server with ColabFold's interface, for those who choose to send their sequences there.
+
+A ticket is asked for with numbered sequences, looked after until its search is complete, and exchanged for an archive.
+Mirdita et al., Nat. Methods 2022.
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import ClassVar, Literal, TypeVar, get_args
+from urllib.parse import urlsplit
+
+import numpy as np
+import requests
+import urllib3
+
+from data_pipeline.errors import InputError, SearchError, printable
+from data_pipeline.search.mmseqs_server_results import (
+    ENVIRONMENTAL_FILE,
+    UNIREF_FILE,
+    DamagedArchiveError,
+    merged_alignments,
+    unpack,
+)
+from data_pipeline.search.tool import FileFormat
+
+PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: only for users who ask for it
+Mode = Literal["env", "all", "env-nofilter", "nofilter"]
+
+_USER_AGENT = "helixfold"
+_FIRST_NUMBER = 101  # ColabFold's; the server's parts are told by these numbers
+_FIRST_PAUSE, _LONGEST_PAUSE, _SHORTEST_PAUSE = 4.0, 60.0, 1.0  # seconds; the longest possible pauses double
+_FAILURES_IN_A_ROW = 8
+_MAX_ANSWER_BYTES, _MAX_ARCHIVE_BYTES = 2**16, 2**28
+_CHUNK = 2**16
+_TICKET = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_CUTS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+_HOPELESS = (  # a wrong certificate or address does not get better
+    requests.exceptions.SSLError,
+    requests.exceptions.InvalidURL,
+    requests.exceptions.TooManyRedirects,
+)
+_WAITING = ("PENDING", "RUNNING")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Which server is asked, for what, and for how long."""
+
+    url: str
+    mode: Mode = "env"  # with environmental sequences, or "all" without; "...nofilter" keeps nearly equal rows
+    batch: int = 16  # sequences in one ticket
+    max_wait: float = 3 * 3600.0  # seconds for one ticket, from the first request to the last byte
+    silence: float = 60.0  # seconds without a byte after which a connection is given up
+
+    def __post_init__(self) -> None:
+        if not _is_address(self.url):
+            raise InputError(f"an MMseqs2 server is named like {PUBLIC_SERVER}, got '{printable(self.url)}'")
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
+        if not 1 <= self.batch <= 100:
+            raise ValueError(f"batch must be between 1 and 100, got {self.batch}")
+        for name in ("max_wait", "silence"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise ValueError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class ServerSearch:
+    """A server as a tool; several sequences share a ticket.
+
+    What fails for a moment is tried again after pauses that grow at random, within `max_wait`; what cannot succeed,
+    and an answer that is damaged, hostile or for another sequence, raises `SearchError`.
+    """
+
+    file_format: ClassVar[FileFormat] = "a3m"
+
+    options: ServerOptions
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+
+    def identity(self) -> str:
+        """Address and mode; a server does not say which databases it has at the time."""
+        return f"mmseqs2 server {self.options.url.rstrip('/')} mode {self.options.mode}"
+
+    def search(self, sequence: str) -> bytes:
+        """The a3m of all relatives, the target first under the name "query"; UniRef rows come before the others."""
+        return self.search_many([sequence])[0]
+
+    def search_many(self, sequences: Sequence[str]) -> list[bytes]:
+        """What `search` gives for each (upper-case letters); equal ones are asked for once."""
+        unique = list(dict.fromkeys(sequences))
+        for sequence in unique:
+            if not (sequence.isascii() and sequence.isalpha() and sequence.isupper()):
+                raise ValueError(f"a sequence must be upper-case letters of residues, got {sequence[:20]!r}")
+        results: dict[str, bytes] = {}
+        for start in range(0, len(unique), self.options.batch):
+            batch = dict(enumerate(unique[start : start + self.options.batch], start=_FIRST_NUMBER))
+            with requests.Session() as session:
+                alignments = _Ticket(session, self).search(batch)
+            results |= {sequence: alignments[number] for number, sequence in batch.items()}
+        return [results[sequence] for sequence in sequences]
+
+
+class _TemporaryError(Exception):
+    """What may be better after a pause."""
+
+    def __init__(self, problem: str, *, retry_after: float = 0.0, counts: bool = True) -> None:
+        super().__init__(problem)
+        self.retry_after = retry_after  # seconds that the server asks us to wait
+        self.counts = counts  # as a failure; a busy server may be asked until the time is over
+
+
+class _Ticket:
+    """One search on the server, with its own time limit."""
+
+    def __init__(self, session: requests.Session, server: ServerSearch) -> None:
+        self._session, self._server, self._options = session, server, server.options
+        self._url = server.options.url.rstrip("/")
+        self._deadline = server.clock() + server.options.max_wait
+
+    def search(self, batch: dict[int, str]) -> dict[int, bytes]:
+        query = "".join(f">{number}\n{sequence}\n" for number, sequence in batch.items())
+        ticket = self._persist(lambda: self._submit(query))
+        self._persist(lambda: self._look_after(ticket))
+        wanted = (UNIREF_FILE, ENVIRONMENTAL_FILE) if self._options.mode.startswith("env") else (UNIREF_FILE,)
+        return merged_alignments(self._persist(lambda: self._download(ticket, wanted)), batch)
+
+    def _submit(self, query: str) -> str:
+        answer = self._ask("POST", "ticket/msa", data={"q": query, "mode": self._options.mode})
+        ticket = answer.get("id")
+        if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
+            raise _TemporaryError("it gave no ticket")
+        return ticket
+
+    def _look_after(self, ticket: str) -> None:
+        answer = self._ask("GET", f"ticket/{ticket}")
+        if answer["status"] in _WAITING:
+            raise _TemporaryError(f"the search is still {answer['status']}", counts=False)
+
+    def _download(self, ticket: str, wanted: tuple[str, ...]) -> dict[str, bytes]:
+        archive = self._request("GET", f"result/download/{ticket}", _MAX_ARCHIVE_BYTES)
+        try:
+            return unpack(archive, wanted)
+        except DamagedArchiveError as error:
+            raise _TemporaryError(f"the archive of results is damaged ({error})") from error
+
+    def _check(self, answer: dict[str, object]) -> None:
+        """Stop at a state from which no alignment comes, pause at one that passes."""
+        status = answer.get("status")
+        if status == "ERROR":
+            raise self._error("the server could not search for this sequence; try again later, or another server")
+        if status == "RATELIMIT":
+            raise _TemporaryError("it has too many requests (RATELIMIT)", counts=False)
+        if status in ("MAINTENANCE", "UNKNOWN"):
+            raise _TemporaryError(f"its state is {status}")
+        if status not in (*_WAITING, "COMPLETE"):
+            raise _TemporaryError(f"it answered with the unknown state '{printable(str(status))}'")
+
+    def _ask(self, method: str, path: str, data: dict[str, str] | None = None) -> dict[str, object]:
+        content = self._request(method, path, _MAX_ANSWER_BYTES, data)
+        try:
+            answer = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise _TemporaryError(f"it answered with no JSON: {_shown(content)}") from error
+        if not isinstance(answer, dict):
+            raise _TemporaryError(f"it answered with something else than a state: {_shown(content)}")
+        self._check(answer)
+        return answer
+
+    def _request(self, method: str, path: str, max_bytes: int, data: dict[str, str] | None = None) -> bytes:
+        try:
+            with self._session.request(
+                method,
+                f"{self._url}/{path}",
+                data=data,
+                headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "identity"},
+                timeout=self._options.silence,
+                stream=True,
+                allow_redirects=method == "GET",  # sequences go to the server that was named and to no other
+            ) as response:
+                content = self._read(response, max_bytes)
+        except _HOPELESS as error:
+            raise self._error(f"it cannot be used ({printable(str(error))})") from error
+        except _CUTS as error:
+            raise _TemporaryError(f"the connection failed ({printable(str(error))})") from error
+        if response.status_code == 200:
+            return content
+        problem = f"it answered {response.status_code} {printable(response.reason or '')}: {_shown(content)}"
+        if response.status_code == 429:
+            raise _TemporaryError(problem, retry_after=_retry_after(response), counts=False)
+        if response.status_code >= 500 or response.status_code == 408:
+            raise _TemporaryError(problem, retry_after=_retry_after(response))
+        raise self._error(f"{problem}; is this the address of an MMseqs2 server?")
+
+    def _read(self, response: requests.Response, max_bytes: int) -> bytes:
+        """The body, as long as it is neither too large nor too slow."""
+        content = bytearray()
+        while chunk := response.raw.read1(_CHUNK):  # what is there, so that a slow drip is seen in time
+            content += chunk
+            if len(content) > max_bytes:
+                raise self._error(f"the answer is larger than {max_bytes:,} bytes, the most that is read")
+            if self._server.clock() > self._deadline:
+                raise self._error(f"no whole answer within {self._options.max_wait:g} s")
+        return bytes(content)
+
+    def _persist(self, attempt: Callable[[], Answer]) -> Answer:
+        """Try until it works, the time is over or too many failures follow each other."""
+        failures = rounds = 0
+        while True:
+            try:
+                return attempt()
+            except _TemporaryError as error:
+                failures = failures + 1 if error.counts else 0
+                if failures >= _FAILURES_IN_A_ROW:
+                    raise self._error(f"{failures} attempts failed: {error}") from error
+                # Full jitter: clients that were turned away together do not come back together.
+                longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(rounds, 10))
+                pause = max(_SHORTEST_PAUSE, error.retry_after, float(self._server.rng.uniform(0, longest)))
+                if self._server.clock() + pause > self._deadline:
+                    raise self._error(f"no answer within {self._options.max_wait:g} s: {error}") from error
+                rounds += 1
+                self._server.sleep(pause)
+
+    def _error(self, problem: str) -> SearchError:
+        return SearchError(f"MMseqs2 server {printable(self._url)}: {problem}")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # looked at because a wrong one raises
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
+
+
+def _shown(content: bytes) -> str:
+    return f"'{printable(' '.join(content[:2000].decode('utf-8', 'replace').split()), 100)}'"
+
+
+def _retry_after(response: requests.Response) -> float:
+    """Seconds that the server asks us to wait, given as such or as the time of its clock."""
+    value = response.headers.get("Retry-After", "")
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    try:
+        until, now = (parsedate_to_datetime(text) for text in (value, response.headers.get("Date", "")))
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0

@@ -1,0 +1,70 @@
+"""Result files of searches beside a target's features, so that no search is made twice."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_pipeline.errors import InputError
+from data_pipeline.files import atomic_write
+from data_pipeline.parse.text_files import read_text_bytes
+
+RECORD_FILE = "searches.json"
+MAX_RESULT_BYTES = 4 * 2**30
+_MAX_RECORD_BYTES = 2**24
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultFiles:
+    """A target's directory of search results; `searches.json` says what search each file is the result of.
+
+    A search is the same if the tool's identity and the query (a sequence or an alignment) are.
+    """
+
+    directory: Path
+
+    def find(self, file: str, identity: str, query: bytes) -> bytes | None:
+        """The content of `file` if it is, unchanged, the result of this very search; else None."""
+        path = self.directory / file
+        known = self._record().get(file)
+        if known is None or not path.is_file():
+            return None
+        content = read_text_bytes(path, MAX_RESULT_BYTES)
+        return content if known == _entry(identity, query, content) else None
+
+    def find_or_search(self, file: str, identity: str, query: bytes, search: Callable[[], bytes]) -> bytes:
+        """The content of `file`, which is kept if it had to be searched for."""
+        content = self.find(file, identity, query)
+        if content is None:
+            content = search()
+            self.keep(file, identity, query, content)
+        return content
+
+    def keep(self, file: str, identity: str, query: bytes, content: bytes) -> None:
+        """Write a search's result as `file`, and what search it was into the record."""
+        with atomic_write(self.directory / file) as temporary:
+            temporary.write_bytes(content)
+        record = {**self._record(), file: _entry(identity, query, content)}
+        with atomic_write(self.directory / RECORD_FILE) as temporary:
+            temporary.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+
+    def _record(self) -> dict[str, object]:
+        path = self.directory / RECORD_FILE
+        if not path.is_file():
+            return {}
+        try:
+            record = json.loads(read_text_bytes(path, _MAX_RECORD_BYTES))
+        except (ValueError, RecursionError) as error:
+            raise InputError.at(path, "not a record of searches; delete it to search again") from error
+        if not isinstance(record, dict):
+            raise InputError.at(path, "not a record of searches; delete it to search again")
+        return record
+
+
+def _entry(identity: str, query: bytes, content: bytes) -> dict[str, str]:
+    return {"search": identity, "query_sha256": _sha256(query), "sha256": _sha256(content)}
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

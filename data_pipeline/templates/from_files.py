@@ -1,0 +1,165 @@
+"""Templates that the user brings: structure files, aligned to the target by sequence."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.errors import InputError, check_at_least, check_fractions, printable
+from data_pipeline.features.templates import AlignedTemplate, aligned_template, stack_templates
+from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.structure import Chain, Structure
+from data_pipeline.templates.filters import check_atoms, check_distances, check_structure_date
+from data_pipeline.templates.pairwise_alignment import align_local, identity
+from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UnusableHitError, UsedTemplate
+from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_structure_name
+
+# Below this, alignments of two sequences alone are often wrong: Rost, Protein Eng. 12, 85 (1999).
+_DOUBTFUL_IDENTITY = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserTemplateOptions:
+    """Which chains of the user's own structures become templates."""
+
+    max_templates: int = 20  # the model reads its first few (4)
+    latest_release: date | None = None  # templates must not be younger; None: any date, also none
+    # An unrelated chain, as of a binding partner in the same file, reaches this by chance once in a thousand.
+    max_e_value: float = 1e-3
+    min_residues: int = 10  # aligned ones; as AlphaFold's of hits
+    min_coverage: float = 0.1  # aligned residues per target residue must be more; as AlphaFold's of hits
+
+    def __post_init__(self) -> None:
+        check_at_least(self, max_templates=0, min_residues=1, max_e_value=0)
+        check_fractions(self, "min_coverage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    score: float
+    template: AlignedTemplate
+    description: UsedTemplate
+
+
+def templates_from_files(
+    query: str,
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    options: UserTemplateOptions,
+) -> TemplateResult:
+    """Templates for a target from structure files, or from directories of them (not those below).
+
+    Every protein chain is aligned to the target (Smith-Waterman, BLOSUM62), the best-scoring are used; equal scores
+    go by file and chain. Of equal chains of one file only the one with most atoms is used. Each other file and chain
+    is in the result with its reason; a file that cannot be read, or no structure file at all, raises `InputError`.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    candidates: list[_Candidate] = []
+    rejected: list[RejectedHit] = []
+    files = 0
+    for path in _files(given, rejected):
+        files += 1
+        structure = read_structure(path)
+        candidates += _candidates(query, _stem(path), structure, options, rejected)
+        candidates.sort(key=lambda candidate: -candidate.score)  # stable
+        for worse in candidates[options.max_templates :]:
+            why = f"{options.max_templates} chains are aligned to the target at least as well"
+            rejected.append(RejectedHit.of(worse.template.name, RejectionReason.ENOUGH, why))
+        del candidates[options.max_templates :]
+    if not files:
+        names = printable(", ".join(str(path) for path in given) or "(nothing)")
+        raise InputError(
+            f"{names}: no structure file to take templates from; they end in {', '.join(STRUCTURE_SUFFIXES)}"
+        )
+    return TemplateResult(
+        features=stack_templates([candidate.template for candidate in candidates], len(query)),
+        used=tuple(replace(best.description, rank=rank) for rank, best in enumerate(candidates, start=1)),
+        rejected=tuple(rejected),
+    )
+
+
+def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit]) -> Iterator[Path]:
+    """The structure files among and in what was given, each once, those of a directory by name."""
+    seen: set[str] = set()
+    for path in map(Path, given):
+        with os_errors_as_input_errors(path, "cannot be listed"):
+            inside = sorted(path.iterdir()) if path.is_dir() else [path]
+        for file in inside:
+            # A file that was named is read whatever it is called.
+            if file != path and (os.path.isdir(file) or not is_structure_name(file.name)):
+                kind = (
+                    "a directory, and only files are read" if os.path.isdir(file) else "not named as a structure file"
+                )
+                rejected.append(RejectedHit.of(printable(file.name), RejectionReason.NOT_A_STRUCTURE, f"it is {kind}"))
+            elif os.path.abspath(file) not in seen:
+                seen.add(os.path.abspath(file))
+                yield file
+
+
+def _candidates(
+    query: str, stem: str, structure: Structure, options: UserTemplateOptions, rejected: list[RejectedHit]
+) -> Iterator[_Candidate]:
+    """What each chain of a structure offers; chains that offer nothing go to `rejected`."""
+    best: dict[str, Chain] = {}
+    for chain in sorted(structure.chains, key=lambda chain: -chain.atom_mask.sum()):  # stable
+        best.setdefault(chain.sequence, chain)
+    for chain in structure.chains:
+        name = f"{stem}_{printable(chain.name)}"
+        try:
+            if best[chain.sequence] is not chain:
+                other = printable(best[chain.sequence].name)
+                raise UnusableHitError(
+                    RejectionReason.REPEATED, f"chain {other} of the file has the same sequence and no fewer atoms"
+                )
+            yield _candidate(query, name, structure, chain, options)
+        except UnusableHitError as problem:
+            rejected.append(RejectedHit.of(name, problem.reason, problem.sentence))
+    for chain_name, why in structure.skipped.items():
+        rejected.append(RejectedHit.of(f"{stem}_{printable(chain_name)}", RejectionReason.NO_CHAIN, printable(why)))
+
+
+def _candidate(query: str, name: str, structure: Structure, chain: Chain, options: UserTemplateOptions) -> _Candidate:
+    """One chain aligned to the target; `UnusableHitError` says why it is no template."""
+    check_structure_date(structure, structure.name, None, options.latest_release)
+    alignment = align_local(query, chain.sequence)
+    partner = alignment.partner
+    aligned = int(np.sum(partner >= 0))
+    e_value = alignment.e_value(len(chain.sequence))
+    if e_value > options.max_e_value:
+        problem = f"{aligned} of its residues can be aligned to the target, no better than by chance"
+        limit = f"E-value {e_value:.1g}, at most {options.max_e_value:g} is allowed"
+        raise UnusableHitError(RejectionReason.UNRELATED, f"{problem} ({limit})")
+    if aligned < options.min_residues:
+        raise UnusableHitError(
+            RejectionReason.SHORT, f"{aligned} residues are aligned, and {options.min_residues} are needed"
+        )
+    if aligned / len(query) <= options.min_coverage:
+        limit = f"more than {options.min_coverage:.0%} is needed"
+        raise UnusableHitError(
+            RejectionReason.COVERAGE, f"it is aligned to {aligned / len(query):.1%} of the target, and {limit}"
+        )
+    check_distances(chain)
+    letters = "".join(chain.sequence[index] if index >= 0 else "-" for index in partner)
+    template = aligned_template(chain, partner, letters, name=name)
+    check_atoms(template)
+    share = identity(query, np.array(list(letters)))
+    doubt = f"only {share:.0%} of the aligned residues are the target's, the alignment may be wrong in places"
+    description = UsedTemplate(
+        name=name,
+        rank=0,
+        release_date=structure.release_date,
+        aligned=int(np.sum(template.masks.any(axis=1))),
+        identity=share,
+        note=doubt if share < _DOUBTFUL_IDENTITY else "",
+    )
+    return _Candidate(score=alignment.score, template=template, description=description)
+
+
+def _stem(path: Path) -> str:
+    """The file's name without suffixes: two files may hold the same entry."""
+    name = path.name.lower()
+    suffixes = [suffix for suffix in STRUCTURE_SUFFIXES if name.endswith(suffix)]
+    return printable(path.name[: -len(max(suffixes, key=len))] if suffixes else path.name)

@@ -1,0 +1,153 @@
+"""Where structure files of PDB entries lie, which entries were replaced, and when entries were released."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from datetime import date
+from itertools import chain
+from pathlib import Path
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.parse.structures import read_structure
+from data_pipeline.parse.text_files import read_text_bytes
+from data_pipeline.structure import Structure
+from data_pipeline.templates.result import RejectionReason, UnusableHitError
+
+STRUCTURE_SUFFIXES = (".cif", ".cif.gz", ".mmcif", ".mmcif.gz", ".pdb", ".pdb.gz", ".ent", ".ent.gz")
+
+_MAX_TABLE_BYTES = 2**26
+_KEPT_STRUCTURES = 8
+_KEPT_BYTES = 2**28
+
+
+class StructureDirectory:
+    """A directory of mmCIF or PDB files, found by entry id.
+
+    Files may lie flat (`1abc.cif`) or divided by the id's middle letters (`ab/1abc.cif.gz`, `ab/pdb1abc.ent.gz`: the
+    PDB's own mirror), names in lower or upper case. The directory is never listed: a mirror holds 200,000 files.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        obsolete: Mapping[str, str | None] | None = None,
+        release_dates: Mapping[str, date] | None = None,
+    ) -> None:
+        """`obsolete` (see `read_obsolete`) and `release_dates` (`read_release_dates`) are by lower-case entry id."""
+        self.directory = Path(directory)
+        self.obsolete = {} if obsolete is None else obsolete
+        self.release_dates = {} if release_dates is None else release_dates
+        self._recent: OrderedDict[str, tuple[Structure, int]] = OrderedDict()
+        if not self.directory.is_dir():
+            raise InputError.at(directory, "there is no such directory of structure files")
+        if not _holds_structures(self.directory):
+            suffixes = ", ".join(STRUCTURE_SUFFIXES)
+            raise InputError.at(directory, f"no file here or one directory below ends in {suffixes}")
+
+    def current_entry(self, entry: str) -> str:
+        """The id under which an entry is found today; `UnusableHitError` if it was withdrawn without a successor.
+
+        As in AlphaFold, an entry with a known release date is taken to be current.
+        """
+        followed = [entry]
+        while followed[-1] not in self.release_dates and followed[-1] in self.obsolete:
+            successor = self.obsolete[followed[-1]]
+            if successor is None:
+                raise UnusableHitError(
+                    RejectionReason.OBSOLETE, f"{followed[-1]} was withdrawn from the PDB without a successor"
+                )
+            if successor in followed:
+                break
+            followed.append(successor)
+        return followed[-1]
+
+    def load(self, entry: str) -> Structure:
+        """An entry's structure; `UnusableHitError` says why there is none. The last few are kept."""
+        if entry in self._recent:
+            self._recent.move_to_end(entry)
+            return self._recent[entry][0]
+        try:
+            structure = read_structure(self.path(entry))
+        except InputError as error:
+            raise UnusableHitError(RejectionReason.UNREADABLE, str(error)) from error
+        self._recent[entry] = structure, _size(structure)
+        while len(self._recent) > _KEPT_STRUCTURES or sum(size for _, size in self._recent.values()) > _KEPT_BYTES:
+            self._recent.popitem(last=False)
+        return structure
+
+    def path(self, entry: str) -> Path:
+        """The file of an entry; `UnusableHitError` if there is none."""
+        for path in self._candidates(entry):
+            if os.path.isfile(path):  # unlike Path's, never an error
+                return path
+        directory = printable(str(self.directory))
+        raise UnusableHitError(
+            RejectionReason.NO_FILE, f"{directory} has no mmCIF or PDB file of {entry}, flat or divided"
+        )
+
+    def _candidates(self, entry: str) -> Iterator[Path]:
+        for name in dict.fromkeys((entry.lower(), entry.upper())):
+            files = [*(f"{name}{suffix}" for suffix in STRUCTURE_SUFFIXES), f"pdb{name}.ent.gz", f"pdb{name}.ent"]
+            for folder in (self.directory, self.directory / name[-3:-1]):
+                yield from (folder / file for file in files)
+
+
+def is_structure_name(name: str) -> bool:
+    """Whether a file's name says that it holds a structure."""
+    return name.lower().endswith(STRUCTURE_SUFFIXES)
+
+
+def read_obsolete(path: str | os.PathLike[str]) -> dict[str, str | None]:
+    """The PDB's `obsolete.dat`: the (first) successor of each replaced entry, None for those without one.
+
+    Lines read `OBSLTE    31-JUL-94 116L     216L`, with no, one or several successors; others are ignored.
+    """
+    successors: dict[str, str | None] = {}
+    for number, line in enumerate(_table_lines(path), start=1):
+        words = line.split()
+        if not words or words[0] != "OBSLTE":
+            continue
+        if len(words) < 3:
+            raise InputError.at(path, "the line has no entry; it reads 'OBSLTE date entry successors'", line=number)
+        successors[words[2].lower()] = words[3].lower() if len(words) > 3 else None
+    return successors
+
+
+def read_release_dates(path: str | os.PathLike[str]) -> dict[str, date]:
+    """A table of release dates by lower-case entry id; lines read `1abc: 2001-02-03`."""
+    dates: dict[str, date] = {}
+    for number, line in enumerate(_table_lines(path), start=1):
+        if not line.strip():
+            continue
+        entry, _, text = line.partition(":")
+        try:
+            dates[entry.strip().lower()] = date.fromisoformat(text.strip()[:10])
+        except ValueError as error:
+            raise InputError.at(
+                path, "the line does not read 'entry: year-month-day', such as '1abc: 2001-02-03'", line=number
+            ) from error
+    return dates
+
+
+def _table_lines(path: str | os.PathLike[str]) -> list[str]:
+    return read_text_bytes(path, _MAX_TABLE_BYTES).decode("utf-8", "replace").split("\n")
+
+
+def _holds_structures(directory: Path) -> bool:
+    """Whether there is any structure file in a directory or one below; stops at the first."""
+    here = (item.name for item in _entries(directory))
+    below = (item.name for folder in _entries(directory) if folder.is_dir() for item in _entries(folder))
+    with os_errors_as_input_errors(directory, "cannot be listed"):
+        return any(map(is_structure_name, chain(here, below)))
+
+
+def _entries(directory: os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(directory) as items:
+        yield from items
+
+
+def _size(structure: Structure) -> int:
+    arrays = ((chain.atom_positions, chain.atom_mask, chain.b_factors) for chain in structure.chains)
+    return sum(array.nbytes for chain in arrays for array in chain)

@@ -1,0 +1,113 @@
+"""Opening zip archives that a stranger may have made: features, `.npz` and `.pt` parameters are such archives.
+
+Everything is decided from the archive's directory before a member is unpacked, and a directory of unusual size is not
+even read.
+"""
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import require_file
+
+# What zipfile raises on bytes that are no archive, or a damaged one.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    OverflowError,
+    RuntimeError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+# Members are read in pieces of this size at most.
+CHUNK_BYTES = 2**20
+# An entry of the directory takes 46 bytes, a name (DeepMind's longest has some 150) and a few fields.
+_ENTRY_BYTES = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveLimits:
+    """What an archive may declare before it is refused.
+
+    What unpacks to more than `ratio` times its size is a bomb, but for `harmless_bytes`.
+    """
+
+    members: int
+    unpacked_bytes: int = 4 * 2**30
+    ratio: int = 100
+    harmless_bytes: int = 0
+    compressed: bool = True
+
+
+@contextmanager
+def open_archive(path: Path, limits: ArchiveLimits) -> Iterator[zipfile.ZipFile]:
+    """An archive whose directory keeps to the limits; `InputError` if it does not, or if it is none."""
+    require_file(path)
+    with damage_as_input_error(path), path.open("rb") as file:
+        size = path.stat().st_size
+        bounded = _Bounded(file, size, max(CHUNK_BYTES, limits.members * _ENTRY_BYTES))
+        with zipfile.ZipFile(bounded) as archive:
+            _check(path, archive.infolist(), size, limits)
+            yield archive
+
+
+@contextmanager
+def damage_as_input_error(path: Path) -> Iterator[None]:
+    """Turns what zipfile raises on damaged archives into one `InputError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except PermissionError as error:
+        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+    except _DAMAGE as error:
+        reason = printable(str(error) or type(error).__name__)
+        raise InputError.at(path, f"is damaged, incomplete or something else ({reason}); get it again") from error
+
+
+def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: ArchiveLimits) -> None:
+    if len(members) > limits.members:
+        raise InputError.at(path, f"has {len(members):,} members, and at most {limits.members:,} are read")
+    seen: set[str] = set()
+    for member in members:
+        name = printable(member.filename)
+        if member.filename in seen:
+            raise InputError.at(path, f"has '{name}' twice")
+        seen.add(member.filename)
+        stored = member.compress_type == zipfile.ZIP_STORED
+        if not stored and not (limits.compressed and member.compress_type == zipfile.ZIP_DEFLATED):
+            raise InputError.at(path, f"'{name}' is compressed in a way that such files never are")
+        if stored and member.file_size != member.compress_size:
+            raise InputError.at(path, f"'{name}' has two different sizes")
+    if sum(member.compress_size for member in members) > size:
+        raise InputError.at(path, "declares more data than it has: it is incomplete, or its members overlap")
+    unpacked = sum(member.file_size for member in members)
+    if unpacked > min(limits.unpacked_bytes, max(limits.ratio * size, limits.harmless_bytes)):
+        raise InputError.at(
+            path,
+            f"has {size:,} bytes and would unpack to {unpacked:,}, more than {limits.unpacked_bytes:,} bytes "
+            f"or {limits.ratio} times its size; no such file does",
+        )
+
+
+class _Bounded:
+    """A file that gives at most `limit` bytes at a time: zipfile reads as long a directory as the archive claims."""
+
+    def __init__(self, file: BinaryIO, size: int, limit: int) -> None:
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+        self.file, self.size, self.limit = file, size, limit
+
+    def read(self, count: int = -1) -> bytes:
+        left = self.size - self.tell()
+        wanted = left if count < 0 else min(count, left)
+        if wanted > self.limit:
+            raise zipfile.BadZipFile("its directory is too large")
+        return self.file.read(wanted)
