@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from data_pipeline.datasets import packing
+from data_pipeline.datasets import array_codecs
 from data_pipeline.datasets.array_codecs import decode_array, encode_atoms, encode_dense, encode_mask, encode_sparse
 
 DTYPES = st.sampled_from([np.int8, np.uint8, np.int32, np.int64, np.float32, np.float64])
@@ -92,6 +92,6 @@ def test_sparse_values_outside_the_array_are_refused() -> None:
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="not 8 bytes"):
         decode_array(replace(encode_dense(np.zeros(2, np.int32)), content=zlib.compress(bytes(10**7))), (2,))
-    monkeypatch.setattr(packing, "MAX_ARRAY_BYTES", 100)
+    monkeypatch.setattr(array_codecs, "MAX_ARRAY_BYTES", 100)
     with pytest.raises(ValueError, match="too large"):
         decode_array(encode_dense(np.zeros(26, np.int32)), (26,))

@@ -13,7 +13,7 @@ from itertools import repeat
 from pathlib import Path
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse import text
+from data_pipeline.parse import text_files
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.hhr import read_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
@@ -103,7 +103,7 @@ SLOW: dict[str, tuple[bytes, Pieces, Callable[[Path], object]]] = {
 
 
 def main(folder: str, *cases: str) -> None:
-    text._MAX_RATIO = 2000  # what is tried here lies beyond the first line of defence
+    text_files._MAX_RATIO = 2000  # what is tried here lies beyond the first line of defence
     files = [write(Path(folder) / f"{index}.gz", *(QUICK | SLOW)[case][:2]) for index, case in enumerate(cases)]
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + ALLOWED, used + ALLOWED))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse import rows as rows_module
+from data_pipeline.parse import alignment_rows
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.parse.alignment_rows import AlignmentBuilder, TargetColumns, row_limit
 
@@ -41,9 +41,9 @@ def test_rows_given_at_once_are_as_rows_given_one_by_one() -> None:
 def test_memory_is_bounded(rows: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b">q\nACD\n" + rows
     parse_a3m(content)
-    monkeypatch.setattr(rows_module, "MAX_MEMORY_BYTES", 2000 if rows.count(b">") == 1 else 20_000)
+    monkeypatch.setattr(alignment_rows, "MAX_MEMORY_BYTES", 2000 if rows.count(b">") == 1 else 20_000)
     if b"w" in rows:
-        monkeypatch.setattr(rows_module, "MAX_MEMORY_BYTES", 150)
+        monkeypatch.setattr(alignment_rows, "MAX_MEMORY_BYTES", 150)
     with pytest.raises(InputError, match=r"a3m: its first \d+ rows take more than 0 MiB"):
         parse_a3m(content)
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse import text
+from data_pipeline.parse import text_files
 from data_pipeline.parse.text_files import content_lines, read_lines, read_text_bytes, split_lines
 
 CONTENT = b">a\nACDE\n"
@@ -81,7 +81,7 @@ def test_lines_are_the_same_however_the_content_comes(content: str, cuts: list[i
 def test_lines_of_a_file_are_those_of_its_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
-    monkeypatch.setattr(text, "_CHUNK", 7)
+    monkeypatch.setattr(text_files, "_CHUNK", 7)
     content = b"\xef\xbb\xbf>a\r\nACDE\r\n\r\n>a long name\nA"
     (tmp_path / "a").write_bytes(gzip.compress(content) if packed else content)
     expected = [b">a", b"ACDE", b"", b">a long name", b"A"]
@@ -92,8 +92,8 @@ def test_lines_of_a_file_are_those_of_its_content(
 
 
 def test_a_line_that_is_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "MAX_LINE_BYTES", 10)
-    monkeypatch.setattr(text, "_CHUNK", 4)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(text_files, "_CHUNK", 4)
     assert list(content_lines(b"A\n" + b"C" * 10 + b"\nD", "x")) == [b"A", b"C" * 10, b"D"]
     with pytest.raises(InputError, match="x, line 2: the line is longer than 10 bytes"):
         list(content_lines(b"A\n" + b"C" * 20, "x"))

@@ -9,7 +9,7 @@ import pytest
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import a3m_to_stockholm, deduplicated, without_empty_columns
-from data_pipeline.search import profile_search, sequences
+from data_pipeline.search import fasta_chunks, profile_search
 from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch, build_profile
 from data_pipeline.search.tool import TemplateSearch
 from tests.data_pipeline.search.families import family_a3m, needed_program, random_protein, relative
@@ -54,7 +54,7 @@ def without_author(stockholm: bytes) -> bytes:
 
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
     monkeypatch.setattr(
-        profile_search, "read_fasta_chunks", partial(sequences.read_fasta_chunks, piece_bytes=piece_bytes)
+        profile_search, "read_fasta_chunks", partial(fasta_chunks.read_fasta_chunks, piece_bytes=piece_bytes)
     )
 
 

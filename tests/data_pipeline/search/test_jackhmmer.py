@@ -9,7 +9,7 @@ import pytest
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.fasta import read_fasta
 from data_pipeline.parse.stockholm import parse_stockholm
-from data_pipeline.search import profile_search, sequences
+from data_pipeline.search import fasta_chunks, profile_search
 from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
 from data_pipeline.search.tool import SequenceSearch
 from tests.data_pipeline.search.families import needed_program, random_protein, relative
@@ -53,7 +53,7 @@ def without_author(stockholm: bytes) -> bytes:
 
 def in_small_pieces(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
     monkeypatch.setattr(
-        profile_search, "read_fasta_chunks", partial(sequences.read_fasta_chunks, piece_bytes=piece_bytes)
+        profile_search, "read_fasta_chunks", partial(fasta_chunks.read_fasta_chunks, piece_bytes=piece_bytes)
     )
 
 
