@@ -1,4 +1,4 @@
-"""ProgramOutput pieces stay, half-finished ones go, and one run at a time."""
+"""Finished pieces stay, half-finished ones go, and one run at a time."""
 
 import os
 from pathlib import Path
