@@ -18,6 +18,9 @@ if not torch.cuda.is_available():
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
+# Processes that tests start would otherwise compile every module of the project again where bytecode is switched off.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Test tensors are small: threads that wait for each other would take most of the time.
 torch.set_num_threads(1)
 

