@@ -15,10 +15,10 @@ from helixfold.report.target_page import write_report
 from helixfold.write.ranking import (
     FinishedPrediction,
     all_notes,
-    mark_finished,
     ranked,
     read_finished,
     write_ranked,
+    write_ranking,
 )
 from helixfold.write.results import write_timings
 from helixfold.write.tables import write_tables
@@ -55,7 +55,7 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], No
         ),
     ),
     ("report", lambda target, order: write_report(target.directory, [prediction.name for prediction in order])),
-    ("mark", lambda target, order: mark_finished(target.directory, order)),
+    ("mark", lambda target, order: write_ranking(target.directory, order)),
 )
 
 

@@ -16,8 +16,8 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
 from helixfold.weights.find import WeightsProvenance
+from helixfold.write.json_object import read_json
 from helixfold.write.ranking import FinishedPrediction, read_finished
-from helixfold.write.records import read_json
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json, write_file
 
 SETTINGS_FILE = "settings.json"

@@ -15,9 +15,9 @@ from helixfold.relax.result import Relaxed
 from helixfold.write.ranking import FinishedPrediction, ranked
 from helixfold.write.relaxed import (
     failure,
-    metrics_of,
     read_metrics,
     read_unrelaxed,
+    relaxation_metrics,
     write_metrics,
     write_relaxed,
 )
@@ -74,7 +74,7 @@ def relax_predictions(
             metrics[prediction.name] = failure(why)
             say(f"{prediction.name}: not relaxed: {why}")
         else:
-            metrics[prediction.name] = metrics_of(relaxed)
+            metrics[prediction.name] = relaxation_metrics(relaxed)
             say(f"{prediction.name}: {summary(relaxed)}")
         write_metrics(directory, metrics)
 

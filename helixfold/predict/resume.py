@@ -8,8 +8,8 @@ from helixfold.execution.stages import Stage
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
 from helixfold.predict.postprocess import is_postprocessed
 from helixfold.predict.record import SETTINGS_FILE, TargetRecord, read_record, record_for, remove_results
+from helixfold.write.json_object import read_json
 from helixfold.write.ranking import FinishedPrediction
-from helixfold.write.records import read_json
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
 
 

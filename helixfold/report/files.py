@@ -11,7 +11,7 @@ from pathlib import Path
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import RESTYPES, THREE_LETTER
-from helixfold.write.records import Record
+from helixfold.write.json_object import JsonObject
 
 RANKING, TIMINGS, FEATURES, TEMPLATES, RELAXATION, SETTINGS = (
     "ranking_debug.json",
@@ -67,10 +67,10 @@ class TargetFiles:
     sequence: str
     predictions: tuple[PredictionFiles, ...]  # the best first
     features: Features | None
-    templates: Record | None
-    relaxation: Record | None
-    timings: Record | None
-    settings: Record | None
+    templates: JsonObject | None
+    relaxation: JsonObject | None
+    timings: JsonObject | None
+    settings: JsonObject | None
 
     @property
     def best(self) -> PredictionFiles:
@@ -80,7 +80,7 @@ class TargetFiles:
 def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFiles:
     """Read the predictions in this order, or that of the directory's ranking; `InputError` says what cannot be used."""
     if order is None:
-        order = Record.read(directory / RANKING).texts("order")
+        order = JsonObject.read(directory / RANKING).texts("order")
     if not all(map(_PREDICTION_NAME.fullmatch, order)):
         raise InputError.at(directory / RANKING, "a prediction's name is no part of a file name; fold it again")
     if not order:
@@ -110,12 +110,12 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
 
 def read_prediction(directory: Path, name: str) -> PredictionFiles:
     """What is known of one prediction of a target."""
-    confidence = Record.read(directory / f"confidence_{name}.json")
+    confidence = JsonObject.read(directory / f"confidence_{name}.json")
     plddt = confidence.numbers("plddt")
     numbers = confidence.numbers("residueNumber")
     if not plddt or len(numbers) != len(plddt):
         raise InputError.at(confidence.path, f"{len(plddt)} pLDDT for {len(numbers)} residues; fold the target again")
-    msa = confidence.record("msa")
+    msa = confidence.child("msa")
     depth = msa.numbers("coverage", ())
     structures = {kind: directory / f"{kind}_{name}.pdb" for kind in ("relaxed", "unrelaxed")}
     return PredictionFiles(
@@ -123,43 +123,43 @@ def read_prediction(directory: Path, name: str) -> PredictionFiles:
         numbers=tuple(int(number) for number in numbers),
         plddt=plddt,
         mean_plddt=confidence.number("mean_plddt"),
-        ptm=confidence.optional("ptm"),
-        num_recycles=confidence.whole("num_recycles", -1),
+        ptm=confidence.optional_number("ptm"),
+        num_recycles=confidence.integer("num_recycles", -1),
         converged=confidence.content.get("converged") is True,
         notes=confidence.texts("notes", ()),
-        chains=tuple(_chain(record) for record in confidence.records("chains")),
-        domains=tuple(_domain(record) for record in confidence.records("domains")),
+        chains=tuple(_chain(record) for record in confidence.children("chains")),
+        domains=tuple(_domain(record) for record in confidence.children("domains")),
         depth=depth if len(depth) == len(plddt) else (),
-        rows=msa.whole("rows") if "rows" in msa.content else None,
-        effective_rows=msa.optional("effective_rows"),
+        rows=msa.integer("rows") if "rows" in msa.content else None,
+        effective_rows=msa.optional_number("effective_rows"),
         structures={kind: path for kind, path in structures.items() if _present(path)},
         pae=_present(directory / f"pae_{name}.json"),
         distances=_present(directory / f"distances_{name}.npz"),
     )
 
 
-def _chain(record: Record) -> Part:
-    ptm = record.optional("ptm")
+def _chain(record: JsonObject) -> Part:
+    ptm = record.optional_number("ptm")
     return Part(
         name=record.text("chain"),
-        ranges=((record.whole("first"), record.whole("last")),),
-        residues=record.whole("residues"),
+        ranges=((record.integer("first"), record.integer("last")),),
+        residues=record.integer("residues"),
         mean_plddt=record.number("mean_plddt"),
         measures=() if ptm is None else (("pTM", ptm),),
     )
 
 
-def _domain(record: Record) -> Part:
+def _domain(record: JsonObject) -> Part:
     ranges = record.items("ranges")
     if not all(
         isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends) for ends in ranges
     ):
         raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
-    pae = record.optional("mean_pae")
+    pae = record.optional_number("mean_pae")
     return Part(
         name=record.text("name"),
         ranges=tuple((first, last) for first, last in ranges),
-        residues=record.whole("residues"),
+        residues=record.integer("residues"),
         mean_plddt=record.number("mean_plddt"),
         measures=() if pae is None else (("mean PAE", pae),),
     )
@@ -178,8 +178,8 @@ def _sequence(prediction: PredictionFiles, features: Features | None) -> str:
     return "X" * len(prediction.plddt)
 
 
-def _record(path: Path) -> Record | None:
-    return Record.read(path) if path.is_file() else None
+def _record(path: Path) -> JsonObject | None:
+    return JsonObject.read(path) if path.is_file() else None
 
 
 def _present(path: Path) -> Path | None:

@@ -18,7 +18,7 @@ from helixfold.report.files import FEATURES, RANKING, RELAXATION, TIMINGS, Predi
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, band_of, mark_of
 from helixfold.report.target_page import REPORT_FILE
-from helixfold.write.records import Record, read_json
+from helixfold.write.json_object import JsonObject, read_json
 from helixfold.write.results import FAILURES_FILE, write_file
 
 INDEX_FILE: Final = "index.html"
@@ -104,13 +104,13 @@ def _read(directory: Path) -> Line:
     try:
         if not (directory / RANKING).is_file():
             return Line(name=name)
-        order = Record.read(directory / RANKING).texts("order")
+        order = JsonObject.read(directory / RANKING).texts("order")
         if not order:
             raise InputError.at(directory / RANKING, "it names no prediction; fold the target again")
         best = read_prediction(directory, order[0])
-        timings = Record.read(directory / TIMINGS) if (directory / TIMINGS).is_file() else None
-        stages = timings.record("stages") if timings is not None else None
-        times = [] if stages is None else [stages.record(stage) for stage in stages.content]
+        timings = JsonObject.read(directory / TIMINGS) if (directory / TIMINGS).is_file() else None
+        stages = timings.child("stages") if timings is not None else None
+        times = [] if stages is None else [stages.child(stage) for stage in stages.content]
         rows = best.rows if best.rows is not None or timings is None else int(timings.number("msa_rows", 0)) or None
         return Line(
             name=name,

@@ -8,8 +8,8 @@ from typing import Any
 
 from helixfold.prediction import CONFIDENCE_BANDS, ConfidenceBand
 from helixfold.report.files import RANKING, TargetFiles
+from helixfold.write.json_object import JsonObject
 from helixfold.write.ranking import natural_key
-from helixfold.write.records import Record
 
 # What notes begin with that say how far a structure is to be trusted, and how the page says it.
 UNTRAINED, DEMONSTRATION = "UNTRAINED", "DEMONSTRATION"
@@ -92,12 +92,12 @@ def relaxation_of(target: TargetFiles) -> tuple[list[str], list[tuple[str, list[
     return list(facts), [(row, [found.get(row, "") for found in facts.values()]) for row in rows]
 
 
-def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, Record]]:
+def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
     """The relaxation's own words on each prediction that it was asked for."""
     if target.relaxation is not None:
         for prediction in target.predictions:
             if isinstance(target.relaxation.content.get(prediction.name), dict):
-                yield prediction.name, target.relaxation.record(prediction.name)
+                yield prediction.name, target.relaxation.child(prediction.name)
 
 
 def templates_of(target: TargetFiles) -> dict[str, Any] | None:
@@ -108,15 +108,15 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
         {
             "name": record.text("name"),
             "release_date": record.text("release_date", "") or None,
-            "aligned": record.whole("aligned_residues"),
+            "aligned": record.integer("aligned_residues"),
             "identity": record.number("identity"),
             "note": record.text("note", ""),
         }
-        for record in target.templates.records("used")
+        for record in target.templates.children("used")
     ]
     rejected = [
         {"name": record.text("name"), "reason": record.text("reason"), "detail": record.text("detail", "")}
-        for record in target.templates.records("rejected")
+        for record in target.templates.children("rejected")
     ]
     return {"used": used, "rejected": rejected[:_MOST_REJECTED], "more": max(0, len(rejected) - _MOST_REJECTED)}
 
@@ -125,8 +125,8 @@ def stages_of(target: TargetFiles) -> list[Stage]:
     """Times and memory of the stages, in the order in which they began."""
     if target.timings is None:
         return []
-    table = target.timings.record("stages")
-    rows = [(name, table.record(name)) for name in table.content]
+    table = target.timings.child("stages")
+    rows = [(name, table.child(name)) for name in table.content]
     seconds = [row.number("seconds", 0) for _, row in rows]
     longest = max([*seconds, 1e-9])
     return [
@@ -135,7 +135,7 @@ def stages_of(target: TargetFiles) -> list[Stage]:
     ]
 
 
-def facts_of(record: Record | None, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     """A record's plain values as pairs of words, for a table of two columns."""
     if record is None:
         return []
@@ -148,9 +148,9 @@ def facts_of(record: Record | None, without: tuple[str, ...] = ()) -> list[tuple
     return [(_title(name), _words(value)) for name, value in plain if value not in (None, "", [], {})]
 
 
-def table_of(record: Record | None, key: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def table_of(record: JsonObject | None, key: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """An object of objects as a table: its columns, and a row for each name."""
-    rows = {} if record is None else record.record(key).content
+    rows = {} if record is None else record.child(key).content
     plain = {name: row for name, row in rows.items() if isinstance(row, dict)}
     columns = list(dict.fromkeys(column for row in plain.values() for column in row))
     cells = [(name, [_words(row.get(column, "")) for column in columns]) for name, row in plain.items()]

@@ -117,8 +117,8 @@ def _page(target: TargetFiles) -> str:
 
 def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     if target.settings is not None:
-        yield "Settings", facts_of(target.settings.record("options"))
-        yield "Made from (files by their digests)", facts_of(target.settings.record("inputs"))
+        yield "Settings", facts_of(target.settings.child("options"))
+        yield "Made from (files by their digests)", facts_of(target.settings.child("inputs"))
     yield "Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))
 
 

@@ -1,4 +1,4 @@
-"""The content of confidence_<prediction>.json: AlphaFold DB's three lists, and summaries by chain and by domain."""
+"""Content of confidence_<prediction>.json: AlphaFold DB's three lists, and summaries of chains and domains."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from helixfold.write.pdb import split_chains
 
 
 def confidence_content(prediction: Prediction, depth: AlignmentDepth | None = None) -> dict[str, object]:
-    """What JSON can hold. Residues are given by their numbers, `domain_pae` is in Angstrom, `msa` is of `depth`."""
+    """Return the content as JSON values: residues by number, errors in Angstrom, and the alignment's `depth`."""
     plddt = prediction.plddt.astype(np.float64)
     bands = len(CONFIDENCE_BANDS) - 1 - np.digitize(plddt, [band.least for band in reversed(CONFIDENCE_BANDS[:-1])])
     scores = [round(value, 2) for value in plddt.tolist()]
@@ -54,7 +54,7 @@ def _chains(prediction: Prediction) -> list[dict[str, object]]:
             "last": int(protein.residue_index[chain.stop - 1]),
             "residues": chain.stop - chain.start,
             "mean_plddt": _mean(prediction.plddt[chain.start : chain.stop]),
-            # Of several chains, the PAE's distribution would be needed for each alone.
+            # With several chains, a chain's pTM would need the distribution of its own PAE.
             "ptm": _rounded(prediction.ptm) if len(chains) == 1 else None,
         }
         for chain in chains

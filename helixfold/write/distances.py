@@ -1,4 +1,4 @@
-"""The content of distances_<prediction>.npz: distances between residues as expected, and as in the structure."""
+"""Content of distances_<prediction>.npz: expected distances between residues, and those in the structure."""
 
 import numpy as np
 from jaxtyping import Float
@@ -9,7 +9,7 @@ from helixfold.prediction import Prediction
 
 
 def distance_arrays(prediction: Prediction) -> dict[str, np.ndarray]:
-    """Arrays of r residues; all distances are in Angstrom between pseudo-beta atoms (C-beta, C-alpha of glycine).
+    """Return arrays of r residues; distances are in Angstrom between pseudo-beta atoms (C-beta, C-alpha of glycine).
 
     `residue_number` (r), and (r r) in half precision, which has steps of at most 0.016 Angstrom below 32:
     `expected_distance`, the mean of the distogram, whose last bin is open: what is further apart than 21.7 has 21.8;
@@ -28,7 +28,7 @@ def distance_arrays(prediction: Prediction) -> dict[str, np.ndarray]:
 
 
 def structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
-    """In Angstrom between pseudo-beta atoms; NaN where a residue lacks its own."""
+    """Return distances in Angstrom between pseudo-beta atoms; NaN for residues without one."""
     points, mask = pseudo_beta(protein.aatype, protein.atom_positions, protein.atom_mask)
     points[mask < 0.5] = np.nan
     squared = sum(np.square(points[:, None, axis] - points[None, :, axis]) for axis in range(3))

@@ -1,4 +1,4 @@
-"""Write an evaluation: tables for spreadsheets and scripts, and the same with everything that went wrong."""
+"""Write the results of an evaluation as tables and as JSON, which also has the failures."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,27 +23,27 @@ _WIDEST = 32  # letters of a name on the screen
 def write_evaluation(
     directory: Path, results: Sequence[Evaluated], failures: Mapping[str, str], unused: Sequence[str]
 ) -> None:
-    """scores.tsv, residues.tsv and scores.json; `unused` are references without a prediction."""
+    """Write scores.tsv, residues.tsv and scores.json; `unused` are references without a prediction."""
     write_file(directory / "scores.tsv", _scores_table(results))
     write_file(directory / "residues.tsv", _residues_table(results))
     content = {
         "helixfold": __version__,
         "summary": asdict(summary_of(results)),
-        "scores": [row(each) for each in results],
+        "scores": [score_row(result) for result in results],
         "failures": dict(failures),
         "references_without_prediction": list(unused),
     }
     write_file(directory / "scores.json", to_json(content, indent=2))
 
 
-def row(each: Evaluated) -> dict[str, Any]:
-    """One line of the table; None is for what is not known."""
-    scores = {field.name: _rounded(getattr(each.scores, field.name)) for field in fields(Scores)}
+def score_row(result: Evaluated) -> dict[str, Any]:
+    """Return one row of the table by column name; unknown values are None."""
+    scores = {field.name: _rounded(getattr(result.scores, field.name)) for field in fields(Scores)}
     return {
-        "target": each.target,
-        "rank": each.rank,
-        "reference": each.reference,
-        "matched_by": "sequence" if each.by_sequence else "name",
+        "target": result.target,
+        "rank": result.rank,
+        "reference": result.reference,
+        "matched_by": "sequence" if result.by_sequence else "name",
         **scores,
     }
 
@@ -83,25 +83,25 @@ def _shown(measure: str, value: float | None) -> str:
 
 
 def _scores_table(results: Sequence[Evaluated]) -> str:
-    rows = [row(each) for each in results]
+    rows = [score_row(result) for result in results]
     names = list(rows[0]) if rows else ["target", "rank", "reference"]
-    return _table(names, (list(each.values()) for each in rows))
+    return _table(names, (list(row.values()) for row in rows))
 
 
 def _residues_table(results: Sequence[Evaluated]) -> str:
     names = ["target", "rank", "reference", "chain", "residue", "type", "predicted_residue", "lddt", "lddt_ca", "plddt"]
     lines = []
-    for each in results:
-        found = each.residues
-        plddt = found.plddt if found.plddt is not None else np.full(len(found.number), np.nan)
+    for result in results:
+        residues = result.residues
+        plddt = residues.plddt if residues.plddt is not None else np.full(len(residues.number), np.nan)
         columns = zip(
-            found.number.tolist(),
-            found.letters,
-            np.where(found.present, found.predicted_number, np.array(None)).tolist(),
-            *(map(_rounded, scores.tolist()) for scores in (found.lddt, found.lddt_ca, plddt)),
+            residues.number.tolist(),
+            residues.letters,
+            np.where(residues.present, residues.predicted_number, np.array(None)).tolist(),
+            *(map(_rounded, scores.tolist()) for scores in (residues.lddt, residues.lddt_ca, plddt)),
             strict=True,
         )
-        chain = [each.target, each.rank, each.reference, each.scores.reference_chain]
+        chain = [result.target, result.rank, result.reference, result.scores.reference_chain]
         lines += [[*chain, *residue] for residue in columns]
     return _table(names, lines)
 
@@ -111,7 +111,7 @@ def _table(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 
 def _cell(value: object) -> str:
-    """Names have no tabs or line ends in a table, and what is not known stands as NA."""
+    """Return a value as text without tabs and line breaks, and NA for None."""
     return "NA" if value is None else " ".join(str(value).split())
 
 

@@ -1,4 +1,4 @@
-"""Write a predicted structure as mmCIF with the ModelCIF extension, which has a place for confidence and provenance."""
+"""Write a predicted structure as mmCIF with the ModelCIF extension, which records confidence and provenance."""
 
 import io
 import re
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from data_pipeline import residues
 from data_pipeline.protein import Hydrogens, Protein
 from helixfold import __version__
-from helixfold.write.pdb import Chain, atoms_of, plain_text, split_chains
+from helixfold.write.pdb import ChainRange, iterate_atoms, plain_text, split_chains
 
 _SOFTWARE = modelcif.Software(
     name="helixfold",
@@ -33,12 +33,12 @@ _RELAXATION = modelcif.Software(
     description="Relaxation with the Amber99sb force field",
     location="https://openmm.org",
 )
-# Text that a CIF file may hold unquoted or between simple quotes; the words excluded are CIF's own.
+# Text that CIF allows unquoted or in simple quotes; CIF's reserved words are excluded.
 _SIMPLE_TEXT = re.compile(r"(?!data_|save_|loop_|stop_|global_)[a-z0-9][a-z0-9 ._:,()/+-]{0,70}", re.IGNORECASE)
 
 
 class _Protein(modelcif.Entity):  # type: ignore[misc]
-    """A sequence that is a polymer even if it is one residue long, which modelcif would take for a ligand."""
+    """Protein sequence; modelcif would treat one of a single residue as a ligand, not as a polymer."""
 
     def is_polymeric(self) -> bool:
         return True
@@ -59,13 +59,13 @@ class _LocalPLDDT(modelcif.qa_metric.Local, modelcif.qa_metric.PLDDT):  # type: 
 
 
 class _Model(modelcif.model.AbInitioModel):  # type: ignore[misc]
-    """The model whose atoms are read from the arrays when they are written."""
+    """Predicted model whose atoms are read from arrays while they are written."""
 
     def __init__(
         self,
         name: str,
         protein: Protein,
-        chains: Sequence[Chain],
+        chains: Sequence[ChainRange],
         units: Sequence[modelcif.AsymUnit],
         hydrogens: Hydrogens | None,
     ) -> None:
@@ -79,7 +79,7 @@ class _Model(modelcif.model.AbInitioModel):  # type: ignore[misc]
 
     def get_atoms(self) -> Iterator[modelcif.model.Atom]:
         for chain, unit in zip(self._chains, self._units, strict=True):
-            for atom in atoms_of(self._protein, chain, self._hydrogens):
+            for atom in iterate_atoms(self._protein, chain, self._hydrogens):
                 x, y, z = (f"{value:.3f}" for value in atom.position)
                 yield modelcif.model.Atom(
                     asym_unit=unit,
@@ -103,12 +103,12 @@ def to_mmcif(
     plddt: Float[np.ndarray, "r"] | None = None,
     hydrogens: Hydrogens | None = None,
 ) -> str:
-    """The text of a ModelCIF file of target `name` as predicted by `model`; the B-factors are pLDDT.
+    """Return the text of a ModelCIF file of target `name` as predicted by `model`; the B-factors are pLDDT.
 
-    Holds the whole sequence, the atoms with mask above 0.5, the software, how the model came about, pLDDT per residue
-    and on average, and the notes. Residues are numbered from 1 in `label_seq_id` and as in `protein.residue_index` in
-    `auth_seq_id`. `plddt` is that of every residue; without it the residues that have atoms get their mean B-factor.
-    `hydrogens` are what relaxation adds, which is then told, too.
+    The file has the whole sequence, the atoms with mask above 0.5, the software and modelling steps, pLDDT of each
+    residue and its mean, and the notes. Residues are numbered from 1 in `label_seq_id` and as in
+    `protein.residue_index` in `auth_seq_id`. Without `plddt`, residues that have atoms get their mean B-factor. With
+    `hydrogens`, which relaxation adds, relaxation is named as a step.
     """
     chains = split_chains(protein)
     alphabet = ihm.LPeptideAlphabet()
@@ -173,15 +173,15 @@ def _add_confidence(
 
 
 def _identifier(name: str) -> str:
-    """The name as one word, which data blocks need."""
+    """Return the name as one word that is valid for a data block."""
     word = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:60]
     return word if _SIMPLE_TEXT.fullmatch(word) else f"target_{word}"
 
 
 def _text(*lines: str) -> str:
-    """Text as the CIF writer takes it safely: simple words as they are, anything else as a text field of its own.
+    """Return text that the CIF writer writes correctly: simple text unchanged, anything else as a text field.
 
-    The writer's own quoting does not hold for every mix of quotes, reserved words and comment signs.
+    The writer's own quoting fails for some mixtures of quotes, reserved words and comment signs.
     """
     plain = [plain_text(line) for line in lines]
     if len(plain) == 1 and _SIMPLE_TEXT.fullmatch(plain[0]):

@@ -1,4 +1,4 @@
-"""Write a structure as a PDB file, and what every coordinate file needs: its chains, checked, and plain text."""
+"""Write a structure as a PDB file, and functions shared with mmCIF: checked chains, atoms and plain text."""
 
 import itertools
 import textwrap
@@ -17,8 +17,8 @@ _REMARK, _REMARK_WIDTH = "REMARK   6", 68
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
-    """One chain: its name in coordinate files and where its residues start and stop in the protein's arrays."""
+class ChainRange:
+    """Name of a chain in coordinate files, and the range of its residues in the protein's arrays."""
 
     name: str
     start: int
@@ -27,17 +27,17 @@ class Chain:
 
 @dataclass(frozen=True, kw_only=True)
 class Atom:
-    """One atom as coordinate files have it."""
+    """One atom of a coordinate file."""
 
-    residue: int  # position in the protein's arrays
+    residue: int  # index in the protein's arrays
     name: str
-    element: str  # one letter, which all elements of a protein are
+    element: str  # one letter for all elements of proteins
     position: tuple[float, float, float]  # Angstrom
     b_factor: float
 
 
-def atoms_of(protein: Protein, chain: Chain, hydrogens: Hydrogens | None = None) -> Iterator[Atom]:
-    """The chain's atoms with mask above 0.5, residue by residue, and each residue's hydrogens after them.
+def iterate_atoms(protein: Protein, chain: ChainRange, hydrogens: Hydrogens | None = None) -> Iterator[Atom]:
+    """Yield a chain's atoms with mask above 0.5 residue by residue, with each residue's hydrogens last.
 
     Hydrogens get the B-factor of their residue's first atom.
     """
@@ -64,14 +64,13 @@ def atoms_of(protein: Protein, chain: Chain, hydrogens: Hydrogens | None = None)
 
 
 def to_pdb(protein: Protein, remarks: Sequence[str] = (), hydrogens: Hydrogens | None = None) -> str:
-    """The text of a PDB file: remarks, the full sequence (SEQRES), one model; atoms are those with mask above 0.5.
+    """Return the text of a PDB file: remarks, the full sequence (SEQRES), and atoms with mask above 0.5.
 
-    Serial numbers above 99,999 and residue numbers above 9,999 are written in hybrid-36 (A0000, A000, ...), so that a
-    long chain is not lost: below these numbers it is the plain format, above them gemmi, cctbx/Phenix, Coot and
-    ChimeraX read it back exactly. Bio.PDB does not; for it there is the mmCIF file.
+    Serial numbers above 99,999 and residue numbers above 9,999 are in hybrid-36 (A0000, A000, ...), which gemmi,
+    cctbx/Phenix, Coot and ChimeraX read. Bio.PDB does not read it; use the mmCIF file there.
 
-    Raises ValueError for what the format cannot hold: over 62 chains, coordinates of eight columns or more before the
-    third decimal, residue numbers that do not increase within a chain (there are no insertion codes).
+    Raise ValueError for structures that the format cannot hold: over 62 chains, coordinates that do not fit their
+    columns, or residue numbers that do not increase within a chain (insertion codes are not supported).
     """
     chains = split_chains(protein)
     _check_columns(protein)
@@ -94,8 +93,8 @@ def to_pdb(protein: Protein, remarks: Sequence[str] = (), hydrogens: Hydrogens |
     return "".join(f"{line:<80}\n" for line in lines)
 
 
-def split_chains(protein: Protein) -> list[Chain]:
-    """The protein's chains in order; ValueError for a structure that no coordinate file should be made of."""
+def split_chains(protein: Protein) -> list[ChainRange]:
+    """Return the protein's chains in order. Raise ValueError if the structure is not valid for a coordinate file."""
     present = protein.atom_mask > 0.5
     if not present.any():
         raise ValueError(f"a structure needs at least one atom, got none in {len(protein.aatype)} residues")
@@ -113,7 +112,7 @@ def split_chains(protein: Protein) -> list[Chain]:
         if steps.size:
             first, second = protein.residue_index[start + steps[0] :][:2]
             raise ValueError(f"residue numbers must increase along a chain, got {second} after {first}")
-        chains.append(Chain(name=CHAIN_NAMES[index[start]], start=start, stop=stop))
+        chains.append(ChainRange(name=CHAIN_NAMES[index[start]], start=start, stop=stop))
     names = [chain.name for chain in chains]
     if len(set(names)) < len(names):
         raise ValueError(f"the residues of a chain must stand together, got chains in the order {' '.join(names)}")
@@ -121,13 +120,13 @@ def split_chains(protein: Protein) -> list[Chain]:
 
 
 def plain_text(text: str) -> str:
-    """One line of printable ASCII, so that no name or note can break a file; other letters become escapes."""
+    """Return text as one line of printable ASCII, with other letters escaped, so that it cannot break a file."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return line.encode("ascii", "backslashreplace").decode("ascii")
 
 
 def hybrid36(number: int, width: int) -> str:
-    """A number in `width` columns: decimal, then A000... and a000... in base 36 (cctbx's hybrid-36 convention)."""
+    """Return a number in `width` columns: decimal, or if it is too large in base 36 (cctbx's hybrid-36 convention)."""
     if -(10 ** (width - 1)) < number < 10**width:
         return f"{number:>{width}}"
     first, letters = 10 * 36 ** (width - 1), 26 * 36 ** (width - 1)
@@ -151,15 +150,15 @@ def _check_columns(protein: Protein) -> None:
             )
 
 
-def _seqres(protein: Protein, chain: Chain) -> Iterator[str]:
+def _seqres(protein: Protein, chain: ChainRange) -> Iterator[str]:
     names = [residues.THREE_LETTER[aatype] for aatype in protein.aatype[chain.start : chain.stop]]
     count = hybrid36(len(names), 4)
     for line, start in enumerate(range(0, len(names), _SEQRES_PER_LINE), 1):
         yield f"SEQRES {hybrid36(line, 3)} {chain.name} {count}  {' '.join(names[start : start + _SEQRES_PER_LINE])}"
 
 
-def _atom_lines(protein: Protein, chain: Chain, serial: int, hydrogens: Hydrogens | None) -> Iterator[str]:
-    for number, atom in enumerate(atoms_of(protein, chain, hydrogens), serial):
+def _atom_lines(protein: Protein, chain: ChainRange, serial: int, hydrogens: Hydrogens | None) -> Iterator[str]:
+    for number, atom in enumerate(iterate_atoms(protein, chain, hydrogens), serial):
         where = f"{residues.THREE_LETTER[protein.aatype[atom.residue]]} {chain.name}"
         where += hybrid36(int(protein.residue_index[atom.residue]), 4)
         # One-letter elements start in the second of the name's four columns where the name leaves them room.

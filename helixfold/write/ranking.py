@@ -1,7 +1,7 @@
-"""Rank the predictions of a target that lie in its directory, and mark the target as finished.
+"""Rank the predictions in a target's directory, and write the ranking, which marks the target as finished.
 
-What is ranked is read back from the files, so that it does not matter which run made them: a target that was
-interrupted and finished later has the same files, byte for byte.
+Predictions are read back from their files, so it does not matter which run made them: a target that was interrupted
+and finished later has the same files, byte for byte.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.errors import InputError
-from helixfold.write.records import read_json
+from helixfold.write.json_object import read_json
 from helixfold.write.results import RANKING_FILE, remove_ranks_from, to_json, write_file
 
 KINDS: Final = ("cif", "pdb")  # of structure files
@@ -24,7 +24,7 @@ _MOST_BYTES = 2**31
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedPrediction:
-    """One prediction of a target, as its confidence file has it."""
+    """One prediction of a target, read from its confidence file."""
 
     name: str
     plddt: Float[np.ndarray, "r"]
@@ -36,13 +36,13 @@ class FinishedPrediction:
 
 
 def read_finished(directory: Path, name: str) -> FinishedPrediction | None:
-    """A prediction that is there with all its files, whole; else None, and it is to be made again."""
+    """Read a prediction whose files are all present and intact; return None if it must be made again."""
     if not all((directory / f"unrelaxed_{name}.{kind}").is_file() for kind in KINDS):
         return None
     try:
         content = _read_json(directory / f"confidence_{name}.json")
         ptm = content["ptm"]
-        found = FinishedPrediction(
+        prediction = FinishedPrediction(
             name=name,
             plddt=np.array(content["plddt"], dtype=np.float32),
             ptm=None if ptm is None else float(ptm),
@@ -53,13 +53,14 @@ def read_finished(directory: Path, name: str) -> FinishedPrediction | None:
         )
     except (InputError, KeyError, TypeError, ValueError, OverflowError):
         return None
-    sound = found.plddt.ndim == 1 and len(found.plddt) > 0 and ((found.plddt >= 0) & (found.plddt <= 100)).all()
+    plddt = prediction.plddt
+    is_valid = plddt.ndim == 1 and len(plddt) > 0 and ((plddt >= 0) & (plddt <= 100)).all()
     has_pae = ptm is None or (directory / f"pae_{name}.json").is_file()
-    return found if sound and has_pae and math.isfinite(found.ranking_confidence) else None
+    return prediction if is_valid and has_pae and math.isfinite(prediction.ranking_confidence) else None
 
 
 def ranked(predictions: Sequence[FinishedPrediction]) -> list[FinishedPrediction]:
-    """Best first: by mean pLDDT, and equal ones in the order given."""
+    """Sort predictions by mean pLDDT, the best first; equal ones stay in the given order."""
     names = [prediction.name for prediction in predictions]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"ranking needs one or more predictions of different names, got {names}")
@@ -67,7 +68,7 @@ def ranked(predictions: Sequence[FinishedPrediction]) -> list[FinishedPrediction
 
 
 def write_ranked(directory: Path, order: Sequence[FinishedPrediction]) -> None:
-    """The structures once more under their ranks, ranked_<n>.pdb and .cif, of which 0 is the best; relaxed or not."""
+    """Copy structures, relaxed ones if there are any, to ranked_<n>.pdb and .cif, where 0 is the best."""
     for rank, prediction in enumerate(order):
         for kind in KINDS:
             relaxed = directory / f"relaxed_{prediction.name}.{kind}"
@@ -76,25 +77,24 @@ def write_ranked(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     remove_ranks_from(directory, len(order))
 
 
-def mark_finished(directory: Path, order: Sequence[FinishedPrediction]) -> None:
-    """ranking_debug.json, whose being there says that all else is."""
+def write_ranking(directory: Path, order: Sequence[FinishedPrediction]) -> None:
+    """Write ranking_debug.json, the last file of a target: its presence means that the target is finished."""
+    confidences = {prediction.name: prediction.ranking_confidence for prediction in order}
     content = {
-        "plddts": {
-            each.name: each.ranking_confidence for each in sorted(order, key=lambda each: natural_key(each.name))
-        },
-        "order": [each.name for each in order],
+        "plddts": {name: confidences[name] for name in sorted(confidences, key=natural_key)},
+        "order": [prediction.name for prediction in order],
         "notes": all_notes(order),
     }
     write_file(directory / RANKING_FILE, to_json(content, indent=4))
 
 
 def all_notes(order: Sequence[FinishedPrediction]) -> list[str]:
-    """What every reader must know, each note once."""
+    """Return the notes of all predictions, each once."""
     return list(dict.fromkeys(note for prediction in order for note in prediction.notes))
 
 
 def read_pae(path: Path) -> tuple[Float[np.ndarray, "r r"], float]:
-    """Predicted aligned errors in Angstrom from a file of AlphaFold DB's form, and the largest that they could be."""
+    """Read predicted aligned errors in Angstrom, and their upper limit, from a file in AlphaFold DB's format."""
     try:
         content = _read_json(path)
         pae = np.array(content["predicted_aligned_error"], dtype=np.float32)
@@ -107,7 +107,7 @@ def read_pae(path: Path) -> tuple[Float[np.ndarray, "r r"], float]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The table in one of our JSON files, also where it is the only element of a list."""
+    """Read the object in one of our JSON files, which may be the only element of a list."""
     try:
         content = read_json(path, _MOST_BYTES)
     except InputError as error:
@@ -124,5 +124,5 @@ def _damaged(path: Path) -> InputError:
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:
-    """Key to sort names so that seed 10 comes after seed 9, and ranked_10 after ranked_9."""
+    """Return a key that sorts names by the numbers in them, so that seed_10 comes after seed_9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,4 +1,4 @@
-"""Relaxed structures of a target beside the predicted ones, and in relax_metrics.json what became of each."""
+"""Write relaxed structures of a target, and the outcome of each relaxation in relax_metrics.json."""
 
 import math
 from collections.abc import Mapping
@@ -12,22 +12,22 @@ from data_pipeline.protein import Protein
 from data_pipeline.structure import protein_from_chains
 from helixfold import __version__
 from helixfold.relax.result import Relaxed
+from helixfold.write.json_object import JsonObject
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
 from helixfold.write.ranking import KINDS, FinishedPrediction
-from helixfold.write.records import Record
 from helixfold.write.results import to_json, write_file
 
 RELAXATION_FILE: Final = "relax_metrics.json"
 
 
 def read_unrelaxed(directory: Path, prediction: FinishedPrediction) -> Protein:
-    """The predicted structure as its file has it; the B-factors are pLDDT."""
+    """Read a predicted structure from its file; the B-factors are pLDDT."""
     return protein_from_chains(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
 
 
 def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Relaxed) -> None:
-    """relaxed_<name>.cif and .pdb, with hydrogens; B-factors are pLDDT as before."""
+    """Write relaxed_<name>.cif and .pdb, with hydrogens and pLDDT as B-factors."""
     origin = (
         f"Predicted by helixfold {__version__}, {prediction.name}, and relaxed with Amber99sb by OpenMM. The B-factor "
         "column holds pLDDT, 0 to 100."
@@ -50,7 +50,7 @@ def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Rela
 
 
 def relaxation_notes(relaxed: Relaxed) -> list[str]:
-    """What readers of a relaxed structure must know of it."""
+    """Return notes on remaining violations and on residues that were not relaxed."""
     notes = []
     if relaxed.after.residues:
         notes.append(f"{relaxed.after.residues} residues still have impossible bonds, angles or clashes.")
@@ -59,8 +59,8 @@ def relaxation_notes(relaxed: Relaxed) -> list[str]:
     return notes
 
 
-def metrics_of(relaxed: Relaxed) -> dict[str, Any]:
-    """One prediction's part of relax_metrics.json; the first two keys are AlphaFold's."""
+def relaxation_metrics(relaxed: Relaxed) -> dict[str, Any]:
+    """Return the entry of a prediction in relax_metrics.json; the first two keys are AlphaFold's."""
     return {
         "remaining_violations": list(relaxed.flawed),
         "remaining_violations_count": relaxed.after.residues,
@@ -78,19 +78,19 @@ def metrics_of(relaxed: Relaxed) -> dict[str, Any]:
 
 
 def failure(why: str) -> dict[str, Any]:
-    """The part of a prediction that stays as it is."""
+    """Return the entry of a prediction that could not be relaxed."""
     return {"failed": why}
 
 
 def write_metrics(directory: Path, metrics: Mapping[str, Mapping[str, Any]]) -> None:
-    """relax_metrics.json, by prediction."""
+    """Write relax_metrics.json with an entry for each prediction."""
     write_file(directory / RELAXATION_FILE, to_json(dict(metrics), indent=4))
 
 
 def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
-    """What became of each prediction that was to be relaxed, if it is whole and its structure is there."""
+    """Read the entries of relax_metrics.json for predictions that failed or whose relaxed structures exist."""
     try:
-        content = Record.read(directory / RELAXATION_FILE).content
+        content = JsonObject.read(directory / RELAXATION_FILE).content
     except InputError:
         return {}
     return {
@@ -101,7 +101,7 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def is_relaxed(directory: Path, name: str) -> bool:
-    """Whether a prediction's relaxed structure is there, in both formats."""
+    """Return whether a prediction's relaxed structure exists in both formats."""
     return all((directory / f"relaxed_{name}.{kind}").is_file() for kind in KINDS)
 
 

@@ -1,7 +1,7 @@
-"""Write what was predicted for one target into its directory, under the names that AlphaFold's users have scripts for.
+"""Write the predictions of one target into its directory, under AlphaFold's file names.
 
-Every file appears whole or not at all, and none holds a time or a date. `ranking_debug.json` is written last, so a
-target that has it is finished.
+Every file is written atomically, and none has a time or a date. `ranking_debug.json` is written last, so a target that
+has it is finished.
 """
 
 import json
@@ -25,15 +25,15 @@ from helixfold.write.pdb import to_pdb
 RANKING_FILE: Final = "ranking_debug.json"
 TIMINGS_FILE: Final = "timings.json"
 FAILURES_FILE: Final = "failures.json"
-# As AlphaFold's own program writes PAE; AlphaFold DB rounds to whole Angstrom to save space, in the same layout.
+# AlphaFold's own program writes tenths of an Angstrom; AlphaFold DB rounds to whole ones, in the same layout.
 _PAE_STEPS_PER_ANGSTROM = 10
 
 
 def write_prediction(directory: Path, prediction: Prediction, depth: AlignmentDepth | None = None) -> None:
     """Write one model's structure (PDB and mmCIF) and confidences; the target is named after its directory.
 
-    Files: unrelaxed_<model>.pdb and .cif, confidence_<model>.json, and where there are any pae_<model>.json,
-    distances_<model>.npz and logits_<model>.npz. The confidences tell the alignment's depth, too.
+    Files are unrelaxed_<model>.pdb and .cif, confidence_<model>.json with the alignment's `depth`, and, for the arrays
+    that the prediction has, pae_<model>.json, distances_<model>.npz and logits_<model>.npz.
     """
     directory.mkdir(parents=True, exist_ok=True)
     # A ranking made before this prediction no longer says that the target is finished.
@@ -58,13 +58,13 @@ def write_prediction(directory: Path, prediction: Prediction, depth: AlignmentDe
 
 
 def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
-    """Write how long each stage took, and whatever else was measured, to timings.json."""
+    """Write the duration of each stage, and other measurements, to timings.json."""
     directory.mkdir(parents=True, exist_ok=True)
     write_file(directory / TIMINGS_FILE, to_json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
 
 
 def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAILURES_FILE) -> None:
-    """Write why targets of a batch failed, by name, to failures.json; without failures there is no such file."""
+    """Write the reasons of failures by target name to failures.json; delete the file if there are none."""
     if failures:
         write_file(directory / file, to_json(failures, indent=4))
     else:
@@ -72,7 +72,7 @@ def write_failures(directory: Path, failures: Mapping[str, str], file: str = FAI
 
 
 def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
-    """Each row as text, in tenths of an Angstrom; each number is looked up among the few that occur."""
+    """Yield each row as text, rounded to tenths of an Angstrom."""
     steps = _PAE_STEPS_PER_ANGSTROM
     numbers = [str(step / steps) for step in range(round(float(pae.max()) * steps) + 2)]
     for row in pae:
@@ -80,7 +80,7 @@ def pae_rows(pae: Float[np.ndarray, "r r"], separator: str) -> Iterator[str]:
 
 
 def _pae_json(prediction: Prediction, pae: Float[np.ndarray, "r r"]) -> Iterator[bytes]:
-    """AlphaFold DB's PAE file piece by piece."""
+    """Yield the PAE file in AlphaFold DB's format in pieces."""
     yield b'[{"predicted_aligned_error":['
     for index, row in enumerate(pae_rows(pae, ",")):
         yield f"{',' if index else ''}[{row}]".encode()
@@ -89,12 +89,12 @@ def _pae_json(prediction: Prediction, pae: Float[np.ndarray, "r r"]) -> Iterator
 
 
 def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
-    """JSON as all our files have it: compact unless indented, and no numbers that JSON does not have."""
+    """Return content as JSON, compact unless indented. Raise ValueError for NaN and infinity."""
     return json.dumps(content, indent=indent, separators=(",", ":") if indent is None else None, allow_nan=False)
 
 
 def remove_ranks_from(directory: Path, first: int) -> None:
-    """Remove what an earlier run with more models ranked lower, for these ranks no longer exist."""
+    """Remove structures of rank `first` and lower, which an earlier run with more models wrote."""
     for path in directory.glob("ranked_*.*"):
         match = re.fullmatch(r"ranked_(\d+)\.(pdb|cif)", path.name)
         if match and int(match[1]) >= first:
@@ -102,7 +102,7 @@ def remove_ranks_from(directory: Path, first: int) -> None:
 
 
 def write_file(path: Path, content: str | bytes | Iterator[bytes]) -> None:
-    """Write a file, at once or piece by piece, that appears whole or not at all."""
+    """Write a file atomically, from its content or from pieces of it."""
     pieces = content if isinstance(content, Iterator) else [content.encode() if isinstance(content, str) else content]
     with atomic_write(path) as temporary, temporary.open("wb") as stream:
         stream.writelines(pieces)

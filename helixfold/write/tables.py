@@ -1,9 +1,9 @@
-"""Tab-separated tables as nf-core/proteinfold makes them of AlphaFold's output, for its report and for MultiQC.
+"""Write tab-separated tables in the format of nf-core/proteinfold, for its report and for MultiQC.
 
 Names and columns are those that its `extract_metrics.py` writes and `generate_report.py` and
 `generate_multiqc_contents.py` read (development version of 2026): <target>_plddt.tsv, <target>_ptm.tsv,
-<target>_<rank>_pae.tsv and <target>_msa.tsv. Where a prediction has notes, so has the table: as a column that those
-readers pass over, or as a comment. A table of pTM can have neither.
+<target>_<rank>_pae.tsv and <target>_msa.tsv. Notes of a prediction are in a column that those readers ignore, or in a
+comment. The table of pTM can have neither.
 """
 
 import csv
@@ -19,12 +19,12 @@ from helixfold.write.pdb import plain_text
 from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
 from helixfold.write.results import pae_rows, write_file
 
-# HHblits' order, which AlphaFold's features have: twenty in the alphabet's order, unknown, gap.
+# HHblits' order: twenty residue types in alphabetical order.
 _MSA_LETTERS = "ACDEFGHIKLMNPQRSTVWY"
 
 
 def write_tables(directory: Path, order: Sequence[FinishedPrediction]) -> None:
-    """Of predictions, best first: pLDDT and pTM of all ranks, and PAE of the best, for the report reads no other."""
+    """Write tables of pLDDT and pTM of all predictions, the best first, and of the PAE of the best one."""
     target, notes = directory.resolve().name, all_notes(order)
     write_file(directory / f"{target}_plddt.tsv", plddt_table([each.plddt for each in order], notes))
     ptms = [each.ptm for each in order if each.ptm is not None]
@@ -42,7 +42,7 @@ def write_tables(directory: Path, order: Sequence[FinishedPrediction]) -> None:
 
 
 def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] = ()) -> str:
-    """A row for each residue, from 0, and a column for each rank: pLDDT, 0 to 100."""
+    """Return a table of pLDDT, 0 to 100, with a row for each residue (from 0) and a column for each rank."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(["Positions", *(f"rank_{rank}" for rank in range(len(plddts))), *(["notes"] if notes else [])])
@@ -53,7 +53,7 @@ def plddt_table(plddts: Sequence[Float[np.ndarray, " r"]], notes: Sequence[str] 
 
 
 def pae_table(pae: Float[np.ndarray, "r r"], notes: Sequence[str] = ()) -> Iterator[bytes]:
-    """PAE in Angstrom, without a header, row by row: row i is aligned, column j scored."""
+    """Yield a table of PAE in Angstrom without a header; row i is aligned, column j scored."""
     for note in notes:
         yield f"# {plain_text(note)}\n".encode()
     for row in pae_rows(pae, "\t"):
@@ -61,9 +61,9 @@ def pae_table(pae: Float[np.ndarray, "r r"], notes: Sequence[str] = ()) -> Itera
 
 
 def msa_table(msa: Int[np.ndarray, "n r"]) -> Iterator[bytes]:
-    """The alignment's letters as numbers, the target first, without a header.
+    """Yield a table of the alignment without a header, the target first, with a number for each residue.
 
-    0 to 19 in the alphabet's order, 20 unknown, 21 gap.
+    0 to 19 are the residue types in alphabetical order, 20 is unknown, 21 a gap.
     """
     numbers = np.array([str(number) for number in (*map(_MSA_LETTERS.index, RESTYPES), UNKNOWN, GAP)])
     for row in msa:

@@ -14,7 +14,7 @@ from data_pipeline.residues import ATOM_ORDER, GAP, RESTYPES_WITH_X
 from helixfold.prediction import Distances, Prediction
 from helixfold.report.alignment import write_alignment
 from helixfold.report.plots import write_plots
-from helixfold.write.ranking import mark_finished, ranked, read_finished, write_ranked
+from helixfold.write.ranking import ranked, read_finished, write_ranked, write_ranking
 from helixfold.write.results import write_prediction, write_timings
 
 HAIRPIN = Path(__file__).parents[2] / "examples/structures/helical_hairpin.pdb"
@@ -122,7 +122,7 @@ def write_target(
     if plots:
         write_plots(directory, order)
     write_timings(directory, timings(len(protein.aatype), rows, models), notes)
-    mark_finished(directory, order)
+    write_ranking(directory, order)
     return [each.name for each in order]
 
 

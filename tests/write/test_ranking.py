@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
-from helixfold.write.ranking import mark_finished, ranked, read_finished, read_pae
+from helixfold.write.ranking import ranked, read_finished, read_pae, write_ranking
 from helixfold.write.results import write_prediction
 from tests.write.test_results import NOTE, finished, names, prediction, read_json
 
@@ -120,7 +120,7 @@ def test_seeds_are_listed_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     order = [name for seed in (10, 9, 2) if (name := f"tiny_seed_{seed}")]
     for place, name in enumerate(order):
         write_prediction(tmp_path, prediction(name, confidence=50.0 - place))
-    mark_finished(tmp_path, ranked([each for name in order if (each := read_finished(tmp_path, name)) is not None]))
+    write_ranking(tmp_path, ranked([each for name in order if (each := read_finished(tmp_path, name)) is not None]))
     content = read_json(tmp_path / "ranking_debug.json")
     assert list(content["plddts"]) == ["tiny_seed_2", "tiny_seed_9", "tiny_seed_10"]
     assert content["order"] == order

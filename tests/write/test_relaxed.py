@@ -15,9 +15,9 @@ from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.relaxed import (
     failure,
     is_relaxed,
-    metrics_of,
     read_metrics,
     read_unrelaxed,
+    relaxation_metrics,
     write_metrics,
     write_relaxed,
 )
@@ -100,7 +100,7 @@ def test_a_prediction_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_metrics_have_alphafolds_keys_and_only_numbers_that_json_has(tmp_path: Path) -> None:
     found, relaxed = written(tmp_path)
-    write_metrics(tmp_path, {found.name: metrics_of(relaxed), "other": failure("it is no fold")})
+    write_metrics(tmp_path, {found.name: relaxation_metrics(relaxed), "other": failure("it is no fold")})
     content = read_json(tmp_path / "relax_metrics.json")
     assert content["other"] == {"failed": "it is no fold"}
     mine = content[found.name]
@@ -112,7 +112,7 @@ def test_metrics_have_alphafolds_keys_and_only_numbers_that_json_has(tmp_path: P
 
 def test_metrics_count_only_while_their_structures_are_there(tmp_path: Path) -> None:
     found, relaxed = written(tmp_path)
-    write_metrics(tmp_path, {found.name: metrics_of(relaxed), "other": failure("why")})
+    write_metrics(tmp_path, {found.name: relaxation_metrics(relaxed), "other": failure("why")})
     assert set(read_metrics(tmp_path)) == {found.name, "other"}
     (tmp_path / "relaxed_model_1_ptm.pdb").unlink()
     assert not is_relaxed(tmp_path, found.name)

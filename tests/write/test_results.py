@@ -17,7 +17,7 @@ from Bio.PDB import MMCIFParser, PDBParser
 from helixfold.prediction import Distances, Prediction
 from helixfold.report.plots import write_plots
 from helixfold.write import results
-from helixfold.write.ranking import mark_finished, ranked, read_finished, write_ranked
+from helixfold.write.ranking import ranked, read_finished, write_ranked, write_ranking
 from helixfold.write.results import write_prediction, write_timings
 from helixfold.write.tables import write_tables
 from tests.write.proteins import (
@@ -59,7 +59,7 @@ def finished(directory: Path, *predictions: Prediction) -> Path:
     write_ranked(directory, order)
     write_plots(directory, order)
     write_tables(directory, order)
-    mark_finished(directory, order)
+    write_ranking(directory, order)
     return directory
 
 

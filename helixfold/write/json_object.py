@@ -1,4 +1,4 @@
-"""Read the JSON files of a target's directory: each value is checked, for the file may be another's or damaged."""
+"""Checked reading of the JSON files in a target's directory, which may be damaged or written by other programs."""
 
 import json
 import math
@@ -12,10 +12,10 @@ _MAX_BYTES = 2**28
 _AGAIN = "fold the target again with --overwrite"
 
 
-class Record:
-    """A JSON object, of which fields are asked for by name and kind; whatever is not as asked for is an `InputError`.
+class JsonObject:
+    """JSON object whose methods return fields of one type each, and raise `InputError` for any other value.
 
-    A field that is missing or null gives the default, where there is one.
+    A field that is missing or null has the given default; without a default it is an error.
     """
 
     def __init__(self, path: Path, content: object, place: str = "") -> None:
@@ -25,47 +25,54 @@ class Record:
         self.content: dict[str, Any] = content
 
     @classmethod
-    def read(cls, path: Path) -> "Record":
-        """The object in a file."""
+    def read(cls, path: Path) -> "JsonObject":
+        """Read the object in a file."""
         return cls(path, read_json(path))
 
     def text(self, key: str, default: str | None = None) -> str:
+        """Return a string."""
         return str(self._checked(key, default, lambda found: isinstance(found, str), "text"))
 
     def number(self, key: str, default: float | None = None) -> float:
+        """Return a finite number."""
         return float(self._checked(key, default, _is_number, "a number"))
 
-    def optional(self, key: str) -> float | None:
-        """A number, or None where there is none."""
+    def optional_number(self, key: str) -> float | None:
+        """Return a finite number, or None if it is missing or null."""
         return None if self.content.get(key) is None else self.number(key)
 
-    def whole(self, key: str, default: int | None = None) -> int:
+    def integer(self, key: str, default: int | None = None) -> int:
+        """Return an integer."""
         return int(self._checked(key, default, lambda found: type(found) is int, "a whole number"))
 
     def numbers(self, key: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
+        """Return a list of finite numbers."""
         found = self.items(key, default)
         if not all(map(_is_number, found)):
             raise self._error(key, "a list of numbers is expected")
         return tuple(map(float, found))
 
     def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
+        """Return a list of strings."""
         found = self.items(key, default)
         if not all(isinstance(item, str) for item in found):
             raise self._error(key, "a list of texts is expected")
         return tuple(found)
 
     def items(self, key: str, default: Sequence[object] | None = None) -> list[Any]:
+        """Return a list of any values."""
         return list(self._checked(key, default, lambda found: isinstance(found, list | tuple), "a list"))
 
-    def records(self, key: str) -> list["Record"]:
-        """A list of objects; empty where there is none."""
+    def children(self, key: str) -> list["JsonObject"]:
+        """Return a list of objects; it is empty if the field is missing."""
         return [
-            Record(self.path, item, f"{self._name(key)}[{number}]") for number, item in enumerate(self.items(key, ()))
+            JsonObject(self.path, item, f"{self._name(key)}[{number}]")
+            for number, item in enumerate(self.items(key, ()))
         ]
 
-    def record(self, key: str) -> "Record":
-        """An object; empty where there is none."""
-        return Record(self.path, self._get(key, {}), self._name(key))
+    def child(self, key: str) -> "JsonObject":
+        """Return an object; it is empty if the field is missing."""
+        return JsonObject(self.path, self._get(key, {}), self._name(key))
 
     def _checked(self, key: str, default: object, is_right: Callable[[Any], bool], expected: str) -> Any:
         found = self._get(key, default)
@@ -88,7 +95,7 @@ class Record:
 
 
 def read_json(path: Path, max_bytes: int = _MAX_BYTES) -> object:
-    """What a JSON file holds; `InputError` says what is wrong with any other."""
+    """Return the content of a JSON file. Raise `InputError` if it cannot be read, is too large or not JSON."""
     try:
         if (size := path.stat().st_size) > max_bytes:
             raise InputError.at(path, f"it has {size:,} bytes, and at most {max_bytes:,} are read")
