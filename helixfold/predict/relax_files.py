@@ -19,7 +19,7 @@ from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.write.pdb import CHAIN_NAMES, to_pdb
-from helixfold.write.relaxed import metrics_of, relaxation_notes
+from helixfold.write.relaxed import relaxation_metrics, relaxation_notes
 from helixfold.write.results import to_json, write_file
 
 SOME_FAILED = 1
@@ -92,7 +92,7 @@ def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
         text = model.make_mmcif_document().as_string()
     with atomic_write(target) as temporary:
         temporary.write_text(text, encoding="ascii")
-    write_file(target.with_suffix(".json"), to_json(metrics_of(relaxed), indent=4))
+    write_file(target.with_suffix(".json"), to_json(relaxation_metrics(relaxed), indent=4))
 
 
 def _target(path: Path, output: Path) -> Path:
