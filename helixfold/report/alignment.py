@@ -1,4 +1,4 @@
-"""What is written of a target's alignment: how deep it is, as a picture and as nf-core's table."""
+"""Write the depth of a target's alignment, as a picture and as the table that nf-core reads."""
 
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,10 @@ COVERAGE_FILE: Final = "coverage.png"
 
 
 def write_alignment(directory: Path, features: Features) -> AlignmentDepth:
-    """Write coverage.png and <target>_msa.tsv; the depth is for `write_prediction`. The same for all models."""
+    """Write `coverage.png` and `<target>_msa.tsv` into a target's directory, and return the alignment's depth.
+
+    All models read the same alignment, so its depth is the same for all predictions of the target.
+    """
     depth = alignment_depth(features.msa)
     write_file(directory / COVERAGE_FILE, coverage_plot(features.msa, depth))
     write_file(directory / f"{directory.resolve().name}_msa.tsv", msa_table(features.msa))

@@ -1,4 +1,4 @@
-"""An evaluation in one picture: how far confidence can be trusted, and how the targets spread."""
+"""Draw an evaluation as one picture: how far confidence can be trusted, and how the targets' scores spread."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SERIES = (("lddt_ca", "lDDT-CA", "#0053D6"), ("tm_score", "TM-score", "#B0128B"), ("gdt_ts", "GDT-TS", "#00695C"))
-_NAMED = 24  # more names than these cannot be read under a plot
-_FEW = 3  # targets, below which residues are drawn instead
+_NAMED = 24  # more targets than these are drawn without their names, which could not be read
+_FEW = 3  # with fewer targets than these, confidence is drawn by residue
 
 
 def evaluation_plot(results: Sequence[Evaluated]) -> bytes:
-    """Return a PNG: pLDDT against lDDT-CA on the left, scores of all targets in order on the right."""
+    """Return a PNG with pLDDT against lDDT-CA on the left and the scores of all targets on the right.
+
+    Only the best-ranked prediction of each target is drawn. With fewer than three targets, the left panel shows
+    residues instead of targets.
+    """
     best = first_ranks(results)
     figure = new_figure(10.0, 4.6)
     confidence, spread = figure.subplots(1, 2, width_ratios=[1, 1.25])
@@ -43,7 +47,7 @@ def _draw_confidence(axes: "Axes", best: Sequence[Evaluated]) -> None:
 
 
 def _draw_spread(axes: "Axes", best: Sequence[Evaluated]) -> None:
-    """Few targets with their names, in the order of lDDT-CA; of many, each score from the best to the worst."""
+    """Draw few targets with their names, in the order of lDDT-CA; of many, sort each score from best to worst."""
     ordered = sorted(best, key=lambda each: -each.scores.lddt_ca)
     places = np.arange(1, len(ordered) + 1)
     few = len(ordered) <= _NAMED

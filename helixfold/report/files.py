@@ -1,4 +1,4 @@
-"""What a finished target's directory holds, read and checked, for its report.
+"""Read and check the files of a finished target's directory, for its report.
 
 Every file but the predictions' confidences may be missing; the report then lacks that part.
 """
@@ -27,25 +27,25 @@ _LETTERS = dict(zip(THREE_LETTER, RESTYPES, strict=False))
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A chain or a domain: where it is in the sequence, and how sure the model is of it."""
+    """A chain or a domain of a prediction: its residues and its confidence."""
 
     name: str
     ranges: tuple[tuple[int, int], ...]  # residue numbers, both ends included
     residues: int
     mean_plddt: float
-    measures: tuple[tuple[str, float], ...]  # further ones, by name
+    measures: tuple[tuple[str, float], ...]  # further measures by their names: pTM of a chain, mean PAE of a domain
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionFiles:
-    """One prediction: what its confidence file says, and where its other files are."""
+    """The content of one prediction's confidence file, and the paths of its other files."""
 
     name: str
-    numbers: tuple[int, ...]  # of the residues
+    numbers: tuple[int, ...]  # residue numbers
     plddt: tuple[float, ...]
     mean_plddt: float
     ptm: float | None
-    num_recycles: int  # -1: not known
+    num_recycles: int  # -1 if it is not known
     converged: bool
     notes: tuple[str, ...]
     chains: tuple[Part, ...]
@@ -53,14 +53,14 @@ class PredictionFiles:
     depth: tuple[float, ...]  # alignment rows that have a residue at each position
     rows: int | None
     effective_rows: float | None
-    structures: dict[str, Path]  # "relaxed" and "unrelaxed", if they are there
+    structures: dict[str, Path]  # by "relaxed" and "unrelaxed", without those that do not exist
     pae: Path | None
     distances: Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetFiles:
-    """A target's directory."""
+    """The content of a target's directory; None for a file that is missing."""
 
     directory: Path
     name: str
@@ -78,7 +78,10 @@ class TargetFiles:
 
 
 def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFiles:
-    """Read the predictions in this order, or that of the directory's ranking; `InputError` says what cannot be used."""
+    """Read a target's directory, with its predictions in the given order or, if None, in that of its ranking.
+
+    Raise `InputError` if a file is damaged, or if files disagree about the number of residues.
+    """
     if order is None:
         order = JsonObject.read(directory / RANKING).texts("order")
     if not all(map(_PREDICTION_NAME.fullmatch, order)):
@@ -109,7 +112,10 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
 
 
 def read_prediction(directory: Path, name: str) -> PredictionFiles:
-    """What is known of one prediction of a target."""
+    """Read the confidence file of one prediction of a target, and find its other files.
+
+    Raise `InputError` if the confidence file is missing or damaged.
+    """
     confidence = JsonObject.read(directory / f"confidence_{name}.json")
     plddt = confidence.numbers("plddt")
     numbers = confidence.numbers("residueNumber")
@@ -166,7 +172,7 @@ def _domain(record: JsonObject) -> Part:
 
 
 def _sequence(prediction: PredictionFiles, features: Features | None) -> str:
-    """From the features; without them from the structure's own record of it."""
+    """Return the sequence of the features, else of the structure's SEQRES records, else an X for each residue."""
     if features is not None:
         return features.sequence
     for path in prediction.structures.values():
@@ -183,5 +189,5 @@ def _record(path: Path) -> JsonObject | None:
 
 
 def _present(path: Path) -> Path | None:
-    # A page takes in whole files and may be sent to others: what a link points to is not for it.
+    # A page holds whole files and may be sent to others: it must not include what a symbolic link points to.
     return path if path.is_file() and not path.is_symlink() else None

@@ -1,7 +1,7 @@
 """Write `index.html`, one page for a batch: every target with its confidence, sortable, or why it failed.
 
-It is made from small files of the targets' directories, and again after every target; what has not changed since is not
-read again. A file that is damaged makes a line that says so: other targets' files never stop a batch.
+The page is written again after every target, from small files in the targets' directories; files that have not changed
+are not read again. A damaged file makes a line that says so, and never stops the batch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,10 @@ _STRIP = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A target in the table; without `mean_plddt` it is not finished, and `problem` may say why."""
+    """A line of the table, for one target.
+
+    `mean_plddt` is None for a target that is not finished; `problem` then says why, if it failed or a file is damaged.
+    """
 
     name: str
     problem: str | None = None
@@ -39,14 +42,14 @@ class Line:
     relaxed: bool | None = None
     seconds: float | None = None
     peak_gib: float | None = None
-    mark: str | None = None  # whether random parameters or the demonstration model made it
-    strip: tuple[tuple[str, str], ...] = ()  # letters of bands, and a path of what is in each
+    mark: str | None = None  # UNTRAINED or DEMONSTRATION, if such a model made it
+    strip: tuple[tuple[str, str], ...] = ()  # the letter of each confidence band, and the SVG path of its steps
 
 
 class Index:
-    """The page of one output directory, with every target in it and those of these names, begun or not.
+    """Index page of one output directory, with a line for every target in it and for every one of `names`.
 
-    It remembers the lines of targets whose files are as they were.
+    It remembers the lines of targets whose files have not changed.
     """
 
     def __init__(self, output: Path, names: Iterable[str] = ()) -> None:
@@ -54,7 +57,10 @@ class Index:
         self._known: dict[str, tuple[object, Line]] = {}
 
     def write(self, failures: Mapping[str, str] | None = None) -> None:
-        """Write index.html; `failures` are those of the run so far, without them those that failures.json names."""
+        """Write index.html.
+
+        `failures` has the reasons of targets that failed in this run; if None, they are read from failures.json.
+        """
         failed = dict(self._failures() if failures is None else failures)
         names = self.names | failed.keys() | {path.name for path in self.output.iterdir() if _is_target(path)}
         lines = [self._line(name, failed.get(name)) for name in sorted(names, key=str.casefold)]
@@ -130,7 +136,7 @@ def _read(directory: Path) -> Line:
 
 
 def _strip(prediction: PredictionFiles) -> tuple[tuple[str, str], ...]:
-    """pLDDT along the chain as at most a hundred steps, drawn as one path for each band."""
+    """Return pLDDT along the chain in at most a hundred steps, as an SVG path for each confidence band."""
     values = np.array(prediction.plddt)
     edges = np.unique(np.linspace(0, len(values), min(_STRIP, len(values)) + 1).round().astype(int))
     letters = [band_of(float(value)).letter for value in np.add.reduceat(values, edges[:-1]) / np.diff(edges)]
@@ -142,12 +148,12 @@ def _strip(prediction: PredictionFiles) -> tuple[tuple[str, str], ...]:
 
 
 def _is_target(path: Path) -> bool:
-    """A directory in which a target was begun."""
+    """Return whether a directory is that of a target that was started."""
     return path.is_dir() and any((path / file).is_file() for file in (RANKING, FEATURES, TIMINGS))
 
 
 def _state(path: Path) -> tuple[int, int] | None:
-    """What changes when a file is written again."""
+    """Return a file's time of change and size, which differ after it is written again; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:

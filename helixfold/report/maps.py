@@ -1,8 +1,9 @@
-"""Square maps of a prediction (PAE, distances) and the picture of its alignment, made small enough for a page.
+"""Make square maps of a prediction (PAE, distances) and the picture of its alignment small enough for a page.
 
-A map of up to 500 residues keeps an eighth of an Angstrom, up to 1,000 a quarter, above that a half, a byte a pair;
-above 2,000 residues a cell is the mean of a block. As text in the page that is at most about 40 kB for 200 residues,
-250 kB for 500, 800 kB for 1,000 and 2.5 MB for 2,000 or more; good predictions have smooth maps and take less.
+Each pair takes a byte. The step between values is 1/8 Angstrom for up to 500 residues, 1/4 for up to 1,000, and 1/2
+above. Above 2,000 residues, a cell is the mean of a block of pairs. As text in the page, a map takes at most about 40
+kB for 200 residues, 250 kB for 500, 800 kB for 1,000 and 2.5 MB for 2,000 or more; good predictions have smooth maps
+and take less.
 """
 
 import contextlib
@@ -35,7 +36,10 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class PackedMap:
-    """A map as a page holds it: `cells` rows of as many bytes, each a number of steps; `block` residues to a cell."""
+    """A square map as a page holds it: `cells` rows of `cells` bytes, each the value divided by `step`.
+
+    A cell is the mean over `block` x `block` pairs of residues. `data` are the bytes in zlib's format and base64.
+    """
 
     title: str
     unit: str
@@ -48,7 +52,10 @@ class PackedMap:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedAlignment:
-    """Some rows of an alignment, the most alike first: one bit a column, set where the row has a residue."""
+    """Some rows of an alignment as a page holds them, those most like the target first.
+
+    `data` has one bit for each column of each row, set where the row has a residue, in zlib's format and base64.
+    """
 
     rows: int
     columns: int
@@ -57,20 +64,29 @@ class PackedAlignment:
 
 
 def pae_map(path: Path, length: int) -> PackedMap:
-    """The predicted aligned error in a `pae_<prediction>.json`, read row by row: as a whole it fills memory."""
+    """Return the predicted aligned error of a `pae_<prediction>.json` of `length` residues, as a map in Angstrom.
+
+    The file is read row by row, because all of it can fill memory. Raise `InputError` if it is damaged.
+    """
     with path.open("rb") as file:
         rows, step = _pae_rows(path, file, length), angstrom_step(length)
         return _packed_map(rows, length, title="PAE", unit=ANGSTROM, step=step, largest=_LARGEST_ERROR)
 
 
 def square_map(matrix: Float[np.ndarray, "r r"], *, title: str, unit: str, step: float) -> PackedMap:
-    """Any other map; its scale ends at its largest value, and that of probabilities, which have no unit, at 1."""
+    """Return a matrix over pairs of residues as a map with steps of `step`.
+
+    The colour scale ends at the largest value, or at 1 for probabilities, whose `unit` is empty.
+    """
     largest = math.ceil(float(matrix.max())) if unit else 1.0
     return _packed_map(matrix, len(matrix), title=title, unit=unit, step=step, largest=largest)
 
 
 def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
-    """What a `distances_<prediction>.npz` expects: distances, and probabilities of contacts."""
+    """Yield the maps of a `distances_<prediction>.npz`: expected distances and probabilities of contacts.
+
+    Raise `InputError` if a matrix is not finite, or not `length` x `length`.
+    """
     arrays = read_npz(path)
     for name, title, unit, step in (
         ("expected_distance", "Expected distance", ANGSTROM, angstrom_step(length)),
@@ -88,12 +104,12 @@ def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
 
 
 def angstrom_step(length: int) -> float:
-    """How finely distances of a chain are kept."""
+    """Return the step in Angstrom to which distances of a chain of `length` residues are rounded."""
     return next(step for most, step in _ANGSTROM_STEPS if length <= most)
 
 
 def alignment_picture(features: Features) -> PackedAlignment:
-    """At most 300 of an alignment's rows, evenly taken, sorted by how many of the target's residues they have."""
+    """Return at most 300 rows of an alignment, evenly chosen and sorted by their identity to the target."""
     msa = features.msa
     identities = np.array([np.mean(row == msa[0]) for row in msa])
     order = np.argsort(-identities, kind="stable")
@@ -123,7 +139,7 @@ def _packed_map(
 
 
 def _blocks(rows: Iterable[Float[np.ndarray, "r"]], length: int, block: int) -> Iterator[Float[np.ndarray, "c"]]:
-    """Means over square blocks, one row of blocks at a time."""
+    """Yield means over square blocks, one row of blocks at a time."""
     starts = np.arange(0, length, block)
     sizes = np.diff(starts, append=length)
     each = iter(rows)
@@ -132,7 +148,7 @@ def _blocks(rows: Iterable[Float[np.ndarray, "r"]], length: int, block: int) -> 
 
 
 def _pae_rows(path: Path, file: BinaryIO, length: int) -> Iterator[Float[np.ndarray, "r"]]:
-    """The rows of the matrix in an open PAE file, of which a MiB at a time is in memory."""
+    """Yield the rows of the matrix in an open PAE file, with a MiB of the file in memory at a time."""
     pieces = _until_brackets(file)
     for number in range(1, length + 1):
         row = np.empty(0)
@@ -144,7 +160,7 @@ def _pae_rows(path: Path, file: BinaryIO, length: int) -> Iterator[Float[np.ndar
 
 
 def _until_brackets(file: BinaryIO) -> Iterator[bytes]:
-    """What stands before each closing bracket."""
+    """Yield the bytes before each closing bracket."""
     rest = b""
     while chunk := file.read(_CHUNK):
         *complete, rest = (rest + chunk).split(b"]")

@@ -1,4 +1,4 @@
-"""Draw peak memory against residues as a PNG image: as measured, as predicted, and the floor."""
+"""Draw peak memory against the number of residues as a PNG image: measured, predicted, and the least possible."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,10 @@ STYLES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryCurve:
-    """Bytes by residues for one executor and dtype; what was not measured, or cannot be predicted, is left out."""
+    """Peak memory in bytes by number of residues, for one executor and dtype.
+
+    Lengths that were not measured, or for which there is no forecast, are left out.
+    """
 
     executor: str
     dtype: str
@@ -33,7 +36,10 @@ class MemoryCurve:
 
 
 def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int, int]], title: str) -> bytes:
-    """A PNG with one panel per dtype on common logarithmic axes; `floors` are bytes by dtype and residues."""
+    """Return a PNG with one panel per dtype on common logarithmic axes.
+
+    `floors` has the bytes of the streams alone, by dtype and number of residues.
+    """
     dtypes = list(dict.fromkeys(curve.dtype for curve in curves))
     executors = [name for name in STYLES if any(curve.executor == name for curve in curves)]
     figure = new_figure(1.2 + 4.4 * len(dtypes), 5.0)

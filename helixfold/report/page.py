@@ -1,7 +1,7 @@
-"""Put a page together that needs nothing but itself: no network, no file beside it, no script but our own.
+"""Write HTML pages that need nothing but themselves: no network, no other file, no script but our own.
 
 Styles, scripts and data are inside. A content security policy names the scripts and styles by their digests and forbids
-everything else, so that nothing in a name or a file can make the page load or run a thing. Templates are escaped.
+everything else, so that nothing in a name or a file can make the page load or run anything. Templates are escaped.
 """
 
 import base64
@@ -24,9 +24,9 @@ _ASSETS = resources.files("helixfold.report") / "pages"
 def page(
     template: str, *, styles: Sequence[str], scripts: Sequence[str], inserted: Sequence[str] = (), **content: object
 ) -> str:
-    """The text of a page: a template with its content, and the named styles and scripts of this package inside.
+    """Return the HTML of a template filled with `content`, with the named styles and scripts of this package inside.
 
-    `inserted` are scripts that the page's own script unpacks and runs; their digests are in the policy too.
+    `inserted` are scripts that the page's own script unpacks and runs; the policy has their digests too.
     """
     style = "".join(asset(name) for name in styles)
     script = "(() => {\n'use strict';\n" + "".join(asset(name) for name in scripts) + "})();\n"
@@ -44,12 +44,12 @@ def page(
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file in `pages/`."""
+    """Return the text of a file in `pages/`."""
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
 def packed(content: bytes, level: int = 6) -> str:
-    """Bytes as text that a page can hold and a browser unpacks: zlib's format in base64."""
+    """Return bytes as text that a page can hold and a browser can unpack: zlib's format in base64."""
     return base64.b64encode(zlib.compress(content, level)).decode()
 
 
@@ -76,7 +76,7 @@ def _environment() -> jinja2.Environment:
 
 
 def duration(seconds: float) -> str:
-    """As people say it: 0.04 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    """Return a time as people say it: 0.04 s, 12 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 9.5:
         return f"{seconds:.2g} s" if seconds >= 0.01 else "under 0.01 s"
     whole = round(seconds)
@@ -98,5 +98,5 @@ _FILTERS: Mapping[str, Callable[..., str]] = {
     "thousands": "{:,}".format,
     "duration": duration,
     "size": _size,
-    "address": quote,  # a file's name as a relative link: nothing in it is read as another protocol or place
+    "address": quote,  # a file's name as a relative link, in which nothing is read as a protocol or a directory
 }
