@@ -1,4 +1,4 @@
-"""Find how much memory and disk space there is, before anything is tried."""
+"""Memory and disk space that are available, read before a computation begins."""
 
 import errno
 import os
@@ -14,7 +14,8 @@ import torch
 from helixfold.execution import allocator
 
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-# Of control groups, by version: limits, use, and what of the use the system takes back by itself.
+# Files of control groups by version: limits, use, and the field of memory.stat for pages in use that the system can
+# take back.
 _GROUP_FILES = {
     1: (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
     2: (("memory.max", "memory.high"), "memory.current", "inactive_file"),
@@ -28,15 +29,16 @@ _OUT_OF_MEMORY = (
     "not enough memory",
     "alloc_failed",
     "bad_alloc",
-    "could not create a primitive",  # oneDNN has no room for a kernel's code
+    "could not create a primitive",  # oneDNN has no memory for a kernel's code
 )
 
 
 def available_memory(device: torch.device) -> int:
-    """Return the bytes that new tensors on a device may take: what is free, and what PyTorch's allocator holds unused.
+    """Return the bytes that new tensors on a device may take.
 
-    Beside a CPU that is the least of what the system, the control groups (containers, batch systems) and the limits of
-    this process leave; systems without /proc tell only how much memory they have in all.
+    On a GPU this is its free memory and the unused memory of PyTorch's allocator. On a CPU it is the least that the
+    system, the control groups (containers, batch systems) and the limits of this process leave; on systems without
+    /proc it is all the memory of the machine.
     """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -46,7 +48,7 @@ def available_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory was refused: by CUDA, PyTorch's CPU allocator, NumPy or the system."""
+    """Return whether an error means that CUDA, PyTorch's CPU allocator, NumPy or the system had too little memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -55,7 +57,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_disk(directory: Path) -> int:
-    """Return the bytes that files in a directory may take, made yet or not; none where memory would hold its files."""
+    """Return the free bytes on the disk of a directory, which need not exist yet; 0 if its files are kept in memory."""
     directory = directory.absolute()
     there = next(each for each in (directory, *directory.parents) if each.exists())
     return 0 if _file_system(there.resolve()) in _IN_MEMORY else shutil.disk_usage(there).free
@@ -63,9 +65,10 @@ def free_disk(directory: Path) -> int:
 
 @contextmanager
 def held_to(memory: int) -> Iterator[None]:
-    """Let allocations fail that would take this process further than `memory` bytes beyond what it holds now.
+    """Make allocations fail inside the context once the process takes more than `memory` bytes beyond its present use.
 
-    A failure can be handled. Without it Linux grants more than there is, and ends the process once that is used.
+    A failed allocation can be handled. Without the limit Linux grants more memory than there is, and kills the process
+    once that is used. Systems without /proc have no such limit.
     """
     held = _bytes(_PROC / "self" / "status", "VmData")
     if held is None:
@@ -86,13 +89,13 @@ def _of_system() -> int:
 
 
 def _of_groups() -> Iterator[int]:
-    """Give what is left in each control group around this process."""
+    """Yield the bytes that are left in each control group which contains this process."""
     for line in _lines(_PROC / "self" / "cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         version, root = (1, _GROUPS / "memory") if controllers else (2, _GROUPS)
-        # Inside of a container the path may be the host's; the root is then the container's own group.
+        # Inside a container the path may be the host's; the root is then the container's own group.
         inner = root / path.lstrip("/")
         for group in (inner, *inner.parents):
             yield from _of_group(group, version)
@@ -120,7 +123,7 @@ def _of_limits() -> Iterator[int]:
 
 
 def _bytes(file: Path, field: str) -> int | None:
-    """Return a number of bytes that Linux tells in KiB; None where it does not."""
+    """Return the bytes in a field of a /proc file, which Linux gives in KiB; None if there is no such field."""
     kib = _field(_lines(file), f"{field}:")
     return None if kib is None else kib * 1024
 
@@ -131,7 +134,7 @@ def _field(lines: Iterable[str], name: str) -> int | None:
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of a file of the system; none where the system has no such file."""
+    """Return the lines of a file of the system; an empty list if there is no such file."""
     try:
         return file.read_text().splitlines()
     except OSError:
@@ -139,8 +142,8 @@ def _lines(file: Path) -> list[str]:
 
 
 def _file_system(directory: Path) -> str | None:
-    """Return the kind of the file system that a directory is on."""
-    # Blanks in names are written as octal numbers. Of mounts at one place the last counts.
+    """Return the type of the file system of a directory, such as "ext4"; None if it is unknown."""
+    # Blanks in names are written as octal numbers. If several mounts have the same path, the last counts.
     mounts = [
         (Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), words[1])), words[2])
         for words in map(str.split, _lines(_PROC / "self" / "mounts"))

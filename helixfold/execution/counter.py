@@ -1,7 +1,7 @@
-"""Count what a piece of code takes while it runs: bytes that tensors hold, products, bytes moved, launches.
+"""Counts of the memory and work of a piece of code: bytes of tensors, FLOP of products, bytes moved and launches.
 
-It counts real tensors as well as tensors on the meta device, which hold no numbers: so the same code says what it would
-take on a machine that is not here, at sizes that would not fit into this one.
+Real tensors are counted as well as tensors on the meta device, which hold no numbers. So the same code can be counted
+for another machine, and at sizes that would not fit into this one.
 """
 
 import weakref
@@ -19,20 +19,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helixfold.execution.nested import tensors
 
-# Operators that make tensors, or show them otherwise, and compute nothing.
+# Operators that allocate tensors or return views of them, and compute nothing.
 _ALLOCATE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
-# Matrix products; the right operand is the last one given.
+# Matrix products; the right operand is the last argument.
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
 
 
 class Counter(TorchDispatchMode):
-    """Counts everything that PyTorch computes inside of its context.
+    """Context that counts everything PyTorch computes inside it.
 
-    `live` are the bytes of the tensors made inside that are still held, `peak` the most of them at any moment of
-    the present stage. `products` are the floating-point operations of matrix products, `moved` the bytes of the tensors
-    that operators read and wrote, and `launches` the number of operators that compute something. `apart` are live bytes
-    that were allocated inside `elsewhere`, such as those of streams on a disk, which `live` leaves out; `peak_apart` is
-    the most of these. `peaks` are those of the stages that `begin` was told of, once they have ended.
+    `live` is the bytes of tensors that were allocated inside and still exist, and `peak` the most of them during the
+    current stage. `peaks` has the peak of each finished stage, by the names that `begin` was given. `products` is the
+    floating-point operations of matrix products, `moved` the bytes of the tensors that operators read and wrote, and
+    `launches` the number of operators that compute something. `apart` is the live bytes allocated inside `elsewhere`,
+    such as those of streams on a disk, which `live` does not include; `peak_apart` is the most of these.
     """
 
     def __init__(self, stage: str = "") -> None:
@@ -45,7 +45,7 @@ class Counter(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing here is compiled, and PyTorch need not import its compiler to know that.
+        # Nothing is compiled, so PyTorch need not import its compiler to find out.
         return False
 
     def __torch_dispatch__(
@@ -68,12 +68,12 @@ class Counter(TorchDispatchMode):
         self.launches += 1
         self.moved += sum(_size(tensor) for tensor in (*tensors(args), *outputs))
         if packet.__name__ in _PRODUCTS:
-            # Each number is a sum of as many products as the last operand has rows.
+            # Each element is a sum of as many products as the last operand has rows.
             self.products += 2 * outputs[0].numel() * args[-1].shape[-2]
         return found
 
     def begin(self, stage: str) -> None:
-        """End a stage, whose peak is noted, and begin another one; a stage may come several times."""
+        """Record the peak of the current stage and begin another; a stage that comes again keeps its highest peak."""
         self.peaks[self.stage] = max(self.peaks.get(self.stage, 0), self.peak)
         self.stage, self.peak = stage, self.live
 
@@ -88,7 +88,7 @@ class Counter(TorchDispatchMode):
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Count what is allocated inside as held elsewhere: in `apart`, not in `live`."""
+        """Count memory that is allocated inside this context in `apart` instead of `live`: it is not the device's."""
         before, self._is_elsewhere = self._is_elsewhere, True
         try:
             yield
@@ -118,17 +118,17 @@ class Counter(TorchDispatchMode):
 
 
 _counting: list[Counter] = []
-# What operators return for tensors on the meta device, by all that this depends on: PyTorch takes its time to find out,
-# and a network asks for the same again and again.
+# Layouts of operators' results for tensors on the meta device, by everything that they depend on: PyTorch takes long to
+# find them, and a network repeats the same calls.
 _known: dict[Hashable, Any] = {}
 _Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
-# Functions of each number that give integers for integers, and those that give truth values.
+# Elementwise functions that return integers for integers, and those that return booleans.
 _OF_INTEGERS = {"add", "sub", "rsub", "mul", "neg", "clamp", "where", "clone", "_to_copy", "bitwise_and", "bitwise_or"}
 _TRUTH = {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "isfinite", "isnan", "isinf"}
 
 
 def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what an operator returns."""
+    """Return an operator's result; for meta tensors an empty one of the right layout, without running the operator."""
     name = func._overloadpacket.__name__
     if func.is_view or (name in _ALLOCATE and name not in _SIMPLE):
         return func(*args, **kwargs)
@@ -137,7 +137,7 @@ def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     except _NotOnMetaError:
         return func(*args, **kwargs)
     if (written := _written(func)) is not None and len(func._schema.returns) == 1:
-        # Nothing is written on the meta device, and what is written is returned.
+        # Nothing is written on the meta device, and the operator returns the argument that it writes.
         return kwargs[written] if isinstance(written, str) else args[written]
     layouts = _known.get(key)
     if layouts is None and (layout := _simple(func, name, args, kwargs)) is not None:
@@ -146,7 +146,7 @@ def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = func(*args, **kwargs)
         given = {_storage(tensor) for tensor in tensors(args)}
         outputs = found if isinstance(found, tuple) else (found,)
-        made = [each for each in outputs if each is not None]  # as gradients are that nobody asked for
+        made = [each for each in outputs if each is not None]  # gradients that are not needed are None
         if all(isinstance(each, Tensor) and each.is_meta and _storage(each) not in given for each in made):
             known = tuple(each if each is None else (each.shape, each.stride(), each.dtype) for each in outputs)
             _known[key] = known if isinstance(found, tuple) else known[0]
@@ -158,13 +158,13 @@ def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @cache
 def _is_given(func: Any) -> bool:
-    """Return whether an operator returns memory that it was given, such as a view of a parameter."""
+    """Return whether an operator returns memory of its arguments, such as a view of a parameter."""
     return any(each.alias_info is not None for each in func._schema.returns)
 
 
 @cache
 def _written(func: Any) -> int | str | None:
-    """Return the place or the name of the only argument that an operator writes; None if there is no such argument."""
+    """Return the position or the name of the only argument that an operator writes; None unless there is just one."""
     written = [
         argument.name if argument.kwarg_only else place
         for place, argument in enumerate(func._schema.arguments)
@@ -174,7 +174,7 @@ def _written(func: Any) -> int | str | None:
 
 
 def _simple(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what the most frequent operators return; None for others."""
+    """Return the layout of the result of the most frequent operators; None for others."""
     if torch.Tag.pointwise in func.tags:
         return _pointwise(name, args, kwargs)
     return _SIMPLE[name](*args, **kwargs) if name in _SIMPLE else None
@@ -233,7 +233,7 @@ def _dense(shape: Sequence[int], dtype: torch.dtype) -> _Layout:
 
 
 def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Layout | None:
-    """Return what a function of each number returns, as PyTorch decides it; None for cases that are left to PyTorch."""
+    """Return the layout that PyTorch gives an elementwise function's result; None for cases left to PyTorch."""
     tensors = [each for each in args if isinstance(each, Tensor)]
     shape = np.broadcast_shapes(*(each.shape for each in tensors))
     dtypes = [each.dtype for each in tensors[name == "where" :] if each.ndim or not shape]
@@ -249,7 +249,7 @@ def _pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Lay
 
 
 class _NotOnMetaError(Exception):
-    """Raised where some tensor has numbers."""
+    """Error for a tensor that is not on the meta device."""
 
 
 def _signature(value: Any) -> Hashable:
@@ -259,7 +259,7 @@ def _signature(value: Any) -> Hashable:
         return value.shape, value.stride(), value.dtype
     if isinstance(value, tuple | list):
         return tuple(_signature(each) for each in value)
-    # 1 and 1.0 and True are equal, and give different results.
+    # 1, 1.0 and True are equal, but give different results.
     return type(value), value
 
 
@@ -272,7 +272,10 @@ def _made(layout: _Layout | None) -> Tensor | None:
 
 @contextmanager
 def held_elsewhere() -> Iterator[None]:
-    """Tell all that count that what is allocated inside is not in the memory of the device that computes."""
+    """Count memory that is allocated inside this context in `apart` of all active counters.
+
+    It is for memory of another device than the one that computes, such as a disk.
+    """
     with ExitStack() as stack:
         for counter in _counting:
             stack.enter_context(counter.elsewhere())
@@ -280,10 +283,10 @@ def held_elsewhere() -> Iterator[None]:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Return what is the same of all tensors that share memory, for as long as one of them is there."""
+    """Return an identifier that all tensors of the same memory share, valid while one of them exists."""
     return tensor.untyped_storage()._cdata
 
 
 def _size(tensor: Tensor) -> int:
-    """Return the bytes that are read or written of a tensor: one that is expanded has fewer in memory than elements."""
+    """Return the bytes of a tensor that are read or written; an expanded tensor has fewer in memory than elements."""
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())

@@ -1,4 +1,4 @@
-"""Which device to compute on."""
+"""Choice of the device to compute on."""
 
 import torch
 
@@ -6,7 +6,10 @@ from data_pipeline.errors import InputError
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of that name; "auto" is the first of cuda, mps and cpu that is there."""
+    """Return the device of that name; "auto" is the first of cuda, mps and cpu that is available.
+
+    Raise `InputError` if the name is unknown or the device is not available.
+    """
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

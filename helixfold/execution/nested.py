@@ -1,4 +1,4 @@
-"""Tensors inside of tuples, lists and dataclasses: finding them, and putting others in their places."""
+"""Iteration over the tensors inside nested tuples, lists and dataclasses, and their replacement."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Give all tensors within, in their order."""
+    """Yield all tensors inside nested tuples, lists and dataclasses, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -20,7 +20,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def with_tensors_changed(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return the same with what `change` makes of each tensor in its place."""
+    """Return a copy of a nested value in which every tensor is replaced by `change(tensor)`."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, list | tuple):

@@ -1,4 +1,7 @@
-"""Measure what a row takes by running a few of them: an update's rows on the meta device, others for real."""
+"""Measured memory of a row of a stream, from which executors choose the size of slabs.
+
+A few rows are run and counted: rows of an update on the meta device, other functions' rows on the device itself.
+"""
 
 import copy
 from collections.abc import Callable, Hashable
@@ -15,37 +18,41 @@ from helixfold.execution.counter import Counter
 from helixfold.model.update import Update
 from helixfold.ops.card import card_of, described
 
-# Rows of an update that are run: operators that work on blocks of rows use them fully by then.
+# Numbers of rows with which an update is run: operators that work on blocks of rows fill them at these sizes.
 _UPDATE_ROWS = (32, 64)
-# Rows of anything else: these are computed with.
+# Numbers of rows with which other functions are run; they are few, since they are really computed.
 _ROWS = (1, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowCost:
-    """The bytes that temporaries take: `fixed` whatever is computed, and `each` for every row more."""
+    """Bytes that the temporaries of a slab take: `fixed` for any number of rows, and `each` for every row."""
 
     fixed: int
     each: int
 
     def rows(self, budget: int, staged: int = 0) -> int:
-        """Return how many rows at a time take so many bytes beyond what is fixed; at least one.
+        """Return the number of rows, at least one, whose temporaries fit into `budget` bytes beyond the fixed ones.
 
-        Each takes `staged` bytes besides.
+        `staged` are the bytes that every row takes in addition, in staging buffers.
         """
         return max(1, budget // max(self.each + staged, 1))
 
 
 _costs: dict[Hashable, RowCost] = {}
 _twins: WeakKeyDictionary[Update, Update] = WeakKeyDictionary()
-# Of updates' parameters, which it takes long to list.
+# Shapes of updates' parameters, which take long to list.
 _shapes: WeakKeyDictionary[Update, tuple[torch.Size, ...]] = WeakKeyDictionary()
 
 
 def forward_cost(
     update: Update, slab: Tensor, mask: Tensor, context: tuple[Tensor, ...], rows: list[Tensor]
 ) -> RowCost:
-    """Return what the rows of an update's slabs take, given all rows of its stream, mask and context's input."""
+    """Return the bytes that `update.forward` takes for the rows of a slab.
+
+    `slab`, `mask` and `rows` (the context's input, if the update reads it) are given with all rows of the stream, of
+    which only the layout is used.
+    """
     whole = [_Like.of(each) for each in context]
 
     def run(twin: Update, count: int) -> object:
@@ -56,13 +63,17 @@ def forward_cost(
 
 
 def context_cost(update: Update, slab: Tensor, mask: Tensor) -> RowCost:
-    """Return what the rows of the input of an update's context take."""
+    """Return the bytes that `update.context` takes for the rows of its input, given with all rows."""
     like = [_Like.of(each) for each in (slab, mask)]
     return _update_cost("context", update, slab, lambda twin, count: twin.context(*(e.make(count) for e in like)), like)
 
 
 def map_cost(make: Callable[..., Tensor], like: Tensor, slabs: Callable[[int], list[Tensor]], length: int) -> RowCost:
-    """Return what the rows take that `make` returns, of which `like` is one; `slabs(count)` are the first rows."""
+    """Return the bytes that `make(slice, *slabs)` takes for the rows it returns.
+
+    `like` is one row of the result, `slabs(count)` returns the first rows of its inputs, and `length` is the number of
+    all rows.
+    """
     key = (_identity(make), like.shape, like.dtype, card_of(like.device), length == 1)
     if key not in _costs:
         _costs[key] = _measured(lambda count: make(slice(0, count), *slabs(count)), _ROWS, length)
@@ -84,11 +95,11 @@ def _update_cost(
 
 
 def _measured(run: Callable[[int], object], counts: tuple[int, int], length: int) -> RowCost:
-    """Return the line through the peaks of two numbers of rows."""
+    """Return the line through the peak memory at two numbers of rows."""
     few, many = (min(count, length) for count in counts)
     peaks = []
     for count in (few, many):
-        # Whoever counts what is around here does not count this.
+        # Counters that are active around this call must not count it.
         with _disable_current_modes(), Counter() as counter:
             run(count)
         peaks.append(counter.peak)
@@ -99,16 +110,16 @@ def _measured(run: Callable[[int], object], counts: tuple[int, int], length: int
 
 
 def _twin(update: Update) -> Update:
-    """Return the update with its parameters on the meta device; it stays the same for as long as the update lives."""
+    """Return a copy of the update with its parameters on the meta device; the same copy for every call."""
     if update not in _twins:
-        # What is in this dictionary is not copied.
+        # `deepcopy` takes the objects in its memo instead of copying.
         parameters: dict[int, Any] = {
             id(each): nn.Parameter(torch.empty_like(each, device="meta"), requires_grad=False)
             for each in update.parameters()
         }
         twin = copy.deepcopy(update, parameters).eval()
         for module in twin.modules():
-            # Whoever listens to the update does not listen to this.
+            # Hooks of the update must not run for its copy.
             module._forward_hooks.clear()
             module._forward_pre_hooks.clear()
         _twins[update] = twin
@@ -116,7 +127,7 @@ def _twin(update: Update) -> Update:
 
 
 def _identity(make: Any) -> Hashable:
-    """Return what stays the same of a function from one call to the next: closures are made anew each time."""
+    """Return a key that is equal for a function's closures, which are made anew for each call."""
     while isinstance(make, partial):
         make = make.func
     return getattr(make, "__code__", None) or type(make)  # type: ignore[return-value]
@@ -124,7 +135,7 @@ def _identity(make: Any) -> Hashable:
 
 @dataclass(frozen=True)
 class _Like:
-    """A tensor without its numbers: any rows of it can be made on the meta device."""
+    """Layout of a tensor, from which any number of its rows can be made on the meta device."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Random input of any size, for readings of time and memory: what a pass reads, and what its losses compare with."""
+"""Random input features and labels of any size, with which the time and memory of a pass are measured."""
 
 from dataclasses import fields
 
@@ -13,7 +13,10 @@ from helixfold.losses.labels import Labels
 
 
 def random_batch(residues: int, rows: int, extra_rows: int, templates: int, device: torch.device) -> Batch:
-    """Return one sample with everything in it present."""
+    """Return a batch of one random sample, without masked positions, on the device.
+
+    `rows` are MSA rows and `extra_rows` those of the extra MSA.
+    """
     aatype = _numbers(20, 1, residues)
     atoms = 20 * torch.rand(1, templates, residues, 37, 3)
     batch = Batch(
@@ -38,15 +41,15 @@ def random_batch(residues: int, rows: int, extra_rows: int, templates: int, devi
 
 
 def _numbers(count: int, *shape: int) -> torch.Tensor:
-    """Return random numbers from 0 to `count` - 1."""
+    """Return random integers from 0 to `count` - 1."""
     return (count * torch.rand(shape)).long()
 
 
 def random_labels(batch: Batch) -> Labels:
-    """Return labels with a random walk as the true structure of the batch's sequence."""
+    """Return labels for a batch of one sample, with a random walk as the true structure of its sequence."""
     device, residues = batch.aatype.device, batch.aatype.shape[1]
     random = np.random.default_rng(0)
-    # The meta device has no sequence to be true of.
+    # On the meta device the batch has no sequence.
     aatype = np.zeros(residues, np.int64) if batch.aatype.is_meta else batch.aatype[0].cpu().numpy()
     steps = random.standard_normal((residues, 1, 3))
     walk = np.cumsum(3.8 * steps / np.linalg.norm(steps, axis=-1, keepdims=True), 0)

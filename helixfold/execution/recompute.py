@@ -1,7 +1,7 @@
-"""Recompute: what a training pass keeps for its backward, chosen from outside the model.
+"""Recomputation (activation checkpointing) in training passes, applied to a model from outside.
 
-A stretch that is recomputed keeps nothing but its inputs and is run a second time, with the same dropout, when its
-gradients are asked for. The autograd graph stays what it was, so loss and gradients do too, bit for bit.
+A part that is recomputed keeps nothing but its inputs for the backward pass, which runs it a second time with the same
+dropout. The autograd graph is the same, so loss and gradients are too, bit for bit.
 """
 
 import typing
@@ -26,18 +26,20 @@ Choice = Literal["auto", "none", "inputs", "block"]
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputeConfig(Config):
-    """Choose what is recomputed in each part of the network: "none", or everything but the "inputs" of each update, or
-    everything but what enters a "block". "auto" stands for the least of these that there is memory for, and is settled
-    before a run begins (`planning.recompute_choice`).
+    """Settings of what each part of the network recomputes in the backward pass.
+
+    "none" recomputes nothing. "inputs" keeps only the inputs of each update, and "block" only those of each block.
+    "auto" stands for the fastest of these that fits into memory, which is chosen before a run begins
+    (`planning.recompute_choice`).
 
     A block is a block of the Evoformer, of the extra-MSA stack or of the template pair stack, or an iteration of the
-    structure module, whose attention and transition are its updates here. "block" keeps the two streams once per block
-    and "inputs" one stream per update, about five times as much; while a block's gradients are computed "block" holds
-    everything that the block computes, "inputs" only what one update does.
+    structure module, whose updates are its attention and transition. "block" keeps the MSA and pair streams once per
+    block and "inputs" one stream per update, about five times as much. While a block's gradients are computed, "block"
+    holds everything that the block computes, "inputs" only what one update does.
 
-    The default is the stacks' blocks as in AlphaFold 2 (Suppl. Sec. 1.11.8), and the updates of the structure module:
-    nearly all that an iteration would keep is inside its attention, and the small steps around it cost more time to
-    run twice than they hold memory.
+    The defaults are blocks in the stacks, as in AlphaFold 2 (Suppl. Sec. 1.11.8), and updates in the structure module:
+    nearly all that an iteration would keep is inside its attention, and the small steps around it hold too little
+    memory to be worth running twice.
     """
 
     evoformer: Choice = "block"
@@ -53,7 +55,7 @@ class RecomputeConfig(Config):
 
     @classmethod
     def everywhere(cls, keep: Choice) -> "RecomputeConfig":
-        """Return the same choice for all parts."""
+        """Return settings with the same choice for all parts of the network."""
         return cls(evoformer=keep, extra_msa=keep, template=keep, structure=keep)
 
     @property
@@ -65,9 +67,9 @@ class RecomputeConfig(Config):
 
 
 def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
-    """Make training passes of `model` recompute what `config` says, instead of whatever was chosen before.
+    """Make training passes of `model` recompute as `config` says, in place of earlier settings.
 
-    Passes without gradient are not changed, nor are parameters or their names.
+    Passes without gradients, parameters and their names are not changed. Raise `ConfigError` if a setting is "auto".
     """
     if not config.is_settled:
         raise ConfigError(f"what is recomputed must be settled before it is applied; got {config}")
@@ -90,7 +92,7 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
 
 
 class Recomputed(StandIn):
-    """A method that keeps its arguments only."""
+    """Replacement of a method that keeps only its arguments, and computes the rest again in the backward pass."""
 
     def __call__(self, *arguments: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -105,7 +107,7 @@ class Recomputed(StandIn):
 
 
 class EachUpdate(StandIn):
-    """A block's forward whose updates each keep their inputs only."""
+    """Replacement of a block's forward in which every update keeps only its inputs for the backward pass."""
 
     def __call__(self, run: Executor, *streams: Any) -> Any:
         return self.method(_Recomputing(run), *streams)
@@ -115,7 +117,7 @@ _STAND_INS = {"inputs": EachUpdate, "block": Recomputed}
 
 
 class _Recomputing(Executor):
-    """An executor whose updates are carried out by another one, and again for the gradients; blocks make no streams."""
+    """Executor that runs updates with another executor, and again in the backward pass."""
 
     def __init__(self, run: Executor) -> None:
         self.run = Recomputed(run)
@@ -134,7 +136,10 @@ _second_run: ContextVar[bool] = ContextVar("_second_run", default=False)
 
 
 def is_recomputing() -> bool:
-    """Return whether what runs now is run a second time, for gradients, and ends once these have what they need."""
+    """Return whether the code that calls this is run a second time, in a backward pass.
+
+    Such a run is cut short as soon as the backward pass has all the tensors that it needs.
+    """
     return _second_run.get()
 
 

@@ -1,4 +1,7 @@
-"""Carry out everything of a stream's size slab by slab: inference in the memory of the stream and one context."""
+"""Inference slab by slab: an update takes the memory of its stream, one context and the temporaries of a few rows.
+
+A slab is a range of a stream's rows (dim 1) that is computed at a time.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
@@ -13,32 +16,33 @@ from helixfold.execution.spilled_stream import SpilledStream
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
 from helixfold.ops.card import is_described
 
-# What temporaries of a slab's rows may take: this part of the stream, or so many elements. Small beside it, and still
-# enough rows to keep the cores busy.
+# Memory for temporaries of a slab's rows: this share of the stream, or this number of elements if that is more. Both
+# are small beside the stream, and large enough to keep the cores busy.
 BUDGET_SHARE = 1 / 24
 LEAST_ELEMENTS = 2 * 2**20
-# Products of a slab's rows with a whole context take up to twice as long with half as many rows.
+# The same number for `Factored` updates: products of a slab with a whole context take up to twice as long with half as
+# many rows.
 LEAST_ELEMENTS_OF_PRODUCTS = 5 * 2**20
-# Smaller streams are too quickly done.
+# Bytes of a stream from which on memory is given back after an update; for smaller ones that would take too long.
 LEAST_SETTLED = 16 * 2**20
-# Of memory that is cut into tensors.
+# Alignment in bytes of tensors that share the buffer of contexts.
 _ALIGNMENT = 64
 
 Held = Tensor | SpilledStream
 
 
 class Slabs(Executor):
-    """Computes a context part by part, then adds the update to each slab of the stream in place; no gradients.
+    """Executor that computes a context part by part, then adds the update to each slab in place, without gradients.
 
-    The size of a slab follows from `budget`, the bytes that its rows may take beyond what their operators need anyway
-    (by default a share of the stream), and from what a few rows are found to take, unless `rows` fixes it. Contexts
-    take turns in one buffer that is kept: one executor is for one thread.
+    A slab has `rows` rows if they are given. Otherwise their number follows from the measured bytes of a few rows and
+    from `budget`, the bytes that temporaries of a slab may take (by default a share of the stream). All contexts use
+    the same buffer, so an executor is for one thread. Raise `ConfigError` unless `budget` and `rows` are at least 1.
     """
 
     def __init__(self, budget: int | None = None, rows: int | None = None) -> None:
         self.budget, self.rows = budget, rows
         require(self, ["budget", "rows"], lambda value: value >= 1, "be at least 1")
-        self.ranks = 1  # that share a stream, and the memory for its temporaries
+        self.ranks = 1  # number of ranks that share a stream, and the memory for its temporaries
         self._buffer: Tensor | None = None
 
     @torch.no_grad()
@@ -59,7 +63,11 @@ class Slabs(Executor):
         context: Context,
         dropout_mask: Tensor | None,
     ) -> Held:
-        """Return the stream, changed in place; the context's input has the same rows where the update reads them."""
+        """Add the update to the stream in place and return the stream.
+
+        `context_input` is read only by updates that use its rows; these are then the rows of the stream. Raise
+        ValueError if there is a dropout mask.
+        """
         if dropout_mask is not None:
             raise ValueError("slabs are for inference: set the model to evaluation, or train with the Whole executor")
         whole = held(stream)
@@ -101,12 +109,15 @@ class Slabs(Executor):
         return stream.gather() if isinstance(stream, SpilledStream) else as_tensor(stream)
 
     def first_row(self, make: Callable[..., Tensor], streams: Sequence[Held]) -> Tensor:
-        """Return the first row of a stream that is to be made from these, which tells its shape."""
+        """Return the first row of the stream that `make` computes from `streams`; it has the shape of every row."""
         _, slabs, _ = next(self.visited([each[:, :1] for each in streams], 1))
         return make(slice(0, 1), *slabs)
 
     def fill(self, make: Callable[..., Tensor], streams: Sequence[Held], room: Held, like: Tensor) -> Held:
-        """Write the rows that `make` returns, of which `like` is one, into the room of a stream; return it."""
+        """Write all rows that `make` computes from `streams` into `room`, the memory for the result, and return it.
+
+        `like` is one row of the result.
+        """
 
         def slabs(count: int) -> list[Tensor]:
             return next(self.visited([each[:, :count] for each in streams], count))[1]
@@ -119,17 +130,20 @@ class Slabs(Executor):
         return room
 
     def begin(self) -> None:
-        """Give up the buffer of contexts: a new stream begins a part of the network whose contexts may be smaller."""
+        """Free the buffer of contexts: after a new stream, contexts may be smaller."""
         self._buffer = None
 
     def settle(self, stream: Stream) -> None:
-        """Give back what temporaries left: the next ones, of other sizes, would not all find room there."""
+        """Return the freed memory of temporaries to the system, after an update of a large stream on a CPU.
+
+        The next temporaries have other sizes and would not all fit into that memory.
+        """
         if stream.device.type == "cpu" and size_of(stream) >= LEAST_SETTLED // self.ranks:
             give_back()
 
     @torch.no_grad()
     def context(self, update: Update, context_input: Stream, mask: Tensor) -> Context:
-        """Return the context of the whole input; it lasts until the next one is made."""
+        """Return the context of all rows of its input; the next call overwrites it."""
         if type(update).context is Update.context:
             return ()
         given = transposed(held(context_input), update.context_axis)
@@ -146,33 +160,34 @@ class Slabs(Executor):
         return whole
 
     def rows_at_once(self, row_bytes: int, stream: Stream) -> int:
-        """Return the rows of a slab, each of which takes so many bytes of temporaries."""
+        """Return the number of rows of a slab, each of which takes `row_bytes` bytes of temporaries."""
         return self._size(stream, lambda: RowCost(fixed=0, each=row_bytes))
 
     def _size(self, stream: Stream, cost: Callable[[], RowCost], least: int = LEAST_ELEMENTS) -> int:
         if self.rows is not None:
             return self.rows
         if not size_of(stream):
-            return max(1, stream.shape[1])  # there is nothing to measure
+            return max(1, stream.shape[1])  # an empty stream cannot be measured
         budget = self.budget or max(least // self.ranks * stream.dtype.itemsize, int(size_of(stream) * BUDGET_SHARE))
         return cost().rows(budget, self.staged(stream))
 
-    # What another executor may do otherwise: where streams live, and how their slabs are reached.
+    # Subclasses override these methods to place streams in other memory.
 
     def room(self, like: Tensor, shape: Sequence[int]) -> Held:
-        """Return memory for a stream."""
+        """Return uninitialised memory for a stream of this shape, with the dtype and device of `like`."""
         return like.new_empty(shape)
 
     def staged(self, stream: Stream) -> int:
-        """Return the bytes that a row of this stream takes while it waits to be computed with."""
+        """Return the bytes that staging buffers take for each row of this stream; 0 for streams on the device."""
         return 0
 
     def visited(
         self, streams: Sequence[Held], size: int, changed: Held | None = None
     ) -> Iterator[tuple[slice, list[Tensor], Tensor | None]]:
-        """Give the slabs of all streams at the same rows, and that of `changed`, which may be written in place.
+        """Yield a range of at most `size` rows, the slabs of all streams at these rows, and the slab of `changed`.
 
-        Where a card is only described, the first slab stands for all: they take the same.
+        The caller may write the slab of `changed` in place. While a forecast is made for a card, only the first slab
+        is yielded, since all take the same.
         """
         for rows in row_slices(streams[0].shape[1], size):
             slabs = [as_tensor(each[:, rows]) for each in streams]
@@ -186,7 +201,7 @@ class Slabs(Executor):
             for shape, part in zip(shapes, parts, strict=True)
         ]
         if self._buffer is None or len(self._buffer) < sum(sizes) or self._buffer.device != parts[0].device:
-            # Released first: two are never held.
+            # Released first, so that two buffers are never held.
             self._buffer = None
             self._buffer = torch.empty(sum(sizes), dtype=torch.uint8, device=parts[0].device)
         rooms = []
@@ -198,9 +213,9 @@ class Slabs(Executor):
 
 
 def row_slices(length: int, size: int) -> Iterator[slice]:
-    """Give the rows of all slabs in order; of the first alone where a card is only described.
+    """Yield the rows of all slabs of at most `size` rows in order.
 
-    A stream without rows has one slab, without rows.
+    While a forecast is made for a card, only the first is yielded. A stream without rows has one empty slab.
     """
     for start in range(0, max(length, 1), size):
         yield slice(start, min(start + size, length))
@@ -209,15 +224,15 @@ def row_slices(length: int, size: int) -> Iterator[slice]:
 
 
 def held(stream: Stream) -> Held:
-    """Return a stream that an executor on one device holds; raise TypeError for one that several ranks share."""
+    """Return the stream as the tensor or spilled stream that it is; raise TypeError if several ranks share it."""
     return stream if isinstance(stream, SpilledStream) else as_tensor(stream)
 
 
 def layout(stream: Held) -> Tensor:
-    """Return a tensor with the stream's shape and strides, for what depends on these alone."""
+    """Return a tensor with the stream's shape, strides and dtype; it may be in other memory than the device's."""
     return stream.tensor if isinstance(stream, SpilledStream) else stream
 
 
 def size_of(stream: Stream) -> int:
-    """Return the bytes of a whole stream."""
+    """Return the size of a whole stream in bytes."""
     return prod(stream.shape) * stream.dtype.itemsize

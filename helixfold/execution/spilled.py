@@ -1,4 +1,4 @@
-"""Streams that live on a disk, or beside a GPU in the host's memory: inference beyond what streams themselves take."""
+"""Inference with streams on a disk, or in the host's memory beside a GPU, for chains whose streams do not fit."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -15,19 +15,20 @@ from helixfold.execution.staging import SLOTS, Lane, visited
 from helixfold.model.update import Stream, as_tensor
 from helixfold.ops.card import card_of, is_described
 
-# Smaller streams, or those of so few channels (logits, errors), are used whole by whoever asked for them.
+# Streams of fewer bytes, or of fewer channels (logits, errors), stay on the device: their users need all of them.
 LEAST_BYTES = 16 * 2**20
 LEAST_CHANNELS = 32
 
 
 class Spilled(Slabs):
-    """Carries out updates as `Slabs` does, in the memory of one context and a few slabs.
+    """Executor that works as `Slabs` does, in the memory of one context and a few slabs.
 
-    The streams that `map_rows` makes live elsewhere. Beside a CPU that is a file without a name in `directory`, one for
-    each stream, as large as it and gone with it. Every update reads its stream twice and writes it once, while it
-    computes: in the system's cache of files as long as that has room, but what is written reaches the disk sooner or
-    later. Beside a GPU streams live in pinned host memory. This has been tested with the CPU in the
-    place of the GPU, but not yet run on one.
+    The streams that `map_rows` makes are spilled: they are kept in other memory than the device's. On a CPU each is an
+    unnamed file in `directory`, as large as the stream and deleted with it. Every update reads its stream twice and
+    writes it once while it computes; the system caches these files as far as its memory allows. On a GPU streams are
+    in pinned host memory, which has been tested with the CPU in place of a GPU, but not yet on one.
+
+    Raise `ConfigError` if `directory` does not exist.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Spilled(Slabs):
             return as_tensor(stream[:, part]) if lane is None else lane.slab(slot, part)
 
         for stream in streams if changed is None else [*streams, changed]:
-            # What is read and changed at once is staged once.
+            # A stream that is both read and changed is staged once.
             if isinstance(stream, SpilledStream) and lane_of(stream) is None:
                 lanes.append(Lane(stream, size))
         parts = [*row_slices(streams[0].shape[1], size)]

@@ -1,4 +1,7 @@
-"""Streams whose memory is not the computing device's: in files, or beside a GPU in the host's memory."""
+"""Streams in other memory than the computing device's: in files, or in the host's memory beside a GPU.
+
+`room` is a buffer of the computing device, or of the host, into which a slab is copied.
+"""
 
 import mmap
 import os
@@ -16,19 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# A file that is written in larger pieces is cached in larger units, and then writing a few columns of every row takes
-# several times as long, as does the first write; smaller pieces make more calls.
+# Bytes of a write. The system caches a file that is written in larger pieces in larger units; the first write and
+# later writes of a few columns of every row then take several times as long. Smaller pieces need more calls.
 _PIECE = 16 * 2**10
-# By element size, for types that NumPy does not know.
+# Integer types by element size, which stand for types that NumPy does not have (bfloat16).
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class MappedFile(mmap.mmap):
-    """A file that has no name and lasts as long as the storage of the tensor that it was mapped for.
+    """Unnamed file that holds a spilled tensor, and is deleted with the tensor's storage.
 
-    The tensor is memory-mapped for whoever uses it whole. Slabs are read and written as parts of the file rather than
-    copied from and to its mapping: pages that are touched there count as the process's memory, in units of up to 2 MiB,
-    and cost a fault each.
+    The whole tensor is memory-mapped. Slabs are read from and written to the file instead of the mapping: pages of the
+    mapping that are touched count as the process's memory, in units of up to 2 MiB, and cost a page fault each.
     """
 
     file: FileIO
@@ -36,13 +38,13 @@ class MappedFile(mmap.mmap):
     crosses = False  # Slabs stay on the CPU.
 
     def fetch(self, slab: Tensor, room: Tensor) -> None:
-        """Copy a slab of the tensor, its dims in the order of memory, into dense memory."""
+        """Read a slab of the tensor from the file into `room`, a dense buffer; dims are in the order of memory."""
         for start, memory in _stretches(slab, room):
             self.file.seek(start)
             _all(self.file.readinto, memory)
 
     def store(self, slab: Tensor, room: Tensor) -> None:
-        """Copy dense memory into a slab of the tensor, its dims in the order of memory."""
+        """Write `room`, a dense buffer, into the file as a slab of the tensor; dims are in the order of memory."""
         self.blank = False
         for start, memory in _stretches(slab, room):
             self.file.seek(start)
@@ -50,16 +52,16 @@ class MappedFile(mmap.mmap):
                 _all(self.file.write, memory[piece : piece + _PIECE])
 
     def release(self) -> None:
-        """Give back the memory of pages that were touched in the mapping; what they hold is in the file."""
+        """Release the memory of touched pages of the mapping; their contents stay in the file."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self.madvise(mmap.MADV_DONTNEED)
 
 
 def mapped_tensor(directory: Path, shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, MappedFile]:
-    """Return a tensor of zeros in a new file in `directory`, which is gone with the tensor, however the process ends.
+    """Return a tensor of zeros in a new unnamed file in `directory`, and the file, which is deleted with the tensor.
 
-    Raises OSError, which says what is needed and what is free, where there is no room: at once and not when the
-    tensor is written.
+    The file is deleted however the process ends. Raise OSError, with the bytes that are needed and free, if the disk
+    has too little space; the space is reserved at once, so later writes do not fail.
     """
     size = prod(shape) * dtype.itemsize
     with ExitStack() as undone:
@@ -82,10 +84,10 @@ def mapped_tensor(directory: Path, shape: Sequence[int], dtype: torch.dtype) -> 
 
 
 class HostMemory:
-    """The home of streams beside a device that computes. Copies leave torch's threads to those who compute.
+    """Host memory that holds a spilled stream beside a GPU. Copies are NumPy's, so that torch's threads can compute.
 
-    As in a file, slabs come with their dims in the order of memory, and `room` is dense. `crosses` says whether slabs
-    go to another device.
+    As in `MappedFile`, dims of slabs are in the order of memory and `room` is a dense buffer. `crosses` says whether
+    slabs are copied to another device. `blank` is always False: contents must be read.
     """
 
     blank = False
@@ -94,25 +96,25 @@ class HostMemory:
         self.crosses = crosses
 
     def fetch(self, slab: Tensor, room: Tensor) -> None:
-        """Copy a slab into dense memory."""
+        """Copy a slab of the stream into `room`, a dense buffer."""
         np.copyto(_array(room), _array(slab))
 
     def store(self, slab: Tensor, room: Tensor) -> None:
-        """Copy dense memory into a slab."""
+        """Copy `room`, a dense buffer, into a slab of the stream."""
         np.copyto(_array(slab), _array(room))
 
     def release(self) -> None:
-        """Do nothing: all of the host's memory is its own."""
+        """Do nothing: host memory has no pages to release."""
 
 
 Home = MappedFile | HostMemory
 
 
 class SpilledStream:
-    """A stream of which `home` owns the memory, and `device` computes with slabs: a `Stream`.
+    """A `Stream` in the memory of `home`, a file or the host, of which `device` computes slabs.
 
-    `tensor` is all of it, on the CPU, in the memory that the home owns. Parts of it are made as of a tensor, and share
-    that memory.
+    `tensor` is the whole stream, on the CPU, in the home's memory. Indexing and transposing return spilled streams that
+    share this memory.
     """
 
     def __init__(self, tensor: Tensor, home: Home, device: torch.device) -> None:
@@ -136,17 +138,17 @@ class SpilledStream:
         return SpilledStream(self.tensor[index], self.home, self.device)
 
     def gather(self) -> Tensor:
-        """Return all of the stream as a tensor on the device that computes, which may share its memory."""
+        """Return the whole stream as a tensor on the computing device; on a CPU it shares the stream's memory."""
         return self.tensor.to(self.device)
 
     def copy_(self, values: Tensor) -> None:
-        """Write all of the stream, at once and not slab by slab."""
+        """Overwrite the whole stream with `values`, in one copy."""
         self.tensor.copy_(values)
         self.home.blank = False
         self.home.release()
 
     def same_rows(self, other: "SpilledStream") -> bool:
-        """Return whether slabs of both are the same numbers."""
+        """Return whether two streams are the same view of the same memory, so that their slabs are the same."""
         mine, theirs = self.tensor, other.tensor
         return mine.untyped_storage()._cdata == theirs.untyped_storage()._cdata and (
             mine.storage_offset(),
@@ -156,7 +158,7 @@ class SpilledStream:
 
 
 def _stretches(slab: Tensor, room: Tensor) -> Iterator[tuple[int, memoryview]]:
-    """Give the stretches of a file without a gap that hold a slab: where each starts, and its part of dense memory."""
+    """Yield the contiguous pieces of a file that hold a slab: offset of each in bytes, and its part of `room`."""
     outer, length = slab.ndim, slab.element_size()
     while outer and slab.stride(outer - 1) * slab.element_size() == length:
         outer -= 1
@@ -170,7 +172,7 @@ def _stretches(slab: Tensor, room: Tensor) -> Iterator[tuple[int, memoryview]]:
 
 
 def _all(transfer: Callable[[memoryview], int | None], memory: memoryview) -> None:
-    """Repeat a transfer until all is done: the system may do a part of a large one."""
+    """Repeat a read or write until all of `memory` is transferred: the system may do only a part of a large one."""
     while memory:
         done = transfer(memory)
         if not done:

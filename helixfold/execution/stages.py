@@ -15,7 +15,7 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What one stage took. `peak_memory` is in bytes, of the process, or of the GPU if that is what was watched."""
+    """Time and memory of one stage. `peak_memory` is in bytes, of the GPU if there is one, otherwise of the process."""
 
     name: str
     seconds: float
@@ -23,7 +23,7 @@ class Stage:
 
 
 class Stages:
-    """Records stages as they end; stages of one name are added up when asked for as a table."""
+    """Recorder of the time and memory of stages; `earlier` are stages that ended before, such as in another process."""
 
     def __init__(self, device: torch.device | str = "cpu", earlier: Iterable[Stage] = ()) -> None:
         self.device = torch.device(device)
@@ -41,7 +41,7 @@ class Stages:
             self.finished.append(Stage(name=name, seconds=seconds, peak_memory=peak_memory(self.device)))
 
     def table(self) -> dict[str, dict[str, float]]:
-        """Seconds (summed) and peak GiB (largest) by stage name."""
+        """Return a dict for each stage name with "seconds" (summed) and "peak_memory_gib" (the largest)."""
         rows: dict[str, dict[str, float]] = {}
         for stage in self.finished:
             row = rows.setdefault(stage.name, {"seconds": 0.0, "peak_memory_gib": 0.0})
@@ -51,13 +51,13 @@ class Stages:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until all that was asked of a device is computed."""
+    """Wait until a GPU has finished all its work; on other devices do nothing."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def mean_seconds(action: Callable[[], object], times: int = 1, device: torch.device | str = "cpu") -> float:
-    """Return the seconds of a call, the mean over so many, until the device has computed what they asked of it."""
+    """Return the mean seconds of `times` calls of `action`, including the work that they start on the device."""
     device = torch.device(device)
     synchronize(device)
     start = time.perf_counter()
@@ -68,7 +68,7 @@ def mean_seconds(action: Callable[[], object], times: int = 1, device: torch.dev
 
 
 def peak_memory(device: torch.device) -> int:
-    """Largest memory in use since the last reset, in bytes: the GPU's allocations, or the process's resident set."""
+    """Return the most bytes in use since the last reset: allocations on a GPU, otherwise the process's resident set."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if _STATUS.exists():
@@ -79,7 +79,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Forget the peak so far, where the system can."""
+    """Reset the peak that `peak_memory` returns; where the system cannot do so, the peak stays as it is."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif _RESET.exists():

@@ -1,4 +1,4 @@
-"""Slabs of tensors that live elsewhere, brought to where they are computed with while others are computed."""
+"""Copies of spilled streams' slabs to the computing device and back, which overlap with computation."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,15 +15,15 @@ SLOTS = 2
 
 
 class Lane:
-    """One stream's slabs, cut along dim 1, in two staging buffers in turn.
+    """Slabs of one spilled stream, along dim 1, in two staging buffers that are used in turn (slots 0 and 1).
 
-    Buffers are dense in the stream's own order of dims, transposed or not. Where the home is another device's memory
-    there is a pinned host buffer beside each, through which slabs go that are not dense there.
+    Buffers are dense in the order in which the stream's dims are in memory. If slabs cross to another device, each
+    buffer has a pinned host buffer beside it, for slabs that are not dense in the stream's memory.
     """
 
     def __init__(self, stream: SpilledStream, size: int) -> None:
         tensor, home, device = stream.tensor, stream.home, stream.device
-        # Pages that were used whole are given back.
+        # An earlier use of the whole stream may have left pages in memory.
         home.release()
         self.stream, self._tensor, self._home = stream, tensor, home
         self._order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
@@ -39,7 +39,7 @@ class Lane:
             self._far = [torch.empty(elements, dtype=tensor.dtype, device=device) for _ in slots]
 
     def slab(self, slot: int, part: slice) -> Tensor:
-        """Return what is in a staging buffer, with the tensor's dims."""
+        """Return the slab in a staging buffer, with dims in the stream's order; `part` are its rows."""
         dense = _shaped(self._far[slot], self._at_home(part))
         return dense.permute([self._order.index(each) for each in range(dense.ndim)])
 
@@ -56,14 +56,14 @@ class Lane:
             _shaped(self._far[slot], slab).copy_(near, non_blocking=True)
 
     def leave(self, slot: int, part: slice) -> None:
-        """Start to bring a slab that has been computed back to the host."""
+        """Start to copy a computed slab from the device back to the host."""
         if self.crosses:
             slab = self._at_home(part)
             near = slab if slab.is_contiguous() else _shaped(self._near[slot], slab)
             near.copy_(_shaped(self._far[slot], slab), non_blocking=True)
 
     def store(self, slot: int, part: slice) -> None:
-        """Write a slab home once it is back on the host."""
+        """Write a slab into the stream once it is back on the host."""
         slab = self._at_home(part)
         if not (self.crosses and slab.is_contiguous()):
             self._home.store(slab, _shaped(self._near[slot], slab))
@@ -75,10 +75,10 @@ class Lane:
 def visited(
     lanes: Sequence[Lane], changed: Sequence[Lane], parts: Sequence[slice], device: torch.device
 ) -> Iterator[tuple[slice, int]]:
-    """Give the parts in order, each with its slabs' slot in every lane; those of `changed` are written back afterwards.
+    """Yield each range of rows in `parts` and the slot of its slabs in every lane, once they are on the device.
 
-    A slab is there until the next part is asked for. When the consumer leaves early, the slab that it had is dropped
-    and those before are written.
+    Slabs of the `changed` lanes are written back afterwards. A slab is valid until the next range is requested. If the
+    caller stops early, its last slab is dropped, and earlier ones are written.
     """
     module = torch.get_device_module(device)
     copying = module.Stream(device)
@@ -106,7 +106,7 @@ def visited(
                     lane.fetch(slot, new)
                 fetched[slot].record(copying)
 
-    # One thread, so that what is in a buffer has been written before it is read into; leaving waits for it.
+    # One thread, so that a buffer is written back before the next slab is read into it; leaving waits for the thread.
     with ThreadPoolExecutor(1) as worker:
         try:
             job = worker.submit(turn_over, 0, None, parts[0])

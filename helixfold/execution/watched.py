@@ -1,4 +1,4 @@
-"""An executor that looks on: how much every update of the Evoformer changes each edge of the pair stream."""
+"""Executor that records how much every update of the Evoformer changes each edge of the pair stream."""
 
 from dataclasses import dataclass
 
@@ -15,25 +15,25 @@ _OF_MSA = ("row_attention", "column_attention", "msa_transition")
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What one update of one block added to the pair stream of the first sample."""
+    """Change that one update of one block made to the pair stream of the first sample."""
 
     block: int  # from 0
-    update: str  # as the block calls it: triangle_outgoing, ...
+    update: str  # name of its attribute in the block: triangle_outgoing, ...
     size: Float[Tensor, "r r"]  # root mean square over the channels, for each edge
 
     @property
     def title(self) -> str:
-        """Title that says where the change was made, and how large it is on average."""
+        """Return a title with the block (from 1), the update and the mean size of the change."""
         return f"{self.block + 1}: {self.update.replace('_', ' ')}, {float(self.size.mean()):.2f}"
 
     @property
     def pattern(self) -> Float[Tensor, "r r"]:
-        """Size of the change as a share of the largest, so that small changes can be seen beside large ones."""
+        """Return the size of the change relative to its largest edge, so that small changes can be seen in a plot."""
         return self.size / self.size.max().clamp(min=1e-12)
 
 
 class Watched(Whole):
-    """Carries out updates as `Whole` does, and keeps the changes of the last pass in `changes`."""
+    """Executor that works as `Whole` does, and records the changes of the last pass through `stack` in `changes`."""
 
     def __init__(self, stack: EvoformerStack) -> None:
         self.changes: list[Change] = []

@@ -1,4 +1,4 @@
-"""Updates carried out whole: for training on one device, and wherever memory is plenty."""
+"""Executor that computes every update on the whole stream, for training and for short chains."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from helixfold.ops.residual import add_change
 
 
 class Whole(Executor):
-    """`stream + dropout(update(stream, context))`, everything at once, with gradients."""
+    """Executor that computes `stream + dropout(update(stream, context))` for all rows at once, with gradients."""
 
     def __call__(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
@@ -20,7 +20,7 @@ class Whole(Executor):
         return self.apply(update, stream, mask, context_input, context=context, dropout_mask=dropout_mask)
 
     def context(self, update: Update, context_input: Stream, mask: Tensor) -> Context:
-        """Return the context computed from all rows of its input."""
+        """Return the context of an update, computed from all rows of its input."""
         given = as_tensor(context_input)
         return update.context(transposed(given, update.context_axis), transposed(mask, update.context_axis))
 
@@ -34,7 +34,10 @@ class Whole(Executor):
         context: Context,
         dropout_mask: Tensor | None,
     ) -> Tensor:
-        """Return the stream plus the change; the context's input has the same rows where the update reads them."""
+        """Return the stream plus the update's change, times the dropout mask if there is one.
+
+        `context_input` is read only by updates that use its rows; these are then the rows of the stream.
+        """
         rows: list[Tensor] = []
         if update.reads_context_rows:
             rows = [transposed(as_tensor(each), update.context_axis) for each in context_input]
