@@ -18,9 +18,10 @@ from helixfold.analysis.structure_files import StructureFile, find_predictions, 
 
 
 def compare_files(predictions: Path, references: Path, *, all_ranks: bool = False) -> "Comparisons":
-    """Compare each prediction with its reference; of each target only the best prediction, or `all_ranks`.
+    """Compare each prediction with its reference; of each target only the best prediction, or all with `all_ranks`.
 
-    Raise `InputError` if there is nothing to compare at all. What is wrong with a single file is in the result.
+    Raise `InputError` if either path has nothing to compare. A single file that cannot be compared is in
+    `Comparisons.failures`.
     """
     comparisons = Comparisons(references=find_references(references))
     files = find_predictions(predictions, all_ranks=all_ranks)
@@ -31,10 +32,10 @@ def compare_files(predictions: Path, references: Path, *, all_ranks: bool = Fals
 
 @dataclass(kw_only=True)
 class Comparisons:
-    """Predictions compared so far, and why others could not be."""
+    """Results of comparing predictions with references, and the reasons why some could not be compared."""
 
     references: Sequence[StructureFile]
-    count: int = 0  # of predictions
+    count: int = 0  # predictions added so far
     results: list[Evaluated] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)  # reasons by the names of files
     read: Callable[[Path], Structure] = field(default_factory=lambda: cache(read_structure))
@@ -42,11 +43,11 @@ class Comparisons:
 
     @property
     def unused(self) -> list[str]:
-        """The names of references without a prediction."""
+        """The names of references that no prediction was compared with."""
         return [reference.name for reference in self.references if reference.name not in self._used]
 
     def add(self, file: StructureFile) -> None:
-        """Compare one prediction with all references that it has."""
+        """Compare one prediction with all its references, and add the results or the reason why this failed."""
         self.count += 1
         try:
             predicted = read_structure(file.path)

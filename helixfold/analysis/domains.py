@@ -1,8 +1,8 @@
-"""Find a chain's domains in its predicted aligned error: parts that are placed with confidence as one.
+"""Find a chain's domains, parts that are placed as one with confidence, in its predicted aligned error (PAE).
 
-The idea of clustering residues by their PAE is Tristan Croll's (2021), whose program looks for communities in a graph.
-Here residues, and then groups of them, are joined as long as the mean error between two groups stays low (average
-linkage), which has one number to choose, gives the same answer every time, and can be read off the PAE's picture.
+Tristan Croll (2021) had the idea of clustering residues by their PAE; his program finds communities in a graph. Here
+residues, and then groups of them, are joined as long as the mean error between two groups stays low (average linkage).
+This has one number to choose, always gives the same answer, and can be read off a picture of the PAE.
 """
 
 import itertools
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-# Angstrom: groups are joined as long as the mean error between them, in both directions, is below.
+# Angstrom: groups are joined as long as the mean error between them, over both directions, is below this.
 JOINED_BELOW = 8.0
 # Residues: the AlphaFold DB's "very low" pLDDT over a long stretch is disorder rather than a badly placed loop.
 _FLEXIBLE_PLDDT, _FLEXIBLE_RUN = 50.0, 10
-# Residues: the shortest domain, the longest stretch that a domain on both sides of it takes in, the shortest stretch
-# that counts as part of a domain.
+# Residues: the shortest domain, the longest gap that is filled between two parts of one domain, and the shortest
+# stretch that counts as part of a domain.
 _LEAST_DOMAIN, _LONGEST_GAP, _LEAST_STRETCH = 20, 9, 4
-# Residues that are clustered one by one; of a longer chain, blocks of neighbours are. The work grows with the square.
+# Longer chains are clustered by blocks of neighbouring residues, because the work grows with the square.
 _MOST_POINTS = 2000
 _NONE = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """Residues, by index, that are placed with confidence relative to each other."""
+    """A domain: residues, by index in the chain, that are placed with confidence relative to each other."""
 
     residues: Int[np.ndarray, " n"]
 
@@ -37,10 +37,11 @@ class Domain:
 
 
 def find_domains(pae: Float[np.ndarray, "r r"], plddt: Float[np.ndarray, " r"]) -> tuple[Domain, ...]:
-    """The domains of a chain in the order in which they begin; residues may belong to none, and there may be none.
+    """Return the domains of a chain in the order of their first residues; there may be none.
 
-    `pae` is in Angstrom, `plddt` 0 to 100. A domain has at least 20 residues. What belongs to none are stretches of at
-    least 10 residues with pLDDT below 50, and residues whose error relative to every domain is 8 Angstrom or more.
+    `pae` is in Angstrom, `plddt` from 0 to 100. A domain has at least 20 residues. A residue belongs to no domain if it
+    is in a stretch of at least 10 residues with pLDDT below 50, or if its error relative to every domain is 8 Angstrom
+    or more.
     """
     rigid = np.flatnonzero(~_flexible(plddt))
     labels = np.full(len(plddt), _NONE)
@@ -53,7 +54,10 @@ def find_domains(pae: Float[np.ndarray, "r r"], plddt: Float[np.ndarray, " r"]) 
 
 
 def mean_error(pae: Float[np.ndarray, "r r"], aligned: Domain, scored: Domain) -> float:
-    """Mean error in Angstrom of one domain's residues when aligned on another's, or on the domain's own others."""
+    """Return the mean error in Angstrom of the residues of `scored` when the chain is aligned on those of `aligned`.
+
+    If both are the same domain, a residue's error relative to itself does not count.
+    """
     block = pae[np.ix_(aligned.residues, scored.residues)]
     if aligned is scored:
         return float(block[~np.eye(len(block), dtype=bool)].mean(dtype=np.float64))
@@ -69,11 +73,11 @@ def _flexible(plddt: Float[np.ndarray, " r"]) -> Bool[np.ndarray, " r"]:
 
 
 def _clusters(pae: Float[np.ndarray, "r r"], residues: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """A label for each of these residues."""
+    """Return a cluster label for each of these residues."""
     block = -(-len(residues) // _MOST_POINTS)
     starts = np.arange(0, len(residues), block)
     sizes = np.diff(starts, append=len(residues))
-    # Means over blocks, a block of rows at a time: nothing of the size of the PAE is made of a long chain.
+    # Means over blocks are taken a block of rows at a time, so that no copy of a long chain's PAE is made.
     errors = np.stack(
         [np.add.reduceat(pae[residues[start : start + block]].mean(0)[residues], starts) / sizes for start in starts]
     )
@@ -81,7 +85,7 @@ def _clusters(pae: Float[np.ndarray, "r r"], residues: Int[np.ndarray, " n"]) ->
     np.fill_diagonal(errors, 0)
     if len(errors) == 1:
         return np.zeros(len(residues), np.int64)
-    # Takes long to import, and only a chain that is folded needs it.
+    # Takes long to import, and only finished predictions need it.
     from scipy.cluster.hierarchy import fcluster, linkage  # noqa: PLC0415
     from scipy.spatial.distance import squareform  # noqa: PLC0415
 
@@ -103,7 +107,7 @@ def _without_specks(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
 
 
 def _with_gaps_filled(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
-    """Loops that are less well placed than the domain from which they come and to which they return belong to it."""
+    """Give short loops between two parts of a domain that domain's label, even if they are less well placed."""
     filled = labels.copy()
     runs = _stretches(labels)
     for (before, *_), (own, start, stop), (after, *_) in zip(runs, runs[1:], runs[2:], strict=False):
@@ -113,6 +117,6 @@ def _with_gaps_filled(labels: Int[np.ndarray, " r"]) -> Int[np.ndarray, " r"]:
 
 
 def _stretches(labels: np.ndarray) -> list[tuple[int, int, int]]:
-    """Label, start and stop of each run of equal labels."""
+    """Return label, start and stop of each run of equal labels."""
     edges = [0, *(np.flatnonzero(np.diff(labels.astype(np.int64))) + 1).tolist(), len(labels)]
     return [(int(labels[start]), start, stop) for start, stop in itertools.pairwise(edges)]

@@ -1,4 +1,4 @@
-"""What an evaluation came to: comparisons of predictions with references, and their summary."""
+"""Hold the results of an evaluation, predictions compared with references, and summarise them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,27 +9,27 @@ from helixfold.analysis.scores import ResidueScores, Scores
 
 MEASURES = ("lddt", "lddt_ca", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt")
 _DIGITS = 4
-# Fewer say nothing about how two things go together.
+# Fewer values say nothing about a correlation.
 _LEAST_CORRELATED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """One prediction compared with one reference."""
+    """Result of comparing one prediction with one reference."""
 
     target: str
-    rank: int
+    rank: int  # among the target's predictions, 0 is the best
     reference: str
-    by_sequence: bool  # the reference was found by its sequence
+    by_sequence: bool  # the reference was matched by its sequence, not by its name
     scores: Scores
     residues: ResidueScores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A batch in a few numbers: of each target's first prediction."""
+    """Summary of an evaluation, over the best-ranked prediction of each target."""
 
-    count: int
+    count: int  # pairs of prediction and reference
     means: dict[str, float]
     medians: dict[str, float]
     pearson_targets: float | None  # of mean pLDDT with lDDT-CA, target by target
@@ -37,7 +37,7 @@ class Summary:
 
 
 def summary_of(results: Sequence[Evaluated]) -> Summary:
-    """Means and medians over pairs, and how well pLDDT foretells lDDT-CA."""
+    """Return means and medians of the scores of best-ranked predictions, and how well pLDDT predicts lDDT-CA."""
     best = first_ranks(results)
     values = {
         name: np.array([value for each in best if (value := getattr(each.scores, name)) is not None])
@@ -60,7 +60,7 @@ def summary_of(results: Sequence[Evaluated]) -> Summary:
 
 
 def first_ranks(results: Sequence[Evaluated]) -> list[Evaluated]:
-    """The best ranked of each target's predictions, against each of its references."""
+    """Return the best-ranked prediction of each target for each of its references."""
     least: dict[tuple[str, str], Evaluated] = {}
     for each in results:
         key = each.target, each.reference

@@ -1,4 +1,4 @@
-"""Find which reference a prediction is compared with: by their names, else by their sequences."""
+"""Match predictions with references: by their names, else by their sequences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from helixfold.analysis.residues import ComparisonError, best_pairing
 from helixfold.analysis.structure_files import StructureFile
 
 _SEPARATORS = "-_. "
-# Of a prediction whose name says nothing: so much of the reference's residues must be there, and equal.
+# Shares of the reference's residues that a match by sequence must cover, and of the covered ones that must be equal.
 _LEAST_COVERAGE, _LEAST_IDENTITY = 0.5, 0.9
 _MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A reference of a prediction."""
+    """A reference that a prediction is compared with."""
 
     reference: StructureFile
     chain: str | None = None  # the chain that the prediction's name asks for, if it names one
@@ -24,8 +24,12 @@ class Match:
 
 
 def by_name(prediction: str, references: Sequence[StructureFile]) -> list[Match]:
-    """Return references of the same name, or those that go on from it (T1031: T1031-D1 and T1031-D2), or the one that
-    it goes on from (1abc_A: chain A of 1abc), whichever there is first."""
+    """Return the references that belong to a prediction by its name; an empty list if none does.
+
+    The first rule with a result counts: references of the same name; references whose names continue it (T1031:
+    T1031-D1 and T1031-D2); the reference whose name it continues (1abc_A: chain A of 1abc). Upper and lower case are
+    equal.
+    """
     name = prediction.casefold()
     same = [Match(reference=each) for each in references if each.name.casefold() == name]
     if same:
@@ -41,7 +45,11 @@ def by_name(prediction: str, references: Sequence[StructureFile]) -> list[Match]
 
 
 def by_sequence(prediction: Structure, references: Sequence[tuple[StructureFile, Structure]]) -> list[Match]:
-    """Return the reference whose sequence is the prediction's; `ComparisonError` if there is none, or more than one."""
+    """Return the one reference whose sequence is nearly that of the prediction.
+
+    At least half of its residues must be in the prediction, and 90 % of these equal. Raise `ComparisonError` if no
+    reference fits, or if several fit equally well.
+    """
     fitting: list[tuple[int, StructureFile]] = []
     for file, structure in references:
         try:

@@ -1,6 +1,6 @@
-"""How close a predicted structure is to the true one: lDDT, TM-score, GDT and RMSD, as their authors' programs do.
+"""Score how close a predicted structure is to the true one: lDDT, TM-score, GDT and RMSD, as their authors' programs.
 
-Points are in Angstrom. Give what is observed in both structures, in the order of the chain.
+Points are in Angstrom. Both structures have the same points, those that are observed in both, in the chain's order.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Float64, Int
 
 from data_pipeline.extras import require
 
-_GDT_LIMITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # Angstrom; GDT-HA is of the first four, GDT-TS of the last four
-# The program's constants: fragments down to so many residues, so many rounds, and the radii within which pairs are
-# superposed in the first and in further rounds.
+_GDT_LIMITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # Angstrom; GDT-HA uses the first four, GDT-TS the last four
+# Constants of the TM-score program: the shortest fragment, the number of rounds, and by how much the radius within
+# which pairs are superposed differs from the search radius, in the first round and in further ones.
 _LEAST_FRAGMENT, _ROUNDS = 4, 20
 _FIRST_RADIUS, _FURTHER_RADIUS = -1.0, 1.0
 _SEARCH_RADIUS = (4.5, 8.0)
@@ -22,7 +22,7 @@ _BATCH_ELEMENTS = 2**21  # distances at a time: 16 MiB
 
 @dataclass(frozen=True, kw_only=True)
 class Superposed:
-    """Scores of C-alpha atoms under the superpositions that are best for each; all from 0 to 1 but the RMSD."""
+    """Scores of C-alpha atoms, each under the superposition that is best for it; from 0 to 1, but for the RMSD."""
 
     tm_score: float
     gdt_ts: float
@@ -31,10 +31,11 @@ class Superposed:
 
 
 def lddt(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"], residue: Int[np.ndarray, " n"]) -> float:
-    """The share of distances between atoms of different residues that the prediction keeps (Mariani et al. 2013).
+    """Return lDDT from 0 to 1, the share of true distances that the prediction preserves (Mariani et al. 2013).
 
-    Of distances up to 15 Angstrom, within 0.5, 1, 2 and 4 Angstrom. Given C-alpha atoms alone it is lDDT-CA. `residue`
-    numbers each atom's residue. 0 if no distance is asked for. Stereochemistry is not checked.
+    It is the mean over the limits 0.5, 1, 2 and 4 Angstrom, for distances up to 15 Angstrom between atoms of different
+    residues; `residue` numbers the residue of each atom. C-alpha atoms alone give lDDT-CA. 0 if there are no such
+    distances. Stereochemistry is not checked.
     """
     score = float(_lddt(predicted, true, residue))
     return 0.0 if np.isnan(score) else score
@@ -48,9 +49,9 @@ def residue_lddt(
     of: Bool[np.ndarray, " n"] | None = None,
     to: Bool[np.ndarray, " n"] | None = None,
 ) -> tuple[Float[np.ndarray, " residues"], float]:
-    """`lddt` of each residue, from number 0 on and NaN where it has no distances, and of all of them.
+    """Return the lDDT of each residue by its number from 0, NaN where it has no distances, and the lDDT of all.
 
-    Of the distances from all atoms, or some, to all others, or some.
+    The distances are from the atoms in the mask `of` to those in the mask `to`; None means all atoms. See `lddt`.
     """
     by_residue, whole = (
         _lddt(predicted, true, residue, aggregation=bins, atom_mask=of, partner_mask=to)
@@ -72,27 +73,27 @@ def _lddt(predicted: np.ndarray, true: np.ndarray, residue: np.ndarray, **option
 
 @dataclass(frozen=True, kw_only=True)
 class Superposition:
-    """A rotation and then a shift, which bring points as near to others as can be."""
+    """A rotation, followed by a shift, that superposes points on others."""
 
     rotation: Float64[np.ndarray, "3 3"]
     shift: Float64[np.ndarray, " 3"]  # Angstrom
 
     def apply(self, points: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
-        """Any points, such as all atoms of which some were superposed."""
+        """Return points after rotation and shift; they may be others than those that were superposed."""
         return (points @ self.rotation.T + self.shift).astype(points.dtype)
 
 
 def superposition(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> Superposition:
-    """What lays predicted points on the true ones with the least RMSD."""
+    """Return the rotation and the shift that superpose predicted points on the true ones with the least RMSD."""
     centre, onto = (points.mean(0, dtype=np.float64) for points in (predicted, true))
     rotation = _best_rotation((true - onto).T.astype(np.float64) @ (predicted - centre))
     return Superposition(rotation=rotation, shift=onto - rotation @ centre)
 
 
 def _best_rotation(covariance: Float[np.ndarray, "*f 3 3"]) -> Float[np.ndarray, "*f 3 3"]:
-    """What turns points about their centre onto others, by the sum of y x^T over pairs of points x and others y."""
+    """Return the rotations that superpose centred points x on points y, from the sums of y x^T over the pairs."""
     left, _, right = np.linalg.svd(covariance)
-    # A reflection would fit better than any rotation: turn the least important axis round.
+    # Where a reflection would fit better than any rotation, reverse the least important axis.
     left[..., 2] *= np.sign(np.linalg.det(left) * np.linalg.det(right))[..., None]
     return left @ right
 
@@ -100,7 +101,10 @@ def _best_rotation(covariance: Float[np.ndarray, "*f 3 3"]) -> Float[np.ndarray,
 def distance_difference(
     predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]
 ) -> Float[np.ndarray, "n n"]:
-    """How much further apart each pair of points is in the prediction, in Angstrom; needs no superposition."""
+    """Return by how many Angstrom each pair of points is further apart in the prediction than in the true structure.
+
+    No superposition is needed.
+    """
     predicted_distances, true_distances = (
         np.sqrt(np.square(points[:, None] - points[None]).sum(-1)) for points in (predicted, true)
     )
@@ -108,7 +112,7 @@ def distance_difference(
 
 
 def rmsd(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> float:
-    """Root mean square distance under the superposition that makes it least, in Angstrom."""
+    """Return the root mean square distance in Angstrom, under the superposition that makes it least."""
     fitted = superposition(predicted, true).apply(predicted.astype(np.float64))
     return float(np.sqrt(np.square(fitted - true).sum(-1).mean()))
 
@@ -116,13 +120,14 @@ def rmsd(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) ->
 def superposed_scores(
     predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"], length: int | None = None
 ) -> Superposed:
-    """TM-score (Zhang & Skolnick 2004), GDT and RMSD of the C-alpha atoms that a true structure of n residues has.
+    """Return TM-score (Zhang & Skolnick 2004), GDT and RMSD of the n C-alpha atoms that both structures have.
 
-    `length` is that of the true structure where the prediction lacks some of its residues; they count as wrong.
+    `length` is the number of residues of the true structure, if the prediction lacks some of them; those count as
+    wrong.
 
     As in the TM-score program, superpositions are sought from every fragment of six lengths, each refined on the pairs
-    that it brings together; the TM-score and every count of GDT is the best that any of them gives. Where the
-    prediction is not finite the scores are 0.
+    that it brings together. TM-score and each count of GDT are the best over all superpositions. If a predicted
+    position is not finite, the scores are 0 and the RMSD is NaN.
     """
     if not np.isfinite(predicted).all():
         return Superposed(tm_score=0.0, gdt_ts=0.0, gdt_ha=0.0, rmsd=float("nan"))
@@ -146,21 +151,21 @@ def _fragment_sizes(length: int) -> list[int]:
 
 
 class _Search:
-    """The best scores over many superpositions, which are computed side by side."""
+    """Search for the best scores over many superpositions, which are computed side by side."""
 
     def __init__(self, predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"], scale: float) -> None:
-        # About their centres, so that what is subtracted below is not much larger than what is left.
+        # Centred, so that the differences below do not lose precision.
         self._x, self._y = (points - points.mean(0, dtype=np.float64) for points in (predicted, true))
         self._scale = scale
         self._radius = float(np.clip(scale, *_SEARCH_RADIUS))
-        # Of each pair: what sums over a set of pairs need, and what its distance is a linear function of.
+        # For each pair: terms whose sums over pairs give the covariance, and terms of its squared distance.
         self._products = np.einsum("n a, n b -> n a b", self._y, self._x).reshape(-1, 9)
         self._squares = np.square(self._x).sum(1) + np.square(self._y).sum(1)
         self.tm_sum = 0.0
         self.within = np.zeros(len(_GDT_LIMITS))
 
     def from_fragments(self, size: int) -> None:
-        """Start from each stretch of `size` residues."""
+        """Start the search from every stretch of `size` residues."""
         n = len(self._x)
         starts = np.arange(n - size + 1)
         batch = max(1, _BATCH_ELEMENTS // n)
@@ -174,13 +179,13 @@ class _Search:
         for _ in range(_ROUNDS):
             squared = self._scored(chosen)
             further = self._near(squared, self._radius + _FURTHER_RADIUS)
-            # What is superposed on the same pairs again stays as it is.
+            # A superposition whose pairs do not change any more is finished.
             chosen = further[(further != chosen).any(1)]
             if not len(chosen):
                 break
 
     def _near(self, squared: Float64[np.ndarray, "f n"], radius: float) -> Bool[np.ndarray, "f n"]:
-        """The pairs within a radius, widened by 0.5 Angstrom until they are three: fewer fix no superposition."""
+        """Return masks of the pairs within a radius, which grows by 0.5 Angstrom until it holds three pairs or all."""
         least = min(3, squared.shape[1])
         # The least number of half Angstroms by which the radius of each must grow.
         third = np.sqrt(np.partition(squared, least - 1, axis=1)[:, least - 1])
@@ -188,7 +193,7 @@ class _Search:
         return squared < np.square(radius + 0.5 * wider)[:, None]
 
     def _scored(self, chosen: Bool[np.ndarray, "f n"]) -> Float64[np.ndarray, "f n"]:
-        """Squared distances of all pairs when the chosen ones are superposed; scores are kept if they are the best."""
+        """Return squared distances of all pairs with the chosen ones superposed, and update the best scores."""
         squared = self._distances(chosen)
         self.tm_sum = max(self.tm_sum, float((1 / (1 + squared / self._scale**2)).sum(1).max()))
         self.within = np.maximum(self.within, [(squared <= limit**2).sum(1).max() for limit in _GDT_LIMITS])
@@ -200,7 +205,7 @@ class _Search:
         covariance = (weights @ self._products).reshape(-1, 3, 3) - y[:, :, None] * x[:, None]
         rotation = _best_rotation(covariance)
         shift = y - np.einsum("f a b, f b -> f a", rotation, x)
-        # |R x + t - y|^2, multiplied out: a matrix product for all superpositions and pairs.
+        # |R x + t - y|^2, expanded: a matrix product for all superpositions and pairs.
         turned_shift = np.einsum("f a b, f a -> f b", rotation, shift)
         squared = -rotation.reshape(-1, 9) @ self._products.T + turned_shift @ self._x.T - shift @ self._y.T
         squared *= 2

@@ -1,4 +1,4 @@
-"""Find which residue of a prediction is which of the experiment, whatever either is numbered by."""
+"""Find which residues of a prediction and of an experimental structure correspond, whatever their numbers are."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,18 @@ from data_pipeline.datasets.chain_alignment import query_columns
 from data_pipeline.residues import ATOM_ORDER, RESTYPES, UNKNOWN
 from data_pipeline.structure import Chain
 
-LEAST_RESIDUES = 3  # that fix a superposition
-LEAST_EQUAL = 0.4  # of the shorter chain; any two proteins have some residues that can be aligned
+LEAST_RESIDUES = 3  # fewer do not fix a superposition
+LEAST_EQUAL = 0.4  # share of the shorter chain; some residues of any two proteins can be aligned
 _CA = ATOM_ORDER["CA"]
 
 
 class ComparisonError(ValueError):
-    """Two structures cannot be compared; the text is one sentence that says why."""
+    """Error for two structures that cannot be compared; the text is one sentence that says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """A chain of a prediction beside a chain of the experiment, residue by residue."""
+    """A chain of a prediction paired with a chain of the reference, residue by residue."""
 
     predicted: Chain
     reference: Chain
@@ -28,7 +28,7 @@ class Pairing:
 
     @property
     def both(self) -> Bool[np.ndarray, " r"]:
-        """Residues of the reference whose C-alpha both have: those that are compared."""
+        """Mask of the reference's residues whose C-alpha atom is in both structures: those that are compared."""
         return self.observed & (self.place >= 0) & (self.predicted.atom_mask[self.place, _CA] > 0)
 
     @property
@@ -37,7 +37,7 @@ class Pairing:
 
     @property
     def equal(self) -> int:
-        """Number of compared residues that are of the same type; unknown ones are like any other."""
+        """Number of compared residues of the same type; an unknown residue counts as equal to any other."""
         predicted, reference = self.predicted.aatype[self.place[self.both]], self.reference.aatype[self.both]
         return int(((predicted == reference) | (predicted == UNKNOWN) | (reference == UNKNOWN)).sum())
 
@@ -47,7 +47,10 @@ class Pairing:
 
 
 def paired(predicted: Chain, reference: Chain) -> Pairing:
-    """Residues that correspond: by their sequences, and where a gap can be put in several places, by their numbers."""
+    """Pair the residues of two chains by aligning their sequences.
+
+    Where a gap can be put in several places, the residues' numbers decide.
+    """
     place = query_columns(predicted.sequence, reference.sequence)
     by_sequence = Pairing(predicted=predicted, reference=reference, place=place)
     counted = _by_number(by_sequence)
@@ -57,9 +60,10 @@ def paired(predicted: Chain, reference: Chain) -> Pairing:
 
 
 def best_pairing(predicted: tuple[Chain, ...], reference: tuple[Chain, ...], wanted: str | None = None) -> Pairing:
-    """Return the two chains with most residues in common; the first of equal ones, and `wanted` if the name says which.
+    """Return the pairing of two chains, one from each structure, with the most equal residues.
 
-    `ComparisonError` where they are too few, or of different proteins.
+    `wanted` is the name of the reference's chain to compare, if it has one of that name. Raise `ComparisonError` if
+    fewer than three residues can be compared, or if the proteins are different.
     """
     if not predicted or not reference:
         raise ComparisonError(f"the {'reference' if predicted else 'prediction'} holds no protein")
@@ -81,7 +85,7 @@ def best_pairing(predicted: tuple[Chain, ...], reference: tuple[Chain, ...], wan
 
 
 def _by_number(pairing: Pairing) -> Pairing | None:
-    """Return the same by the residues' numbers, up to a shift that most of the aligned ones have; None if it fails."""
+    """Return the pairing by residue numbers, up to the most frequent shift of the aligned ones; None if impossible."""
     predicted, reference, place = pairing.predicted, pairing.reference, pairing.place
     observed = reference.observed
     numbers, own = reference.residue_numbers[observed], predicted.residue_numbers
@@ -96,5 +100,5 @@ def _by_number(pairing: Pairing) -> Pairing | None:
 
 
 def letters(chain: Chain, positions: Int[np.ndarray, " n"]) -> str:
-    """One-letter codes, X for unknown."""
+    """Return the one-letter codes of the residues at these positions, X for unknown ones."""
     return "".join((RESTYPES + "X")[kind] for kind in chain.aatype[positions].tolist())

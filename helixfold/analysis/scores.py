@@ -1,4 +1,4 @@
-"""Score how near one predicted chain is to the experiment."""
+"""Score how close one predicted chain is to the chain of an experimental structure."""
 
 from dataclasses import dataclass
 
@@ -11,18 +11,18 @@ from helixfold.analysis.metrics import residue_lddt, superposed_scores
 from helixfold.analysis.residues import Pairing
 
 _CA = ATOM_ORDER["CA"]
-# What the prediction lacks is as far away as this, times its number: no distance to it is kept.
+# The n-th atom that the prediction lacks is put n times this far away, so that it preserves no distance.
 _AWAY = 1e5  # Angstrom
-# The atoms that a predicted residue's type has, all where it is unknown: a mutated side chain is compared as far as
-# both go.
+# Atoms that a predicted residue of each type can have, all if it is unknown: of a mutated side chain, only atoms of
+# both types are compared.
 _POSSIBLE = (ATOM37_MASK > 0) | (np.arange(len(ATOM37_MASK)) == UNKNOWN)[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Scores from 0 to 1 but for RMSD and pLDDT; all are about the residues that the experiment observed.
+    """Scores of a chain over the residues that the experiment observed, from 0 to 1 but for RMSD and pLDDT.
 
-    A residue or atom that the prediction lacks counts as wrong, but in the RMSD, which is of common residues.
+    A residue or atom that the prediction lacks counts as wrong, except in the RMSD, which is over common residues.
     """
 
     predicted_chain: str
@@ -41,19 +41,19 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidueScores:
-    """The same residue by residue, of the reference's with a C-alpha; NaN where there is nothing to keep."""
+    """Scores of each residue of the reference that has a C-alpha atom; NaN where a residue has no distances."""
 
-    number: Int[np.ndarray, " n"]  # the reference's own
-    letters: str  # of the reference
+    number: Int[np.ndarray, " n"]  # the residue number in the reference
+    letters: str  # one-letter codes in the reference
     present: Bool[np.ndarray, " n"]  # the prediction has its C-alpha
-    predicted_number: Int[np.ndarray, " n"]  # 0 where it has not
+    predicted_number: Int[np.ndarray, " n"]  # 0 where the prediction lacks the residue
     lddt: Float[np.ndarray, " n"]
     lddt_ca: Float[np.ndarray, " n"]
     plddt: Float[np.ndarray, " n"] | None  # NaN for residues that the prediction lacks
 
 
 def compared(pairing: Pairing) -> tuple[Scores, ResidueScores]:
-    """Score a prediction against the chain that it is paired with."""
+    """Return the scores of a predicted chain against the chain it is paired with, as a whole and by residue."""
     observed, both = pairing.observed, pairing.both
     predicted, reference = pairing.predicted, pairing.reference
     place = pairing.place
@@ -92,9 +92,10 @@ def compared(pairing: Pairing) -> tuple[Scores, ResidueScores]:
 
 
 def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
-    """Return pLDDT of each of the reference's residues, NaN for none; None where the B-factors are something else.
+    """Return the pLDDT of each residue of the reference, NaN where the prediction lacks it.
 
-    They are taken for pLDDT where all atoms of a residue have the same one, from 0 to 100, and residues differ.
+    None if the prediction's B-factors are not pLDDT: they are where all atoms of a residue have the same value from 0
+    to 100, and residues differ.
     """
     chain = pairing.predicted
     there = chain.atom_mask > 0
@@ -106,9 +107,10 @@ def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
 
 
 def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
-    """Return lDDT of each of the reference's residues and of all, over heavy atoms that both residue types have.
+    """Return lDDT of each residue of the reference, and of all, over heavy atoms that both residue types have.
 
-    Where half a turn of a planar group only exchanges names (Asp, Glu, Phe, Tyr), atoms have the names that fit better.
+    Where rotating a planar group by half a turn only exchanges names (Asp, Glu, Phe, Tyr), atoms get the names that fit
+    better.
     """
     reference, place = pairing.reference, pairing.place
     rows = np.arange(len(place))[:, None]
@@ -134,11 +136,11 @@ def _swapped(
     true: Float[np.ndarray, "r 14 3"],
     exists: Bool[np.ndarray, "r 14"],
 ) -> Bool[np.ndarray, " r"]:
-    """Return which residues keep more distances, to atoms of one name only, if their other atoms exchange names."""
+    """Return a mask of the residues that preserve more distances if atoms with ambiguous names exchange them."""
     aatype = pairing.reference.aatype
     rows = np.arange(len(true))[:, None]
     ambiguous = ATOM14_IS_AMBIGUOUS[aatype] > 0
-    # Both atoms of a pair, or neither: what is missing cannot be exchanged.
+    # Atoms are exchanged in pairs, so both of them must exist.
     asked = ambiguous & (ambiguous <= (exists & has)).all(-1)[:, None]
     chosen = exists & has & (asked | ~ambiguous)
     residue, _ = chosen.nonzero()
@@ -152,7 +154,7 @@ def _swapped(
 
 
 def _somewhere(points: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
-    """Return points with those that are not known far from everything and from each other."""
+    """Return points in which each unknown one is far from all others, so that it preserves no distance."""
     unknown = np.flatnonzero(np.isnan(points).any(-1))
     placed = points.copy()
     placed[unknown] = _AWAY * (1 + np.arange(len(unknown)))[:, None]

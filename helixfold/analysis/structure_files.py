@@ -1,4 +1,4 @@
-"""Find the structures of two directories: predictions of helixfold, AlphaFold or ColabFold, and references."""
+"""Find the structure files to compare: predictions of helixfold, AlphaFold or ColabFold, and references."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _COLABFOLD = re.compile(r"(?P<target>.+)_(?P<kind>un)?relaxed_rank_(?P<rank>\d+)
 
 @dataclass(frozen=True, kw_only=True)
 class StructureFile:
-    """One structure to compare: its target's name, and its rank among the target's predictions from 0."""
+    """A structure file to compare, with its target's name and its rank among the target's predictions from 0."""
 
     name: str
     path: Path
@@ -22,9 +22,10 @@ class StructureFile:
 
 
 def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFile]:
-    """Return the best prediction of each target, or all; sorted by name and rank.
+    """Return the best prediction of each target, or all with `all_ranks`; sorted by name and rank.
 
-    `path` is an output directory of targets, one target's directory, a directory of structure files, or one file.
+    `path` is an output directory of targets, one target's directory, a directory of structure files, or one file. Raise
+    `InputError` if there are no predictions.
     """
     if not path.is_dir():
         return [_named_file(path)]
@@ -42,7 +43,10 @@ def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFi
 
 
 def find_references(path: Path) -> list[StructureFile]:
-    """Return every structure file of a directory, or the one that is named; sorted by name."""
+    """Return every structure file of a directory, or the one file that `path` is; sorted by name.
+
+    Raise `InputError` if there is none, or if two have the same name.
+    """
     if not path.is_dir():
         return [_named_file(path)]
     found = [
@@ -63,7 +67,7 @@ def find_references(path: Path) -> list[StructureFile]:
 
 
 def _ranked(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
-    """Return what a target's directory has under ranks; mmCIF first, for it holds what PDB cannot."""
+    """Return the files ranked_<n> in a target's directory; mmCIF first, for it holds what PDB cannot."""
     found: dict[int, Path] = {}
     for path in sorted(directory.iterdir()):
         match = _RANKED.fullmatch(path.name)

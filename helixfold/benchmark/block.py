@@ -1,4 +1,4 @@
-"""`helixfold benchmark block`: one Evoformer block, forward and backward, plain, whole and in slabs."""
+"""Measure one Evoformer block for `helixfold benchmark block`: forward and backward, plain, whole and in slabs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -46,12 +46,12 @@ _REPEATS = 5
 
 
 def run(options: BlockOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
-    """Print the readings."""
+    """Measure an Evoformer block and print the readings."""
     show(partial(readings, options, common), common)
 
 
 def readings(options: BlockOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
-    """Measure forward without gradients whole and in slabs, then forward and backward."""
+    """Yield readings of a forward pass without gradients, whole and in slabs, then of forward and backward."""
     name = f"Evoformer block of {options.preset}, {options.residues} residues, {options.rows} rows"
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
@@ -64,7 +64,7 @@ def readings(options: BlockOptions, common: CommonOptions, machine: Machine) -> 
             if not gradients:
                 ways["ours, in slabs"] = _way(stack, Slabs(), given)
                 if machine.device.type == "cuda":
-                    # As a CUDA graph, without the time to launch each kernel.
+                    # A CUDA graph does without the time to launch each kernel.
                     whole = Replayed(partial(stack, Whole()))
                     ways["ours, replayed"] = torch.no_grad()(partial(whole, *given))
             flops = block_flops(options.residues, options.rows, options.preset, gradients=gradients)
@@ -99,7 +99,10 @@ def _way(stack: EvoformerStack, run: Executor, streams: Streams, backend: str | 
 
 
 def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: bool = False) -> int:
-    """Return the FLOP of one block's pass or passes, as PyTorch counts them; nothing is computed."""
+    """Return the FLOPs of one block's forward pass, or of both passes with `gradients`, as PyTorch counts them.
+
+    The block is run on meta tensors, so nothing is computed.
+    """
     meta = torch.device("meta")
     stack = evoformer(name, 1, meta).requires_grad_(gradients)
     given = _leaves(random_streams(name, residues, rows, torch.float32, meta), gradients=gradients)
@@ -111,7 +114,7 @@ def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: b
 
 
 def evoformer(name: str, blocks: int, device: torch.device) -> EvoformerStack:
-    """Return blocks of a preset's size with small random parameters."""
+    """Return a stack of `blocks` Evoformer blocks with the channels of preset `name` and small random parameters."""
     model = preset(name).model
     with device:
         stack = EvoformerStack(replace(model.evoformer, blocks=blocks), model.c_z).eval().requires_grad_(False)
@@ -121,7 +124,10 @@ def evoformer(name: str, blocks: int, device: torch.device) -> EvoformerStack:
 
 
 def random_streams(name: str, residues: int, rows: int, dtype: torch.dtype, device: torch.device) -> Streams:
-    """Return MSA, pair and their masks."""
+    """Return a random MSA and pair of the preset `name`, and masks of ones.
+
+    Shapes are (1, rows, residues, c_m), (1, residues, residues, c_z), (1, rows, residues) and (1, residues, residues).
+    """
     model = preset(name).model
     with device:
         msa = torch.randn(1, rows, residues, model.evoformer.c_m, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Rates of the feature store: building, rebuilding and reading it, beside reading the files that it was built from."""
+"""Measure rates of a feature store: building, rebuilding and reading it, beside reading the files it was built from."""
 
 import os
 import tempfile
@@ -25,18 +25,21 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, kw_only=True)
 class StoreRates:
-    """What a feature store costs and saves; sizes in bytes, times in seconds."""
+    """Sizes in bytes and times in seconds of a feature store and of the files that it was built from."""
 
     chains: int
     failed: int
-    structure_bytes: int  # of the files as they lie, gzip or not
+    structure_bytes: int  # size of the files on disk, compressed or not
     alignment_bytes: int
     store_bytes: int
-    seconds: dict[str, float]  # of each reading, by what was done
+    seconds: dict[str, float]  # by what was timed, such as "build"
 
 
 def store_rates(structures: Path, alignments: Path | None = None, *, workers: int = 1) -> StoreRates:
-    """Build a store of all chains in a temporary directory, and read everything in it once."""
+    """Build a store of all chains in a temporary directory, read everything in it once, and return its rates.
+
+    `workers` is the number of processes that build.
+    """
     paths = find_structures(structures)
     directory = None if alignments is None else AlignmentDirectory(alignments)
     builder = RecordBuilder(filter=ChainFilter(), alignments=directory)
@@ -64,7 +67,7 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
             seconds={
                 "build": build,
                 "build again, all is there": build_again,
-                # Structures and alignments, as a loader without a store would at every use.
+                # A loader without a store would read structures and alignments like this at every use.
                 "read the files": mean_seconds(read_files),
                 "load from the store": mean_seconds(lambda: _each(names, store.load)),
                 "load labels only": mean_seconds(lambda: _each(names, store.labels)),
@@ -86,12 +89,12 @@ class DataOptions:
 
 
 def run(options: DataOptions) -> None:
-    """Print the rates of a feature store."""
+    """Measure the rates of a feature store and print them."""
     print_store_rates(store_rates(options.structures, options.alignments, workers=options.workers))
 
 
 def print_store_rates(rates: StoreRates) -> None:
-    """Print the table of `helixfold benchmark data` about the store."""
+    """Print the rates as the table of `helixfold benchmark data`."""
     structures, alignments, store = (
         size / 1e6 for size in (rates.structure_bytes, rates.alignment_bytes, rates.store_bytes)
     )

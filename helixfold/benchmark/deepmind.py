@@ -1,10 +1,10 @@
-"""DeepMind's program as a peer: one pass of the published network, compiled and timed, in a process of its own.
+"""Time one pass of the published network by DeepMind's program, compiled, in a process of its own.
 
     python -P helixfold/benchmark/deepmind.py FOLDER
 
-FOLDER holds `parameters.npz` and `features.npz` under DeepMind's names and `settings.json`; what was found goes to
-`found.json` there. Needs jax, haiku and alphafold (the extra `parity`) and nothing of this project, so that another
-interpreter can run it.
+FOLDER holds `parameters.npz` and `features.npz` under DeepMind's names, and `settings.json`; the results are written to
+`found.json` in it. The script needs jax, haiku and alphafold (the extra `parity`) and nothing of this project, so that
+another interpreter can run it.
 """
 
 import json
@@ -21,13 +21,16 @@ import numpy as np
 def main(folder: Path) -> None:
     settings = json.loads((folder / "settings.json").read_text())
     if settings["threads"] is not None and hasattr(os, "sched_setaffinity"):
-        # XLA takes as many threads as there are processors to run on, which is asked once, when it is imported.
+        # XLA takes a thread for each processor that the process may run on when it is imported.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: settings["threads"]])
     (folder / "found.json").write_text(json.dumps(run(folder, settings)))
 
 
 def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Compile once, run several times."""
+    """Compile the network once and run it several times; return times in seconds, memory in bytes and shapes.
+
+    `settings` are those of `settings.json`.
+    """
     import haiku as hk  # noqa: PLC0415 (after the number of threads is settled)
     import jax  # noqa: PLC0415
     from alphafold.model import config as published  # noqa: PLC0415
@@ -69,7 +72,7 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "prev_msa_first_row": np.zeros((residues, trunk.msa_channel), np.float32),
         "prev_pair": np.zeros((residues, residues, trunk.pair_channel), np.float32),
     }
-    key = jax.random.PRNGKey(0)  # asked for by dropout, which is off
+    key = jax.random.PRNGKey(0)  # only dropout needs it, which is off
     began = time.perf_counter()
     compiled = jax.jit(hk.transform(forward).apply).lower(parameters, key, samples, previous).compile()
     compile_seconds = time.perf_counter() - began
@@ -90,7 +93,7 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _peak_memory(*, reset: bool = False) -> int:
-    """Bytes that the process has held at most, since the last reset where the system can."""
+    """Return the largest resident memory of the process in bytes, since the last reset if the system can reset it."""
     status, forget = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,4 +1,4 @@
-"""`helixfold benchmark layouts`: a training step of every layout that the cores can run, measured beside predicted."""
+"""Measure and predict a training step for `helixfold benchmark layouts`, by each layout of the ranks."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -66,7 +66,7 @@ _USUAL = LayoutOptions()
 
 
 def run(options: LayoutOptions = _USUAL) -> None:
-    """Print measured and predicted seconds of each layout."""
+    """Print the measured and the predicted seconds of a training step for each layout."""
     whole = preset(options.preset).model
     templates = options.templates if whole.template is not None else 0
     model = with_parallel_blocks(
@@ -114,7 +114,7 @@ def run(options: LayoutOptions = _USUAL) -> None:
 
 
 def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> float:
-    """Return the shortest of some steps, after one that is not counted."""
+    """Return the seconds of the fastest of `repeats` steps, after a first one that is not counted."""
     torch.manual_seed(0)
     if mesh.size > 1:
         mesh = make_mesh(layout, mesh.device)

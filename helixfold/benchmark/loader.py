@@ -1,4 +1,4 @@
-"""`helixfold benchmark loader`: training examples per second from a feature store, and from the files behind it."""
+"""Measure training examples per second for `helixfold benchmark loader`, from a feature store and from files."""
 
 import statistics
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from helixfold.training.loader import TrainingLoader
 
 
 class SourceFiles:
-    """The same chains as a store has, for comparison: their structure and alignments read anew each time."""
+    """A store's chains read from their structure and alignment files each time, for comparison with the store."""
 
     def __init__(self, entries: tuple[IndexEntry, ...], structures: Path, alignments: Path | None) -> None:
         self.entries = entries
@@ -34,7 +34,10 @@ class SourceFiles:
         self._alignments = None if alignments is None else AlignmentDirectory(alignments)
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
-        """Return features, without templates, and labels of one chain."""
+        """Return the features of a chain, without templates, and its labels.
+
+        Raise `InputError` if its structure file or the chain in it does not exist.
+        """
         path = self._path(name)
         structure = read_structure(path)
         chain = next((chain for chain in structure.chains if chain_name(structure, chain.name, path) == name), None)
@@ -57,7 +60,10 @@ class SourceFiles:
 
 
 def measure_loader(dataset: TrainingDataset, *, workers: int, steps: int, repeats: int) -> tuple[float, ...]:
-    """Return the examples per second in each of `repeats` stretches of `steps` steps, once all workers run."""
+    """Return the training examples per second in each of `repeats` stretches of `steps` steps.
+
+    A few steps before them, until all workers run, are not counted.
+    """
     warm_up = 4 * max(1, workers)
     batches = iter(TrainingLoader(dataset, first_step=0, last_step=warm_up + steps * repeats, workers=workers))
     for _ in range(warm_up):
@@ -87,12 +93,12 @@ class LoaderOptions:
 
 
 def run(options: LoaderOptions) -> None:
-    """Print examples per second from the store and, with --structures, from files."""
+    """Print the training examples per second from the store and, with --structures, from files."""
     store = FeatureStore.open(options.store)
     sources: dict[str, ChainStore] = {"store": store}
     if options.structures is not None:
         sources["files"] = SourceFiles(store.entries, options.structures, options.alignments)
-    # Padding to fixed shapes is the device's work, not the loader's.
+    # The device pads to fixed shapes, not the loader.
     config = replace(initial_training(), crop_size=options.crop, fixed_shapes=False)
     print(f"{len(store.entries)} chains, crop {options.crop}, {options.workers} workers, unpadded; examples/s")
     found = {

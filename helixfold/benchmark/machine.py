@@ -1,4 +1,4 @@
-"""What a benchmark ran on, and what this machine can do at best: products of matrices, and copies of memory."""
+"""Describe the machine of a benchmark, and measure its best rates: products of matrices, and copies of memory."""
 
 import importlib.metadata
 import os
@@ -18,7 +18,7 @@ _SHOWN = ("torch", "triton", "trifast", "cuequivariance_torch", "numpy")
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The device with its rates: FLOP per second by dtype, and bytes read and written per second."""
+    """A device with its best rates: FLOPs per second of a product by dtype, and bytes read and written per second."""
 
     device: torch.device
     name: str
@@ -41,7 +41,7 @@ class Machine:
         ]
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the machine as a dict for JSON."""
         return {
             "device": str(self.device),
             "name": self.name,
@@ -55,7 +55,7 @@ class Machine:
 
 
 def look_at(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -> Machine:
-    """The machine with its rates measured."""
+    """Return the machine of a device, with its rates measured; `repeats` is the number of readings for each."""
     refused = allocator.refusal()
     return Machine(
         device=device,
@@ -70,7 +70,10 @@ def look_at(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> float:
-    """FLOP per second of a large matrix product; on a CPU by the faster of PyTorch's two libraries."""
+    """Return the FLOPs per second of a large matrix product.
+
+    On a CPU, the faster of PyTorch's two libraries counts.
+    """
     size = 8192 if device.type == "cuda" else 2048
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     ways = [lambda: a @ b, lambda: mapped(a, b)][: 2 if device.type == "cpu" else 1]
@@ -78,14 +81,14 @@ def product_rate(device: torch.device, dtype: torch.dtype, repeats: int) -> floa
 
 
 def copy_rate(device: torch.device, repeats: int) -> float:
-    """Bytes read and written per second by a copy that no cache holds."""
+    """Return the bytes read and written per second by a copy that is too large for the caches."""
     source = torch.ones(2**28 if device.type == "cuda" else 2**25, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / median_seconds(lambda: target.copy_(source), device, repeats)
 
 
 def device_name(device: torch.device) -> str:
-    """What the device is called by its maker."""
+    """Return the name that the device's maker gives it, or else the platform's."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")

@@ -1,4 +1,4 @@
-"""`helixfold benchmark memory`: peak memory of predictions by executor, beside the floor and what is predicted."""
+"""Measure peak memory for `helixfold benchmark memory`, by executor, beside the forecast and the least possible."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ from helixfold.report.memory_plot import MemoryCurve, memory_plot
 
 _FAILED = 1
 _MIB = 2**20
-# Between the shortest and the longest chain of a plot.
+# Number of lengths from the shortest to the longest chain of a plot for which memory is predicted.
 _PREDICTIONS = 8
 _HEADER = (
     f"{'residues':>8} {'dtype':8} {'executor':8} {'ranks':>5} {'floor':>9} {'peak':>9} {'/ floor':>7} {'predicted':>9} "
@@ -34,7 +34,7 @@ _HEADER = (
 
 Part = Literal["prediction", "evoformer"]
 MeasuredExecutor = Literal["plain", "whole", "slabs", "spilled"]
-# A point with what was found there.
+# A point with its measurement.
 Reading = tuple[Point, Found]
 
 
@@ -100,7 +100,10 @@ _USUAL = MemoryOptions()
 
 
 def run(options: MemoryOptions = _USUAL) -> int:
-    """Print the readings, and return 0, or 1 if one of them failed."""
+    """Measure and print peak memory, and return 0, or 1 if a reading failed.
+
+    Raise `InputError` if a file cannot be written or read.
+    """
     for path in (options.json, options.plot):
         if path is not None and not path.parent.is_dir():
             raise InputError(f"{path} cannot be written: {path.parent} is no directory")
@@ -141,7 +144,7 @@ def _points(options: MemoryOptions) -> list[Point]:
 
 
 def _title(point: Point) -> str:
-    """Return what all points of a run have in common."""
+    """Return the settings that all points of a run have in common."""
     blocks = "all blocks" if point.blocks is None else f"{point.blocks} block{'' if point.blocks == 1 else 's'}"
     if point.part == EVOFORMER:
         return f"Evoformer of {point.preset}, {blocks}, {point.rows} rows"
@@ -158,7 +161,7 @@ def _common(point: Point) -> Point:
 
 
 def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
-    """Draw all readings on one rank that differ from a point only in residues, dtype and executor."""
+    """Return a plot of all one-rank readings that differ from a point only in residues, dtype, executor and blocks."""
     common = _common(replace(like, ranks=1))
     shown = {point: found.peak for point, found in readings if _common(point) == common and found.failure is None}
     if not shown:
@@ -183,7 +186,7 @@ def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
 
 
 def _read(path: Path) -> Iterator[Reading]:
-    """Yield the readings of an earlier run."""
+    """Yield the readings in the JSON file of an earlier run. Raise `InputError` if it is no such file."""
     try:
         for row in json.loads(path.read_text())["readings"]:
             point, found = (

@@ -1,4 +1,4 @@
-"""Peak memory of a prediction, or of an Evoformer alone, measured in processes of their own."""
+"""Measure the peak memory of a prediction, or of an Evoformer alone, in fresh processes."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ from helixfold.presets import preset
 from helixfold.weights.untrained import untrained_model
 
 PREDICTION, EVOFORMER = PARTS = ("prediction", "evoformer")
-# Float32 numbers that plain attention holds for each of its logits, at most.
+# Plain attention holds at most so many float32 numbers for each of its logits.
 _PLAIN_LOGITS = 4
 _LINE_LENGTH = 200
 Run = Callable[["Point", Executor], None]
@@ -42,9 +42,9 @@ Run = Callable[["Point", Executor], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A measurement: what is run, of which size and how.
+    """A measurement to make: the computation, its size, and the executor.
 
-    `blocks` cuts every stack to so many blocks; None leaves them whole. `ranks` carry it out together.
+    `blocks` is the number of blocks of each stack, or None for all. `ranks` processes compute it together.
     """
 
     part: str
@@ -63,13 +63,13 @@ class Point:
 
     @property
     def config(self) -> ModelConfig:
-        """Return the network with as many blocks as are run."""
+        """Return the configuration of the network, with as many blocks as are run."""
         model = preset(self.preset).model
         return of_blocks(model, self.blocks or model.evoformer.blocks)
 
     @property
     def size(self) -> PassSize:
-        """Return the size of a pass, for forecasts; an Evoformer alone reads nothing but its streams."""
+        """Return the size of a pass for forecasts; an Evoformer alone has no extra MSA, templates or ensemble."""
         alone = self.part == EVOFORMER
         return PassSize(
             residues=self.residues,
@@ -86,11 +86,11 @@ class Point:
         return floor(self.config, self.size)
 
     def predicted(self) -> int | None:
-        """Return the peak that is forecast; there is none for plain PyTorch."""
+        """Return the forecast of peak memory in bytes; None for plain PyTorch, which has no forecast."""
         return None if self.executor == PLAIN else self._predicted(self.executor)
 
     def needs(self) -> int:
-        """Return roughly the bytes that it takes, so that what will not fit is not tried."""
+        """Return roughly the bytes that the measurement takes, so that one that will not fit is not tried."""
         if self.executor != PLAIN:
             return self._predicted(self.executor)
         model, size = self.config, self.size
@@ -105,9 +105,10 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Bytes beyond what was held with the model loaded, bytes held in all at the peak, and seconds; or a failure.
+    """Result of a measurement: memory in bytes and seconds, or the reason of a failure.
 
-    Of several ranks, what the worst of them holds.
+    `peak` is beyond the memory with the model loaded, `resident` is all memory at the peak. With several ranks, the
+    rank with the largest peak counts.
     """
 
     peak: int = 0
@@ -117,7 +118,10 @@ class Found:
 
 
 def measure(point: Point, spill: Path, limit: int | None = None) -> Found:
-    """Run a point in fresh processes, each of which may hold `limit` bytes in all, or what there is."""
+    """Measure a point in fresh processes.
+
+    `spill` is the directory of the spilled executor. Each process may hold `limit` bytes in all, or what is available.
+    """
     threads = max(1, torch.get_num_threads() // point.ranks)
     try:
         found: Found = on_ranks(point.ranks, measured_here, point, spill, limit, device=point.device, threads=threads)
@@ -127,7 +131,7 @@ def measure(point: Point, spill: Path, limit: int | None = None) -> Found:
 
 
 def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
-    """Run a point in this process, which does its share with the other ranks; all of them call this."""
+    """Measure a point in this process, as one of the ranks of a mesh; every rank must call this function."""
     allocator.keep_few_kernels()
     torch.manual_seed(0)
     if mesh.size > 1:
@@ -149,7 +153,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
         forced("reference") if point.executor == PLAIN else nullcontext(),
     ):
         run = _evoformer(point, device) if point.part == EVOFORMER else _prediction(point, device)
-        # What libraries allocate once, such as the threads' buffers, is not part of the cost.
+        # A small run first, for what libraries allocate once, such as the threads' buffers, is not part of the cost.
         run(replace(point, residues=8), executor())
         settle()
         mesh.barrier()
@@ -157,7 +161,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
         reset_peak_memory(device)
         start, began = held_memory(device), time.perf_counter()
         try:
-            # On a CPU, allocations fail that would go beyond; a GPU's fail by themselves.
+            # On a CPU, allocations beyond the limit must be made to fail; on a GPU they fail by themselves.
             left = available_memory(device) if limit is None else min(available_memory(device), max(0, limit - start))
             with held_to(left) if device.type == "cpu" else nullcontext():
                 run(point, executor())
@@ -174,7 +178,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
 
 
 def _prediction(point: Point, device: torch.device) -> Run:
-    """Return a function that makes passes as `predict` does, on random samples, and the confidences of the last."""
+    """Return a function that makes passes as `predict` does, on random samples, and confidences after the last."""
     model = untrained_model(point.config, seed=0).requires_grad_(False).to(device)
 
     def run(point: Point, executor: Executor) -> None:
@@ -196,7 +200,7 @@ def _prediction(point: Point, device: torch.device) -> Run:
 
 
 def _evoformer(point: Point, device: torch.device) -> Run:
-    """Return a function that runs the Evoformer alone, between random streams."""
+    """Return a function that runs the Evoformer alone on random streams."""
     config = point.config
     stack = evoformer(point.preset, config.evoformer.blocks, device)
 

@@ -1,4 +1,4 @@
-"""`helixfold benchmark model`: one pass of the whole network, and DeepMind's own program beside it."""
+"""Measure one pass of the whole network for `helixfold benchmark model`, beside DeepMind's own program."""
 
 import json
 import re
@@ -74,12 +74,12 @@ _REPEATS = 1
 
 
 def run(options: ModelOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
-    """Print the readings."""
+    """Measure a pass of the network and print the readings."""
     show(partial(readings, options, common), common)
 
 
 def readings(options: ModelOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
-    """Measure one pass without recycling in every dtype."""
+    """Yield readings of one pass without recycling, in every dtype."""
     chosen = preset(options.preset)
     model = untrained_model(chosen.model, seed=0).requires_grad_(False).to(machine.device)
     rows = options.rows or chosen.sampling.max_msa_clusters
@@ -123,11 +123,11 @@ def _measure(
     repeats: int,
     shapes: dict[str, tuple[int, ...]],
 ) -> Cost:
-    """Return one way's cost; the shapes of its outputs are put into `shapes`."""
+    """Return the cost of one way to run the pass, and add the shapes of its outputs to `shapes`."""
     plain = way == PLAIN
     run = Whole() if plain else OURS[way]()
     device, templates = batch.aatype.device, batch.template_mask.shape[1]
-    # Threads, libraries and, on a GPU, kernels for this size are ready before the clock starts.
+    # A first pass prepares threads, libraries and, on a GPU, kernels for this size before the clock starts.
     first = batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device)
     _pass(model, run, first, dtype, plain=plain)
     action = {WHOLE: lambda: shapes.update(_shapes(_pass(model, run, batch, dtype, plain=plain)))}
@@ -141,7 +141,10 @@ def _pass(model: AlphaFold, run: Executor, batch: Batch, dtype: torch.dtype, *, 
 
 
 def _flops(chosen: Preset, batch: Batch) -> int:
-    """Return the FLOP of a pass, by PyTorch's counts with one block in each stack and with two; nothing is computed."""
+    """Return the FLOPs of a pass, computed from PyTorch's counts with one block in each stack and with two.
+
+    Counting uses meta tensors, so nothing is computed.
+    """
     one = _counted(chosen, batch, extra_blocks=1, blocks=1)
     extra = _counted(chosen, batch, extra_blocks=2, blocks=1) - one
     block = _counted(chosen, batch, extra_blocks=1, blocks=2) - one
@@ -165,7 +168,7 @@ def _counted(chosen: Preset, batch: Batch, *, extra_blocks: int, blocks: int) ->
 
 
 def _shapes(outputs: Outputs) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the outputs that DeepMind's program gives too, without their leading 1."""
+    """Return the shapes, without the batch dimension, of the outputs that DeepMind's program also gives."""
     found = {
         "positions": outputs.structure.positions,
         "pair": outputs.representations.pair,
@@ -187,7 +190,10 @@ def measure_deepmind(
     repeats: int,
     expected: dict[str, tuple[int, ...]],
 ) -> tuple[Cost, str]:
-    """Measure DeepMind's program with our parameters and features, in a process of its own; and a word on it."""
+    """Return the cost of DeepMind's program on our parameters and features, in its own process, and a note on it.
+
+    `expected` are the shapes that its outputs must have, if not empty. If it cannot run, the cost has the reason.
+    """
     if chosen.name not in PUBLISHED:
         return Cost(failure=f"there is no {chosen.name} in it; choose {', '.join(PUBLISHED)}"), ""
     settle()
@@ -226,7 +232,7 @@ def measure_deepmind(
 
 
 def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
-    """Return the batch as DeepMind's program reads it: its leading dimension is the number of samples there."""
+    """Return the batch under DeepMind's feature names; its leading dimension is DeepMind's number of samples."""
     aatype = batch.aatype.cpu().numpy()
     arrays = {field.name: getattr(batch, field.name).cpu().numpy() for field in fields(batch)}
     rows, extra_rows = arrays["msa_mask"], arrays["extra_msa_mask"]
@@ -248,6 +254,6 @@ def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
 
 
 def _reason(message: str) -> str:
-    """Return what it failed with, out of all that it printed: a missing package, no memory."""
+    """Return the error line, such as a missing package, out of all that a program printed; else the whole message."""
     named = [line for line in re.split(r" \| |it printed: ", message) if "Error: " in line]
     return named[-1].partition("; command: ")[0] if named else message

@@ -1,4 +1,4 @@
-"""The smallest training run there is: one chain, learnt by heart in this process, and folded every few steps."""
+"""Train a small network on a single chain in this process until it overfits, and predict the chain every few steps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -32,22 +32,25 @@ from helixfold.training.step import forward_losses
 from helixfold.write.distances import structure_distances
 
 NOTE = "learnt by heart: this network has seen one chain, and knows nothing of others"
-# Angstrom: the heads of confidence learn from structures of known resolution alone, and here the truth is exact.
+# Angstrom: the confidence heads learn only from structures with a resolution in a range that includes this one.
 _RESOLUTION = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What the network folds after so many steps; the structure lies on the true one."""
+    """A prediction of the chain after `step` training steps, superposed on the true structure."""
 
     step: int
-    loss: float  # of the last step, weighted as in training; NaN before the first
-    lddt: float  # of C-alpha atoms, 0 to 1
+    loss: float  # weighted total loss of the last step; NaN before the first
+    lddt: float  # lDDT-CA, 0 to 1
     prediction: Prediction
 
 
 def settings() -> TrainingConfig:
-    """The `tiny` training run without smooth lDDT and what keeps a network from learning one chain by heart."""
+    """Return the `tiny` training configuration without all that keeps a network from overfitting one chain.
+
+    Dropout, masking, recycling, clamping, smooth lDDT and the violation loss are off.
+    """
     dropouts = [f"model.{stack}.{kind}_dropout=0" for stack in ("evoformer", "extra_msa") for kind in ("msa", "pair")]
     return tiny().with_settings(
         [
@@ -69,10 +72,13 @@ def settings() -> TrainingConfig:
 
 
 class ByHeart:
-    """A small network with random parameters, and the only chain that it will see."""
+    """A small network with random initial parameters, and the one chain that it is trained on."""
 
     def __init__(self, structure: Path | str, config: TrainingConfig | None = None) -> None:
-        """Of a file with several chains, the first. Without `config`, `settings()`."""
+        """Read the first chain of a structure file, and make the network.
+
+        `config` is `settings()` by default.
+        """
         self.config = settings() if config is None else config
         read = read_structure(structure)
         chain = read.chains[0]
@@ -95,7 +101,7 @@ class ByHeart:
         self._step = 0
 
     def learn(self, steps: int, every: int) -> Iterator[Frame]:
-        """Make so many steps more; fold before them, and again after each `every` of them."""
+        """Train for `steps` more steps; yield a prediction before the first, and after every `every`-th step."""
         yield self._frame(float("nan"))
         for _ in tqdm(range(steps), desc="steps", unit="step", disable=None):
             loss = self._make_step()
@@ -103,7 +109,10 @@ class ByHeart:
                 yield self._frame(loss)
 
     def fold(self, num_recycles: int = 0, run: Executor | None = None) -> Prediction:
-        """The chain as the network folds it now, laid on the true structure."""
+        """Predict the chain with the network as it is now, superposed on the true structure by C-alpha atoms.
+
+        `run` is the executor, `Whole()` by default.
+        """
         self.network.eval()
         made = fold(
             self.network,
@@ -119,7 +128,7 @@ class ByHeart:
 
     @property
     def truth_distances(self) -> Float[np.ndarray, "r r"]:
-        """Of the true structure, in Angstrom between pseudo-beta atoms: what a distogram is about."""
+        """Distances between pseudo-beta atoms of the true structure in Angstrom, the ones that a distogram predicts."""
         return structure_distances(self.truth)
 
     def _make_step(self) -> float:
@@ -148,7 +157,7 @@ class ByHeart:
         return Frame(step=self._step, loss=loss, lddt=lddt, prediction=prediction)
 
     def _observed(self, protein: Protein) -> tuple[np.ndarray, np.ndarray]:
-        """C-alpha atoms that the true structure has: as predicted, and as they are."""
+        """Return the C-alpha positions of a protein and of the true structure, where the true structure has them."""
         true = self.truth.positions_of("CA")
         there = np.isfinite(true).all(1)
         return protein.positions_of("CA")[there], true[there]

@@ -1,4 +1,4 @@
-"""Plots for notebooks: maps of residue pairs side by side, and lines along a chain or a training run."""
+"""Draw plots for notebooks: maps of residue pairs side by side, and lines along a chain or a training run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,9 +35,10 @@ def maps(
     most: float | None = None,
     columns: int = _MOST_COLUMNS,
 ) -> Picture:
-    """Draw one map of residue pairs per panel on one scale of colours, which `label` names with its unit.
+    """Draw a map of residue pairs for each panel, all on one colour scale, which `label` names with its unit.
 
-    With `least` None, the scale has white at 0 and the same length to both sides: for differences.
+    The scale goes from `least` to `most`, by default the largest value. With `least` None, it is symmetric with white
+    at 0, for differences. A row has up to `columns` panels.
     """
     values = [np.asarray(panel, dtype=np.float64) for panel in panels.values()]
     top = max(float(np.nanmax(np.abs(each))) for each in values) if most is None else most
@@ -73,7 +74,10 @@ def lines(
     along_label: str = "Residue",
     most: float | None = None,
 ) -> Picture:
-    """Draw one line per name, over residues from 1 or over `along`."""
+    """Draw a line for each name, over residue numbers from 1 or over the values in `along`.
+
+    `label` names the vertical axis, which goes from 0 to `most`, and `along_label` the horizontal one.
+    """
     figure = Figure(figsize=(6.5, 2.8), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained")
     axes = figure.add_subplot()
     for number, (name, line) in enumerate(values.items()):

@@ -1,4 +1,7 @@
-"""Structures in a notebook, turned with the mouse: one, several laid on each other, or a film (extra `notebooks`)."""
+"""Show structures in a notebook, to be rotated with the mouse: one, several superposed, or an animation.
+
+Needs the extra `notebooks`.
+"""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -16,13 +19,14 @@ from helixfold.write.pdb import to_pdb
 
 # Okabe and Ito's colours, told apart with any kind of colour vision.
 _COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
-# Angstrom: of C-alpha atoms drawn alone, and between neighbours in a chain, with room for what is nearly one.
+# Angstrom: radius of a C-alpha atom drawn as a ball, and the range of distances between neighbours in a chain, with
+# a margin for chains that are not quite right yet.
 _BALL, _STEPS = 0.7, (2.0, 5.0)
 _SIDE_CHAINS = {"stick": {"radius": 0.12, "colorscheme": "default"}}
 
 
 def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
-    """Show one structure in AlphaFold DB's colours; its B-factors are pLDDT."""
+    """Show one structure, whose B-factors are pLDDT, in AlphaFold DB's colours; `side_chains` draws these as sticks."""
     view = _empty_view()
     view.addModel(to_pdb(protein), "pdb")
     view.setStyle({}, {})
@@ -36,7 +40,7 @@ def show_structure(protein: Protein, *, side_chains: bool = False) -> Any:
 
 
 def show_together(proteins: Mapping[str, Protein]) -> Any:
-    """Show several structures as they lie, each in one colour that its name is printed in."""
+    """Show several structures where their coordinates put them, each in the colour in which its name is printed."""
     view = _empty_view()
     for number, (name, protein) in enumerate(proteins.items()):
         color = _COLORS[number % len(_COLORS)]
@@ -58,13 +62,16 @@ def show_together(proteins: Mapping[str, Protein]) -> Any:
 
 
 def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
-    """Show one chain again and again, as it changes, from blue at its first residue to red; the truth grey."""
+    """Show the frames of one chain as an animation, coloured from blue at the first residue to red at the last.
+
+    `truth` is drawn in grey with all frames.
+    """
     view = _empty_view()
     view.addModelsAsFrames(
         "".join(_as_model(number, protein) for number, protein in enumerate(proteins, start=1)), "pdb"
     )
     view.setStyle({"model": 0}, {"cartoon": {"color": "spectrum"}})
-    # Early frames are no chains that a ribbon could be drawn through.
+    # A ribbon cannot be drawn through early frames, in which neighbours are far apart.
     view.addStyle({"model": 0, "atom": "CA"}, {"sphere": {"radius": _BALL, "color": "spectrum"}})
     if truth is not None:
         view.addModel(to_pdb(truth), "pdb")
@@ -75,7 +82,7 @@ def show_film(proteins: Sequence[Protein], truth: Protein | None = None) -> Any:
 
 
 def _draw(view: Any, selection: dict[str, object], color: str, protein: Protein) -> None:
-    """Draw a ribbon, or balls where residues are not where a chain has them and no ribbon would be seen."""
+    """Draw a ribbon, or a ball for each C-alpha atom if neighbours are not as far apart as in a chain."""
     if _is_chain(protein):
         view.addStyle(selection, {"cartoon": {"color": color, "thickness": 0.5}})
     else:
@@ -98,6 +105,6 @@ def _empty_view() -> Any:
 
 @cache
 def _viewer() -> str:
-    """Return 3Dmol.js as an address that needs no network: it comes with the reports."""
+    """Return 3Dmol.js, which comes with the reports, as a data URL that needs no network."""
     (script,) = (Path(page.__file__).parent / "pages").glob("3Dmol-*-min.js")
     return "data:text/javascript;base64," + base64.b64encode(script.read_bytes()).decode("ascii")

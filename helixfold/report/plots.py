@@ -1,6 +1,6 @@
 """Draw confidence as PNG images: pLDDT along the chain, predicted aligned error (PAE), the alignment's coverage.
 
-Nothing here touches pyplot or needs a display, and the same data gives the same bytes.
+No function here uses pyplot or needs a display, and the same data gives the same bytes.
 """
 
 import io
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LINE_COLORS = ("#1B1B1B", "#B0128B", "#00695C", "#B71C1C", "#6D4C41")
 _DOTS_PER_INCH = 150
 _PAE_COLUMNS = 5
-# More detail than a panel has pixels only costs memory.
+# More values than a panel has pixels only cost memory.
 _PAE_PIXELS = 800
 _COVERAGE_PIXELS = (800, 1600)  # rows and columns
 # More lines and panels than these cannot be told apart; the files have all.
@@ -36,7 +36,10 @@ _MOST_DRAWN = 10
 
 
 def write_plots(directory: Path, order: Sequence[FinishedPrediction]) -> None:
-    """Write plddt.png, and pae.png if there is a PAE, of a target's best predictions into its directory."""
+    """Write `plddt.png` and, if a prediction has a PAE, `pae.png` into a target's directory.
+
+    `order` are the target's predictions, the best first; only the best ten are drawn.
+    """
     best = order[:_MOST_DRAWN]
     notes = all_notes(order)
     write_file(directory / "plddt.png", plddt_plot({each.name: each.plddt for each in best}, notes))
@@ -47,7 +50,10 @@ def write_plots(directory: Path, order: Sequence[FinishedPrediction]) -> None:
 
 
 def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:
-    """A PNG with one line of pLDDT (0 to 100) per model over the confidence bands; models in order of rank."""
+    """Return a PNG with a line of pLDDT (0 to 100) for each prediction, over the confidence bands.
+
+    `plddts` has the predictions by name, the best first; `notes` are small print under the plot.
+    """
     legend_columns = min(3, len(plddts))
     figure = new_figure(8.0, 3.6 + 0.22 * math.ceil(len(plddts) / legend_columns), notes)
     axes = figure.add_subplot()
@@ -91,7 +97,11 @@ def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str
 
 
 def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes: Sequence[str] = ()) -> bytes:
-    """A PNG with one heat map of PAE in Angstrom per model, green where the error is small; models in order of rank."""
+    """Return a PNG with a heat map of PAE in Angstrom for each prediction, green where the error is small.
+
+    `paes` has the predictions by name, the best first; `notes` are small print under the plot. `max_pae` is the end of
+    the colour scale.
+    """
     columns = min(_PAE_COLUMNS, len(paes))
     rows = math.ceil(len(paes) / columns)
     side = 4.2 if len(paes) == 1 else 2.4
@@ -123,8 +133,10 @@ def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes
 
 
 def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth) -> bytes:
-    """A PNG of an alignment's rows, sorted and coloured by their identity to the target, and of rows that cover each
-    residue (line). White is a gap; identity counts the residues of the target, so that short rows are low.
+    """Return a PNG of an alignment's rows, coloured by identity to the target, and a line of the rows per residue.
+
+    Rows are sorted by identity, gaps are white. Identity is the share of all the target's residues, so that short rows
+    are low.
     """
     n, r = msa.shape
     identity = (msa == msa[0]).mean(1, dtype=np.float64)
@@ -162,15 +174,15 @@ def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth) -> bytes:
 
 
 def _round_numbers(most: int) -> "MaxNLocator":
-    """Place at most this many tick marks at round numbers."""
+    """Return a locator that places at most `most` tick marks, at round numbers."""
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     return MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
 
 
 def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> "Figure":
-    """Return an empty figure, sizes in inches, with the notes as small print under it."""
-    # Takes long to import, and only what is drawn needs it.
+    """Return an empty figure, with sizes in inches, and the notes as small print under it."""
+    # Takes long to import, and only drawing needs it.
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     lines = [line for note in notes for line in textwrap.wrap(plain_text(note), int(width * 17))]
@@ -187,7 +199,7 @@ def new_figure(width: float, height: float, notes: Sequence[str] = ()) -> "Figur
 
 
 def to_png(figure: "Figure") -> bytes:
-    """Return the figure as PNG in its own resolution."""
+    """Return the figure as a PNG in its own resolution, the same bytes for the same figure."""
     buffer = io.BytesIO()
     # Without this, matplotlib writes its own version into the file.
     figure.savefig(buffer, format="png", dpi="figure", metadata={"Software": None})
@@ -195,7 +207,7 @@ def to_png(figure: "Figure") -> bytes:
 
 
 def _coarse(pae: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "p p"]:
-    """Means over square blocks, so that a long chain's map has no more values than its panel has pixels."""
+    """Return means over square blocks, so that a long chain's map has no more values than its panel has pixels."""
     block = math.ceil(len(pae) / _PAE_PIXELS)
     if block == 1:
         return pae

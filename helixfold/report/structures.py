@@ -1,6 +1,6 @@
-"""The structures that a page shows: their text, and how each is turned to lie on the best one.
+"""Prepare the structures that a page shows: their text, and the rotation that superposes each on the best one.
 
-The files keep their coordinates: the page turns what it draws.
+The files keep their coordinates: the page moves what it draws.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,18 @@ from jaxtyping import Float
 from data_pipeline.errors import InputError
 from helixfold.report.page import packed
 
-# Above this a browser has too much to draw, and the page names the file instead.
+# A browser takes too long to draw a larger file; the page names it instead.
 _MOST_BYTES = 32 * 2**20
 _UNIT = np.eye(3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedStructure:
-    """A PDB file as a page holds it, and the turn (3 x 3, by rows) and shift that put it in its place."""
+    """A PDB file as a page holds it, with the rotation and the shift that superpose it on the best structure.
+
+    `turn` is the rotation matrix (3 x 3, by rows) and `shift` is in Angstrom, applied after it. `data` is the file in
+    zlib's format and base64.
+    """
 
     file: str
     turn: tuple[float, ...]
@@ -28,14 +32,21 @@ class PackedStructure:
 
 
 class Placing:
-    """Puts structures of one target on top of the first one, by their C-alpha atoms, the confident ones foremost."""
+    """Superposition of one target's structures on the first one, by C-alpha atoms weighted by squared pLDDT.
+
+    `weights` are the residues' pLDDT (0 to 100).
+    """
 
     def __init__(self, weights: Float[np.ndarray, "r"]) -> None:
         self.weights = np.maximum(weights, 1.0) ** 2
         self.first: Float[np.ndarray, "r 3"] | None = None
 
     def packed(self, path: Path) -> PackedStructure | None:
-        """A structure in its place; None if it is too large for a page."""
+        """Return a PDB file with its rotation and shift; None if it has more than 32 MiB.
+
+        The first file is centred and laid along its longest axis, and later ones are superposed on it. Raise
+        `InputError` if it is no PDB file.
+        """
         content = path.read_bytes()
         if len(content) > _MOST_BYTES:
             return None
@@ -67,7 +78,7 @@ class Placing:
 
 
 def _alpha_carbons(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:
-    """From the fixed columns of a PDB file."""
+    """Return C-alpha positions from the fixed columns of a PDB file; none if one of them is not finite."""
     lines = [line for line in content.splitlines() if line.startswith(b"ATOM") and line[12:16] == b" CA "]
     try:
         found = np.array([[float(line[start : start + 8]) for start in (30, 38, 46)] for line in lines])

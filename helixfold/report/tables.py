@@ -1,4 +1,4 @@
-"""What a report says in words and tables: warnings, templates, relaxation, times, settings and files."""
+"""Make the words and tables of a report: warnings, templates, relaxation, times, settings and files."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from helixfold.report.files import RANKING, TargetFiles
 from helixfold.write.json_object import JsonObject
 from helixfold.write.ranking import natural_key
 
-# What notes begin with that say how far a structure is to be trusted, and how the page says it.
+# Notes that say how far a structure can be trusted begin with one of these; the page shows a heading instead.
 UNTRAINED, DEMONSTRATION = "UNTRAINED", "DEMONSTRATION"
 _HEADINGS = {UNTRAINED: "Not a prediction.", DEMONSTRATION: "A demonstration."}
 # AlphaFold's accuracy falls where an alignment has fewer than about 30 sequences (Jumper et al. 2021, Fig. 5a).
@@ -23,22 +23,22 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A bar of the chart of times."""
+    """A stage of the prediction, as a bar in the chart of times."""
 
     name: str
     seconds: float
-    share: float  # of the longest, in percent
+    share: float  # of the longest stage's seconds, in percent
     peak_gib: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileLine:
-    """A file beside the report."""
+    """A line about a file in the report's directory."""
 
     name: str
-    size: int | None
+    size: int | None  # bytes; None for a directory, or a file that does not exist yet
     purpose: str
-    order: int  # what people look for comes first
+    order: int  # place in the list; files that people look for come first
 
 
 def band_of(plddt: float) -> ConfidenceBand:
@@ -46,23 +46,26 @@ def band_of(plddt: float) -> ConfidenceBand:
 
 
 def notes_of(target: TargetFiles) -> list[str]:
-    """What every reader must know, each once."""
+    """Return the notes of all predictions of a target, without repeats."""
     return list(dict.fromkeys(note for prediction in target.predictions for note in prediction.notes))
 
 
 def headed(note: str) -> tuple[str, str]:
-    """A note with a heading, which says what a mark at its beginning says."""
+    """Return a heading and a text for a note; a mark at its beginning, such as UNTRAINED, becomes the heading."""
     mark, colon, said = note.partition(": ")
     return (_HEADINGS[mark], said[:1].upper() + said[1:]) if colon and mark in _HEADINGS else ("Note.", note)
 
 
 def mark_of(notes: Iterable[str]) -> str | None:
-    """Whether random parameters or the demonstration model made it; None if neither did."""
+    """Return UNTRAINED or DEMONSTRATION if a note begins with it, or None."""
     return next((mark for mark in _HEADINGS if any(note.startswith(mark) for note in notes)), None)
 
 
 def warnings_of(target: TargetFiles) -> list[str]:
-    """What makes this prediction one to be careful with, besides the notes."""
+    """Return sentences on what makes a prediction doubtful, besides its notes.
+
+    They are about low pLDDT, a shallow alignment, unknown residues and relaxation that failed.
+    """
     best, found = target.best, []
     if best.mean_plddt < CONFIDENCE_BANDS[-2].least and mark_of(notes_of(target)) is None:
         found.append(
@@ -86,14 +89,14 @@ def warnings_of(target: TargetFiles) -> list[str]:
 
 
 def relaxation_of(target: TargetFiles) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """A table of what relaxation did: a column for each prediction, a row for each measure."""
+    """Return the table of relaxation: its columns, one per prediction, and each measure with its cells."""
     facts = {name: dict(facts_of(result)) for name, result in relaxation_results(target)}
     rows = list(dict.fromkeys(measure for found in facts.values() for measure in found))
     return list(facts), [(row, [found.get(row, "") for found in facts.values()]) for row in rows]
 
 
 def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
-    """The relaxation's own words on each prediction that it was asked for."""
+    """Yield the name and the relaxation metrics of each prediction that was to be relaxed, the best first."""
     if target.relaxation is not None:
         for prediction in target.predictions:
             if isinstance(target.relaxation.content.get(prediction.name), dict):
@@ -101,7 +104,10 @@ def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
 
 
 def templates_of(target: TargetFiles) -> dict[str, Any] | None:
-    """The two tables of templates: those that the model reads, and why the other hits are none."""
+    """Return the tables of templates, or None without templates.json.
+
+    "used" are those that the model reads, "rejected" up to 100 other hits with the reason, and "more" counts the rest.
+    """
     if target.templates is None:
         return None
     used = [
@@ -122,7 +128,7 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
 
 
 def stages_of(target: TargetFiles) -> list[Stage]:
-    """Times and memory of the stages, in the order in which they began."""
+    """Return seconds and peak memory of each stage, in the order in which the stages began."""
     if target.timings is None:
         return []
     table = target.timings.child("stages")
@@ -136,7 +142,10 @@ def stages_of(target: TargetFiles) -> list[Stage]:
 
 
 def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """A record's plain values as pairs of words, for a table of two columns."""
+    """Return the values of a JSON object as pairs of words, for a table of two columns.
+
+    Objects inside it are flattened; empty values, and those whose keys are in `without`, are left out.
+    """
     if record is None:
         return []
     plain: list[tuple[str, Any]] = []
@@ -149,7 +158,7 @@ def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[t
 
 
 def table_of(record: JsonObject | None, key: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """An object of objects as a table: its columns, and a row for each name."""
+    """Return the object of objects under `key` as a table: its columns, and each object's name with its cells."""
     rows = {} if record is None else record.child(key).content
     plain = {name: row for name, row in rows.items() if isinstance(row, dict)}
     columns = list(dict.fromkeys(column for row in plain.values() for column in row))
@@ -158,7 +167,7 @@ def table_of(record: JsonObject | None, key: str) -> tuple[list[str], list[tuple
 
 
 def _title(key: str) -> str:
-    """What a key says to people, its unit at the end: measured_peak_gib is "measured peak, GiB"."""
+    """Return a key as people read it, with its unit at the end: measured_peak_gib becomes "measured peak, GiB"."""
     for ending, unit in _UNITS.items():
         key = key.removesuffix(ending) + unit if key.endswith(ending) else key
     return key.replace("_", " ")
@@ -197,7 +206,10 @@ _PURPOSES = (
 
 
 def described_files(directory: Path, own: str) -> list[FileLine]:
-    """The files beside the report that are for people; the ranking is written after it, and listed as it will be."""
+    """Return a line for each file in a target's directory, those that people look for first.
+
+    `own` is the report itself, which is left out. The ranking is listed even if it has yet to be written.
+    """
     found = {path.name: path for path in directory.iterdir() if not path.name.startswith(".")}
     found.setdefault(RANKING, directory / RANKING)
     found.pop(own, None)

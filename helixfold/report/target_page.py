@@ -1,4 +1,4 @@
-"""Write `report.html`, one page per target that shows everything known of it, offline, from the files beside it."""
+"""Write `report.html`, an offline page that shows all results of a target, from the files in its directory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,7 +30,7 @@ from helixfold.report.tables import (
 from helixfold.write.results import write_file
 
 REPORT_FILE: Final = "report.html"
-# Predictions are taken in from the best on until this many characters are used; a page stays one that can be mailed.
+# Predictions are added from the best on until this many characters are used, so that a page can still be mailed.
 _MOST_CHARACTERS = 16_000_000
 _STYLES = ("page.css", "report.css")
 _SCRIPTS = (
@@ -46,7 +46,7 @@ _SCRIPTS = (
 
 @dataclass(kw_only=True)
 class _Blobs:
-    """Packed data of a page, each in an element of its own, so that a browser unpacks only what is looked at."""
+    """Packed data of a page, each in its own HTML element, so that a browser unpacks only what the reader looks at."""
 
     texts: dict[str, str] = field(default_factory=dict)
 
@@ -61,10 +61,11 @@ class _Blobs:
 
 
 def write_report(directory: Path, order: Sequence[str] | None = None) -> None:
-    """Write a target's report from its files; `order` are its predictions, the best first, if it is not ranked yet.
+    """Write a target's report from its files; `order` names its predictions, the best first, else its ranking does.
 
-    The viewer takes 0.2 MB, a structure about 0.2 kB a residue, a PAE what `report_maps` says: with five models
-    some 0.7 MB for 200 residues, 2 MB for 500, 16 MB for 2,000. Raises `InputError` for files that are damaged.
+    The viewer takes 0.2 MB, a structure about 0.2 kB a residue, and a PAE as much as `helixfold.report.maps` says. With
+    five models a page has some 0.7 MB for 200 residues, 2 MB for 500 and 16 MB for 2,000. Raise `InputError` for files
+    that are damaged.
     """
     write_file(directory / REPORT_FILE, _page(read_target(directory, order)))
 
@@ -123,14 +124,16 @@ def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 def _shares(plddt: Sequence[float]) -> list[float]:
-    """Which part of the residues is in each band."""
+    """Return the share of the residues in each confidence band."""
     letters = [band_of(value).letter for value in plddt]
     return [letters.count(band.letter) / len(letters) for band in CONFIDENCE_BANDS]
 
 
 def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
-    """What the page's script needs of each prediction: all structures and PAEs that the page has room for, the best
-    first, and then distances."""
+    """Return the predictions as the page's script reads them.
+
+    Structures and PAEs are added from the best prediction on, and then distances, until the page is full.
+    """
     placing = Placing(np.array(target.best.plddt))
     models: list[dict[str, Any]] = [
         {
@@ -158,7 +161,7 @@ def _structures(prediction: PredictionFiles, placing: Placing, blobs: _Blobs) ->
 
 
 def _alignment(target: TargetFiles, blobs: _Blobs) -> dict[str, Any] | None:
-    """How many rows cover each residue, and a picture of them where the features are there."""
+    """Return the rows that cover each residue and, if there are features, a picture of the rows."""
     features = target.features
     if features is not None:
         depth = (features.msa != GAP).sum(0).tolist()
@@ -169,12 +172,12 @@ def _alignment(target: TargetFiles, blobs: _Blobs) -> dict[str, Any] | None:
 
 
 def _packed(content: Any, blobs: _Blobs) -> dict[str, Any]:
-    """A packed part, its data replaced by the name of the element that holds them."""
+    """Return packed data as a dict, in which the name of an HTML element stands for the data that it holds."""
     return {**asdict(content), "data": blobs.add(content.data)}
 
 
 def _chains(target: TargetFiles) -> list[tuple[str, int]]:
-    """Names and lengths, in order; one chain where nothing says otherwise."""
+    """Return names and lengths of the chains, in order; one chain A where the confidence file does not say."""
     chains = [(chain.name, chain.residues) for chain in target.best.chains]
     length = len(target.sequence)
     return chains if sum(residues for _, residues in chains) == length else [("A", length)]

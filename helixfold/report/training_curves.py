@@ -1,4 +1,4 @@
-"""Draw how a training run goes as a PNG image: losses, held-out scores, gradient norm and learning rate."""
+"""Draw the progress of a training run as a PNG image: losses, held-out scores, gradient norm and learning rate."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ SCORES: Final = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
 
 
 def plot_curves(history: TrainingHistory, path: Path) -> None:
-    """Draw four panels over the steps and write them as a PNG; the same history gives the same bytes."""
+    """Draw four panels over the training steps and write them to `path` as a PNG, the same for the same history."""
     # Takes long to import, and only a run's first process draws.
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
@@ -54,7 +54,10 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
 
 
 def smoothed(values: Float[np.ndarray, "n"], window: int) -> Float[np.ndarray, "n"]:
-    """Means over about `window` values around each, of those that are there and finite."""
+    """Return the mean over about `window` values around each value, without those that are not finite.
+
+    NaN where no value in the window is finite.
+    """
     known = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(known)])
@@ -70,7 +73,7 @@ def _losses(axes: "Axes", history: TrainingHistory) -> None:
     _raw_and_smooth(axes, trained, _BLUE, "training")
     held_out = [(record.step + 1, record.summary["loss"]) for record in history.evaluations if "loss" in record.summary]
     _points(axes, held_out, _ORANGE, "o", "held-out chains")
-    # One wild step in a hundred must not press the curves flat.
+    # One extreme step in a hundred must not flatten the curves.
     common = np.array([value for _, value in trained if math.isfinite(value)])
     seen = [*(np.quantile(common, (0.01, 0.99)) if common.size else ()), *(value for _, value in held_out)]
     seen = [value for value in seen if math.isfinite(value)]
