@@ -9,7 +9,7 @@ from helixfold.benchmark.op_cases import Shape, op_cases
 from helixfold.ops.card import CARDS, described, is_described
 from helixfold.ops.cpu import (
     attention,
-    folded_norm,
+    fused_norm,
     global_attention,
     invariant_point,
     outer_product,
@@ -32,7 +32,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, size in (
         (attention, "_LOGITS_BYTES", 2**12),
         (attention, "_ROWS_BYTES", 2**15),
-        (folded_norm, "POSITIONS", 40),
+        (fused_norm, "POSITIONS", 40),
         (global_attention, "_BLOCK_BYTES", 2**13),
         (invariant_point, "_BLOCK_ELEMENTS", 2**10),
         (outer_product, "_TILE_ELEMENTS", 2**13),

@@ -1,4 +1,4 @@
-"""What backends share that work on blocks small enough for the processor's cache."""
+"""Division of work into blocks small enough for the processor's cache."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -13,54 +13,54 @@ from helixfold.ops.card import is_described
 T = TypeVar("T")
 
 
-def of_all_cores(of_one: int) -> int:
-    """The size of a block, from what suits the cache of one core."""
-    return of_one * torch.get_num_threads()
+def for_all_cores(per_core: int) -> int:
+    """Return a block size for all threads from one that suits the cache of one core."""
+    return per_core * torch.get_num_threads()
 
 
-def parts(length: int, size: int) -> Iterator[slice]:
-    """Slices of about equal length, none longer than `size` unless that is less than 1.
+def slices(length: int, size: int) -> Iterator[slice]:
+    """Yield slices of about equal length, at most `size` (or 1) long.
 
-    Where a card is described only the longest, twice: while the second is computed, what the first left is still held,
-    and all others would allocate the same again.
+    Inside `described` yield only the longest, twice: while the second is computed the first one's results still exist,
+    and all further slices would allocate the same.
     """
     if is_described():
         count = -(-length // max(size, 1))
         yield from [slice(0, -(-length // max(count, 1)))] * min(count, 2)
     else:
-        yield from every_part(length, size)
+        yield from all_slices(length, size)
 
 
-def every_part(length: int, size: int) -> Iterator[slice]:
-    """The slices of `parts`, all of them in any case: for results that are held until the last one."""
+def all_slices(length: int, size: int) -> Iterator[slice]:
+    """Yield all slices even inside `described`, for loops that hold the results of every slice until the end."""
     count = -(-length // max(size, 1))
     for index in range(count):
         yield slice(length * index // count, length * (index + 1) // count)
 
 
 def steps(blocks: Iterable[T]) -> Iterator[T]:
-    """The blocks that are computed one after the other: only two where a card is described, as in `parts`."""
+    """Yield the blocks, or inside `described` only the first two, as `slices` does."""
     return islice(blocks, 2 if is_described() else None)
 
 
-def rows_of_samples(x: Tensor, weight: Tensor, of_one: int) -> Iterator[tuple[int, slice]]:
-    """Indices of blocks of `x` [b n k c] for which maps by `weight` take so many bytes for each core."""
+def row_blocks(x: Tensor, weight: Tensor, per_core: int) -> Iterator[tuple[int, slice]]:
+    """Yield the sample and rows of blocks of `x` [b n k c] whose linear maps by `weight` take `per_core` bytes each."""
     b, n, k, _ = x.shape
     for sample in steps(range(b)):
-        for rows in parts(n, of_all_cores(of_one) // (len(weight) * k * weight.element_size())):
+        for rows in slices(n, for_all_cores(per_core) // (len(weight) * k * weight.element_size())):
             yield sample, rows
 
 
 class Scratch:
-    """Memory for temporaries that every block uses again: fresh memory is slow, it is mapped page by page."""
+    """Memory for temporaries that all blocks reuse: new memory is slow, since it is mapped page by page."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._kept: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
 
     def __call__(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Contiguous and not initialised; overwrites what was given under this name, which has always one dtype."""
-        size, kept = prod(shape), self._kept.get(name)
-        if kept is None or len(kept) < size:
-            kept = self._kept[name] = torch.empty(size, dtype=dtype, device=self._device)
-        return kept[:size].view(shape)
+        """Return a contiguous uninitialised tensor in the buffer of this name, which must always have one dtype."""
+        size, buffer = prod(shape), self._buffers.get(name)
+        if buffer is None or len(buffer) < size:
+            buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=self._device)
+        return buffer[:size].view(shape)

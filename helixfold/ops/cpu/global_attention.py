@@ -1,4 +1,4 @@
-"""Global attention in blocks of rows that stay in the cache all the way from the stream to its change."""
+"""Global attention on a CPU in blocks of rows, which stay in the cache from the stream to its change."""
 
 from typing import NamedTuple
 
@@ -6,94 +6,102 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.attention import Rows
-from helixfold.ops.cpu.blocks import Scratch, rows_of_samples
-from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised
+from helixfold.ops.cpu.attention import AttentionBlock
+from helixfold.ops.cpu.blocks import Scratch, row_blocks
+from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import Affine, GlobalAttentionWeights
 
-# Of a block's projections, for each core: products are large enough to be fast.
+# Bytes of a block's projections per core: enough for fast matrix products.
 _BLOCK_BYTES = 2 * 2**20
 
 
 def global_attention_rows(x: Tensor, mask: Tensor, weights: GlobalAttentionWeights, heads: int) -> Tensor:
-    """`global_attention` on a CPU; a training pass keeps its arguments only. The queries' map has no offset."""
+    """Compute `global_attention` on a CPU, saving only the arguments; the query map must have no bias."""
     norm, query, key, value, gate, out = weights
     scale = (len(query.weight) // heads) ** -0.5
-    # Cast once: the gradients of both uses are added before they are rounded.
+    # Converted once, so that the gradients of both uses are added before they are rounded.
     norm = norm.to(torch.float32)
-    # The mean's own last channel is 1, or 0 of a row without elements, and so brings in the norm's offset or not.
-    weight, offset = folded(norm, Affine(scale * query.weight.float()))
-    of_mean = torch.cat([weight, offset[:, None]], 1)
-    out_offset = offset.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
+    # The mean gets a last channel that is 1, or 0 if the row is all masked, whose weight is the norm's offset.
+    weight, offset = fused(norm, Affine(scale * query.weight.float()))
+    mean_query_weight = torch.cat([weight, offset[:, None]], 1)
+    out_bias = offset.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
     return recomputed(
         _global_attention,
         _global_attention_gradients,
         x,
         mask,
         mask_bias(mask),
-        of_mean,
-        *folded(norm, key, value, gate),
+        mean_query_weight,
+        *fused(norm, key, value, gate),
         out.weight.float(),
-        out_offset,
+        out_bias,
     )
 
 
-def _global_attention(x: Tensor, mask: Tensor, penalty: Tensor | None, *parameters: Tensor) -> Tensor:
-    query_weight, weight, offset, out_weight, out_offset = (each.to(product_dtype(x.dtype)) for each in parameters)
+def _global_attention(x: Tensor, mask: Tensor, mask_bias: Tensor | None, *parameters: Tensor) -> Tensor:
+    dtype = product_dtype(x.dtype)
+    query_weight, weight, offset, out_weight, out_bias = (parameter.to(dtype) for parameter in parameters)
     change = torch.empty_like(x)
     scratch = Scratch(x.device)
-    for index in rows_of_samples(x, weight, _BLOCK_BYTES):
-        gated = _gated(x, index, mask, penalty, query_weight, weight, offset, scratch)
-        change[index] = mapped(gated.flatten(0, 1), out_weight, out_offset).view(change[index].shape)
+    for index in row_blocks(x, weight, _BLOCK_BYTES):
+        normed, _ = normalised(x[index])
+        block = _block(normed, normed.to(dtype), index, mask, mask_bias, query_weight, weight, offset, scratch)
+        block.attention.forward(block.attended)
+        gated = block.gates.mul_(block.attended.flatten(2)).flatten(0, 1)
+        # Freed before the output is mapped.
+        del normed, block
+        change[index] = mapped(gated, out_weight, out_bias).view(change[index].shape)
+        # The gates are part of the projections, which are freed before the next block's are made.
+        del gated
     return change
 
 
 def _global_attention_gradients(
-    needed: tuple[bool, ...], gradient: Tensor, x: Tensor, mask: Tensor, penalty: Tensor | None, *parameters: Tensor
+    needed: tuple[bool, ...], gradient: Tensor, x: Tensor, mask: Tensor, mask_bias: Tensor | None, *parameters: Tensor
 ) -> tuple[Tensor | None, ...]:
-    query_weight, weight, offset, out_weight, _ = (each.to(product_dtype(x.dtype)) for each in parameters)
-    of_x = torch.empty_like(x)
-    of_query_map, of_maps, of_out = (MapGradient(each) for each in (query_weight, weight, out_weight))
+    query_weight, weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
+    grad_x = torch.empty_like(x)
+    grad_query_map, grad_maps, grad_out = (MapGradient(matrix) for matrix in (query_weight, weight, out_weight))
     scratch = Scratch(x.device)
-    for index in rows_of_samples(x, weight, _BLOCK_BYTES):
+    for index in row_blocks(x, weight, _BLOCK_BYTES):
         normed, scale = normalised(x[index])
         inputs = normed.to(weight.dtype)
-        block = _block(normed, inputs, index, mask, penalty, query_weight, weight, offset, scratch)
-        of_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
-        of_gated = product(of_change, out_weight).view(block.gates.shape)
-        of_found = rearrange((of_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.gathered.shape[2])
-        of_projected = scratch("of projected", *block.gates.shape[:2], len(weight), dtype=weight.dtype)
-        widths = [each.shape[-1] for each in (block.attention.key, block.attention.value, block.gates)]
-        of_key, of_value, of_gates = of_projected.split(widths, -1)
-        of_query = torch.empty_like(block.gathered)
-        of_heads = of_query, of_key[:, None], of_value[:, None]
-        block.attention.gather_again(of_found, block.gathered, of_heads, of_bias=None)
-        found = block.gathered.flatten(2)
-        of_out.add(of_change.mT, (block.gates * found).flatten(0, 1))
-        of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(found), block.gates))
-        of_projected = of_projected.flatten(0, 1)
-        of_maps.add(of_projected.mT, inputs)
-        of_query = of_query.flatten(1)
-        of_query_map.add(of_query.mT, block.means)
-        of_normed = product(of_projected, weight).float()
-        of_mean = (of_query @ query_weight)[:, :-1].float()
-        of_normed.view(*block.shares.shape, -1).addcmul_(block.shares[..., None], of_mean[:, None])
-        norm_gradient(of_normed, normed, scale, of_x[index])
-    return of_x, None, None, of_query_map.weight, of_maps.weight, of_maps.bias, of_out.weight, of_out.bias
+        block = _block(normed, inputs, index, mask, mask_bias, query_weight, weight, offset, scratch)
+        grad_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
+        grad_gated = product(grad_change, out_weight).view(block.gates.shape)
+        grad_attended = rearrange((grad_gated * block.gates).sum(1), "n (h d) -> n 1 h d", h=block.attended.shape[2])
+        grad_projected = scratch("grad projected", *block.gates.shape[:2], len(weight), dtype=weight.dtype)
+        widths = [tensor.shape[-1] for tensor in (block.attention.key, block.attention.value, block.gates)]
+        grad_key, grad_value, grad_gates = grad_projected.split(widths, -1)
+        grad_query = torch.empty_like(block.attended)
+        grad_heads = grad_query, grad_key[:, None], grad_value[:, None]
+        block.attention.backward(grad_attended, block.attended, grad_heads, grad_bias=None)
+        attended = block.attended.flatten(2)
+        grad_out.add(grad_change.mT, (block.gates * attended).flatten(0, 1))
+        grad_gates.copy_(torch.ops.aten.sigmoid_backward(grad_gated.mul_(attended), block.gates))
+        grad_projected = grad_projected.flatten(0, 1)
+        grad_maps.add(grad_projected.mT, inputs)
+        grad_query = grad_query.flatten(1)
+        grad_query_map.add(grad_query.mT, block.means)
+        grad_normed = product(grad_projected, weight).float()
+        grad_mean = (grad_query @ query_weight)[:, :-1].float()
+        grad_normed.view(*block.weights.shape, -1).addcmul_(block.weights[..., None], grad_mean[:, None])
+        norm_gradient(grad_normed, normed, scale, grad_x[index])
+    return grad_x, None, None, grad_query_map.weight, grad_maps.weight, grad_maps.bias, grad_out.weight, grad_out.bias
 
 
 class _Block(NamedTuple):
     """Some rows of a sample."""
 
-    shares: Tensor  # [n k] of each element in its row's mean
+    weights: Tensor  # [n k], of each element in its row's mean
     means: Tensor  # [n c+1]
-    attention: Rows
+    attention: AttentionBlock
     gates: Tensor  # [n k h*d]
-    gathered: Tensor  # [n 1 h d], room for what the attention finds
+    attended: Tensor  # [n 1 h d], memory for the result of the attention
 
 
 def _block(
@@ -101,47 +109,30 @@ def _block(
     inputs: Tensor,
     index: tuple[int, slice],
     mask: Tensor,
-    penalty: Tensor | None,
+    mask_bias: Tensor | None,
     query_weight: Tensor,
     weight: Tensor,
     offset: Tensor,
     scratch: Scratch,
 ) -> _Block:
-    """A block up to its projections, from normalised elements [m c] in float32 and as they are multiplied."""
-    width = len(query_weight)
-    narrow = (len(weight) - width) // 2
-    # 1e-10 keeps a row without elements finite.
-    shares = mask[index].float()
-    shares = shares / (shares.sum(-1, keepdim=True) + 1e-10)
-    mean = torch.bmm(shares[:, None], normed.view(*shares.shape, -1))[:, 0]
-    means = torch.cat([mean, shares.sum(-1, keepdim=True)], -1).to(inputs.dtype)
-    projected = mapped(inputs, weight, offset).view(*shares.shape, -1)
-    key, value, gates = projected.split((narrow, narrow, width), -1)
-    # The heads are queries of one head: they share its keys.
-    query = rearrange(means @ query_weight.mT, "n (h d) -> n 1 h d", d=narrow)
-    attention = Rows(
+    """Return a block with its projections, from normalised elements [m c] in float32 and in the dtype of products."""
+    channels = len(query_weight)
+    head_channels = (len(weight) - channels) // 2
+    # 1e-10 keeps rows whose elements are all masked finite.
+    weights = mask[index].float()
+    weights = weights / (weights.sum(-1, keepdim=True) + 1e-10)
+    mean = torch.bmm(weights[:, None], normed.view(*weights.shape, -1))[:, 0]
+    means = torch.cat([mean, weights.sum(-1, keepdim=True)], -1).to(inputs.dtype)
+    projected = mapped(inputs, weight, offset).view(*weights.shape, -1)
+    key, value, gates = projected.split((head_channels, head_channels, channels), -1)
+    # All heads become queries of the one head of keys.
+    query = rearrange(means @ query_weight.mT, "n (h d) -> n 1 h d", d=head_channels)
+    attention = AttentionBlock(
         query=query,
         key=key[:, None],
         value=value[:, None],
-        penalty=None if penalty is None else penalty[index],
+        mask_bias=None if mask_bias is None else mask_bias[index],
         bias=None,
         scratch=scratch,
     )
-    return _Block(shares, means, attention, gates.sigmoid_(), torch.empty_like(query))
-
-
-def _gated(
-    x: Tensor,
-    index: tuple[int, slice],
-    mask: Tensor,
-    penalty: Tensor | None,
-    query_weight: Tensor,
-    weight: Tensor,
-    offset: Tensor,
-    scratch: Scratch,
-) -> Tensor:
-    """What a block's attention finds, gated. Its projections end with this call, before there are the next."""
-    normed, _ = normalised(x[index])
-    block = _block(normed, normed.to(weight.dtype), index, mask, penalty, query_weight, weight, offset, scratch)
-    block.attention.gather(block.gathered)
-    return block.gates.mul_(block.gathered.flatten(2))
+    return _Block(weights, means, attention, gates.sigmoid_(), torch.empty_like(query))

@@ -1,4 +1,4 @@
-"""The outer product mean in tiles of edges, whose products of channels stay in the processor's cache."""
+"""The outer product mean on a CPU in tiles of edges, whose outer products stay in the processor's cache."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -9,26 +9,26 @@ from einops import rearrange
 from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
-from helixfold.ops.cpu.blocks import of_all_cores, parts, steps
+from helixfold.ops.cpu.blocks import for_all_cores, slices, steps
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import Affine
 
-# Of masks that are read in float32 at a time.
+# Sequences whose masks are converted to float32 at a time.
 _SEQUENCES = 512
-# Products of a tile, for each core: they stay in its cache, twice, and matrix products are large enough to be fast.
+# Elements of a tile's outer products per core: two copies stay in its cache, and matrix products are fast.
 _TILE_ELEMENTS = 2**19
-# A tile as high as it is wide, for 32 x 32 channels: less of the operands is read for the same number of products.
+# Makes tiles for 32 x 32 channels square, so that less of the operands is read for the same number of products.
 _TILE_ROWS = 32
 
 
 def outer_product_mean_rows(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine) -> Tensor:
-    """`outer_product_mean` on a CPU; a training pass keeps nothing but the arguments, of the left half its copy."""
+    """Compute `outer_product_mean` on a CPU, saving only the arguments (of the left operand a copy)."""
     count = torch.full((*left.shape[:2], right.shape[2]), COUNT_FLOOR, device=left.device)
-    for ours, theirs in zip(left_mask.split(_SEQUENCES, 2), right_mask.split(_SEQUENCES, 1), strict=True):
-        count.baddbmm_(ours.float(), theirs.float())
-    # Sequences last, so that a tile's operands are dense: no copy of the right half if it is so in memory.
+    for left_part, right_part in zip(left_mask.split(_SEQUENCES, 2), right_mask.split(_SEQUENCES, 1), strict=True):
+        count.baddbmm_(left_part.float(), right_part.float())
+    # With sequences last a tile's operands are dense. The model's right operand has this order in memory already.
     left, right = rearrange(left, "b i s c -> b (i c) s"), rearrange(right, "b s j d -> b (j d) s")
     return recomputed(
         _outer_product_mean,
@@ -45,9 +45,9 @@ def _outer_product_mean(left: Tensor, right: Tensor, scale: Tensor, weight: Tens
     for sample_left, sample_right, factors, edges in steps(zip(left, right, scale, mean, strict=True)):
         products = _OuterProducts(sample_left, sample_right, *factors.shape, dtype=weight.dtype)
         for tile in chain(*products.rows_of_tiles()):
-            edges_of_tile = mapped(products.of(tile), weight, offset)
-            place = edges[tile.rows, tile.columns]
-            place.copy_(edges_of_tile.view(place.shape).float().mul_(factors[tile.rows, tile.columns, None]))
+            result = mapped(products.compute(tile), weight, offset)
+            out = edges[tile.rows, tile.columns]
+            out.copy_(result.view(out.shape).float().mul_(factors[tile.rows, tile.columns, None]))
     return mean
 
 
@@ -61,84 +61,84 @@ def _outer_product_mean_gradients(
     offset: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     needs_left, needs_right, _, needs_weight, needs_offset = needed
-    # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left half; only
-    # the right half's sum is there to the end.
-    of_left, of_right = torch.empty_like(left), torch.zeros(right.shape, device=left.device)
-    of_weight = torch.zeros(weight.shape, device=left.device)
-    of_offset = of_weight.new_zeros(weight.shape[0])
+    # Sums over tiles are float32 whatever the dtype is. A row of tiles completes its part of the left operand's
+    # gradient; only the right operand's is summed to the end.
+    grad_left, grad_right = torch.empty_like(left), torch.zeros(right.shape, device=left.device)
+    grad_weight = torch.zeros(weight.shape, device=left.device)
+    grad_offset = grad_weight.new_zeros(weight.shape[0])
     for index, factors in steps(enumerate(scale)):
         products = _OuterProducts(left[index], right[index], *factors.shape, dtype=weight.dtype)
         for tiles in products.rows_of_tiles():
             sum_left = torch.zeros(products.left[tiles[0].left].shape, device=left.device)
             for tile in tiles:
-                given = (gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]).flatten(
+                grad_tile = (gradient[index, tile.rows, tile.columns] * factors[tile.rows, tile.columns, None]).flatten(
                     0, 1
                 )
                 if needs_offset:
-                    of_offset += given.sum(0)
-                given = given.to(weight.dtype)
+                    grad_offset += grad_tile.sum(0)
+                grad_tile = grad_tile.to(weight.dtype)
                 if needs_weight:
-                    add_product(of_weight, given.T, products.of(tile))
+                    add_product(grad_weight, grad_tile.T, products.compute(tile))
                 if needs_left or needs_right:
-                    of_outer = products.gradient(given, weight, tile)
-                    add_product(sum_left, of_outer, products.right_half(tile))
-                    add_product(of_right[index, tile.right], of_outer.T, products.left_half(tile))
-            of_left[index, tiles[0].left] = sum_left
-    offset_gradient = of_offset.to(weight.dtype) if needs_offset else None
-    return of_left, of_right.to(right.dtype), None, of_weight.to(weight.dtype), offset_gradient
+                    grad_outer = products.gradient(grad_tile, weight, tile)
+                    add_product(sum_left, grad_outer, products.right_operand(tile))
+                    add_product(grad_right[index, tile.right], grad_outer.T, products.left_operand(tile))
+            grad_left[index, tiles[0].left] = sum_left
+    needed_offset = grad_offset.to(weight.dtype) if needs_offset else None
+    return grad_left, grad_right.to(right.dtype), None, grad_weight.to(weight.dtype), needed_offset
 
 
 class _Tile(NamedTuple):
-    """Some edges, and the operands' channels that they are made from."""
+    """A tile of edges, and the rows of the operands that it is computed from."""
 
-    rows: slice
-    columns: slice
-    left: slice
-    right: slice
+    rows: slice  # i
+    columns: slice  # j
+    left: slice  # (i c)
+    right: slice  # (j d)
 
 
 class _OuterProducts:
-    """The outer products of one sample's columns, tile by tile; each tile takes the room of the one before.
+    """The outer products of one sample's columns, computed tile by tile in the same memory.
 
-    The left half is [(i c) s] and the right one [(j d) s]; their products have the dtype they are multiplied in.
+    The left operand is [(i c) s], the right one [(j d) s]; `dtype` is that of the matrix products.
     """
 
     def __init__(self, left: Tensor, right: Tensor, i: int, j: int, *, dtype: torch.dtype) -> None:
         self.left, self.right, self.i, self.j = left, right, i, j
         self.c, self.d = len(left) // i, len(right) // j
         self.rows = min(i, _TILE_ROWS)
-        self.columns = min(j, max(1, of_all_cores(_TILE_ELEMENTS) // (self.rows * self.c * self.d)))
-        # New memory for each tile would have to be mapped each time.
-        self.room = left.new_empty(self.rows * self.columns * self.c * self.d, dtype=dtype)
+        self.columns = min(j, max(1, for_all_cores(_TILE_ELEMENTS) // (self.rows * self.c * self.d)))
+        # Memory for all tiles: new memory would be mapped page by page for each of them.
+        self.memory = left.new_empty(self.rows * self.columns * self.c * self.d, dtype=dtype)
 
     def rows_of_tiles(self) -> Iterator[list[_Tile]]:
-        """Tiles beside each other, for all rows."""
-        for rows in parts(self.i, self.rows):
+        """Yield lists of the tiles with the same rows."""
+        for rows in slices(self.i, self.rows):
             left = slice(rows.start * self.c, rows.stop * self.c)
             yield [
                 _Tile(rows, columns, left, slice(columns.start * self.d, columns.stop * self.d))
-                for columns in parts(self.j, self.columns)
+                for columns in slices(self.j, self.columns)
             ]
 
-    def left_half(self, tile: _Tile) -> Tensor:
-        """What a tile is made from of the left half, in the dtype of products."""
-        return self.left[tile.left].to(self.room.dtype)
+    def left_operand(self, tile: _Tile) -> Tensor:
+        """Return the tile's part of the left operand in the dtype of products."""
+        return self.left[tile.left].to(self.memory.dtype)
 
-    def right_half(self, tile: _Tile) -> Tensor:
-        """What a tile is made from of the right half, in the dtype of products."""
-        return self.right[tile.right].to(self.room.dtype)
+    def right_operand(self, tile: _Tile) -> Tensor:
+        """Return the tile's part of the right operand in the dtype of products."""
+        return self.right[tile.right].to(self.memory.dtype)
 
-    def of(self, tile: _Tile) -> Tensor:
-        """The products with their channels side by side, [(i j) (c d)]."""
-        found = mapped(self.left_half(tile), self.right_half(tile))
-        edges = self.room[: found.numel()].view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
-        edges.copy_(rearrange(found, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
+    def compute(self, tile: _Tile) -> Tensor:
+        """Return the tile's outer products [(i j) (c d)], which the next tile overwrites."""
+        products = mapped(self.left_operand(tile), self.right_operand(tile))
+        edges = self.memory[: products.numel()].view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
+        edges.copy_(rearrange(products, "(i c) (j d) -> i j c d", c=self.c, d=self.d))
         return edges.view(-1, self.c * self.d)
 
-    def gradient(self, of_mapped: Tensor, weight: Tensor, tile: _Tile) -> Tensor:
-        """The gradient of the products, as the matrix product gives them, [(i c) (j d)]."""
-        found = product(of_mapped, weight)
-        matrix = self.room[: found.numel()].view(tile.left.stop - tile.left.start, -1)
-        edges = found.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
+    def gradient(self, grad_mapped: Tensor, weight: Tensor, tile: _Tile) -> Tensor:
+        """Return the gradient of the tile's matrix product [(i c) (j d)], which the next tile overwrites."""
+        grad_products = product(grad_mapped, weight)
+        matrix = self.memory[: grad_products.numel()].view(tile.left.stop - tile.left.start, -1)
+        edges = grad_products.view(-1, tile.columns.stop - tile.columns.start, self.c, self.d)
         rearrange(matrix, "(i c) (j d) -> i j c d", c=self.c, d=self.d).copy_(edges)
         return matrix

@@ -1,4 +1,4 @@
-"""Self-attention in blocks of rows that stay in the cache all the way from the stream to its change."""
+"""Self-attention on a CPU in blocks of rows, which stay in the cache from the stream to its change."""
 
 from typing import NamedTuple
 
@@ -6,50 +6,57 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from helixfold.ops.cpu.attention import Rows, bias_of_rows
-from helixfold.ops.cpu.blocks import Scratch, rows_of_samples
-from helixfold.ops.cpu.folded_norm import MapGradient, folded, norm_gradient, normalised
+from helixfold.ops.cpu.attention import AttentionBlock, float32_bias
+from helixfold.ops.cpu.blocks import Scratch, row_blocks
+from helixfold.ops.cpu.fused_norm import MapGradient, fused, norm_gradient, normalised
 from helixfold.ops.cpu.products import mapped, product
 from helixfold.ops.mask_bias import mask_bias
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import Affine, SelfAttentionWeights
 
-# Of a block's projections, for each core: products are large enough to be fast.
+# Bytes of a block's projections per core: enough for fast matrix products.
 _BLOCK_BYTES = 4 * 2**20
 
 
 def self_attention_rows(
     x: Tensor, mask: Tensor, bias: Tensor | None, weights: SelfAttentionWeights, heads: int
 ) -> Tensor:
-    """`self_attention` on a CPU; a training pass keeps its arguments only."""
+    """Compute `self_attention` on a CPU, saving only the arguments for the gradients."""
     norm, qkv, gate, out = weights
-    width = len(gate.weight)
-    # The logits are scaled by the queries' map.
-    factors = torch.ones(len(qkv.weight), device=x.device)
-    factors[:width] = (width // heads) ** -0.5
-    scaled = Affine(factors[:, None] * qkv.weight, None if qkv.bias is None else factors * qkv.bias)
-    offset = factors.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
+    channels = len(gate.weight)
+    # The scale of the logits becomes part of the queries' map.
+    scale = torch.ones(len(qkv.weight), device=x.device)
+    scale[:channels] = (channels // heads) ** -0.5
+    scaled = Affine(scale[:, None] * qkv.weight, None if qkv.bias is None else scale * qkv.bias)
+    out_bias = scale.new_zeros(len(out.weight)) if out.bias is None else out.bias.float()
     return recomputed(
         _self_attention,
         _self_attention_gradients,
         x,
         mask_bias(mask),
         bias,
-        *folded(norm, scaled, gate),
+        *fused(norm, scaled, gate),
         out.weight.float(),
-        offset,
+        out_bias,
         heads=heads,
     )
 
 
-def _self_attention(x: Tensor, penalty: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int) -> Tensor:
-    weight, offset, out_weight, out_offset = (each.to(product_dtype(x.dtype)) for each in parameters)
-    change, wide = torch.empty_like(x), bias_of_rows(bias)
+def _self_attention(
+    x: Tensor, mask_bias: Tensor | None, bias: Tensor | None, *parameters: Tensor, heads: int
+) -> Tensor:
+    weight, offset, out_weight, out_bias = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
+    change, bias = torch.empty_like(x), float32_bias(bias)
     scratch = Scratch(x.device)
-    for index in rows_of_samples(x, weight, _BLOCK_BYTES):
-        gated = _gated(x, index, penalty, wide, weight, offset, heads, scratch)
-        change[index] = mapped(gated, out_weight, out_offset).view(change[index].shape)
+    for index in row_blocks(x, weight, _BLOCK_BYTES):
+        inputs = normalised(x[index])[0].to(weight.dtype)
+        block = _block(inputs, index, mask_bias, bias, weight, offset, heads, scratch)
+        block.attention.forward(block.by_head(block.attended))
+        gated = block.attended.mul_(block.gates)
+        # The projections are freed before the output is mapped.
+        del inputs, block
+        change[index] = mapped(gated, out_weight, out_bias).view(change[index].shape)
     return change
 
 
@@ -57,44 +64,44 @@ def _self_attention_gradients(
     needed: tuple[bool, ...],
     gradient: Tensor,
     x: Tensor,
-    penalty: Tensor | None,
+    mask_bias: Tensor | None,
     bias: Tensor | None,
     *parameters: Tensor,
     heads: int,
 ) -> tuple[Tensor | None, ...]:
-    weight, offset, out_weight, _ = (each.to(product_dtype(x.dtype)) for each in parameters)
-    of_x = torch.empty_like(x)
-    of_bias = None if bias is None or not needed[2] else torch.zeros(bias.shape, device=x.device)
-    of_maps, of_out = MapGradient(weight), MapGradient(out_weight)
-    scratch, wide = Scratch(x.device), bias_of_rows(bias)
-    for index in rows_of_samples(x, weight, _BLOCK_BYTES):
+    weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
+    grad_x = torch.empty_like(x)
+    grad_bias = None if bias is None or not needed[2] else torch.zeros(bias.shape, device=x.device)
+    grad_maps, grad_out = MapGradient(weight), MapGradient(out_weight)
+    scratch, faster_bias = Scratch(x.device), float32_bias(bias)
+    for index in row_blocks(x, weight, _BLOCK_BYTES):
         normed, scale = normalised(x[index])
         inputs = normed.to(weight.dtype)
-        block = _block(inputs, index, penalty, wide, weight, offset, heads, scratch)
-        of_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
-        of_gated = product(of_change, out_weight)
-        of_projected = scratch("of projected", len(of_gated), len(weight), dtype=weight.dtype)
-        of_query, of_key, of_value, of_gates = of_projected.chunk(4, 1)
-        block.attention.gather_again(
-            block.by_head(of_gated * block.gates),
-            block.by_head(block.gathered),
-            (block.by_head(of_query), block.by_head(of_key), block.by_head(of_value)),
-            None if of_bias is None else of_bias[index[0]],
+        block = _block(inputs, index, mask_bias, faster_bias, weight, offset, heads, scratch)
+        grad_change = gradient[index].reshape(-1, len(out_weight)).to(weight.dtype)
+        grad_gated = product(grad_change, out_weight)
+        grad_projected = scratch("grad projected", len(grad_gated), len(weight), dtype=weight.dtype)
+        grad_query, grad_key, grad_value, grad_gates = grad_projected.chunk(4, 1)
+        block.attention.backward(
+            block.by_head(grad_gated * block.gates),
+            block.by_head(block.attended),
+            (block.by_head(grad_query), block.by_head(grad_key), block.by_head(grad_value)),
+            None if grad_bias is None else grad_bias[index[0]],
         )
-        of_out.add(of_change.mT, block.gathered * block.gates)
-        of_gates.copy_(torch.ops.aten.sigmoid_backward(of_gated.mul_(block.gathered), block.gates))
-        of_maps.add(of_projected.mT, inputs)
-        norm_gradient(product(of_projected, weight).float(), normed, scale, of_x[index])
-    of_bias = None if bias is None or of_bias is None else of_bias.to(bias.dtype)
-    return of_x, None, of_bias, of_maps.weight, of_maps.bias, of_out.weight, of_out.bias
+        grad_out.add(grad_change.mT, block.attended * block.gates)
+        grad_gates.copy_(torch.ops.aten.sigmoid_backward(grad_gated.mul_(block.attended), block.gates))
+        grad_maps.add(grad_projected.mT, inputs)
+        norm_gradient(product(grad_projected, weight).float(), normed, scale, grad_x[index])
+    grad_bias = None if bias is None or grad_bias is None else grad_bias.to(bias.dtype)
+    return grad_x, None, grad_bias, grad_maps.weight, grad_maps.bias, grad_out.weight, grad_out.bias
 
 
 class _Block(NamedTuple):
-    """Some rows of a sample, their elements [m ...] all in one dim."""
+    """Some rows of a sample, with the elements of all rows in one dim m."""
 
-    attention: Rows
-    gates: Tensor
-    gathered: Tensor  # room for what the attention finds
+    attention: AttentionBlock
+    gates: Tensor  # [m h*d]
+    attended: Tensor  # [m h*d], memory for the result of the attention
 
     def by_head(self, channels: Tensor) -> Tensor:
         n, h = self.attention.query.shape[:2]
@@ -104,42 +111,25 @@ class _Block(NamedTuple):
 def _block(
     inputs: Tensor,
     index: tuple[int, slice],
-    penalty: Tensor | None,
+    mask_bias: Tensor | None,
     bias: Tensor | None,
     weight: Tensor,
     offset: Tensor,
     heads: int,
     scratch: Scratch,
 ) -> _Block:
-    """A block up to its projections, from normalised elements [m c]; the next one overwrites what it finds."""
+    """Return a block with its projections of normalised elements [m c]; `attended` is overwritten by the next block."""
     sample, rows = index
-    n, width = rows.stop - rows.start, len(weight) // 4
+    n, channels = rows.stop - rows.start, len(weight) // 4
     projected = mapped(inputs, weight, offset)
-    heads_of = rearrange(projected[:, : 3 * width], "(n k) (t h d) -> t n h k d", n=n, t=3, h=heads)
-    attention = Rows(
-        query=heads_of[0],
-        key=heads_of[1],
-        value=heads_of[2],
-        penalty=None if penalty is None else penalty[index],
+    query, key, value = rearrange(projected[:, : 3 * channels], "(n k) (t h d) -> t n h k d", n=n, t=3, h=heads)
+    attention = AttentionBlock(
+        query=query,
+        key=key,
+        value=value,
+        mask_bias=None if mask_bias is None else mask_bias[index],
         bias=None if bias is None else bias[sample],
         scratch=scratch,
     )
-    gathered = scratch("gathered", len(inputs), width, dtype=inputs.dtype)
-    return _Block(attention, projected[:, 3 * width :].sigmoid_(), gathered)
-
-
-def _gated(
-    x: Tensor,
-    index: tuple[int, slice],
-    penalty: Tensor | None,
-    bias: Tensor | None,
-    weight: Tensor,
-    offset: Tensor,
-    heads: int,
-    scratch: Scratch,
-) -> Tensor:
-    """What a block's attention finds, gated. Its projections end with this call, before there are the next."""
-    inputs = normalised(x[index])[0].to(weight.dtype)
-    block = _block(inputs, index, penalty, bias, weight, offset, heads, scratch)
-    block.attention.gather(block.by_head(block.gathered))
-    return block.gathered.mul_(block.gates)
+    attended = scratch("attended", len(inputs), channels, dtype=inputs.dtype)
+    return _Block(attention, projected[:, 3 * channels :].sigmoid_(), attended)

@@ -4,18 +4,18 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.constants import EPS
-from helixfold.ops.cpu.blocks import of_all_cores, steps
+from helixfold.ops.cpu.blocks import for_all_cores, steps
 from helixfold.ops.cpu.products import add_product, mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.weights import TransitionWeights
 
-# Of a block's hidden channels, for each core: they stay in cache, and products are still large enough to be fast.
+# Elements of a block's hidden channels per core: few enough for its cache, enough for fast matrix products.
 _HIDDEN_ELEMENTS = 2**18
 
 
 def transition_rows(x: Tensor, weights: TransitionWeights) -> Tensor:
-    """`transition` on a CPU; a training pass keeps nothing but `x`."""
+    """Compute `transition` on a CPU, saving only `x` for the gradients."""
     norm, expand, contract = weights
     dtype = product_dtype(x.dtype)
     return recomputed(
@@ -35,29 +35,29 @@ def _transition_gradients(
     needed: tuple[bool, ...], gradient: Tensor, x: Tensor, *parameters: Tensor
 ) -> tuple[Tensor | None, ...]:
     scale, offset, w1, b1, w2, _ = parameters
-    of_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    sums = [torch.zeros(each.shape, device=x.device) for each in parameters]
-    of_scale, of_offset, of_w1, of_b1, of_w2, of_b2 = sums
-    for rows, given, out in steps(zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(of_x, w1), strict=True)):
-        wide, gradients = rows.float(), given.to(w1.dtype)
-        normed, mean, rstd = torch.native_layer_norm(wide, scale.shape, scale, offset, EPS)
+    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    sums = [torch.zeros(parameter.shape, device=x.device) for parameter in parameters]
+    grad_scale, grad_offset, grad_w1, grad_b1, grad_w2, grad_b2 = sums
+    for rows, grad_rows, out in steps(zip(_blocks(x, w1), _blocks(gradient, w1), _blocks(grad_x, w1), strict=True)):
+        inputs, gradients = rows.float(), grad_rows.to(w1.dtype)
+        normed, mean, rstd = torch.native_layer_norm(inputs, scale.shape, scale, offset, EPS)
         normed = normed.to(w1.dtype)
         hidden = mapped(normed, w1, b1).relu_()
-        add_product(of_w2, gradients.T, hidden)
-        of_b2 += gradients.sum(0)
-        of_hidden = product(gradients, w2)
-        torch.ops.aten.threshold_backward.grad_input(of_hidden, hidden, 0, grad_input=of_hidden)
-        add_product(of_w1, of_hidden.T, normed)
-        of_b1 += of_hidden.sum(0)
-        of_rows, block_scale, block_offset = torch.ops.aten.native_layer_norm_backward(
-            product(of_hidden, w1).float(), wide, scale.shape, mean, rstd, scale, offset, [True, True, True]
+        add_product(grad_w2, gradients.T, hidden)
+        grad_b2 += gradients.sum(0)
+        grad_hidden = product(gradients, w2)
+        torch.ops.aten.threshold_backward.grad_input(grad_hidden, hidden, 0, grad_input=grad_hidden)
+        add_product(grad_w1, grad_hidden.T, normed)
+        grad_b1 += grad_hidden.sum(0)
+        grad_inputs, block_scale, block_offset = torch.ops.aten.native_layer_norm_backward(
+            product(grad_hidden, w1).float(), inputs, scale.shape, mean, rstd, scale, offset, [True, True, True]
         )
-        out.copy_(of_rows)
-        of_scale += block_scale
-        of_offset += block_offset
-    return of_x, *(each.to(like.dtype) for each, like in zip(sums, parameters, strict=True))
+        out.copy_(grad_inputs)
+        grad_scale += block_scale
+        grad_offset += block_offset
+    return grad_x, *(total.to(parameter.dtype) for total, parameter in zip(sums, parameters, strict=True))
 
 
 def _blocks(x: Tensor, expand: Tensor) -> tuple[Tensor, ...]:
-    """Views of the rows, a block at a time."""
-    return x.reshape(-1, x.shape[-1]).split(max(1, of_all_cores(_HIDDEN_ELEMENTS) // len(expand)))
+    """Return views of blocks of rows."""
+    return x.reshape(-1, x.shape[-1]).split(max(1, for_all_cores(_HIDDEN_ELEMENTS) // len(expand)))

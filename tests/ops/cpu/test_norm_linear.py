@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helixfold.ops.cpu import folded_norm
+from helixfold.ops.cpu import fused_norm
 from helixfold.ops.cpu.linear import norm_linear_rows
 from helixfold.ops.norm_linear import norm_linear
 from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
@@ -12,7 +12,7 @@ from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that there are several, with remainders."""
-    monkeypatch.setattr(folded_norm, "POSITIONS", 100)
+    monkeypatch.setattr(fused_norm, "POSITIONS", 100)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows of projections at a time, a few queries of one row, and a bias that counts as large."""
     monkeypatch.setattr(helixfold.ops.cpu.self_attention, "_BLOCK_BYTES", 2**16)
     monkeypatch.setattr(helixfold.ops.cpu.attention, "_LOGITS_BYTES", 2**12)
-    monkeypatch.setattr(helixfold.ops.cpu.attention, "_WIDE_ELEMENTS", 0)
+    monkeypatch.setattr(helixfold.ops.cpu.attention, "_BIAS_ELEMENTS", 0)
 
 
 @pytest.mark.parametrize(("n", "k", "c", "heads"), SHAPES)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.cpu import folded_norm
+from helixfold.ops.cpu import fused_norm
 from helixfold.ops.cpu import triangle as module
 from helixfold.ops.cpu.triangle import triangle_multiplication_rows, triangle_operand_rows
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand
@@ -44,7 +44,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BYTES", 1)
     monkeypatch.setattr(module, "_LEAST_ROWS", 32)
     monkeypatch.setattr(module, "_PRODUCT_BYTES", 2**14)
-    monkeypatch.setattr(folded_norm, "POSITIONS", 300)
+    monkeypatch.setattr(fused_norm, "POSITIONS", 300)
 
 
 @pytest.mark.parametrize(
