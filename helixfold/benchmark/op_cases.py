@@ -1,4 +1,4 @@
-"""Every operator with arguments as a block of the network gives them to it, for benchmarks and `helixfold doctor`."""
+"""Make calls of every operator with arguments as in a block of the network, for benchmarks and `helixfold doctor`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from helixfold.planning.size import of_blocks
 from helixfold.presets import preset
 
 Call: TypeAlias = tuple[Op[..., Any], tuple[Any, ...]]
-# Cases that peers have too.
+# Names of the cases that peers also implement.
 TRIANGLE_CORE = "triangle attention, softmax(qk + bias)v alone"
 OUTGOING, INCOMING = "triangle multiplication, outgoing", "triangle multiplication, incoming"
 _CHANNELS_AT_ONCE = 8
@@ -39,7 +39,7 @@ _STEP = AdamStep(
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Of which network and at which size; `dtype` is that of the activations."""
+    """Preset and sizes of the network whose operators are called; `dtype` is that of the activations."""
 
     preset: str = "model_1"
     residues: int = 256
@@ -54,7 +54,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Floating-point operations of matrix products, and the bytes that must be read and written at least."""
+    """Floating-point operations of matrix products, and the least bytes that must be read and written."""
 
     flops: int
     bytes: int
@@ -62,7 +62,10 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class OpCase:
-    """One or two calls that belong together. `in_place` operators write what they read and have no gradients."""
+    """One call of an operator, or two that belong together.
+
+    An `in_place` operator overwrites its arguments and has no gradients.
+    """
 
     name: str
     calls: tuple[Call, ...]
@@ -74,16 +77,19 @@ class OpCase:
 
     @property
     def backends(self) -> list[str]:
-        """Names of all backends of its operators, in their order."""
+        """Names of all backends of the case's operators, without repeats, in the order of preference."""
         return list(dict.fromkeys(backend.name for op, _ in self.calls for backend in op.backends))
 
     def leaves(self) -> list[Tensor]:
-        """What gradients are asked for."""
+        """Return the tensors among the arguments that require gradients."""
         unique = {id(each): each for _, arguments in self.calls for each in tensors(arguments) if each.requires_grad}
         return list(unique.values())
 
     def work(self, *, gradients: bool) -> Work:
-        """Of the forward pass, or of both passes. The arguments must be on the meta device: nothing is computed."""
+        """Return the work of the forward pass, or of forward and backward with `gradients`.
+
+        The arguments must be on the meta device, so that nothing is computed.
+        """
         unique = {id(each): each for _, arguments in self.calls for each in tensors(arguments)}
         read = sum(each.nbytes for each in unique.values())
         if self.in_place:
@@ -94,15 +100,15 @@ class OpCase:
             if gradients:
                 leaves = self.leaves()
                 torch.autograd.grad(outputs, leaves, [torch.ones_like(each) for each in outputs])
-                # The second time: what was read, and the outputs' gradients, for the gradients of what was read.
+                # The backward pass reads the arguments and the outputs' gradients, and writes the arguments' gradients.
                 read, written = 2 * read + written, written + sum(each.nbytes for each in leaves)
         return Work(flops=int(counter.get_total_flops()), bytes=read + written)
 
 
 def op_cases(shape: Shape, device: torch.device | str) -> Iterator[OpCase]:
-    """Cases one after the other, each made when it is asked for: together they may not fit into memory.
+    """Yield the cases of every operator on a device, one by one, since all together may not fit into memory.
 
-    An operator that has no row of its own gets one where the network calls it first.
+    An operator without a named case gets one with the arguments of its first call in the network.
     """
     for name, calls in _described(shape).items():
         real = partial(_real, device=device, made={})
@@ -114,9 +120,10 @@ def op_cases(shape: Shape, device: torch.device | str) -> Iterator[OpCase]:
 
 
 def _real(tensor: Tensor, device: torch.device | str, made: dict[object, Tensor]) -> Tensor:
-    """Return the same on a device: random numbers where gradients are asked for, ones as masks and buffers have.
+    """Return a tensor of the same shape on a device.
 
-    Views of one tensor that are alike are one tensor again.
+    It is random where gradients are required, and otherwise ones, as masks and buffers have. Equal views of one tensor
+    become one tensor again.
     """
     key = tensor.untyped_storage()._cdata, tensor.shape, tensor.stride()
     if key not in made:
@@ -128,7 +135,10 @@ def _real(tensor: Tensor, device: torch.device | str, made: dict[object, Tensor]
 
 @cache
 def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
-    """The calls of each row on meta tensors: those of a training pass with one block in each stack, and a few more."""
+    """Return the calls of each case on meta tensors.
+
+    They are those of a training pass with one block in each stack, and a few more.
+    """
     model, r = replace(of_blocks(shape.model, 1), template=None), shape.residues
     with META, recorded() as calls:
         network = AlphaFold(model).train()
@@ -169,7 +179,7 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
         "pair and its change, dropout": ((add_change, (*pairs, kept)),),
         # The structure module computes in float32 whatever the trunk does.
         "invariant point attention": (found["structure_module"]["invariant_point_attention"],),
-        # As ranks that share a triangle multiplication multiply some channels of both operands.
+        # Ranks that divide a triangle multiplication multiply some channels of both operands at a time.
         "product of some channels of a triangle": (
             (multiply, (stream(_CHANNELS_AT_ONCE, r, r), stream(_CHANNELS_AT_ONCE, r, r).mT)),
         ),
@@ -184,7 +194,7 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
 
 
 def _update(shape: Shape) -> Call:
-    """The optimizer's call."""
+    """Return the call of the fused optimizer step for all parameters."""
     with META:
         elements = sum(-(-each.numel() // LINE) for each in AlphaFold(shape.model).parameters()) * LINE
         flat = [torch.empty(elements) for _ in range(5)]

@@ -15,7 +15,7 @@ from helixfold.predict.options import OperatorOptions
 
 
 def operator_table(options: OperatorOptions) -> Iterator[str]:
-    """Yield which backend computes each operator at a size, and why no other."""
+    """Yield lines that say which backend computes each operator at a size, and why no preferred one does."""
     is_described = options.device in CARD_NAMES
     try:
         card = CARDS[options.device] if is_described else card_of(pick_device(options.device))
@@ -45,7 +45,7 @@ def _operator_lines(case: OpCase, card: Card) -> list[str]:
 
 
 def _choices(case: OpCase, card: Card) -> list[str]:
-    """Return of each of its operators the first backend that can, and why none before it."""
+    """Return a line for each operator: the first backend that supports the call, and why none before it does."""
     lines = []
     for op, arguments in case.calls:
         before: list[str] = []

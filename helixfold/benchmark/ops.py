@@ -1,4 +1,4 @@
-"""`helixfold benchmark ops`: every operator at its shapes in a block, by every backend and installed peer."""
+"""Measure every operator for `helixfold benchmark ops`, at its shapes in a block, by every backend and peer."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced
 from helixfold.options import Positive
 
-# Of a peer's output from the plain one's, beyond which it computed something else.
+# A peer whose output deviates from the reference by more than this share of its largest value computes something else.
 _ALLOWED_DEVIATION = 0.05
 # Operators of other packages that do what ours do, measured where these are installed.
 PACKAGES = {"trifast": "triangle attention", "cuequivariance_torch": "triangle attention and multiplication"}
@@ -29,7 +29,7 @@ PACKAGES = {"trifast": "triangle attention", "cuequivariance_torch": "triangle a
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A call of a peer's operator, and what gradients are asked for: its own copies of the case's arguments."""
+    """A call of a peer's operator on its own copies of a case's arguments, which are the ones to get gradients."""
 
     run: Callable[[], Tensor]
     arguments: tuple[Tensor, ...]
@@ -63,12 +63,12 @@ _REPEATS = 7
 
 
 def run(options: OpsOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
-    """Print the readings."""
+    """Measure every operator and print the readings."""
     show(partial(readings, options, common), common)
 
 
 def readings(options: OpsOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
-    """Measure all cases in every dtype, forward, then forward and backward."""
+    """Yield readings of all cases at each size and in every dtype: forward, then forward and backward."""
     for sentence in absent(machine.device):
         print(f"no peer: {sentence}")
     for dtype in common.dtypes:
@@ -103,9 +103,9 @@ def _of_case(case: OpCase, counted: OpCase, shape: Shape, *, device: torch.devic
 
 
 def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[str, Callable[[], object]], list[str]]:
-    """Return the ways to compute a case, and what is odd about a peer.
+    """Return the ways to compute a case, by name, and notes on peers whose results differ.
 
-    They are the plain reference, what is chosen, every other backend that can, and peers.
+    The ways are the plain reference, the chosen backend, every other backend that supports the case, and peers.
     """
     refused = [op.refusals(card_of(device), *arguments) for op, arguments in case.calls]
     chosen = [next(name for name, reason in reasons.items() if reason is None) for reasons in refused]
@@ -140,7 +140,7 @@ def _way(computation: OpCase | Peer, backend: str | None, *, gradients: bool) ->
 
 
 def _deviation(case: OpCase, peer: Peer) -> float:
-    """Return how far a peer's outputs are from the plain ones; 0 where it cannot run, which its reading says."""
+    """Return a peer's largest deviation from the reference, relative to the largest value; 0 if it cannot run."""
     try:
         found = peer()[0].float()
     except Exception:  # as in `measure`
@@ -151,14 +151,14 @@ def _deviation(case: OpCase, peer: Peer) -> float:
 
 
 def absent(device: torch.device) -> list[str]:
-    """Return why a peer is not measured, a sentence for each."""
+    """Return a sentence for each peer that is not measured, with the reason."""
     if device.type != "cuda":
         return [f"{package} ({what}) is for GPUs" for package, what in PACKAGES.items()]
     return [f"{package} ({what}) is not installed" for package, what in PACKAGES.items() if find_spec(package) is None]
 
 
 def peers_of(case: OpCase, device: torch.device) -> dict[str, Peer]:
-    """Return the peers that can do this case, by the names of their packages."""
+    """Return the installed peers that implement this case, by the names of their packages."""
     there = [package for package in PACKAGES if device.type == "cuda" and find_spec(package) is not None]
     makers = {
         ("trifast", TRIANGLE_CORE): _trifast_attention,
@@ -173,7 +173,7 @@ def _trifast_attention(case: OpCase) -> Peer:
     from trifast import triangle_attention  # noqa: PLC0415 (where it is installed)
 
     query, key, value, mask, bias = case.calls[0][1]
-    # Its heads come before rows, and its mask says what to leave out.
+    # In trifast, heads come before rows, and the mask is True where a pair is left out.
     turned = [each.detach().transpose(1, 2).contiguous().requires_grad_() for each in (query, key, value)]
     hidden = mask == 0
 

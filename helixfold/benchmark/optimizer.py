@@ -1,4 +1,4 @@
-"""`helixfold benchmark optimizer`: a step of ours beside PyTorch's Adam with clipping and moving average."""
+"""Measure an optimizer step for `helixfold benchmark optimizer`, beside PyTorch's Adam with clipping and average."""
 
 import os
 import platform
@@ -29,15 +29,22 @@ _GRADIENT = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """Seconds that clipping, Adam and moving average took together, and the bytes that they must read and write."""
+    """Seconds of each measured step of clipping, Adam and moving average together.
+
+    `traffic` are the least bytes that a step must read and write.
+    """
 
     seconds: tuple[float, ...]
     traffic: int
 
 
 def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> StepTime:
-    """Measure collecting one part and a step, from gradients that are there to gradients that are cleared."""
-    # With one step of warm-up, it is the adaptive part of AdaGC that is measured.
+    """Measure collecting the gradients of one micro-batch and a step of `FlatOptimizer`.
+
+    Time runs from gradients that are there to gradients that are cleared. `dtype` is that of the working copy of the
+    parameters.
+    """
+    # With one step of warm-up, the adaptive part of AdaGC is measured.
     config = OptimizerConfig(clipping=clipping, adagc=AdaGCConfig(warmup_steps=1))
     keep = [name for name in ("structure_module", "heads") if hasattr(model, name)]
     optimizer = FlatOptimizer(model, config, working_dtype=dtype, keep_float32=keep)
@@ -50,7 +57,8 @@ def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repea
 
     seconds = _measure(parameters, step, repeats)
     elements = len(optimizer.gradient_sum)
-    # Norms, then ten passes of the update; where a part has its own buffer: it, the sum twice and the buffer cleared.
+    # Norms read the gradients once and the update makes ten passes; a micro-batch with its own buffer is read, added to
+    # the sum (read and written), and cleared.
     traffic = (4 + 10 * 4) * elements + sum(2 * p.numel() for p in parameters if p.dtype == torch.bfloat16)
     norm = clipping == "sample"
     own = (p for p in parameters if norm or p.dtype == torch.bfloat16)
@@ -59,7 +67,7 @@ def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repea
 
 
 def measure_by_tensor(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> tuple[float, ...]:
-    """Return the seconds of the same work with operations for each tensor, `torch.optim.Adam` made to do likewise."""
+    """Return the seconds of each step of the same work done tensor by tensor, with `torch.optim.Adam`."""
     parameters = list(model.parameters())
     masters = [nn.Parameter(parameter.detach()) for parameter in parameters]
     averages = [master.detach().clone() for master in masters]
@@ -101,7 +109,10 @@ def measure_by_tensor(model: nn.Module, clipping: Clipping, dtype: torch.dtype, 
 
 
 def measure_torch(model: nn.Module, repeats: int, **way: bool) -> tuple[float, ...]:
-    """Return the seconds of a faster way of `torch.optim.Adam`, in float32, with global clipping and an average."""
+    """Return the seconds of each step of `torch.optim.Adam` in float32, with global clipping and a moving average.
+
+    `way` chooses one of its faster implementations: foreach=True or fused=True.
+    """
     parameters = list(model.parameters())
     weights = [parameter.detach() for parameter in parameters]
     averages = [weight.clone() for weight in weights]
@@ -123,7 +134,7 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
 
 
 def _measure(parameters: list[nn.Parameter], step: Callable[[], None], repeats: int) -> tuple[float, ...]:
-    """Return the seconds of each of several steps, after one that is not counted."""
+    """Return the seconds of each of `repeats` steps, after a first one that is not counted."""
     seconds = []
     for _ in range(repeats + 1):
         for parameter in parameters:
@@ -135,7 +146,7 @@ def _measure(parameters: list[nn.Parameter], step: Callable[[], None], repeats: 
 
 
 def network(name: str, device: torch.device) -> AlphaFold:
-    """Return a preset's network with the parameters that training begins with."""
+    """Return the network of a preset with the parameters with which training starts."""
     with device:
         return AlphaFold(preset(name).model)
 
@@ -161,7 +172,7 @@ _USUAL = OptimizerBenchmarkOptions()
 
 
 def run(options: OptimizerBenchmarkOptions = _USUAL) -> None:
-    """Print the readings."""
+    """Measure optimizer steps and print the readings."""
     threads = options.threads or torch.get_num_threads()
     torch.set_num_threads(threads)
     device = pick_device(options.device)

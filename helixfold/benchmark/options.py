@@ -1,4 +1,4 @@
-"""Options that several benchmarks share."""
+"""Define the options that several benchmarks have in common."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`helixfold benchmark recompute`: the memory of training by what it keeps for gradients, measured and predicted."""
+"""Measure and predict the memory of training for `helixfold benchmark recompute`, by what is recomputed."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -38,13 +38,16 @@ from helixfold.presets import preset
 
 EVOFORMER, EXTRA_MSA, WHOLE = PARTS = ("evoformer", "extra_msa", "whole")
 STAGES = {"initial_training": examples.initial_training, "finetuning": examples.finetuning}
-# The rows of what is printed: whether operators are plain, and what is kept.
+# The rows that are printed: whether operators are plain, and the checkpoint policy.
 _WAYS: tuple[tuple[bool, Keep], ...] = ((True, "none"), *((False, keep) for keep in KEEPS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A measurement: `blocks` of a stack, or a whole network with its losses, run forward and backward."""
+    """A measurement to make: forward and backward of `blocks` of a stack, or of a whole network with its losses.
+
+    `keep` is the checkpoint policy; `plain` uses the reference of every operator.
+    """
 
     part: str
     preset: str
@@ -64,11 +67,11 @@ class Point:
 
     @property
     def card(self) -> Card:
-        """Return the card of the device that computes it."""
+        """The card of the device that runs the point."""
         return card_of(pick_device(self.device))
 
     def predicted(self) -> int:
-        """Return the bytes that are counted as the same is run on meta tensors."""
+        """Return the forecast of peak memory in bytes, counted by running the point on meta tensors."""
         with described(self.card), META, forced("reference") if self.plain else nullcontext(), Counter() as counter:
             run = prepared(self, META)
             counter.begin("run")
@@ -78,7 +81,7 @@ class Point:
 
 
 def measure(point: Point) -> int:
-    """Return the bytes at the peak beyond parameters and their gradients, in a process of its own."""
+    """Return the peak memory in bytes beyond parameters and their gradients, measured in a fresh process."""
     found: int = on_ranks(1, _measure, point, device=point.device, threads=torch.get_num_threads())
     return found
 
@@ -94,7 +97,7 @@ def _measure(mesh: Mesh, point: Point) -> int:
 def prepared(point: Point, device: torch.device) -> Callable[[Point], None]:
     """Return a function that runs a point.
 
-    Gradients, and what libraries allocate once, are there before anything is counted.
+    It has been run once, so that gradients, and what libraries allocate once, exist before memory is measured.
     """
     run = _network(point, device) if point.part == WHOLE else _stack(point, device)
     run(replace(point, residues=8, rows=4, extra_rows=4))
@@ -102,9 +105,9 @@ def prepared(point: Point, device: torch.device) -> Callable[[Point], None]:
 
 
 def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
-    """Return a function that runs blocks between random streams; the extra-MSA stack hands on the pair alone."""
+    """Return a function that runs blocks on random streams; the extra-MSA stack passes on only the pair."""
     config, is_extra = point.config, point.part == EXTRA_MSA
-    # A network of this stack alone, for `recompute` to find its blocks in.
+    # `recompute` looks for blocks in a network, of which only this stack has real parameters.
     with torch.device("meta"):
         network = AlphaFold(config)
     stack_config = replace(config.extra_msa if is_extra else config.evoformer, blocks=point.blocks)
@@ -130,7 +133,7 @@ def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
 
 
 def _network(point: Point, device: torch.device) -> Callable[[Point], None]:
-    """Return a function that runs one sample as a step of training does after recycling."""
+    """Return a function that runs the last pass of a training step, after recycling, on one sample."""
     network = AlphaFold(point.config).to(device).train()
     recompute(network, RecomputeConfig.everywhere(point.keep))
 
@@ -176,7 +179,7 @@ _USUAL = RecomputeOptions()
 
 
 def run(options: RecomputeOptions = _USUAL) -> None:
-    """Print the readings."""
+    """Measure and print the memory of training by what is recomputed."""
     print(f"forward and backward with dropout, one sample, {torch.get_num_threads()} threads; MiB beyond parameters")
     for stage in options.stages:
         example = STAGES[stage]()
@@ -211,7 +214,7 @@ def run(options: RecomputeOptions = _USUAL) -> None:
 
 
 def _row(point: Point) -> str:
-    """Return the line of one block and what a second one adds, or of a whole network."""
+    """Return the line of a point: one block and what a second one adds, or a whole network."""
     peak = measure(point)
     cells = _cells(peak, point.predicted())
     if point.part != WHOLE:
@@ -226,7 +229,7 @@ def _cells(measured: int, predicted: int) -> str:
 
 
 def _print_whole(point: Point, dtypes: Sequence[str]) -> None:
-    """Print the stages of the whole network, all blocks, as forecast; nothing is measured."""
+    """Print the forecast of memory by stage for the whole network, with all its blocks."""
     for dtype in dtypes:
         size = PassSize(
             residues=point.residues,

@@ -1,4 +1,4 @@
-"""Print readings as they are made, beside what the machine can do."""
+"""Print the readings of a benchmark as they are made, beside the machine's best rates."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -13,7 +13,10 @@ from helixfold.execution.device import pick_device
 
 
 def show(readings: Callable[[Machine], Iterator[Readings]], options: CommonOptions) -> None:
-    """Measure the machine, then print each of the readings and write all of them as JSON if that was asked for."""
+    """Measure the machine, then print readings as the function `readings` yields them for it.
+
+    With `options.json`, all readings are also written to that file, again after each of them.
+    """
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = pick_device(options.device)

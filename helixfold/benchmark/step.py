@@ -1,4 +1,4 @@
-"""`helixfold benchmark step`: one training step on one example, from features to changed parameters."""
+"""Measure one training step on one example for `helixfold benchmark step`, from features to updated parameters."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -30,7 +30,8 @@ from helixfold.options import Positive
 from helixfold.presets import preset
 
 Size = Literal["tiny", "initial_training", "finetuning"]
-# The network, its examples and what is recomputed: AlphaFold's two stages, or the tiny network on short crops.
+# Preset of the network, its examples and its checkpoint policy: AlphaFold's two stages, or the tiny network on short
+# crops.
 SIZES: dict[Size, tuple[str, ExampleConfig, RecomputeConfig]] = {
     "tiny": (
         "tiny",
@@ -62,12 +63,12 @@ _REPEATS = 3
 
 
 def run(options: StepOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
-    """Print the readings."""
+    """Measure a training step and print the readings."""
     show(partial(readings, options, common), common)
 
 
 def readings(options: StepOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
-    """Measure the parts of a step and all of it, plain and ours, in every dtype."""
+    """Yield readings of forward, backward and optimizer, and of all together, plain and ours, in every dtype."""
     name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
     network, example, usual = SIZES[name]
     keep = usual if options.keep is None else RecomputeConfig.everywhere(options.keep)

@@ -1,4 +1,4 @@
-"""Readings of a benchmark as lines for the screen and as JSON."""
+"""Format the readings of a benchmark as lines for the screen and as JSON."""
 
 import json
 import math
@@ -21,18 +21,24 @@ HEADER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """One thing done in several ways, the one called "plain" among them; `work` is the same for all."""
+    """Costs of one computation done in several ways; `work` is the same for all of them.
+
+    The way called "plain" is the reference that others are compared with.
+    """
 
     part: str
     name: str
     dtype: torch.dtype
-    passes: str  # "forward" or "forward and backward"
+    passes: str  # "forward", "forward and backward", or the part of a training step
     costs: dict[str, Cost]
     work: Work | None = None
     notes: tuple[str, ...] = ()
 
     def lines(self, machine: Machine) -> list[str]:
-        """Return a line for each way; rates beside the machine's best, time and memory beside the plain way's."""
+        """Return a line for each way, and the notes.
+
+        Rates stand beside the machine's best rates, time and memory beside those of the plain way.
+        """
         lines = []
         for by, cost in self.costs.items():
             start = f"{self.passes:22} {by:28}"
@@ -54,7 +60,7 @@ class Readings:
         return lines + [f"  {note}" for note in self.notes]
 
     def rows(self, machine: Machine) -> list[dict[str, Any]]:
-        """Return the rows for JSON, one for each way."""
+        """Return a dict for JSON for each way."""
         return [self._row(by, machine) for by in self.costs]
 
     def _row(self, by: str, machine: Machine) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Seconds and peak memory of several ways to do the same thing, taken in turns on one device."""
+"""Measure seconds and peak memory of several ways to do the same work, alternately, on one device."""
 
 import gc
 import math
@@ -14,7 +14,7 @@ from helixfold.execution.allocator import freed_memory_returned, give_back
 from helixfold.execution.stages import mean_seconds, peak_memory, reset_peak_memory, synchronize
 
 Action = Callable[[], object]
-# A reading of a CPU lasts so long at least; shorter work is repeated.
+# A reading on a CPU lasts at least so long; shorter work is repeated.
 _LEAST_SECONDS = 5e-3
 _LINE_LENGTH = 200
 PLAIN, WHOLE = "plain", "whole"
@@ -22,7 +22,10 @@ PLAIN, WHOLE = "plain", "whole"
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Median seconds, and the peak of memory in bytes beyond what was held before; what it failed with, if it did."""
+    """Median seconds of a computation, and its peak memory in bytes beyond what was held before.
+
+    `failure` is the error if it failed; seconds are then NaN.
+    """
 
     seconds: float = math.nan
     memory: int = 0
@@ -30,9 +33,9 @@ class Cost:
 
 
 def measure(ways: Mapping[str, Action], device: torch.device, repeats: int) -> dict[str, Cost]:
-    """Return the cost of each way.
+    """Return the cost of each way from `repeats` readings; a way that raises an error has that as its failure.
 
-    Their readings take turns, so that none has the machine's better minutes for itself.
+    Readings of the ways alternate, so that none of them alone has the times in which the machine is faster.
     """
     memory: dict[str, int] = {}
     failures: dict[str, str] = {}
@@ -40,7 +43,7 @@ def measure(ways: Mapping[str, Action], device: torch.device, repeats: int) -> d
         try:
             action()
             memory[name] = peak_of(action, device)
-        # Whatever a kernel or a peer fails with on this machine is its result; the others are still measured.
+        # Any error of a kernel or a peer on this machine is its result; the others are still measured.
         except Exception as error:
             failures[name] = f"{type(error).__name__}: {str(error).strip()[:_LINE_LENGTH]}"
     running = {name: action for name, action in ways.items() if name in memory}
@@ -55,14 +58,14 @@ def measure(ways: Mapping[str, Action], device: torch.device, repeats: int) -> d
 
 
 def median_seconds(action: Action, device: torch.device, repeats: int) -> float:
-    """Return the median of several calls, after one that is not counted."""
+    """Return the median seconds of `repeats` calls, after a first one that is not counted."""
     return statistics.median([_seconds(action, device) for _ in range(repeats + 1)][1:])
 
 
 def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: int) -> dict[str, Cost]:
-    """Return the cost of parts that follow on each other, and of all of them as "whole".
+    """Return the cost of parts that run one after the other, and of all of them together as "whole".
 
-    The first round is for the memory; its time counts only where no other round is asked for.
+    The first round measures memory; its time counts only if `repeats` is 1.
     """
     seconds: dict[str, list[float]] = {name: [] for name in (*parts, WHOLE)}
     memory: dict[str, int] = {}
@@ -89,20 +92,23 @@ def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: in
 
 
 def settle() -> None:
-    """Drop what earlier measurements left in this process."""
+    """Free the memory that earlier measurements left in this process."""
     gc.collect()
     give_back()
 
 
 def peak_of(action: Action, device: torch.device) -> int:
-    """Return the bytes that it takes beyond what is held before; on a CPU, with freed memory given back at once."""
+    """Return the peak memory of an action in bytes, beyond what is held before.
+
+    On a CPU, freed memory is given back to the system at once, so that it does not count.
+    """
     gc.collect()
     with freed_memory_returned():
         return peak_beyond(action, device)
 
 
 def peak_beyond(action: Action, device: torch.device) -> int:
-    """Return the bytes that it takes beyond what is held before, with whatever holds for freed memory."""
+    """Return the peak memory of an action in bytes, beyond what is held before, with the allocator as it is set."""
     synchronize(device)
     reset_peak_memory(device)
     start = held_memory(device)
@@ -112,7 +118,7 @@ def peak_beyond(action: Action, device: torch.device) -> int:
 
 
 def held_memory(device: torch.device) -> int:
-    """Return the bytes in use now, just after the peak was reset."""
+    """Return the bytes in use now; on a CPU this is right only just after the peak was reset."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else peak_memory(device)
 
 
@@ -122,9 +128,9 @@ def _seconds(action: Action, device: torch.device, times: int = 1) -> float:
 
 
 def _seconds_on_gpu(action: Action, device: torch.device) -> float:
-    """Return the seconds between events around a call, its operands out of the GPU's cache as in a network."""
+    """Return the seconds of a call between GPU events, with its operands out of the cache as in a network."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    # While this runs, the CPU gets ahead and queues what follows.
+    # While this runs, the CPU queues the kernels that follow.
     _cache_sweep(device).zero_()
     start.record()
     action()

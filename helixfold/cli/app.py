@@ -1,4 +1,4 @@
-"""Read the command line with cyclopts: the table of commands, and wrong options as one sentence."""
+"""Read the command line with cyclopts: define the commands, and report wrong options in one sentence."""
 
 import difflib
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ COMMANDS = {
 
 
 def application(words: Sequence[str]) -> App:
-    """Return the command line, of which only the command that these words choose will be imported."""
+    """Return the application of the command line; only the command that `words` choose will be imported."""
     app = App(
         name="helixfold",
         help="Predict protein structures with HelixFold/AlphaFold 2 in PyTorch.",
@@ -49,14 +49,14 @@ def application(words: Sequence[str]) -> App:
         suppress_keyboard_interrupt=False,
     )
     for number, (name, summary) in enumerate(COMMANDS.items()):
-        # The command that is chosen describes itself.
+        # The chosen command has a help text of its own.
         chosen = name in words[:1]
         app.command(f"helixfold.cli.{name}:app", name=name, help=None if chosen else summary, sort_key=number)
     return app
 
 
 def run(words: Sequence[str]) -> Any:
-    """Run the command that these words ask for, and return its result. Raise `InputError` for wrong options."""
+    """Run the command that `words` choose, and return its result. Raise `InputError` for wrong options."""
     app = application(words)
     chain, apps, rest = app.parse_commands(list(words))
     commands = [name for name in apps[-1] if not name.startswith("-")]
@@ -74,7 +74,7 @@ def run(words: Sequence[str]) -> Any:
 
 
 def _default(value: Any) -> str:
-    """Return the default of an option for the help; nothing for a switch, or where nothing is the default."""
+    """Return the text of an option's default for the help, empty for a switch or for None."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, float):
@@ -83,7 +83,7 @@ def _default(value: Any) -> str:
 
 
 def _sentence(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
-    """Return what is wrong with the command line."""
+    """Return a sentence that says what is wrong with the command line."""
     argument = error.argument
     match error:
         case cyclopts.UnknownOptionError():

@@ -1,4 +1,4 @@
-"""`helixfold benchmark`: speed and memory on this machine, beside what the machine can do and beside peers."""
+"""Define the command `helixfold benchmark`, which measures speed and memory on this machine."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`helixfold doctor`: what was found on this machine, how large it is, and what each target would use."""
+"""Define the command `helixfold doctor`, which shows what this machine has and what each target would use."""
 
 from itertools import chain
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`helixfold evaluate`: how near predictions are to known structures."""
+"""Define the command `helixfold evaluate`, which compares predictions with known structures."""
 
 import sys
 from pathlib import Path

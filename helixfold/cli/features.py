@@ -1,4 +1,4 @@
-"""`helixfold features`: from sequences or structures to features, for prediction or training elsewhere."""
+"""Define the command `helixfold features`, which makes features from sequences, or a training set from structures."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Write help as plain text in two columns, the same on a terminal and in a file."""
+"""Write help texts as plain text in two columns, the same on a terminal and in a file."""
 
 import textwrap
 from typing import Any
@@ -9,25 +9,25 @@ _COLUMN = 28  # where the descriptions of options begin
 
 
 class PlainHelp:
-    """Write a command's usage, its description and its options, wrapped to the width of the screen."""
+    """Formatter of help texts: usage, description and options of a command, wrapped to the screen's width."""
 
     def __call__(self, console: Any, options: Any, panel: HelpPanel) -> None:
-        """Write one group of options or commands."""
+        """Write the title and the entries of one group of options or commands."""
         if not panel.entries:
             return
         note = _plain(panel.description)
-        title = _plain(panel.title).replace("Parameters", "Options")  # the library's word for the group of all others
+        title = _plain(panel.title).replace("Parameters", "Options")  # cyclopts's title for entries without a group
         lines = textwrap.wrap(f"{title}{f' ({note})' if note else ''}:", console.width - 1)
         for entry in panel.entries:
             lines += _rows(_names(entry), _text(entry), console.width - 1)
         _write(console, "\n" + "\n".join(lines))
 
     def render_usage(self, console: Any, options: Any, usage: Any) -> None:
-        """Write the line that shows how a command is called."""
+        """Write the line that shows how to call a command."""
         _write(console, f"usage: {str(getattr(usage, 'plain', usage)).removeprefix('Usage: ').strip()}")
 
     def render_description(self, console: Any, options: Any, description: Any) -> None:
-        """Write what the command does."""
+        """Write the description of a command."""
         _write(console, "\n" + textwrap.fill(_plain(description), console.width - 1))
 
 
@@ -55,7 +55,7 @@ def _text(entry: HelpEntry) -> str:
 
 
 def _rows(names: str, text: str, width: int) -> list[str]:
-    """Return the lines of one entry; long names have a line of their own."""
+    """Return the lines of one entry; long names get a line of their own."""
     indent = " " * _COLUMN
     lines = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     if len(names) > _COLUMN - 4 or not lines:

@@ -1,4 +1,4 @@
-"""`helixfold layouts`: the time of a training step by how its ranks are divided, predicted."""
+"""Define the command `helixfold layouts`, which predicts the time of a training step by how its ranks are divided."""
 
 from cyclopts import App
 

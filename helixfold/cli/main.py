@@ -1,4 +1,4 @@
-"""The `helixfold` command: its subcommands, and the one place where errors become sentences and exit codes."""
+"""Run the `helixfold` command, and translate errors into sentences and exit codes."""
 
 import signal
 import sys
@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 
 from data_pipeline.errors import InputError, SearchError, printable
 
-_LONGEST = 4000  # characters of a sentence
+_LONGEST = 4000  # characters of an error message
 FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 done, 1 something failed, 2 the input is wrong, 130 interrupted, 143 terminated."""
+    """Run the command that `arguments`, or the process's own arguments, name; return its exit code.
+
+    0: done, 1: something failed, 2: the input is wrong, 130: interrupted, 143: terminated.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
 
     def command() -> object:
-        # A command imports what it needs; Ctrl-C then is answered as at any other time.
+        # Commands import their modules here, so that Ctrl-C during imports is handled as at any other time.
         from helixfold.cli.app import run
 
         return run(given)
@@ -24,8 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code(action: Callable[[], object]) -> int:
-    """Call a function, whose result is its exit code or None, and return the exit code, also after an error."""
-    # Asked to end (kill, a scheduler's time limit), leave as after any error: search programs and their files go too.
+    """Call a function and return its result as the exit code, 0 if it returns none.
+
+    Errors of input, searches and files are printed as one line and give the exit codes 1 and 2.
+    """
+    # On SIGTERM (kill, a scheduler's time limit), leave as after any error, without search programs or their files.
     earlier = signal.signal(signal.SIGTERM, _end)
     try:
         code = action()
@@ -37,7 +43,7 @@ def exit_code(action: Callable[[], object]) -> int:
         _say(str(error))
         return FAILED
     except OSError as error:
-        # What no command saw coming, such as a disk that is full: it concerns the machine, so a traceback helps nobody.
+        # An error that no command expects, such as a full disk, concerns the machine: a traceback would not help.
         _say(f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror or error}")
         return FAILED
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`helixfold predict`: from sequences and alignments to structures, one directory per target."""
+"""Define the command `helixfold predict`, which predicts structures from sequences and alignments."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""`helixfold relax`: relax any structure, whatever program it comes from."""
+"""Define the command `helixfold relax`, which relaxes structures of any program."""
 
 from pathlib import Path
 from typing import Annotated

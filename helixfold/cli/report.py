@@ -1,4 +1,4 @@
-"""`helixfold report`: the pages of finished targets and of their batch, made again from the files that are there."""
+"""Define the command `helixfold report`, which writes the pages of finished targets and of their batch again."""
 
 import sys
 from pathlib import Path

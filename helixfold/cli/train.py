@@ -1,4 +1,4 @@
-"""`helixfold train`: from a training set to a trained model, alone or on many GPUs under `torchrun`."""
+"""Define the command `helixfold train`, which trains a model, alone or on many GPUs under `torchrun`."""
 
 import json
 from pathlib import Path

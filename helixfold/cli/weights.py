@@ -1,4 +1,4 @@
-"""`helixfold weights`: download, inspect and convert model parameters."""
+"""Define the command `helixfold weights`, which downloads, inspects and converts model parameters."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,7 @@
-"""Options of ColabFold's and AlphaFold's command lines that `helixfold predict` understands.
+"""Define the options of ColabFold's and AlphaFold's command lines that `helixfold predict` understands.
 
-One that means the same as one of ours sets that. One that cannot be followed is refused with a sentence that says what
-to do instead. None is ignored silently.
+An option that means the same as one of ours sets ours. An option that cannot be followed is refused with a sentence
+that says what to do instead. None is ignored silently.
 """
 
 import sys
@@ -42,12 +42,15 @@ COLABFOLD, ALPHAFOLD = "ColabFold", "AlphaFold"
 
 @dataclass(frozen=True, kw_only=True)
 class CompatibilityFlag:
-    """An option of another program, what it corresponds to in a few words, and how it changes our options."""
+    """An option of another program.
+
+    `equivalent` says in a few words what corresponds to it, and `convert` changes our options accordingly.
+    """
 
     name: str
     program: str
     equivalent: str
-    convert: Conversion | None  # None: one of ours has the same name, with hyphens
+    convert: Conversion | None  # None: our option has the same name, with hyphens
     takes: str  # "value" or "switch"
 
 
@@ -260,7 +263,7 @@ def _collect(_: Any, tokens: Sequence[Token]) -> tuple[tuple[str, str], ...]:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CompatibilityOptions:
-    """Options of other programs, as pairs of name and value."""
+    """Options of other programs, given as pairs of name and value."""
 
     values: Annotated[
         tuple[str, ...], Parameter(name=_VALUES, converter=_collect, consume_multiple=False, show=False)
@@ -273,7 +276,10 @@ class CompatibilityOptions:
 
 
 def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOptions:
-    """Return our options with those of other programs applied. Raise `InputError` for one that cannot be followed."""
+    """Return our options with the options of other programs applied to them.
+
+    Remarks about an option are printed to stderr. Raise `InputError` for an option that cannot be followed.
+    """
     given: Any = (*others.values, *others.switches)  # pairs, as `_collect` returns them
     ours = _flat(options)
     ours.defaults, ours.others = _flat(PredictOptions()), {_known(name): value for name, value in given}
@@ -291,7 +297,7 @@ def resolve(options: PredictOptions, others: CompatibilityOptions) -> PredictOpt
 
 
 def _known(name: str) -> str:
-    """Return the name of an option in the table; hyphens and underscores count as equal on the command line."""
+    """Return the name of an option in the table; on the command line, hyphens and underscores are equal."""
     names = {known.replace("_", "-"): known for known in (*_BY_NAME, *_NEGATIVES)}
     known = name if name in _BY_NAME or name in _NEGATIVES else names[name.replace("_", "-")]
     return _NEGATIVES.get(known, known)
@@ -314,7 +320,7 @@ def _grouped(options: SimpleNamespace) -> PredictOptions:
 
 
 def listing() -> Iterator[str]:
-    """Yield the lines of a table of all options of other programs with what they correspond to."""
+    """Yield the lines of a table of all options of other programs and what corresponds to them."""
     for program in (COLABFOLD, ALPHAFOLD):
         yield f"{program}'s options, and what they are here:"
         flags = [flag for flag in COMPATIBILITY_FLAGS if flag.program == program]

@@ -12,17 +12,17 @@ from helixfold.predict.presets import MONOMER, MONOMER_PTM, PREDICTION_PRESETS
 
 _NO = ("false", "0", "f", "no")
 NO_COMPLEXES = "complexes are not predicted, single chains are"
-# Changes our options, each an attribute, by the value of another program's option, and returns a remark for the user or
-# None. Switches have the values true and false.
+# A function that changes our options, each of them an attribute, by the value of another program's option. It returns a
+# remark for the user, or None. Switches have the values true and false.
 Conversion = Callable[[SimpleNamespace, str], str | None]
 
 
 class UnsupportedError(Exception):
-    """Raised for an option of another program that cannot be followed; the text says what can be done instead."""
+    """Error for an option of another program that cannot be followed; the text says what to do instead."""
 
 
 def same(ours: str, read: Callable[[str], Any] = str) -> Conversion:
-    """Return the conversion that gives the value to one of our options."""
+    """Return a conversion that sets our option `ours` to the value, read by `read`."""
 
     def convert(options: SimpleNamespace, value: str) -> None:
         put(options, ours, read(value))
@@ -31,14 +31,14 @@ def same(ours: str, read: Callable[[str], Any] = str) -> Conversion:
 
 
 def put(options: SimpleNamespace, ours: str, value: Any) -> None:
-    """Set one of our options. Raise `UnsupportedError` if it was given, too, and has another value."""
+    """Set our option `ours` to a value. Raise `UnsupportedError` if the user gave it with another value."""
     if getattr(options, ours) not in (getattr(options.defaults, ours), value):
         raise UnsupportedError(f"is the same as --{ours.replace('_', '-')}, which is given with another value")
     setattr(options, ours, value)
 
 
 def unsupported(sentence: str) -> Conversion:
-    """Return the conversion that refuses an option with this sentence, unless it is switched off."""
+    """Return a conversion that raises `UnsupportedError` with this sentence, unless the option is switched off."""
 
     def convert(_: SimpleNamespace, value: str) -> None:
         if value not in _NO:
@@ -48,12 +48,12 @@ def unsupported(sentence: str) -> Conversion:
 
 
 def without_effect(remark: str) -> Conversion:
-    """Return the conversion that changes nothing and says so."""
+    """Return a conversion that changes nothing and returns this remark."""
     return lambda options, value: remark
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """Return a function that accepts these names in upper or lower case."""
+    """Return a function that reads one of these names in upper or lower case. It raises ValueError for others."""
 
     def read(value: str) -> str:
         if value.lower() not in names:
@@ -64,13 +64,16 @@ def one_of(*names: str) -> Callable[[str], str]:
 
 
 def weights(options: SimpleNamespace, value: str) -> None:
-    """Take a directory with the parameters, or with the directory `params` that has them."""
+    """Set --weights to a directory of parameters, or to the directory `params` in it if there is one."""
     directory = Path(value)
     put(options, "weights", directory / "params" if (directory / "params").is_dir() else directory)
 
 
 def data_directory(options: SimpleNamespace, value: str) -> None:
-    """Take a directory as AlphaFold's download script fills it: databases, and parameters among them."""
+    """Set --databases to a directory that AlphaFold's download script filled, and --weights to its parameters.
+
+    Weights that are already set stay, and databases are not needed if features are given.
+    """
     if (Path(value) / "params").is_dir() and options.weights is None:
         weights(options, value)
     if not options.features:
@@ -78,12 +81,12 @@ def data_directory(options: SimpleNamespace, value: str) -> None:
 
 
 def inputs(options: SimpleNamespace, value: str) -> None:
-    """Add input files, with commas between them."""
+    """Add input files, which are separated by commas."""
     options.inputs = (*options.inputs, *(Path(path) for path in value.split(",") if path))
 
 
 def rows(options: SimpleNamespace, value: str) -> None:
-    """Take both numbers of ColabFold's --max-msa."""
+    """Set --max-msa-rows and --max-extra-rows to the two numbers of ColabFold's --max-msa."""
     both = re.fullmatch(r"([1-9][0-9]{0,8}):([1-9][0-9]{0,8})", value)
     if both is None:
         raise UnsupportedError(f"is max-seq:max-extra-seq, such as 512:1024, got '{printable(value)}'")
@@ -92,14 +95,14 @@ def rows(options: SimpleNamespace, value: str) -> None:
 
 
 def model_preset(options: SimpleNamespace, value: str) -> None:
-    """Take AlphaFold's --model_preset, which has no preset for complexes here."""
+    """Set --preset to AlphaFold's --model_preset. Raise `UnsupportedError` for multimer."""
     if value == "multimer":
         raise UnsupportedError(NO_COMPLEXES)
     put(options, "preset", one_of(*PREDICTION_PRESETS)(value))
 
 
 def rank(_: SimpleNamespace, value: str) -> None:
-    """Accept a ranking by pLDDT."""
+    """Accept ranking by pLDDT. Raise `UnsupportedError` for any other."""
     if value not in ("auto", "plddt"):
         raise UnsupportedError(
             "predictions are ranked by their mean pLDDT; confidence_<model>.json has the pTM of each"
@@ -107,13 +110,16 @@ def rank(_: SimpleNamespace, value: str) -> None:
 
 
 def amber(options: SimpleNamespace, _: str) -> None:
-    """Relax all predictions, unless --num-relax is given with another number than 0."""
+    """Set --models-to-relax to all, unless --num-relax is given with a number other than 0."""
     if options.others.get("--num-relax", "0") == "0":
         put(options, "models_to_relax", "all")
 
 
 def num_relax(options: SimpleNamespace, value: str) -> None:
-    """Relax the best prediction, or none unless --amber is given."""
+    """Set --models-to-relax to best for 1, or to none for 0, unless --amber is given.
+
+    Raise `UnsupportedError` for larger numbers.
+    """
     number = integer(value)
     if number > 1:
         raise UnsupportedError("the best prediction is relaxed, or all: --models-to-relax best or all")
@@ -124,7 +130,10 @@ def num_relax(options: SimpleNamespace, value: str) -> None:
 
 
 def gpu_relax(_: SimpleNamespace, value: str) -> None:
-    """Accept that structures are relaxed on a GPU where there is one."""
+    """Accept relaxation on a GPU where there is one.
+
+    Raise `UnsupportedError` if the option is switched off on a machine with a GPU.
+    """
     from torch.cuda import is_available  # noqa: PLC0415 (torch takes long to import, and this option is rare)
 
     if value == "false" and is_available():
@@ -132,17 +141,20 @@ def gpu_relax(_: SimpleNamespace, value: str) -> None:
 
 
 def overwrite(options: SimpleNamespace, value: str) -> None:
-    """Predict finished targets again."""
+    """Set --overwrite if the option is switched on."""
     if value == "true":
         put(options, "overwrite", True)
 
 
 def remembered(_: SimpleNamespace, __: str) -> None:
-    """Leave one of the options that choose models together to `models`."""
+    """Change nothing, for an option that `models` reads later together with others."""
 
 
 def models(options: SimpleNamespace) -> None:
-    """Choose models by ColabFold's --model-type, --num-models and --model-order, together."""
+    """Set --models by ColabFold's --model-type, --num-models and --model-order together.
+
+    Raise `InputError` if one of them has a value that is not allowed, or if --models or --preset is given too.
+    """
     kind, count, order = (options.others.get(name) for name in ("--model-type", "--num-models", "--model-order"))
     if kind is None and count is None and order is None:
         return

@@ -33,13 +33,16 @@ from helixfold.weights import demonstration
 from helixfold.weights.download import parameters_directory
 from helixfold.weights.find import DEFAULT
 
-_MAX_COUNTED = 10_000  # structure files; a mirror of the PDB holds 200,000
-# Cards that need not be in this machine; its processors are not among them.
+_MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
+# Cards by name, which need not be in this machine, without its CPU.
 CARD_NAMES = [name for name in CARDS if name != "cpu"]
 
 
 def report(profile: DatabaseProfile, targets: Sequence[Target], server: str | None = None) -> Iterator[str]:
-    """Yield the report's lines: machine, parameters, programs, databases, targets."""
+    """Yield the lines of the report: machine, parameters, search programs, databases and targets.
+
+    `server` is the URL of the MSA server, if one would be used.
+    """
     yield from _machine()
     yield ""
     yield "search programs"
@@ -77,10 +80,13 @@ def _machine() -> Iterator[str]:
 
 
 def memory_table(device_name: str, length: int) -> Iterator[str]:
-    """Yield what each model whose parameters are here would take, or the published one and the one in the package."""
+    """Yield lines on the memory that each model would take for `length` residues on a device or a named card.
+
+    The models are those whose parameters are on this machine, or else the default one and the demonstration model.
+    """
     if device_name in CARD_NAMES:
         card = CARDS[device_name]
-        # All of the card, and as much of a host's memory as this machine has free.
+        # A named card has all its memory free; its host is assumed to have as much free memory as this machine.
         room = Room(memory=card.memory, spill=available_memory(torch.device("cpu")))
     else:
         try:

@@ -1,4 +1,4 @@
-"""Make the features of targets, for prediction at another time or on another machine."""
+"""Search and make the features of targets, for prediction at another time or on another machine."""
 
 import sys
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ SOME_FAILED = 1
 def make_features(
     targets: Sequence[Target], *, output: Path, plan: SearchPlan, part: tuple[int, int] | None = None
 ) -> int:
-    """Search and featurise every target into `output/<target>/`, and return 0, or 1 if some target failed.
+    """Search and make features for every target into `output/<target>/`; return 0, or 1 if some target failed.
 
-    Results of searches from an earlier run are used again. A target that fails is recorded in `failures.json` and does
-    not stop the others. `part` (i, n) is for n machines that share the work and the output directory: every n-th target
-    from the i-th on, with a record of failures of its own.
+    Results of earlier searches are used again. A target that fails is recorded in `failures.json` and does not stop the
+    others. With `part` (i, n), n machines divide the targets and use one output directory: this one makes every n-th
+    target from the i-th on, and records failures in a file of its own.
     """
     failures_file = FAILURES_FILE
     if part is not None:

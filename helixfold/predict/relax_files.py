@@ -35,11 +35,12 @@ def relax_files(
     device: torch.device | None = None,
     overwrite: bool = False,
 ) -> int:
-    """Relax all chains of each structure file into `output`, and return 0, or 1 if a structure could not be relaxed.
+    """Relax all chains of each structure file into `output`; return 0, or 1 if a structure could not be relaxed.
 
-    <name>_relaxed has the format of its file, and <name>_relaxed.json says what was done. Only proteins are written:
-    ligands, nucleic acids and water are left out, and modified residues become the standard ones they are made from.
-    Raise `InputError` for files that cannot be read, before anything is written.
+    `<name>_relaxed` has the format of its input file, and `<name>_relaxed.json` has energies and violations. Only
+    proteins are written: ligands, nucleic acids and water are left out, and modified residues become their standard
+    residues. Raise `InputError`, before anything is written, if OpenMM is not installed, a file cannot be read or holds
+    no protein, or an output file exists without `overwrite`.
     """
     if not installed():
         raise InputError(f"helixfold relax needs OpenMM and PDBFixer, which are not installed: {INSTALL}")

@@ -1,4 +1,4 @@
-"""Run `helixfold predict` in this process, together with processes that were started beside it."""
+"""Run `helixfold predict` in this process, together with the other processes of its worker group."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,11 +56,11 @@ def run(options: PredictOptions) -> int:
                 ),
             )
     except OtherRankError:
-        return 0  # the process where it went wrong says so, and has the exit code
+        return 0  # the process with the error reports it and returns the exit code
 
 
 def _read(options: PredictOptions, *, announce: bool) -> tuple[Sequence[str], FoldingOptions, list[Job], SearchPlan]:
-    """Return the names of models, how they fold, the targets and their searches."""
+    """Return the models' names, the folding options, the targets to predict and the plan of their searches."""
     models, folding = folding_of(options)
     inputs = _inputs(options)
     if options.targets.features and not inputs and (names := given(options.search)) and names != ["--threads"]:
@@ -78,7 +78,7 @@ def _read(options: PredictOptions, *, announce: bool) -> tuple[Sequence[str], Fo
 
 
 def _inputs(options: PredictOptions) -> tuple[Path, ...]:
-    """Return the input files, or the example's."""
+    """Return the input files, or the example with --example. Raise `InputError` if they do not go together."""
     inputs = options.inputs
     if options.targets.example:
         if inputs or options.targets.features:
@@ -93,7 +93,10 @@ def _inputs(options: PredictOptions) -> tuple[Path, ...]:
 
 
 def folding_of(options: PredictOptions) -> tuple[Sequence[str], FoldingOptions]:
-    """Return the names of models and how they fold: what is given, else the preset's, else the defaults."""
+    """Return the names of the models and the folding options: as given, else the preset's, else the defaults.
+
+    Raise `InputError` if a preset of several models is given with a single file of weights.
+    """
     models, compute = options.models, options.compute
     preset = None if models.preset is None else PREDICTION_PRESETS[models.preset]
     if preset is not None and not models.models and models.weights is not None and models.weights.is_file():
