@@ -43,7 +43,7 @@ class Comparisons:
 
     @property
     def unused(self) -> list[str]:
-        """The names of references that no prediction was compared with."""
+        """Names of the references that no prediction was compared with."""
         return [reference.name for reference in self.references if reference.name not in self._used]
 
     def add(self, file: StructureFile) -> None:

@@ -84,7 +84,7 @@ def run(options: LayoutOptions = _USUAL) -> None:
         templates=templates,
         dtype=DTYPES[options.dtype],
     )
-    # A step of one sample for each group of ranks that share one.
+    # A step has one sample for each data-parallel group of ranks.
     work = Workload(
         needs=TrainingNeeds(model=model, size=size),
         recompute=RecomputeConfig.everywhere(options.keep),

@@ -62,7 +62,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class OpCase:
-    """One call of an operator, or two that belong together.
+    """A call of an operator, or two calls that belong together.
 
     An `in_place` operator overwrites its arguments and has no gradients.
     """

@@ -67,7 +67,7 @@ class Point:
 
     @property
     def card(self) -> Card:
-        """The card of the device that runs the point."""
+        """Card of the device that runs the point."""
         return card_of(pick_device(self.device))
 
     def predicted(self) -> int:

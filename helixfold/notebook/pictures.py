@@ -13,7 +13,7 @@ from helixfold.report.plots import to_png
 
 _DOTS_PER_INCH = 110
 _MOST_COLUMNS = 5
-# Okabe and Ito's colours, told apart with any kind of colour vision.
+# Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 
 

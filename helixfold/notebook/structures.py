@@ -17,7 +17,7 @@ from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report import page
 from helixfold.write.pdb import to_pdb
 
-# Okabe and Ito's colours, told apart with any kind of colour vision.
+# Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
 _COLORS = ("#999999", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
 # Angstrom: radius of a C-alpha atom drawn as a ball, and the range of distances between neighbours in a chain, with
 # a margin for chains that are not quite right yet.

@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionFiles:
-    """The content of one prediction's confidence file, and the paths of its other files."""
+    """Content of one prediction's confidence file, and the paths of its other files."""
 
     name: str
     numbers: tuple[int, ...]  # residue numbers
@@ -60,7 +60,7 @@ class PredictionFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetFiles:
-    """The content of a target's directory; None for a file that is missing."""
+    """Content of a target's directory; None for a file that is missing."""
 
     directory: Path
     name: str

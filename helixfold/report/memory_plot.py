@@ -13,7 +13,7 @@ from helixfold.report.plots import new_figure, to_png
 _GIB = 2**30
 _GREY = "#555555"
 _DASHES = (0, (4, 3))
-# Okabe and Ito's colours, told apart with any kind of colour vision; markers tell the executors apart in grey.
+# Okabe and Ito's colours, which can be distinguished with any kind of colour vision; in grey, markers differ.
 STYLES: Final = {
     "plain": ("#777777", "s", "plain PyTorch, everything whole (points joined)"),
     "whole": ("#D55E00", "^", "Whole"),

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-# Dark enough to be told apart on every band; the best model is the first.
+# Dark enough to be distinguished on every band; the first is for the best model.
 _LINE_COLORS = ("#1B1B1B", "#B0128B", "#00695C", "#B71C1C", "#6D4C41")
 _DOTS_PER_INCH = 150
 _PAE_COLUMNS = 5
 # More values than a panel has pixels only cost memory.
 _PAE_PIXELS = 800
 _COVERAGE_PIXELS = (800, 1600)  # rows and columns
-# More lines and panels than these cannot be told apart; the files have all.
+# More lines and panels than these cannot be distinguished; the files have all predictions.
 _MOST_DRAWN = 10
 
 

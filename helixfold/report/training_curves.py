@@ -15,10 +15,11 @@ from helixfold.training.log import TrainingHistory
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, told apart with any kind of colour vision; line styles and markers tell them apart in grey.
+# Okabe and Ito's colours, which can be distinguished with any kind of colour vision; in grey,
+# line styles and markers differ.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
 _DOTS_PER_INCH = 150
-# A smoothed curve's window, as a share of the steps.
+# The window over which a curve is smoothed, as a fraction of all steps.
 _WINDOW_SHARE = 1 / 50
 SCORES: Final = {"lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
 
@@ -145,6 +146,6 @@ def _raw_and_smooth(axes: "Axes", points: Sequence[tuple[int, float]], color: st
 def _points(axes: "Axes", points: Sequence[tuple[int, float]], color: str, marker: str, label: str) -> None:
     if points:
         steps, values = zip(*points, strict=True)
-        # Where there are many, markers would hide the line.
+        # Too many markers would hide the line.
         every = max(1, len(points) // 25)
         axes.plot(steps, values, color=color, linewidth=1.4, marker=marker, markersize=4, markevery=every, label=label)
