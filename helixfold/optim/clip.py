@@ -1,4 +1,7 @@
-"""Norms of gradients that lie in flat buffers, and the factors that limit them."""
+"""Norms of gradients in flat buffers, and the factors that clip them.
+
+A line is the unit of `LINE` elements from which each parameter starts in a flat buffer; a row is `ROW` elements.
+"""
 
 import torch
 from jaxtyping import Float, Float32, Float64, Int
@@ -6,26 +9,26 @@ from torch import Tensor
 
 from helixfold.ops.constants import LINE
 
-# Elements whose squares are added up in float32.
+# Number of elements whose squares are summed in float32.
 ROW = 1024
-# Elements that are converted to float32 at a time.
+# Number of elements that are converted to float32 at a time.
 _CHUNK = 2**18
 
 
 def tensor_norms(flat: Float[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
-    """Return the norm of each of the tensors of so many `lines` that fill a flat buffer, in one pass."""
+    """Return the norm of each tensor in a flat buffer, in one pass; `lines` are the lengths of the tensors in lines."""
     return tensor_norms_of_lines(row_norms(flat, LINE), lines)
 
 
 def tensor_norms_of_lines(norms: Float32[Tensor, " n"], lines: Int[Tensor, " t"]) -> Float64[Tensor, " t"]:
-    """Return the norm of each tensor from the norms of its lines."""
+    """Return the norm of each tensor from the norms of all lines; `lines` are the lengths of the tensors in lines."""
     return torch.segment_reduce(norms.double().square_(), "sum", lengths=lines, unsafe=True).sqrt_()
 
 
 def norm(flat: Float[Tensor, " n"]) -> Float64[Tensor, ""]:
     """Return the norm of a whole flat buffer, in one pass.
 
-    A sum over all of it in float32 can be off by a percent: only rows are summed in float32.
+    Only rows are summed in float32: a sum over the whole buffer can be off by a percent.
     """
     return norm_of_rows(row_norms(flat, ROW))
 
@@ -36,7 +39,7 @@ def norm_of_rows(norms: Float32[Tensor, " n"]) -> Float64[Tensor, ""]:
 
 
 def row_norms(flat: Float[Tensor, " n"], size: int) -> Float32[Tensor, " rows"]:
-    """Return the norm of each stretch of `size` elements, the last of which may be shorter."""
+    """Return the norm of each row of `size` consecutive elements, the last of which may be shorter."""
     rest = len(flat) % size
     whole = flat[: len(flat) - rest]
     norms = torch.empty(-(-len(flat) // size), device=flat.device)
@@ -51,12 +54,15 @@ def row_norms(flat: Float[Tensor, " n"], size: int) -> Float32[Tensor, " rows"]:
 
 
 def factor(norms: Float[Tensor, "*t"], limit: Float[Tensor, "*t"] | float) -> Float32[Tensor, "*t"]:
-    """Return what brings a norm down to its limit, 1 below it; NaN, to be noticed, for a norm that is not finite."""
+    """Return the factor that brings each norm down to its limit, or 1 below the limit.
+
+    The factor of a norm that is not finite is NaN, so that it is noticed.
+    """
     return torch.where(norms.isfinite(), torch.where(norms > limit, limit / norms, 1.0), torch.nan).float()
 
 
 def add_scaled(total: Float32[Tensor, " n"], gradient: Float[Tensor, " n"], scale: Float32[Tensor, ""]) -> None:
-    """Move a part's gradient, scaled, into the sum; what it came from is zero afterwards."""
+    """Add a micro-batch's gradient times `scale` to the sum `total` in place, and set the gradient to zero."""
     for into, part in zip(total.split(_CHUNK), gradient.split(_CHUNK), strict=True):
         into.addcmul_(part, scale)
         part.zero_()

@@ -1,4 +1,4 @@
-"""Settings of the optimiser: learning rate, clipping, Adam and the moving average of the weights."""
+"""Settings of the optimizer: learning rate, clipping, Adam, Muon, the moving average of weights, and outer steps."""
 
 import math
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ def _is_positive(value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaGCConfig(Config):
-    """Adaptive thresholds for each parameter tensor (AdaGC, arXiv 2502.11034, Alg. 1; its defaults).
+    """Settings of adaptive clipping of each parameter tensor; the defaults are AdaGC's (arXiv 2502.11034, Alg. 1).
 
-    A gradient may be `relative_threshold` times the moving average, of the given `decay`, of its own earlier norms.
-    In the first `warmup_steps` updates the whole gradient is clipped at `clip_norm` instead.
+    The norm of a tensor's gradient is limited to `relative_threshold` times the moving average, with the given `decay`,
+    of its earlier norms. In the first `warmup_steps` updates the whole gradient is clipped at `clip_norm` instead.
     """
 
     relative_threshold: float = 1.05
@@ -38,9 +38,9 @@ class AdaGCConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class MuonConfig(Config):
-    """Settings of how hidden matrices move with `method` "muon" (Jordan et al. 2024; scaled as in arXiv 2502.16982).
+    """Settings of Muon's updates of hidden matrices (Jordan et al. 2024; scaled as in arXiv 2502.16982).
 
-    `rate` is their learning rate, as a multiple of Adam's; `rounds` are those of the Newton-Schulz iteration.
+    `rate` is their learning rate as a multiple of Adam's, and `rounds` the number of Newton-Schulz iterations.
     """
 
     rate: float = 1.0
@@ -55,14 +55,13 @@ class MuonConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Config):
-    """Adam as AlphaFold was trained with (AlphaFold 2, Suppl. Sec. 1.11.3); steps are updates of the weights.
+    """Settings of the optimizer; the defaults are Adam as in AlphaFold's initial training (Suppl. Sec. 1.11.3).
 
-    The defaults are those of its first stage: up to 1e-3 in 1,000 steps, a little lower after 50,000.
+    The learning rate rises to 1e-3 in 1,000 steps (updates of the weights) and is 5 % lower after 50,000. With `method`
+    "muon", hidden matrices of the stacks and of the structure module are updated by Muon, all other parameters by Adam.
 
-    With `method` "muon", hidden matrices of the stacks and the structure module move by Muon instead, all else by Adam.
-
-    `clipping` limits a norm to `clip_norm`: of each example's gradient ("sample", AlphaFold), of their mean
-    ("global", HelixFold), or of each tensor's part in the mean ("adagc").
+    `clipping` limits a norm to `clip_norm`: that of each example's gradient ("sample", AlphaFold) or of the mean over
+    examples ("global", HelixFold). "adagc" limits the norm of each tensor in the mean (`AdaGCConfig`).
     """
 
     method: Method = "adam"
@@ -86,7 +85,7 @@ class OptimizerConfig(Config):
         require(self, ["warmup_steps", "weight_decay", "decay_after"], lambda value: value >= 0, "be at least 0")
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step: a linear warm-up, a plateau and one drop (AlphaFold 2, Suppl. Sec. 1.11.3).
+        """Return the learning rate of a step: a linear warm-up, a plateau and one drop (AlphaFold 2, Suppl. 1.11.3).
 
         `step` counts from 0; the last step of the warm-up is the first one at the full rate.
         """
@@ -97,11 +96,11 @@ class OptimizerConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class PenaltyConfig(Config):
-    """Settings of what islands count for that moved oddly far (after EDiT, arXiv 2412.07210).
+    """Settings for leaving out islands whose updates are anomalously large (after EDiT, arXiv 2412.07210).
 
-    After `settle` meetings, an island is left out of a module where the norm of what it moved is more than `threshold`
-    standard deviations above the mean, both moving averages of the given `decay` over meetings. `clip_norm` limits what
-    a module moves.
+    After the first `settle` synchronisations, an island's update of a module is left out if its norm is more than
+    `threshold` standard deviations above the mean. Mean and deviation are moving averages over synchronisations, with
+    the given `decay`. `clip_norm` limits the norm of a module's averaged update.
     """
 
     threshold: float = 3.0
@@ -117,12 +116,15 @@ class PenaltyConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class OuterConfig(Config):
-    """Islands of ranks that train apart and meet after `every` steps (EDiT; "plain" averages are DiLoCo's).
+    """Settings of islands: groups of ranks that train separately and synchronise after `every` steps.
 
-    One island is ordinary training. When islands meet, parameters move along the average of what the islands moved,
-    `learning_rate` times, with Nesterov's momentum; DiLoCo's numbers are 0.7 and 0.9 (arXiv 2311.08105). Without a
-    learning rate it is the square root of the islands: each sees its part of a batch, whose gradient is noisier by that
-    factor, and Adam, which divides by the noise, moves that much less per step than it would with the whole batch.
+    One island is ordinary training. A synchronisation moves the parameters by `learning_rate` times the average of the
+    islands' updates, with Nesterov's momentum. `average` "penalised" is EDiT's (arXiv 2412.07210), "plain" is DiLoCo's
+    (arXiv 2311.08105), which has a learning rate of 0.7 and a momentum of 0.9.
+
+    The default of the learning rate is the square root of the number of islands. Each island sees a part of a batch,
+    whose gradient is noisier by that factor; Adam divides by the noise, so it moves that much less in a step than it
+    would with the whole batch.
     """
 
     islands: int = 1
@@ -139,10 +141,10 @@ class OuterConfig(Config):
 
     @property
     def step_size(self) -> float:
-        """Multiple of the average of what the islands moved by which the parameters move."""
+        """Return the outer learning rate: the factor by which the average of the islands' updates is multiplied."""
         return math.sqrt(self.islands) if self.learning_rate is None else self.learning_rate
 
 
 def finetuning() -> OptimizerConfig:
-    """AlphaFold's second stage: half the learning rate from the first step on."""
+    """Return the settings of AlphaFold's fine-tuning: half the learning rate, constant from the first step on."""
     return OptimizerConfig(learning_rate=5e-4, warmup_steps=0, decay_after=None)

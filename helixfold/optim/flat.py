@@ -1,4 +1,7 @@
-"""The optimiser: parameters, gradients, moments and averages in a few flat buffers, updated in one pass."""
+"""The optimizer, which has parameters, gradients, moments and averages in flat buffers and updates them in one pass.
+
+A part is a micro-batch, whose gradient is clipped and added to the sum over the step.
+"""
 
 import math
 from collections.abc import Collection
@@ -21,8 +24,9 @@ from helixfold.optim.parameter_layout import lay_out
 class StepReport:
     """Outcome of a step.
 
-    `gradient_norm` is that of the mean over parts, before "global" and after "sample" clipping; `clipped` the fraction
-    that was limited: of the samples, of the tensors ("adagc"), or 0 or 1 for the whole gradient.
+    `gradient_norm` is the norm of the mean gradient over micro-batches, before "global" and after "sample" clipping.
+    `clipped` is the fraction of samples ("sample") or tensors ("adagc") that were clipped, or 0 or 1 ("global").
+    `skipped` says that the gradient was not finite and the weights stay as they were.
     """
 
     gradient_norm: float
@@ -32,7 +36,7 @@ class StepReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering:
-    """A stretch of the gradients that autograd writes, and the one of the sum, from `start` on, that it is added to."""
+    """Buffer into which autograd writes gradients, and the part of the sum, from element `start` on, that gets them."""
 
     start: int
     gradient: Tensor
@@ -40,18 +44,20 @@ class Gathering:
 
 
 class FlatOptimizer:
-    """Adam or Muon with clipping, an average of the weights, a bfloat16 working copy (AlphaFold 2, Suppl. 1.11.3).
+    """Adam or Muon with clipping, a moving average of the weights, and a bfloat16 working copy (Suppl. Sec. 1.11.3).
 
-    The model's parameters and their gradients become views of flat buffers. Load weights before, not after: with
-    `working_dtype` bfloat16 the parameters, but those of the submodules `keep_float32`, are a rounded copy of float32
-    masters and overwritten by every step. Clear gradients by `zero_gradients()`; the views must stay in place.
+    The model's parameters and their gradients become views of flat buffers. Load weights before this object is made:
+    with `working_dtype` bfloat16 the parameters, except those of the submodules `keep_float32`, are a rounded copy of
+    float32 masters, and every step overwrites them. Clear gradients by `zero_gradients()`, never by `zero_grad()`.
 
-    A parameter that a step gives no gradient has a zero one: its moments decay and it moves on by them, as with
-    torch.optim.Adam and zero gradients. Frozen parameters (requires_grad False) are left where they are.
-    With clipping "sample", a part must be one example.
+    A parameter without gradient in a step has a gradient of zero: its moments decay and still move it, as in
+    torch.optim.Adam. Frozen parameters (requires_grad False) do not change. With clipping "sample" a micro-batch must
+    be one example.
 
-    Where several processes work on a step, what is between `collect` and `step` may be done stretch by stretch
-    (`clip_part`, `add`, `measure`), while other stretches are still on their way.
+    Ranks that sum gradients may replace `collect` by `clip_part`, `add` and `measure` for one range of elements after
+    another, while other ranges are still being sent.
+
+    Raise `InputError` for another `working_dtype`, or for a model that `lay_out` refuses.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class FlatOptimizer:
         keep_float32: Collection[str] = ("structure_module", "heads"),
         averages: bool = True,
     ) -> None:
-        """Set up the buffers; without `averages`, steps leave the moving average to another, who has what it is of."""
+        """Allocate the buffers. Without `averages`, steps do not update the moving average: `OuterOptimizer` does."""
         if working_dtype not in (torch.float32, torch.bfloat16):
             raise InputError(f"working_dtype must be torch.float32 or torch.bfloat16, got {working_dtype}")
         self.config = config
@@ -100,7 +106,7 @@ class FlatOptimizer:
         self._norm_averages = adagc.unseen(len(lines), device) if config.clipping == "adagc" else None
 
         self.gradient_sum = zeros(total)
-        # Where nothing is done to a part's gradient before it is added, autograd adds it to the sum by itself.
+        # Where a micro-batch's gradient is neither clipped nor converted, autograd adds it to the sum by itself.
         by_sample = config.clipping == "sample"
         sums = self.gradient_sum[:low], self.gradient_sum[low:]
         gradients = (
@@ -114,19 +120,19 @@ class FlatOptimizer:
         )
         self._gradients = tuple(self._layout.views(*gradients))
         self._one = torch.ones((), device=device)
-        self.samples = zeros(2)  # since the last step: those clipped, and all
+        self.samples = zeros(2)  # numbers of clipped samples and of all samples since the last step
         self._row = LINE if self._norm_averages is not None else clip.ROW
         self._norms, self._measured = zeros(-(-total // self._row)), 0
         self.restored()
 
     def restored(self) -> None:
-        """Make everything else follow from `tensors()`, after those were filled: the working copy, no gradients."""
+        """Update the working copy and clear the gradients, after the tensors of `tensors()` have been overwritten."""
         if self._buffers.working is not None:
             self._buffers.working.copy_(self._buffers.master[: self._layout.low])
         self.zero_gradients()
 
     def zero_gradients(self) -> None:
-        """Forget what was computed or collected since the last step."""
+        """Clear all gradients that were computed or collected since the last step."""
         self._forget()
         for each in self.gathered:
             each.gradient.zero_()
@@ -134,12 +140,15 @@ class FlatOptimizer:
             parameter.grad = view
 
     def collect(self) -> None:
-        """Add the gradient of the part just computed to the sum, clipped if parts are clipped, and clear it."""
+        """Add the gradient of the micro-batch just computed to the sum, clipped if `clipping` is "sample"; clear it."""
         self.add(self.clip_part(), 0, len(self.gradient_sum))
 
     @torch.no_grad()
     def clip_part(self) -> Tensor:
-        """The factor of the gradient of the part just computed: what brings it to its limit, if parts are clipped."""
+        """Return the factor that clips the gradient of the micro-batch just computed; 1 unless `clipping` is "sample".
+
+        Raise `InputError` if gradients are no longer views of the buffers.
+        """
         self._check_views()
         if self.config.clipping != "sample":
             return self._one
@@ -149,7 +158,7 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def add(self, scale: Tensor, start: int, stop: int) -> None:
-        """Add a stretch of the part's gradient, scaled, to the sum, and clear it."""
+        """Add elements `start` to `stop` of the micro-batch's gradient, times `scale`, to the sum, and clear them."""
         self._measured = 0
         for each in self.gathered:
             low, high = max(0, start - each.start), max(0, stop - each.start)
@@ -158,16 +167,20 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def measure(self, start: int, stop: int) -> None:
-        """Take the norms of a stretch of the sum, from the start of a row on; `step` does so where any is missing."""
+        """Compute the norms of elements `start` to `stop` of the sum; `start` must be the start of a row.
+
+        `step` computes all norms itself unless every element has been measured.
+        """
         rows = slice(start // self._row, -(-stop // self._row))
         self._norms[rows] = clip.row_norms(self.gradient_sum[start:stop], self._row)
         self._measured += stop - start
 
     @torch.no_grad()
     def step(self, learning_rate: float, *, parts: int) -> StepReport:
-        """Update the weights by the mean of the `parts` gradients in the sum, and clear it.
+        """Update the weights by the mean of the gradients of `parts` micro-batches in the sum, and clear the sum.
 
-        A gradient that is not finite, or whose squares are not, leaves everything as it was but the sum.
+        If the gradient or its norm is not finite, only the sum is cleared and the step is skipped. Raise `InputError`
+        if gradients are no longer views of the buffers.
         """
         self._check_views()
         sizes = self._sizes() / parts
@@ -200,14 +213,14 @@ class FlatOptimizer:
         return StepReport(gradient_norm=gradient_norm, clipped=clipped, skipped=False)
 
     def _sizes(self) -> Tensor:
-        """The norms of the sum's tensors where they are told apart, of all of it where not."""
+        """Return the norm of each tensor in the sum if `clipping` is "adagc", otherwise that of the whole sum."""
         if self._measured < len(self.gradient_sum):
             self.measure(0, len(self.gradient_sum))
         is_whole = self._norm_averages is None
         return clip.norm_of_rows(self._norms) if is_whole else clip.tensor_norms_of_lines(self._norms, self._lines)
 
     def _scale(self, sizes: Tensor, norm: Tensor) -> tuple[Tensor, float]:
-        """The factor of the whole gradient or of each line, and how much of what there was to clip is clipped."""
+        """Return the factor of the whole gradient, or of each line of it, and `StepReport.clipped`."""
         config, averages = self.config, self._norm_averages
         if averages is not None:
             if int(self._updates) < config.adagc.warmup_steps:
@@ -228,7 +241,7 @@ class FlatOptimizer:
         self._measured = 0
 
     def tensors(self) -> dict[str, Tensor]:
-        """The whole state, to be saved, or to be filled in place and followed by `restored()`."""
+        """Return the whole state by name, to be saved. To restore it, fill the tensors in place; call `restored()`."""
         buffers = self._buffers
         more = {} if self._norm_averages is None else {"norm_averages": self._norm_averages}
         if self._muon is not None:
@@ -244,21 +257,21 @@ class FlatOptimizer:
 
     @property
     def trained(self) -> list[tuple[nn.Parameter, int, int]]:
-        """Each parameter, and where its gradient begins and ends in the sum."""
+        """Return each trained parameter, with the elements where its gradient starts and stops in the sum."""
         places = ((slot.offset, slot.offset + slot.lines * LINE) for slot in self._layout.slots)
         return [(parameter, *place) for parameter, place in zip(self._parameters, places, strict=True)]
 
     @property
     def layout(self) -> list[tuple[str, list[int], int]]:
-        """Name, shape and offset in elements of each parameter in the flat tensors."""
+        """Return the name, shape and offset (in elements) of each parameter in the flat tensors."""
         return [(slot.name, list(slot.shape), slot.offset) for slot in self._layout.slots]
 
     def parameters(self) -> dict[str, Tensor]:
-        """The float32 parameters by their names in the model's state dict; views, which the next step changes."""
+        """Return the float32 parameters by their names in the state dict; they are views that the next step changes."""
         return self._by_name(self._buffers.master)
 
     def averaged(self) -> dict[str, Tensor]:
-        """The moving averages of the parameters, named likewise; frozen parameters are their own average."""
+        """Return the parameters' moving averages by names in the state dict; a frozen parameter is its own average."""
         return self._by_name(self._buffers.average)
 
     def _by_name(self, flat: Tensor) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
-"""Combine the steps of islands that train apart when they meet: one step of an outer optimiser for all.
+"""The outer optimizer, which combines the updates of islands (groups of ranks that train separately) into one step.
 
-DiLoCo (arXiv 2311.08105, Alg. 1) moves an anchor by Nesterov's momentum along the mean of what the islands moved;
-EDiT (arXiv 2412.07210) first weakens or leaves out the islands that moved oddly far.
+DiLoCo (arXiv 2311.08105, Alg. 1) moves the common parameters, the anchor, along the mean of the islands' updates with
+Nesterov's momentum. EDiT (arXiv 2412.07210) first gives large updates less weight and leaves out anomalous ones.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,19 @@ from helixfold.optim import clip
 from helixfold.optim.config import OuterConfig, PenaltyConfig
 from helixfold.optim.flat import FlatOptimizer
 
-# A norm enters the moving statistics as at most so many standard deviations above their mean: one that is broken cannot
-# blind them, and a lasting change of level is accepted after a few more.
+# A norm enters the moving statistics as at most this many standard deviations above their mean: a single outlier cannot
+# spoil them, and a lasting change of level is accepted after a few synchronisations.
 _FARTHEST = 10.0
-# The least that a standard deviation counts for, as a part of the mean: norms that never change are no reason to call
-# the first that does an anomaly.
+# Least standard deviation relative to the mean: if norms have never changed, the first small change is no anomaly.
 _LEAST_DEVIATION = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormStatistics:
-    """Moving mean and variance of the norms of each island's modules, and how many norms they were made of."""
+    """Moving mean and variance of the update norms of each island and module, and the number of norms in them.
+
+    Shapes have `k` islands and `m` modules; `seen` counts norms.
+    """
 
     mean: Float64[Tensor, "k m"]
     variance: Float64[Tensor, "k m"]
@@ -42,12 +44,15 @@ class NormStatistics:
         return torch.maximum(self.variance.sqrt(), _LEAST_DEVIATION * self.mean)
 
     def anomalous(self, norms: Float64[Tensor, "k m"], config: PenaltyConfig) -> Bool[Tensor, "k m"]:
-        """Norms that are not finite, or too far above their mean (a z-score) once that has settled."""
+        """Return True for norms that are not finite, or too far above their mean after `config.settle` norms."""
         far = (norms - self.mean) > config.threshold * self.deviation()
         return ~norms.isfinite() | (far & (self.seen >= config.settle))
 
     def add_(self, norms: Float64[Tensor, "k m"], config: PenaltyConfig) -> None:
-        """Take in what was seen; a plain mean at first, until its weights fall to those of the moving one."""
+        """Update mean and variance by new norms in place.
+
+        The mean is a plain one until its weight for a new norm falls to that of the moving average.
+        """
         finite = norms.isfinite()
         limit = torch.where(self.seen >= config.settle, self.mean + _FARTHEST * self.deviation(), torch.inf)
         change = torch.minimum(torch.where(finite, norms, self.mean), limit) - self.mean
@@ -59,22 +64,27 @@ class NormStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class OuterReport:
-    """Outcome of a meeting: how many pairs of island and module were left out, and modules without any island."""
+    """Outcome of a synchronisation.
+
+    `left_out` is the number of pairs of island and module whose updates were left out, and `rolled_back` the number of
+    modules that stay at the anchor because the updates of all islands were.
+    """
 
     left_out: int
     rolled_back: int
 
 
 class OuterOptimizer:
-    """Moves what the islands agree on, the anchor, by what each moved on its own; then each begins from there anew.
+    """Outer optimizer, which moves the anchor by the islands' updates and sets the parameters of all islands to it.
 
-    All ranks make one and call `step` together. A module is a block or another part of the network, as a parameter's
-    name says it. With "penalised" averages, what an island moved in a module counts by the softmax of its negative norm
-    and not at all where that is anomalous; a module that no island is left for goes back to the anchor. The mean is
-    clipped, module by module. "plain" averages are DiLoCo's.
+    The anchor is the parameters after the last synchronisation, equal on all islands. All ranks create this object and
+    call `step` together. A module is a block or another part of the network (`module_of`). With "penalised" averages,
+    the update that an island made to a module is weighted by the softmax of its negative norm, and left out if the norm
+    is anomalous; if all are left out, the module goes back to the anchor. The mean is clipped for each module. "plain"
+    averages are DiLoCo's.
 
-    The moving average of the weights (`OptimizerConfig.ema_decay`) is one of anchors: it moves when islands meet, at
-    once by what `every` steps come to, and is the same on all of them at all times.
+    The moving average of the weights (`OptimizerConfig.ema_decay`) is an average of anchors. It changes at each
+    synchronisation, by as much as in `every` steps, and is the same on all islands at all times.
     """
 
     def __init__(self, optimizer: FlatOptimizer, config: OuterConfig, island: int) -> None:
@@ -90,7 +100,10 @@ class OuterOptimizer:
 
     @torch.no_grad()
     def step(self, total: Callable[[Tensor], None]) -> OuterReport:
-        """Hold one meeting; `total` replaces a tensor by its sum over the islands, the same to the bit on all ranks."""
+        """Synchronise the islands; `total` must replace a tensor by its sum over islands, the same on all ranks.
+
+        The sum must be the same to the bit, since each rank updates its own copy of the anchor.
+        """
         config = self._config
         moved = self._anchor - self._master
         norms = torch.zeros_like(self._statistics.mean)
@@ -109,7 +122,7 @@ class OuterOptimizer:
         return OuterReport(left_out=int((weights == 0).sum()), rolled_back=int((~is_moving).sum()))
 
     def _weights(self, norms: Float64[Tensor, "k m"]) -> Float64[Tensor, "k m"]:
-        """Return how much each island counts in each module; 0 for all where none is fit."""
+        """Return the weight of each island in each module; 0 for all islands if all their updates are anomalous."""
         if self._config.average == "plain":
             return torch.full_like(norms, 1 / len(norms))
         penalty = self._config.penalty
@@ -118,7 +131,7 @@ class OuterOptimizer:
         return torch.softmax(torch.where(is_out, -torch.inf, -norms), dim=0).nan_to_num(0.0)
 
     def _move(self, gradient: Tensor, is_moving: Tensor) -> None:
-        """Take Nesterov's step where something moves; everyone's parameters are the anchor afterwards."""
+        """Move the anchor by Nesterov's step in the lines where `is_moving`, and set the parameters to the anchor."""
         config, rows = self._config, gradient.view(-1, LINE)
         momentum = self._momentum.view(-1, LINE)
         momentum.copy_(torch.where(is_moving, config.momentum * momentum + rows, momentum))
@@ -133,7 +146,10 @@ class OuterOptimizer:
         return of_modules[self._module_of_line, None]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what to keep beside the inner optimiser's state, of any island after a meeting; then `restored()`."""
+        """Return the state by name, to be saved beside the inner optimizer's after a synchronisation.
+
+        It is the same on all islands. To restore it, fill the tensors in place and call `restored()`.
+        """
         statistics = self._statistics
         return {
             "outer_momentum": self._momentum,
@@ -143,19 +159,19 @@ class OuterOptimizer:
         }
 
     def restored(self) -> None:
-        """Begin where the inner optimiser's parameters are, after `tensors()` and those were filled."""
+        """Set the anchor to the inner optimizer's parameters, after the state of both has been overwritten."""
         self._anchor.copy_(self._master)
 
 
 def _lines_of_modules(optimizer: FlatOptimizer) -> list[int]:
-    """The lengths of the stretches of flat buffers that belong to one module each."""
+    """Return the number of lines of each module in the flat buffers."""
     end = len(optimizer.tensors()["master"])
     starts = [next(places)[2] for _, places in groupby(optimizer.layout, lambda place: module_of(place[0]))]
     return [(stop - start) // LINE for start, stop in zip(starts, [*starts[1:], end], strict=True)]
 
 
 def module_of(name: str) -> str:
-    """Return "evoformer.blocks.3", say, for all parameters of that block, and "structure_module" for all of its."""
+    """Return the module of a parameter: "evoformer.blocks.3", say, in a block, otherwise the first part of its name."""
     parts = name.split(".")
     number = next((index for index, part in enumerate(parts) if part.isdecimal()), 0)
     return ".".join(parts[: number + 1])

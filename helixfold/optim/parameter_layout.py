@@ -1,4 +1,4 @@
-"""Lay out where each parameter lies in the flat buffers."""
+"""Positions of the parameters in the flat buffers of the optimizer."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from helixfold.ops.constants import LINE
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """One parameter's place, from `offset` on, in elements."""
+    """Position of one parameter in a flat buffer, from element `offset` on."""
 
     name: str
     shape: tuple[int, ...]
@@ -25,10 +25,10 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterLayout:
-    """Parameters one after another, each from the start of a line; those that stay float32 are the last.
+    """Order of parameters in flat buffers, each from the start of a line; those that stay float32 are the last.
 
-    The order does not depend on the working dtype, so that a state serves any. `low` elements come before the first
-    parameter that stays float32; `total` counts the padding as well.
+    The order does not depend on the working dtype, so a saved state fits any. `low` is the number of elements before
+    the first parameter that stays float32, and `total` the number of all elements, padding included.
     """
 
     slots: tuple[Slot, ...]
@@ -36,16 +36,20 @@ class ParameterLayout:
     total: int
 
     def views(self, low: Tensor, high: Tensor) -> Iterator[Tensor]:
-        """Each parameter's part, in its shape, of the buffers of the first `low` elements and of the others."""
+        """Yield a view of each parameter, in its shape, from a buffer of the first `self.low` elements or of the rest.
+
+        `low` is the buffer of the first elements and `high` that of the rest.
+        """
         for slot in self.slots:
             flat, offset = (low, slot.offset) if slot.offset < self.low else (high, slot.offset - self.low)
             yield flat[offset : offset + torch.Size(slot.shape).numel()].view(slot.shape)
 
 
 def lay_out(model: nn.Module, keep_float32: Collection[str]) -> tuple[ParameterLayout, tuple[nn.Parameter, ...]]:
-    """Places for all parameters that are trained, tied ones once, and the parameters in the same order.
+    """Return the layout of all parameters that are trained, tied ones once, and the parameters in the same order.
 
-    `keep_float32` are names of submodules.
+    `keep_float32` are names of submodules whose parameters stay float32. Raise `InputError` if one is missing, if there
+    is no parameter to train, or if a parameter is not float32 or not on the device of the others.
     """
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
