@@ -1,4 +1,7 @@
-"""Which executor a pass gets: what it will take is known before it begins, and what to do if that was wrong."""
+"""Choice of the executor for a prediction from forecasts of memory, and a fallback if a forecast was too low.
+
+A pass is one recycling iteration of the network. "room" in names means available memory.
+"""
 
 import gc
 from bisect import bisect_left
@@ -21,24 +24,25 @@ from helixfold.ops.card import Card
 from helixfold.planning.prediction import EXECUTORS, forecast_prediction
 from helixfold.planning.size import Forecast, PassSize, gib
 
-# Forecasts are right within a tenth.
+# Factor by which available memory must exceed a forecast: forecasts are right within a tenth.
 RESERVE = 1.1
-# A pass of a short chain is carried out whole: on a CPU that saves up to 7 % of its time; from 256 residues on slabs
-# take no longer. Only where it takes no more than this share of the memory: what others use hardly ever decides then.
+# Most residues of a chain for which the executor "whole" is chosen, and the share of available memory that it may take.
+# On a CPU it saves up to 7 % of the time of short chains; from 256 residues on slabs take no longer. Because of the
+# share, the choice hardly ever depends on other programs' memory.
 WHOLE_RESIDUES, WHOLE_SHARE = 256, 0.5
-# Chains by whose forecasts others' are reckoned, in times the residues asked about.
+# Lengths whose forecasts define the curve of memory by residues, as multiples of the given length.
 _STEPS = (1, 2, 4)
 _MOST_RESIDUES = 1_000_000
 Result = TypeVar("Result")
 
 
 class NotEnoughMemoryError(RuntimeError):
-    """A target that cannot be folded here; the text says what it needs, what there is, and what would fit."""
+    """Error for a target that does not fit into memory; the text has needed and available memory, and remedies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Bytes that a pass may take: of the device's memory, and where spilled streams go (a disk; a GPU's host)."""
+    """Available memory for a pass in bytes: of the device, and of the disk or GPU's host that takes spilled streams."""
 
     memory: int
     spill: int
@@ -46,7 +50,7 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How passes of one size are carried out."""
+    """Executor for passes of one size, with the model, memory and device for which it was chosen."""
 
     config: ModelConfig
     size: PassSize
@@ -55,12 +59,12 @@ class Plan:
     executor: str
 
     def forecast(self, executor: str) -> Forecast:
-        """Return what the pass takes with an executor."""
+        """Return the forecast of the pass's memory with the executor of that name."""
         return forecast_prediction(self.config, self.size, executor, self.card)
 
     @property
     def estimate(self) -> Forecast:
-        """Return the forecast for the executor that is chosen."""
+        """Return the forecast of the pass's memory with the chosen executor."""
         return self.forecast(self.executor)
 
     @property
@@ -69,7 +73,7 @@ class Plan:
 
     @property
     def problem(self) -> str:
-        """Return why nothing fits, and what would, in one sentence."""
+        """Return a sentence for the user with the needed and the available memory, and with changes that would fit."""
         least = min((self.forecast(name) for name in EXECUTORS), key=lambda each: each.peak)
         each = f", on each of {self.size.ranks} ranks" if self.size.ranks > 1 else ""
         needs = f"{self.size.residues:,} residues need {_needed(least)} of memory (a tenth of reserve included{each})"
@@ -100,7 +104,7 @@ class Plan:
             yield f"{memory}{gib(spilled.spilled)} to spill to"
 
     def _most_extra_rows(self, size: PassSize) -> int:
-        """Return a half, a quarter, ... of the extra rows, the most of these that fits; 0 if none does."""
+        """Return the largest of a half, a quarter, ... of the extra MSA's rows that fits; 0 if none does."""
         rows = size.extra_rows // 2
         while rows and not self._has_room(replace(size, extra_rows=rows)):
             rows //= 2
@@ -111,22 +115,28 @@ class Plan:
 
 
 def room_of(device: torch.device, directory: Path, memory: int | None = None) -> Room:
-    """Return what there is now on a device and in the directory to spill to; or `memory`, what to plan for."""
+    """Return the bytes that are available now on a device, or `memory` if given, and for spilled streams.
+
+    On a CPU streams are spilled to `directory`, on a GPU to the host's memory.
+    """
     free = available_memory(device) if memory is None else memory
     spill = free_disk(directory) if device.type == "cpu" else available_memory(torch.device("cpu"))
     return Room(memory=free, spill=spill)
 
 
 def plan(config: ModelConfig, size: PassSize, room: Room, card: Card, forced: str | None = None) -> Plan:
-    """Return the first of whole, slabs and spilled that there is room for (see `Plan.fits`), unless one is `forced`."""
+    """Return a plan with the first of the executors whole, slabs and spilled that fits, or with the `forced` one.
+
+    If none fits the plan has the last executor, and `Plan.fits` is False.
+    """
     chosen = forced or next((name for name in EXECUTORS if _is_chosen(name, config, size, room, card)), EXECUTORS[-1])
     return Plan(config=config, size=size, room=room, card=card, executor=chosen)
 
 
 def longest(config: ModelConfig, size: PassSize, room: Room, card: Card, executor: str) -> int:
-    """Return the residues of the longest chain, all else being equal, that an executor has room for.
+    """Return the number of residues of the longest chain that fits with an executor, all else being equal.
 
-    What a chain takes grows with the square of its residues, by a curve through the forecasts for three lengths.
+    It is read from a quadratic curve through the forecasts for three lengths.
     """
     lengths = [max(16, size.residues) * step for step in _STEPS]
     found = [forecast_prediction(config, replace(size, residues=each), executor, card) for each in lengths]
@@ -142,17 +152,20 @@ def longest(config: ModelConfig, size: PassSize, room: Room, card: Card, executo
 
 
 def executor(name: str, directory: Path, device: torch.device | str = "cpu") -> Whole | Slabs:
-    """Return a new executor of that name; what it spills beside a CPU goes to `directory`."""
+    """Return a new executor: "whole", "slabs" or "spilled", which on a CPU spills streams to files in `directory`."""
     if name == "spilled":
         return Spilled(directory, device=device)
     return Slabs() if name == "slabs" else Whole()
 
 
 def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
-    """Return the context in which a CPU's allocator does what an executor needs: see `allocator`."""
+    """Return a context in which a CPU's allocator keeps freed memory as it suits an executor (see `allocator`).
+
+    `ranks` is the number of ranks that share a sample.
+    """
     if name == "whole":
         return allocator.freed_memory_kept(allocator.OF_WHOLE)
-    # Each of several ranks has a smaller part of a stream, and smaller slabs of that: what lies idle counts for more.
+    # Each of several ranks has a smaller part of a stream, and smaller slabs of it: unused memory weighs more.
     return allocator.freed_memory_kept(allocator.OF_SLABS // ranks**2, allocator.AHEAD // ranks**2)
 
 
@@ -163,10 +176,10 @@ def stepping_down(
     directory: Path,
     say: Callable[[str], None],
 ) -> tuple[str, Result]:
-    """Return the executor that had the memory for `attempt`, the plan's or one after it, and what that gave.
+    """Run `attempt` with the plan's executor, and with the next ones (slabs, spilled) when it runs out of memory.
 
-    Each attempt is a new beginning and must not depend on those before. When the last executor is out of memory too,
-    `NotEnoughMemoryError` is raised.
+    Return the name of the executor that succeeded, and the result. Attempts must not depend on each other; `say` is
+    called with a message before each new one. Raise `NotEnoughMemoryError` if the last executor runs out of memory too.
     """
     rungs = EXECUTORS[EXECUTORS.index(chosen.executor) :]
     for name, below in zip(rungs, [*rungs[1:], None], strict=True):
@@ -176,18 +189,18 @@ def stepping_down(
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):
                 raise
-        # Not before here: the exception holds the frames that hold the tensors.
+        # After the `except` block, since the exception holds the frames that hold the tensors.
         release(device)
         if below is None or chosen.forecast(below).spilled > chosen.room.spill:
             break
         say(f"out of memory with the executor '{name}'; starting again with '{below}'")
-    # The room turned out to be less than what was predicted to fit into it.
+    # Less memory was available than the forecast of the last attempt.
     proved = replace(chosen.room, memory=min(chosen.room.memory, chosen.forecast(name).peak))
     raise NotEnoughMemoryError(f"out of memory with the executor '{name}'; {replace(chosen, room=proved).problem}")
 
 
 def release(device: torch.device) -> None:
-    """Give back all memory that nothing holds any more."""
+    """Return all memory that is no longer used, on the device and on the host, to the system."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -210,5 +223,8 @@ def _fits(forecast: Forecast, room: Room) -> bool:
 
 
 def _bounded(device: torch.device, room: Room) -> AbstractContextManager[None]:
-    """Bound a CPU's memory by the room, or by what is free if that is more; a GPU's allocator fails by itself."""
+    """Return a context that limits a CPU's memory to `room`, or to what is free if that is more.
+
+    A GPU's allocator fails by itself.
+    """
     return held_to(max(room.memory, available_memory(device))) if device.type == "cpu" else nullcontext()

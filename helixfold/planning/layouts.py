@@ -1,8 +1,8 @@
-"""Which layout a run gets: seconds and memory of all there are, predicted before it begins.
+"""Choice of the parallel layout of a training run from forecasts of the time and memory of all layouts.
 
-AlphaFold's published training runs divide samples alone; which of the other axes pay depends on the crop, the devices
-and what is between them. What a rank computes, sends and holds is counted or measured by running its share of a pass;
-nothing here knows what a pass consists of.
+AlphaFold's published training runs use data parallelism only. Whether branch and axial parallelism pay depends on the
+crop, the devices and the links between them. The work, messages and memory of a rank are counted or measured by running
+its share of a pass, so this module has no formulas for parts of the network.
 """
 
 import math
@@ -23,16 +23,17 @@ from helixfold.planning.recompute_choice import KEEPS
 from helixfold.planning.size import gib
 from helixfold.planning.training import KEPT_BLOCKS, PARTS, TrainingNeeds
 
-# Of the time of a forward and backward pass, what is backward.
+# Share of the backward pass in the time of forward and backward pass.
 _BACKWARD = 2 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A step of a training run.
+    """Work of one step of a training run.
 
-    Its batch is cut into `parts` of `needs.samples`, each with so many `passes` before the one that learns, on average.
-    `recompute` may be "auto", for what costs the least time of all that fits.
+    The batch has `parts` micro-batches of `needs.samples` samples. Each has on average `passes` recycling iterations
+    without gradients before the last one, which has gradients. `parameters` counts the network's parameters. An "auto"
+    in `recompute` stands for the fastest policy that fits into memory.
     """
 
     needs: TrainingNeeds
@@ -40,60 +41,66 @@ class Workload:
     parts: int
     passes: float
     parameters: int
-    gradient_itemsize: int = 4  # bytes of each number on its way between ranks
+    gradient_itemsize: int = 4  # bytes of each gradient element in messages between ranks
     clips_samples: bool = False  # gradients of ranks that share a sample are averaged before each clipping
 
     @property
     def batch_size(self) -> int:
-        """Return the samples of a step."""
+        """Return the number of samples of a step, on all ranks together."""
         return self.parts * self.needs.samples
 
     @property
     def keeps(self) -> list[RecomputeConfig]:
-        """Return what may be recomputed: `recompute` with each "auto" replaced, in all parts alike."""
+        """Return the recompute policies to choose from: `recompute` with every "auto" replaced by the same value."""
         asked = self.recompute
         automatic = [each.name for each in fields(asked) if getattr(asked, each.name) == "auto"]
         return [replace(asked, **dict.fromkeys(automatic, keep)) for keep in (KEEPS if automatic else KEEPS[:1])]
 
     def sharings(self, ranks: Sequence[int]) -> list[Layout]:
-        """Return the ways in which so many ranks can share a sample, each once."""
+        """Return the layouts (with dp=1) by which ranks can share a sample in runs with these numbers of ranks."""
         return list(dict.fromkeys(replace(each, dp=1) for count in ranks for each in self.layouts(count)))
 
     def layouts(self, ranks: int) -> list[Layout]:
-        """Return all layouts of so many ranks; the two branches of blocks are divided only where they can be."""
+        """Return all layouts of a number of ranks.
+
+        Branch parallelism is among them only if the outer product is at the end of blocks.
+        """
         model = self.needs.model
         return layouts(ranks, branches=model.evoformer.outer_product == model.extra_msa.outer_product == "end")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seconds:
-    """Seconds of a step by where they go; its time is their sum."""
+    """Time of a step in seconds by what it is spent on; the time of the step is the sum."""
 
-    passes: float = 0.0  # of what a rank computes
-    messages: float = 0.0  # between ranks that share a sample
-    gradients: float = 0.0  # summed over all ranks, where nothing is left to compute meanwhile
+    passes: float = 0.0  # computation of forward and backward passes
+    messages: float = 0.0  # messages between ranks that share a sample
+    gradients: float = 0.0  # summing gradients over ranks, as far as it does not overlap with computation
     optimizer: float = 0.0
 
     @property
     def total(self) -> float:
-        """Return the seconds of the step."""
+        """Return the time of the step in seconds."""
         return sum(getattr(self, each.name) for each in fields(self))
 
     def plus(self, other: "Seconds", times: float = 1.0) -> "Seconds":
-        """Return these and others so many times."""
+        """Return the sum of these times and `times` times the others."""
         return Seconds(
             **{each.name: getattr(self, each.name) + times * getattr(other, each.name) for each in fields(self)}
         )
 
     @property
     def most(self) -> str:
-        """Return the name of the largest of them."""
+        """Return the name of the field with the most seconds."""
         return max(fields(self), key=lambda each: getattr(self, each.name)).name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a step takes with a layout: seconds, and bytes at the peak of the rank that takes most."""
+    """Predicted time and memory of a step with a layout.
+
+    `memory` is the peak in bytes of the rank that takes most, and `fits` says whether it is available.
+    """
 
     layout: Layout
     recompute: RecomputeConfig
@@ -105,29 +112,32 @@ class Prediction:
 
     @property
     def samples_per_second(self) -> float:
-        """Samples that all ranks learn from in a second."""
+        """Return the number of samples per second, on all ranks together."""
         return self.batch_size / self.seconds.total
 
     @property
     def rank_seconds(self) -> float:
-        """Seconds of all ranks together for each sample."""
+        """Return the rank-seconds per sample: the number of ranks times the seconds per sample."""
         return self.layout.ranks / self.samples_per_second
 
 
 def predict(work: Workload, layout: Layout, machine: Machine) -> Prediction:
-    """Predict a step with this layout; what is recomputed is what costs the least time of all that fits."""
+    """Predict a step with this layout and the fastest recompute policy that fits, or the smallest if none fits."""
     found = [_predict(work, keep, layout, machine) for keep in work.keeps]
     fitting = [each for each in found if each.fits]
     return min(fitting, key=lambda each: each.seconds.total) if fitting else min(found, key=lambda each: each.memory)
 
 
 def predictions(work: Workload, ranks: int, machine: Machine) -> list[Prediction]:
-    """Predict a step with every layout of so many ranks."""
+    """Predict a step with every layout of a number of ranks."""
     return [predict(work, layout, machine) for layout in work.layouts(ranks)]
 
 
 def best(found: Sequence[Prediction]) -> Prediction:
-    """Return the fastest that fits, and of equals the one that shares least; raises `ConfigError` if none does."""
+    """Return the fastest prediction that fits; of equals, the one with the fewest ranks for a sample.
+
+    Raise `ConfigError` if none fits or there is none.
+    """
     if not found:
         raise ConfigError("there are more ranks than a batch can be shared among; set a larger batch_size")
     fitting = [each for each in found if each.fits]
@@ -141,16 +151,17 @@ def best(found: Sequence[Prediction]) -> Prediction:
 
 
 def chosen_layout(work: Workload, mesh: Mesh, memory: int) -> Layout:
-    """Return the best layout of all ranks that have met, by short readings of their devices and links.
+    """Return the fastest layout of the mesh's ranks, from short measurements of their devices and links.
 
-    All ranks must ask together and get the same answer; `memory` is what each may take, in bytes. Raises `ConfigError`
-    if no layout has room, or if the batch has too few parts for so many ranks.
+    All ranks must call this together, and get the same layout; `memory` is the bytes that each may use. Raise
+    `ConfigError` if no layout fits into memory, or if the batch has too few micro-batches for this number of ranks.
     """
     if mesh.size == 1:
         return Layout()
     machine = measured_machine(work.needs, work.keeps, work.sharings([mesh.size]), mesh, memory)
     layout, problem = "", ""
-    # Ranks that read something else must not choose something else, nor wait for one that has ended.
+    # The first rank chooses for all: ranks with other measurements must neither choose another layout, nor wait for a
+    # rank that failed.
     if mesh.is_first:
         try:
             layout = str(best([each for each in predictions(work, mesh.size, machine) if not each.idle]).layout)
@@ -163,7 +174,7 @@ def chosen_layout(work: Workload, mesh: Mesh, memory: int) -> Layout:
 
 
 def table(found: Sequence[Prediction], chosen: Layout | None) -> Iterator[str]:
-    """Return lines for the screen: a layout each, and a mark at what is chosen."""
+    """Yield the lines of a table with one layout in each row; the chosen one is marked."""
     yield (
         f"{'':2}{'layout':22}{'recompute':>10}{'s a step':>10}{'samples/s':>11}{'rank-s a sample':>17}"
         f"{'GiB a rank':>12}{'fits':>6}{'idle':>7}  most of it"
@@ -179,7 +190,7 @@ def table(found: Sequence[Prediction], chosen: Layout | None) -> Iterator[str]:
 
 
 def where_axial_stops(found: Sequence[Prediction]) -> str:
-    """Say in one sentence up to which degree more axial parallelism makes the steps of these layouts shorter."""
+    """Return a sentence that says up to which degree axial parallelism shortens a step, among these predictions."""
     fastest = min(found, key=lambda each: (each.seconds.total, each.layout.dap))
     ranks, most = fastest.layout.ranks, fastest.layout.dap
     further = min((each.layout.dap for each in found if each.layout.dap > most), default=None)
@@ -196,7 +207,7 @@ def where_axial_stops(found: Sequence[Prediction]) -> str:
 
 
 def _predict(work: Workload, keep: RecomputeConfig, layout: Layout, machine: Machine) -> Prediction:
-    # What a rank does with a sample does not depend on the other samples' ranks.
+    # The work of a rank on a sample does not depend on the ranks of other samples.
     needs = replace(work.needs, card=machine.card, layout=replace(layout, dp=1))
     forward, part = _pass(needs, None, machine), _pass(needs, keep, machine)
     backward = _BACKWARD * part.passes
@@ -224,9 +235,9 @@ def _predict(work: Workload, keep: RecomputeConfig, layout: Layout, machine: Mac
 
 
 def _pass(needs: TrainingNeeds, keep: RecomputeConfig | None, machine: Machine) -> Seconds:
-    """Predict a pass, forward and backward, or without `keep` forward without gradients.
+    """Predict a pass forward and backward with the recompute policy `keep`, or if it is None forward without gradients.
 
-    Ranks of two branches wait for each other in each part, so the slower one counts.
+    Ranks of the two branches wait for each other in each part of the network, so the slower one counts.
     """
     total, layout = Seconds(), needs.layout
     for part in PARTS:
@@ -243,19 +254,22 @@ def _pass(needs: TrainingNeeds, keep: RecomputeConfig | None, machine: Machine) 
 
 
 def _left_of_reduction(gradient: int, bucket: int, ranks: int, backward: float, machine: Machine) -> float:
-    """Return the seconds of summing gradients that no backward pass hides."""
+    """Return the seconds of summing gradients over ranks that do not overlap with the backward pass.
+
+    `gradient` and `bucket` are the bytes of all gradients and of a message, `backward` the seconds of a backward pass.
+    """
     if ranks == 1:
         return 0.0
     links = machine.links(ranks)
     whole = links.at("all_reduce", reduced(gradient, ranks))
     if not machine.overlaps:
         return whole
-    # The last bucket has nothing left to hide behind.
+    # The last bucket is sent when the backward pass is over.
     return max(whole - backward, links.at("all_reduce", reduced(min(gradient, bucket), ranks)))
 
 
 def machine_of_ranks(mesh: Mesh, work: Workload, sharings: list[Layout]) -> Machine:
-    """Return the machine that these ranks run on, by short readings; all of them call this."""
+    """Return the machine on which these ranks run, from short measurements; all ranks must call this together."""
     memory = available_memory(mesh.device) // (1 if mesh.device.type == "cuda" else mesh.size)
     with freed_memory_kept(KEPT_BLOCKS):
         return measured_machine(work.needs, work.keeps, sharings, mesh, memory)

@@ -1,4 +1,4 @@
-"""The links between ranks: how long messages take, as measured here or as published for machines of others."""
+"""Links between ranks: the time of a collective by the bytes sent, measured or from published rates."""
 
 import math
 import statistics
@@ -15,16 +15,16 @@ from helixfold.execution.stages import mean_seconds
 from helixfold.parallel.collectives import Channel, Kind
 from helixfold.parallel.mesh import Group, Mesh
 
-# Bytes of messages, as large as those of blocks.
+# Sizes of measured messages in bytes, as they occur in blocks.
 _SIZES = (2**14, 2**18, 2**22)
 _READINGS, _CALLS = 5, 8
-# Between messages ranks compute, for so long in a block of a short crop: threads and cores that have nothing to do fall
-# asleep, ranks drift apart, and a message takes more than twice as long as one in a row.
+# Computation between two messages, as in a block of a short crop. Meanwhile idle threads and cores fall asleep and
+# ranks drift apart, so that a message takes more than twice as long as directly after another.
 _PAUSE = 2e-3  # seconds
 _WIDTH = 256
 _LEAST = 1e-6  # seconds
-# A reading lasts so long at least: shorter work is repeated. Of two readings the shorter one counts: others' work on
-# the same cores only ever adds to one.
+# Least seconds of a measurement: shorter work is repeated. The shorter of two measurements counts, since other programs
+# on the same cores can only make one longer.
 _LEAST_READING = 0.01
 
 
@@ -33,7 +33,7 @@ _Collective = Kind | Literal["all_reduce"]
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Seconds that grow evenly with a size: `fixed` even for nothing, `slope` for each unit more."""
+    """Time in seconds as a linear function of a size: `fixed + slope * size`."""
 
     fixed: float = 0.0
     slope: float = 0.0
@@ -44,7 +44,10 @@ class Line:
 
     @classmethod
     def through(cls, readings: Mapping[float, float]) -> "Line":
-        """Return the line nearest to seconds by size, by their relative errors; neither part is negative."""
+        """Fit a line with the least relative errors to measurements, which are seconds by size.
+
+        Neither `fixed` nor `slope` is negative.
+        """
         sizes, seconds = (np.array(each) for each in zip(*readings.items(), strict=True))
         x, y = (float(np.average(each, weights=seconds**-2.0)) for each in (sizes, seconds))
         slope = float(np.polyfit(sizes, seconds, 1, w=1 / seconds)[0]) if len(sizes) > 1 else 0.0
@@ -54,7 +57,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Links:
-    """Seconds of a collective by the bytes that a rank sends in it, over one kind of link."""
+    """Time of each collective by the bytes that a rank sends in it, over one kind of link."""
 
     all_to_all: Line = Line()
     all_gather: Line = Line()
@@ -62,15 +65,18 @@ class Links:
     all_reduce: Line = Line()
 
     def at(self, kind: _Collective, size: float) -> float:
-        """Return the seconds of a collective; between two ranks each takes what an exchange does."""
+        """Return the seconds of a collective in which a rank sends `size` bytes.
+
+        An exchange between two ranks has no line of its own and counts as an all-to-all.
+        """
         line: Line = getattr(self, kind, self.all_to_all)
         return line.at(size)
 
 
 def measured_links(mesh: Mesh, group: Group) -> Links:
-    """Return what the links of this rank's group take, as the first rank reads it.
+    """Measure the links of this rank's group and return the first rank's measurements.
 
-    All ranks of the mesh must ask together.
+    All ranks of the mesh must call this together.
     """
     channel = Channel(group)
 
@@ -95,21 +101,21 @@ def measured_links(mesh: Mesh, group: Group) -> Links:
 
 
 def reduced(size: int, ranks: int) -> float:
-    """Return the bytes that a rank sends so that all have the sum of something of this size."""
+    """Return the bytes that a rank sends in an all-reduce of `size` bytes."""
     return 2 * size * (ranks - 1) / ranks
 
 
 def least_seconds(action: Callable[[], object], device: torch.device) -> float:
-    """Return the shorter of two readings, after a call that is not counted."""
+    """Return the seconds of a call: the shorter of two measurements, after a first call that is not counted."""
     action()
     times = max(1, math.ceil(_LEAST_READING / mean_seconds(action, 1, device)))
     return min(mean_seconds(action, times, device) for _ in range(2))
 
 
 def _seconds(send: Callable[[], object], mesh: Mesh) -> float:
-    """Return what a call adds to the work that it comes between, the median of some pairs of readings.
+    """Return the seconds that a message adds to the computation around it, the median of several measurements.
 
-    There are as many calls on every rank.
+    Every rank makes the same number of calls.
     """
     matrix = torch.zeros(_WIDTH, _WIDTH, device=mesh.device)
     times = mesh.broadcast(math.ceil(_PAUSE / least_seconds(partial(torch.mm, matrix, matrix), mesh.device)))
@@ -128,5 +134,5 @@ def _seconds(send: Callable[[], object], mesh: Mesh) -> float:
 
     reading(both)
     found = statistics.median(reading(both) - reading(work) for _ in range(_READINGS))
-    # Something is left of the shortest message, whatever else the cores did meanwhile.
+    # The difference of two measurements may be zero or negative; the time of a message is not.
     return max(found, _LEAST)

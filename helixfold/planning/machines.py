@@ -1,9 +1,9 @@
-"""What ranks run on, and how long the parts of a step take there: measured by running them, or from published figures.
+"""Machines for training runs, and the time that the parts of a step take on them.
 
-Machines that one does not own are assumptions for plans on paper. Their rates are NVIDIA's data sheets'. What a pass
-computes, reads and writes is counted for the card (`training`). What share of the rates a program reaches is that of
-the one which NVIDIA entered in MLPerf HPC v3.0 (OpenFold on H100; described in ScaleFold, arXiv 2404.11068), in
-bfloat16.
+For the machine at hand times are measured. For other machines they follow from the rates in NVIDIA's data sheets and
+from the FLOP and bytes of a pass, which are counted for the card (`planning.training`). A program is assumed to reach
+the same share of these rates as NVIDIA's entry to MLPerf HPC v3.0, in bfloat16 (OpenFold on H100; described in
+ScaleFold, arXiv 2404.11068).
 """
 
 import platform
@@ -24,22 +24,24 @@ from helixfold.planning.links import Line, Links, least_seconds, measured_links
 from helixfold.planning.size import of_blocks
 from helixfold.planning.training import Pass, TrainingNeeds, keep_of, part_costs
 
-# The share of a device's rates that is reached, the time of calls aside. It was found by bisection: with it `predict`
-# gives the first of `PUBLISHED` its 1.808 s, by what is counted for an H100. Nothing else here was fitted.
+# The share of a device's rates that is reached, the time of launches aside. It was found by bisection: with it
+# `predict` returns 1.808 s for the first of `PUBLISHED`, from what is counted for an H100. Nothing else was fitted.
 REACHED = 0.1703
-# Bytes of each parameter that a step of the optimizer reads and writes: gradient, master, moments and average.
+# Bytes per parameter that a step of the optimizer reads and writes: gradient, master, moments and average.
 _OPTIMIZER_BYTES = 40
-# What of a link's rate collectives reach, and seconds of one that sends next to nothing.
+# Share of a link's rate that collectives reach, and seconds of a collective that sends next to nothing, within a node
+# and between nodes.
 _LINK_REACHED, _NEAR_LATENCY, _FAR_LATENCY = 0.8, 20e-6, 40e-6
-# What others than tensors take of a GPU's memory.
+# Share of a GPU's memory that is left for tensors.
 _MEMORY_LEFT = 0.92
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """A device by its rates: FLOP of bfloat16 products a second, bytes of its memory a second.
+    """Rates of a device: `product` in bfloat16 FLOP per second and `memory` in bytes per second.
 
-    `call` are the seconds of an operator that computes next to nothing, as PyTorch launches them one by one.
+    `reached` is the share of them that a program reaches. `call` is the seconds of an operator that computes next to
+    nothing, since PyTorch launches operators one by one.
     """
 
     product: float
@@ -48,9 +50,10 @@ class Rates:
     call: float = 5e-6
 
     def seconds(self, needs: TrainingNeeds, branch_rank: int, keep: RecomputeConfig | None, part: str) -> float:
-        """Return the time in which the part's products are computed or its bytes moved, and its operators called.
+        """Return the seconds of a part of the network, forward and backward, without messages between ranks.
 
-        That is forward and backward, messages aside; without `keep`, forward without gradients.
+        It is the time of the part's products or of its memory traffic, whichever is longer, plus that of launching its
+        operators. `keep` is the recompute policy; None is a forward pass without gradients.
         """
         cost = needs.cost(keep, part, branch_rank)
         once = part_costs(
@@ -64,32 +67,35 @@ class Rates:
         return busy + self.call * (cost.forward.launches + cost.backward.launches)
 
     def optimizer(self, parameters: int) -> float:
-        """Return the time in which all that it reads and writes is moved."""
+        """Return the seconds of an optimizer step: the time to read and write its buffers."""
         return parameters * _OPTIMIZER_BYTES / self.memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Seconds as measured: of a sample's passes by layout, branch rank, recompute and part, and of the optimizer."""
+    """Measured times in seconds.
+
+    `passes` has the time of each part of the network for one sample, by layout, branch rank and recompute policy.
+    """
 
     passes: Mapping[tuple[Layout, int, RecomputeConfig | None], Mapping[str, float]]
-    parameter: float  # of each, in a step of the optimizer
+    parameter: float  # seconds per parameter of an optimizer step
 
     def seconds(self, needs: TrainingNeeds, branch_rank: int, keep: RecomputeConfig | None, part: str) -> float:
-        """Return what was read, once for each sample."""
+        """Return the measured seconds of a part of the network, times the number of samples."""
         return needs.samples * self.passes[needs.layout, branch_rank, keep][part]
 
     def optimizer(self, parameters: int) -> float:
-        """Return the seconds of a step, in proportion to its parameters."""
+        """Return the seconds of an optimizer step, in proportion to the number of parameters."""
         return self.parameter * parameters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Devices of one kind, some of them closer to each other.
+    """Devices of one kind in nodes, with the links between them.
 
-    `memory` is what a rank may take, in bytes. `overlaps` says whether gradients are summed while others are computed
-    without either taking longer: so on GPUs, while on a CPU both are done by the same cores.
+    `memory` is the bytes that a rank may use. `overlaps` says whether gradients can be summed during the backward pass
+    without slowing it down: they can on GPUs, but on a CPU the same cores do both.
     """
 
     name: str
@@ -102,13 +108,13 @@ class Machine:
     overlaps: bool
 
     def links(self, ranks: int) -> Links:
-        """Return the links between so many ranks that follow each other."""
+        """Return the links between this number of consecutive ranks."""
         return self.near if ranks <= self.per_node else self.far
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sheet:
-    """Figures of a data sheet: dense bfloat16 FLOP/s, bytes/s of memory, bytes/s one way by NVLink and by network."""
+    """Rates in a data sheet: dense bfloat16 FLOP/s, bytes/s of memory, bytes/s one way over NVLink and the network."""
 
     card: Card
     product: float
@@ -127,7 +133,10 @@ NAMES = tuple(_SHEETS)
 
 
 def named(name: str) -> Machine:
-    """Return the machine of that name."""
+    """Return the machine of that name (one of `NAMES`), with rates from data sheets.
+
+    Raise `ConfigError` if there is none.
+    """
     if name not in _SHEETS:
         raise ConfigError(f"there is no machine {name!r}; choose one of {', '.join(NAMES)}, or measure the one at hand")
     sheet = _SHEETS[name]
@@ -151,9 +160,10 @@ def _links(rate: float, latency: float) -> Links:
 def measured_steps(
     needs: TrainingNeeds, keeps: Sequence[RecomputeConfig], layouts: Sequence[Layout], device: torch.device
 ) -> Readings:
-    """Return readings of passes with every rank's share under these layouts, which have one sample, on one device.
+    """Measure passes with the share of every rank in these layouts (with dp=1), one after another on one device.
 
-    What the other ranks would send is not waited for. The state of random numbers stays what it was.
+    `keeps` are the recompute policies to measure. Messages of other ranks are not waited for. The random state is
+    restored.
     """
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         passes = {}
@@ -176,10 +186,11 @@ def measured_steps(
 def measured_machine(
     needs: TrainingNeeds, keeps: Sequence[RecomputeConfig], layouts: Sequence[Layout], mesh: Mesh, memory: int
 ) -> Machine:
-    """Return what the ranks of this mesh run on; `memory` is what each may take, in bytes.
+    """Measure the machine of this mesh's ranks; `memory` is the bytes that each may use.
 
-    All of them must ask together, and work while they are measured, as they do in a step. Each has the readings of its
-    own device, and the first one's of the links.
+    All ranks must call this together, so that all are busy during the measurements, as in a step. Every rank returns
+    the measurements of its own device, and those of the links by the first rank. `keeps` are the recompute policies and
+    `layouts` the ways to share a sample that are measured.
     """
     hosts = mesh.all_gather(platform.node())
     per_node = min(hosts.count(host) for host in hosts)
@@ -203,7 +214,7 @@ def measured_machine(
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRun:
-    """A step of AlphaFold's initial training that somebody else measured."""
+    """Published time of a step of AlphaFold's initial training."""
 
     source: str
     machine: str

@@ -1,4 +1,4 @@
-"""Decide in how much memory a run folds its targets, from its options and the size of each target's features."""
+"""Memory of predictions: the options of a run, and the plan for each target from the size of its features."""
 
 import os
 from dataclasses import dataclass, replace
@@ -22,14 +22,17 @@ AUTOMATIC = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions:
-    """The memory that a run may take, and the options by which it takes less."""
+    """Options of a prediction run on memory: how much it may use, and limits by which it needs less.
 
-    executor: str = AUTOMATIC  # or one of `EXECUTORS`, for all targets
-    memory: int | None = None  # bytes that each process may take; None: what is free
-    spill_directory: Path | None = None  # None: each target's own directory
-    max_msa_rows: int | None = None  # None: as many as the model's preset says
+    Raise `InputError` for an unknown executor, or for a spill directory that is full, in memory, or not writable.
+    """
+
+    executor: str = AUTOMATIC  # "auto", or one of `EXECUTORS` for all targets
+    memory: int | None = None  # bytes that each process may use; None: what is free
+    spill_directory: Path | None = None  # None: each target's output directory
+    max_msa_rows: int | None = None  # None: as in the model's preset
     max_extra_rows: int | None = None
-    processes: int = 1  # on this machine, which have its memory and disks between them
+    processes: int = 1  # processes of the run on this machine, which share its memory and disks
 
     def __post_init__(self) -> None:
         if self.executor not in (AUTOMATIC, *EXECUTORS):
@@ -56,9 +59,9 @@ class MemoryOptions:
         return replace(model, preset=replace(model.preset, sampling=limited))
 
     def divided(self, processes: int, device: torch.device) -> "MemoryOptions":
-        """Return the options of one of so many processes on a machine, which divide a CPU's memory between them.
+        """Return the options of each of several processes on a machine, among which a CPU's memory is divided.
 
-        To be called before any of them uses memory. GPUs are not divided: each process has its own.
+        Call this before any of the processes uses memory. GPUs are not divided: each process has its own.
         """
         if processes == 1:
             return self
@@ -68,33 +71,33 @@ class MemoryOptions:
         return replace(self, memory=memory, processes=processes)
 
     def room(self, device: torch.device, output: Path) -> Room:
-        """Return the memory and disk space for a target with this output directory, into which it may spill."""
+        """Return the available memory, and disk space in the spill directory, which is `output` by default."""
         room = room_of(device, self.spill_directory or output, self.memory)
         return replace(room, spill=room.spill // self.processes)
 
     def plan(self, preset: Preset, size: PassSize, device: torch.device, room: Room) -> Plan:
-        """Return how a model folds an input of this size on a device with so much memory."""
+        """Return the plan (executor and forecast) for an input of this size on a device with the memory in `room`."""
         forced = None if self.executor == AUTOMATIC else self.executor
         return plan(preset.model, size, room, card_of(device), forced)
 
     def check(self, plan: Plan, name: str) -> None:
-        """Raise `NotEnoughMemoryError` if a prediction does not fit; an executor that the user chose is tried."""
+        """Raise `NotEnoughMemoryError` if the plan for target `name` does not fit and the user chose no executor."""
         if not plan.fits and self.executor == AUTOMATIC:
             raise NotEnoughMemoryError(f"{name}: {plan.problem}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRows:
-    """Numbers of residues, alignment rows and templates of a target, from which the size of a model's input follows."""
+    """Numbers of residues, alignment rows and templates of a target, which determine the size of a model's input."""
 
     residues: int
     alignment: int
     templates: int
-    is_bound: bool = False  # rows and templates are still to be searched, and may be fewer
+    is_bound: bool = False  # an upper bound: the search for rows and templates is not done and may find fewer
 
     @classmethod
     def of(cls, features: Features) -> "FeatureRows":
-        """Count what features have."""
+        """Return the numbers in a target's features."""
         return cls(
             residues=len(features.sequence),
             alignment=len(features.msa),
@@ -103,7 +106,7 @@ class FeatureRows:
 
     @classmethod
     def at_most(cls, residues: int, sampling: SamplingConfig, *, templates: bool = True) -> "FeatureRows":
-        """Return the most that a model draws of a target whose features are not made yet."""
+        """Return the largest numbers that a model samples from a target whose features do not exist yet."""
         return cls(
             residues=residues,
             alignment=sampling.max_msa_clusters + sampling.max_extra_msa,
@@ -112,13 +115,13 @@ class FeatureRows:
         )
 
     def size(self, preset: Preset, dtype: torch.dtype, ensemble: int = 1, ranks: int = 1) -> PassSize:
-        """Return the size of a model's input, of which `ensemble` draws are made and which so many ranks share."""
+        """Return the size of a model's input, with `ensemble` samples of the MSA, shared by `ranks` ranks."""
         sampling = preset.sampling
         clusters = min(self.alignment, sampling.max_msa_clusters)
         return PassSize(
             residues=self.residues,
             msa_rows=clusters,
-            # There is always one, as the model is fed.
+            # The model's input always has at least one extra row.
             extra_rows=max(1, min(self.alignment - clusters, sampling.max_extra_msa)),
             templates=0 if preset.model.template is None else min(self.templates, sampling.max_templates),
             dtype=dtype,

@@ -1,4 +1,4 @@
-"""What a prediction takes: one pass is run on meta tensors, by the executor and for the card in question."""
+"""Forecast of the memory of a prediction, from a pass that is run on meta tensors with the given executor and card."""
 
 from dataclasses import fields, replace
 from functools import cache
@@ -24,26 +24,26 @@ from helixfold.planning.size import Forecast, PassSize, of_blocks
 
 EXECUTORS = ("whole", "slabs", "spilled")
 META = torch.device("meta")
-# What a CPU's libraries take beside tensors for each thread: buffers in which matrix products are packed. Measured.
+# Bytes that a CPU's libraries take for each thread, for buffers in which matrix products are packed. Measured.
 _LIBRARIES = 6 * 2**20
-# What the heap holds idle, blocks between those that are still needed. Of whole streams, which come and go, that is a
-# share of all tensors; of slabs so much for each byte that their temporaries may take, and no more than a share. Both
-# were measured, and readings of one case differ by up to a tenth.
+# Unused memory in a CPU's heap, between blocks that are still needed. With the executor "whole" it is a share of all
+# tensors. With slabs it is a multiple of the bytes that temporaries may take, but at most a share of all tensors. All
+# were measured; measurements of the same case differ by up to a tenth.
 _IDLE_OF_WHOLE, _IDLE_OF_SLABS, _MOST_IDLE = 0.57, 1.5, 0.4
 
 
 @cache
 def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card: Card) -> Forecast:
-    """Return what a pass takes that starts from another one's results, with the confidences that are read off it.
+    """Return the forecast for a recycling iteration after the first, with the computation of confidences.
 
-    Raises ValueError for an executor that does not exist.
+    Raise ValueError if there is no executor of that name.
     """
     if executor not in EXECUTORS:
         raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}, got {executor!r}")
-    # Without gradients all blocks after the first leave the same: a buffer of contexts, what entered a whole stack.
+    # Two blocks are enough: without gradients further ones leave nothing more in memory than the second.
     config = of_blocks(config, 2)
     with described(card), torch.no_grad():
-        with META, Counter():  # which is quicker than what PyTorch does of itself
+        with META, Counter():  # with a counter this is faster, since it does not run operators on meta tensors
             model = AlphaFold(config).eval()
         within = {"whole": Whole, "slabs": Slabs}[executor]() if executor != "spilled" else Spilled("/", device=META)
         run = mesh_executor(Mesh.simulated(Layout(dap=size.ranks)), within)
@@ -61,7 +61,7 @@ def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card
                     random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
                     for _ in range(size.ensemble)
                 ]
-            # A third template takes what the second one does.
+            # Two templates are enough: a third takes as much as the second.
             fed = [with_templates(draw, 2) for draw in draws]
             folded = model.fold(run, fed, recycled(run, config, draws[0].seq_mask, size.dtype), size.dtype)
             counter.begin("confidence")
@@ -78,7 +78,7 @@ def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card
 
 
 def _idle(executor: str, peak: int, size: PassSize) -> int:
-    """Return the bytes that a CPU's heap holds beside tensors of `peak` bytes."""
+    """Return the bytes of unused memory in a CPU's heap for a pass whose tensors take `peak` bytes."""
     if executor == "whole":
         return int(_IDLE_OF_WHOLE * peak)
     temporaries = LEAST_ELEMENTS // size.ranks * size.dtype.itemsize
@@ -86,7 +86,7 @@ def _idle(executor: str, peak: int, size: PassSize) -> int:
 
 
 def recycled(run: Executor, config: ModelConfig, mask: torch.Tensor, dtype: torch.dtype) -> Recycled:
-    """Return what another pass left."""
+    """Return the inputs of a recycling iteration from an earlier one, all zeros, as streams of the executor `run`."""
 
     def rows(_: slice, some: torch.Tensor) -> torch.Tensor:
         return some.new_zeros(*some.shape, mask.shape[1], config.c_z, dtype=dtype)
@@ -99,6 +99,6 @@ def recycled(run: Executor, config: ModelConfig, mask: torch.Tensor, dtype: torc
 
 
 def with_templates(batch: Batch, most: int) -> Batch:
-    """Return the batch with its first templates alone, in the same memory."""
+    """Return the batch with only its first `most` templates, as views of the same memory."""
     templates = {each.name: getattr(batch, each.name)[:, :most] for each in fields(batch) if "template" in each.name}
     return replace(batch, **templates)

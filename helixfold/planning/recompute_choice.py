@@ -1,4 +1,8 @@
-"""Which recompute a training pass gets: what costs the least time of all that there is memory for."""
+"""Choice of what a training pass recomputes: the fastest policy that fits into memory.
+
+In this module `asked` are the settings of the user, in which a choice may be "auto", and a `keep` is a recompute
+policy, "none", "inputs" or "block" for each part (`RecomputeConfig`).
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -14,15 +18,15 @@ from helixfold.planning.training import TrainingNeeds, part_costs
 
 CHOICES = tuple(field.name for field in fields(RecomputeConfig))
 KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
-# Operations that are done in the time in which an operator that computes next to nothing is called, on any device.
+# Floating-point operations in the time of launching an operator that computes next to nothing, taken for any device.
 _OPERATIONS_OF_A_CALL = 10**6
 
 
 def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> RecomputeConfig | None:
-    """Return `asked` with every "auto" replaced, so that all fits into `memory` bytes; None if nothing does.
+    """Return `asked` with every "auto" replaced so that the run fits into `memory` bytes; None if it cannot.
 
-    Of what fits, that which computes the least a second time is chosen, and of equals what takes the least memory.
-    What was asked for by name stays, and is not judged if there is no "auto".
+    Among policies that fit, the one that recomputes the least is chosen, and of equals the one that needs the least
+    memory. Other settings than "auto" stay; without an "auto" they are returned even if they do not fit.
     """
     if asked.is_settled:
         return asked
@@ -43,12 +47,12 @@ def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> Recomp
 
 
 def least_needed(asked: RecomputeConfig, needs: TrainingNeeds) -> int:
-    """Return the bytes without which nothing that was asked for fits."""
+    """Return the bytes that the policy with the least memory needs, among those that `asked` allows."""
     return min(needs.needed(keep) for keep in _settlements(asked))
 
 
 def no_room(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> ConfigError:
-    """Return the error that says why nothing fits, and what would."""
+    """Return the error for a run that does not fit into `memory` bytes; the text says what would fit."""
     size = needs.size
     least = least_needed(asked, needs)
     remedies = []
@@ -73,13 +77,16 @@ def _settlements(asked: RecomputeConfig) -> Iterator[RecomputeConfig]:
 
 
 def _most(asked: RecomputeConfig, needs: TrainingNeeds, memory: int, name: str) -> int:
-    """Return the most of a size that would fit, all else being equal, by a curve through forecasts; 0 if none does."""
+    """Return the largest value of a field of `needs.size` that would fit, all else being equal; 0 if none does.
+
+    It is read from a curve through the forecasts for three values.
+    """
     size = getattr(needs.size, name)
-    # What takes least now hardly ever takes more than anything else at another size.
+    # The policy that takes the least memory now nearly always does so at another size.
     keep = min(_settlements(asked), key=needs.needed)
     sizes = sorted({max(1, size // step) for step in (1, 2, 4)})
     found = [replace(needs, size=replace(needs.size, **{name: each})).needed(keep) for each in sizes]
     curve = np.polyfit(sizes, found, len(sizes) - 1)
     fitting = [each for each in range(1, size) if np.polyval(curve, each) <= memory]
-    # The curve is right to a few parts in a hundred.
+    # The curve is right to a few percent.
     return int(0.95 * max(fitting, default=0))

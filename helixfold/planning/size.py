@@ -1,4 +1,4 @@
-"""How large a pass is, and how bytes are written."""
+"""Size of the input of a pass, and forecasts of its memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,9 +10,10 @@ from helixfold.config import ModelConfig
 
 @dataclass(frozen=True, kw_only=True)
 class PassSize:
-    """What a pass reads: `msa_rows` are sampled sequences, without the rows that templates add below them.
+    """Size of the input of a pass through the network.
 
-    `ensemble` draws are there at once, and `ranks` carry a prediction out together.
+    `msa_rows` are sampled sequences, without the rows that templates add below them. `ensemble` is the number of
+    samples of the MSA in memory, and `ranks` the number of ranks that share a prediction.
     """
 
     residues: int
@@ -26,9 +27,9 @@ class PassSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Bytes beyond what the process holds with the model loaded: the most of each stage, and of all of them.
+    """Peak memory of each stage of a pass in bytes, beyond that of the process with the model loaded.
 
-    `spilled` are bytes elsewhere: on a disk, or beside a GPU in the host's memory.
+    `spilled` is the bytes of streams on a disk, or in the host's memory beside a GPU.
     """
 
     stages: Mapping[str, int]
@@ -36,14 +37,14 @@ class Forecast:
 
     @property
     def peak(self) -> int:
-        """The most bytes of any stage."""
+        """Return the most bytes of any stage."""
         return max(self.stages.values())
 
 
 def floor(config: ModelConfig, size: PassSize) -> int:
-    """Return the bytes of two pair tensors, the MSA and the extra MSA, of a rank's part of them.
+    """Return the bytes of a rank's part of two pair tensors, the MSA and the extra MSA.
 
-    No Evoformer that holds its streams can do without these.
+    Every Evoformer that keeps its streams in memory needs at least these.
     """
     columns = -(-size.residues // size.ranks)
     rows = size.msa_rows + (size.templates if config.template else 0)
@@ -59,7 +60,7 @@ def floor(config: ModelConfig, size: PassSize) -> int:
 
 
 def of_blocks(model: ModelConfig, blocks: int) -> ModelConfig:
-    """Return the network with at most so many blocks in each stack, of full size."""
+    """Return the config of the same network with at most `blocks` blocks in each stack."""
     template = model.template
     return replace(
         model,
@@ -70,5 +71,5 @@ def of_blocks(model: ModelConfig, blocks: int) -> ModelConfig:
 
 
 def gib(size: int) -> str:
-    """Return bytes as text, in GiB."""
+    """Return a number of bytes as text in GiB, such as "1.5 GiB"."""
     return f"{size / 2**30:,.1f} GiB"

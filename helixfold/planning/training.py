@@ -1,7 +1,9 @@
-"""What a training pass takes: one is run part by part, on meta tensors for a card or really, for one rank of a layout.
+"""Memory and work of a training pass on one rank of a layout, by part of the network.
 
-On meta tensors stacks are run with two blocks. What the second one adds stands for each further block, so the numbers
-are those of the whole network to the byte, in a fraction of the time. Where time is measured one block is enough.
+A pass is run on meta tensors and counted for a card, or run on the device and timed. On meta tensors stacks have two
+blocks, and what the second one adds stands for each further block. So the numbers are those of the whole network to the
+byte, in a fraction of the time. For measured times one block is enough. In this module `keep` is a recompute policy
+(`RecomputeConfig`), or None for a pass without gradients.
 """
 
 import time
@@ -39,24 +41,25 @@ from helixfold.planning.executors import RESERVE
 from helixfold.planning.prediction import recycled
 from helixfold.planning.size import Forecast, PassSize, of_blocks
 
-# Up to what size freed blocks are kept for later tensors of a training pass on a CPU. Tensors of a stream's size live
-# for very different times there: kept, what they leave would lie idle, up to half of what is in use.
+# Largest freed blocks, in bytes, that a training pass on a CPU keeps for later tensors. Tensors of a stream's size live
+# for very different times; if their memory were kept, up to half of what is in use would be unused.
 KEPT_BLOCKS = 4 * 2**20
-# What a CPU's libraries take beside tensors for each thread: buffers, and blocks that were freed; and what oneDNN keeps
-# prepared for the products of a whole network. Measured.
+# Bytes that a CPU's libraries take for each thread (buffers and freed blocks), and those that oneDNN takes for prepared
+# products of a whole network. Measured.
 _OF_THREAD, _PREPARED = 20 * 2**20, 48 * 2**20
 ALONE = Layout()
-# The parts of a pass in their order; those of `RecomputeConfig` are named as there.
+# The parts of a pass in order, by their names in `RecomputeConfig` if they have one.
 PARTS = ("embedding", "template", "extra_msa", "evoformer", "structure", "heads")
-# The name of each part's stage.
+# Names of the parts on the screen.
 STAGES = dict(zip(PARTS, ("embedding", "templates", "extra MSA", "Evoformer", "structure", "heads"), strict=True))
 
 
 @dataclass(kw_only=True)
 class Direction:
-    """A part's forward or backward pass: the most bytes that are there beyond those at its end, and its work.
+    """Memory and work of the forward or backward pass of one part.
 
-    `seconds` are measured, on a device that is here.
+    `peak` is the most bytes beyond those at the end of the forward pass. `products`, `moved` and `launches` are those
+    of `Counter`. `seconds` are measured, and 0 on meta tensors. `messages` has the kind and bytes of each collective.
     """
 
     peak: int = 0
@@ -67,7 +70,7 @@ class Direction:
     messages: list[tuple[Kind, int]] = field(default_factory=list)
 
     def add(self, other: "Direction", count: int = 1) -> None:
-        """Add what another stretch computes, so many times."""
+        """Add the work of another direction, `count` times; `peak` stays as it is."""
         self.products += count * other.products
         self.moved += count * other.moved
         self.launches += count * other.launches
@@ -77,7 +80,7 @@ class Direction:
 
 @dataclass(kw_only=True)
 class PartCost:
-    """A part of a training pass: the bytes that it keeps for its gradients, and both directions."""
+    """Memory and work of one part of a training pass; `kept` is the bytes that it keeps for the backward pass."""
 
     kept: int = 0
     forward: Direction = field(default_factory=Direction)
@@ -89,10 +92,10 @@ Costs = Mapping[str, PartCost]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingNeeds:
-    """What a training run takes on each rank, beside what is recomputed.
+    """Everything on which the memory of each rank of a training run depends, except the recompute policy.
 
-    `state` are bytes of parameters and optimizer, `samples` go through the network at once, `card` is what computes,
-    and the ranks that share a sample do so as the layout says.
+    `state` is the bytes of parameters, gradients and optimizer, `samples` the number of samples in a micro-batch,
+    `card` the device, and `layout` divides a sample over ranks.
     """
 
     model: ModelConfig
@@ -103,25 +106,25 @@ class TrainingNeeds:
     layout: Layout = ALONE
 
     def peak(self, keep: RecomputeConfig) -> int:
-        """Return the bytes of the whole run, as forecast."""
+        """Return the forecast of a rank's peak memory in bytes, with parameters and optimizer."""
         return self.state + self.samples * self.forecast(keep).peak
 
     def needed(self, keep: RecomputeConfig) -> int:
-        """Return the same with a reserve for what forecasts are wrong by."""
+        """Return the memory in bytes that must be available: the peak with a reserve for the forecast's error."""
         return self.state + int(RESERVE * self.samples * self.forecast(keep).peak)
 
     def forecast(self, keep: RecomputeConfig) -> Forecast:
-        """Return what a pass of one sample takes, forward and backward, on the rank of the layout that takes most.
+        """Return the memory of a pass of one sample, forward and backward, on the rank of the layout that takes most.
 
-        These are bytes beyond parameters and their gradients. A stage's are the most while it is computed or its
-        gradients are, with all that the stages before it have kept. `size.ensemble` counts the samples that are held,
-        such as those of all recycling passes.
+        Bytes are those beyond parameters and their gradients. Those of a stage are the peak of its forward or backward
+        pass, with everything that earlier stages keep. `size.ensemble` is the number of input samples in memory, one
+        for each recycling iteration.
         """
         found = [self._forecast(keep, rank) for rank in range(self.layout.bp)]
         return max(found, key=lambda forecast: forecast.peak)
 
     def cost(self, keep: RecomputeConfig | None, part: str, branch_rank: int) -> PartCost:
-        """Return what one part takes on a rank; without `keep`, in a pass without gradients."""
+        """Return the memory and work of one part on a rank; if `keep` is None, of a pass without gradients."""
         chosen = None if keep is None else keep_of(keep, part)
         return part_costs(self.model, self.size, chosen, self.card, self.layout, branch_rank=branch_rank)[part]
 
@@ -138,12 +141,12 @@ class TrainingNeeds:
 
 
 def beside_tensors(card: Card) -> int:
-    """Return the bytes that libraries take beside tensors in the training pass of a stack."""
+    """Return the bytes that libraries take beside tensors in a training pass; 0 for a GPU."""
     return _OF_THREAD * torch.get_num_threads() * (card.kind == "cpu")
 
 
 def keep_of(keep: RecomputeConfig, part: str) -> Keep:
-    """Return what one part keeps; those that have no choice keep everything."""
+    """Return the policy for one part; parts without a setting ("embedding", "heads") recompute nothing."""
     chosen = getattr(keep, part, "none")
     assert chosen != "auto"
     return cast(Keep, chosen)
@@ -160,11 +163,11 @@ def part_costs(
     branch_rank: int = 0,
     plain: bool = False,
 ) -> Costs:
-    """Return what each part of a training pass takes if all parts keep the same, on one rank of a layout.
+    """Return the memory and work of each part of a pass on one rank of a layout, with the same policy for all parts.
 
-    What a part takes does not depend on what the others keep. Without `keep` it is a pass without gradients, such as a
-    recycling pass. If `plain`, operators' references compute: their matrix products are PyTorch's, which it can count;
-    those inside kernels it cannot see.
+    A part does not depend on the policies of the others. If `keep` is None the pass has no gradients, such as a
+    recycling iteration before the last. If `plain`, operators run their reference implementations, whose matrix
+    products can be counted; those inside kernels cannot.
     """
     everywhere = None if keep is None else RecomputeConfig.everywhere(keep)
     with described(card), forced("reference") if plain else nullcontext():
@@ -173,7 +176,7 @@ def part_costs(
 
 @dataclass
 class _Segment:
-    """A stretch of a pass: what is live at its beginning and its end, the most meanwhile, and what it computes."""
+    """Section of a pass, such as a block: live bytes at its start and end, their peak, and its work."""
 
     label: str
     start: int
@@ -183,17 +186,17 @@ class _Segment:
 
 
 class Pass:
-    """A rank's share of a pass of a network with one or two blocks in each stack, read in segments.
+    """One rank's share of a pass through a network with one or two blocks in each stack, measured by segments.
 
-    Without `keep` it is a pass without gradients. On a device that is here the parameters are those of a training run,
-    in its dtype.
+    If `keep` is None the pass has no gradients. On a real device, parameters have the dtype that they have in a
+    training run.
     """
 
     def __init__(self, config: ModelConfig, size: PassSize, keep: RecomputeConfig | None, mesh: Mesh) -> None:
         self.config, self.size, self.device = config, size, mesh.device
         self.learns = keep is not None
         self.blocks = 2 if self.device.type == "meta" else 1
-        with Counter(), self.device:  # quicker on the meta device than what PyTorch does of itself
+        with Counter(), self.device:  # a counter makes this faster, since it does not run operators on meta tensors
             self.model = AlphaFold(replace(of_blocks(config, self.blocks), template=config.template)).train()
             if self.device.type != "meta":
                 FlatOptimizer(self.model, OptimizerConfig(), working_dtype=size.dtype)
@@ -227,17 +230,17 @@ class Pass:
         )
 
     def costs(self) -> Costs:
-        """Run the pass, backward too if it learns, and return what each part takes."""
+        """Run the pass, with its backward pass if it has gradients, and return the memory and work of each part."""
         with self.counter:
             self._begin("embedding")
             inputs = self._inputs(self.size.ensemble if self.learns else 1)
             self._end()
-            self.segments[-1].work = Direction()  # A run has inputs, it does not draw them.
+            self.segments[-1].work = Direction()  # making random inputs is no work of a run
             self._carry_out(*inputs)
         return self._costs()
 
     def seconds(self, readings: int = 2) -> dict[str, float]:
-        """Return the shortest of some readings of each part, after a pass that is not counted."""
+        """Return the seconds of each part: the least of several passes, after a first one that is not counted."""
         found, inputs = [], self._inputs(1)
         for _ in range(readings + 1):
             self.forward.clear()
@@ -276,7 +279,7 @@ class Pass:
             self._end()
 
     def _begin(self, label: str) -> None:
-        """End the segment that there is, and begin another one."""
+        """End the current segment, if there is one, and begin another."""
         self._end()
         counter = self.counter
         counter.begin(label)
@@ -295,12 +298,15 @@ class Pass:
         work.seconds = self._now() - work.seconds
 
     def _now(self) -> float:
-        """Return the time, once all is computed; on the meta device none passes."""
+        """Return the time in seconds after the device has finished its work; always 0 on the meta device."""
         synchronize(self.device)
         return 0.0 if self.device.type == "meta" else time.perf_counter()
 
     def _passed(self, label: str, following: str, found: Stream) -> None:
-        """Begin the next part; backwards, its gradients end where those of this part's result are complete."""
+        """Begin the segment `following` after `label`, whose result is `found`.
+
+        In the backward pass, the segment `label` begins when the gradient of its result is complete.
+        """
         part = found.part if isinstance(found, Shard) else found
         if isinstance(part, Tensor) and part.requires_grad:
             part.register_hook(lambda _: self._begin(label))
@@ -320,7 +326,7 @@ class Pass:
             directions = []
             for segments in (own, [each for each in self.backward if each.label.split()[0] == part]):
                 work = Direction(peak=max([0, *(each.peak - own[-1].end for each in segments)]))
-                # The last block stands for further ones: its streams come from a block. Backwards it comes first.
+                # The last block stands for further ones, since its input comes from a block. Backwards it comes first.
                 order = reversed(segments) if segments is own else segments
                 block = next((each for each in order if each.label != part), None)
                 for each in segments:
