@@ -1,4 +1,4 @@
-"""The optimizer, which has parameters, gradients, moments and averages in flat buffers and updates them in one pass.
+"""Optimizer with parameters, gradients, moments and averages in a few flat buffers, which it updates in one pass.
 
 A part is a micro-batch, whose gradient is clipped and added to the sum over the step.
 """

@@ -1,4 +1,4 @@
-"""The outer optimizer, which combines the updates of islands (groups of ranks that train separately) into one step.
+"""Outer optimizer, which combines the updates of islands (groups of ranks that train separately) into one step.
 
 DiLoCo (arXiv 2311.08105, Alg. 1) moves the common parameters, the anchor, along the mean of the islands' updates with
 Nesterov's momentum. EDiT (arXiv 2412.07210) first gives large updates less weight and leaves out anomalous ones.

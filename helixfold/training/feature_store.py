@@ -1,4 +1,4 @@
-"""Build a training set's feature store from structures and alignments, and join the shards of one."""
+"""Building of a training set's feature store from structures and alignments, and joining of its shards."""
 
 import os
 import sys
@@ -18,9 +18,10 @@ SOME_FAILED = 1
 
 
 def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | None = None) -> int:
-    """Build a feature store, or part i of n of one, and return 0, or 1 if some chains failed.
+    """Build a feature store in `output`, or join its finished shards, and return 0, or 1 if some chains failed.
 
-    Raise `InputError` for options that contradict each other, and for files that cannot be read.
+    `shard` is the index and number of shards if only one of them is built. Raise `InputError` for options that
+    contradict each other, and for files that cannot be read.
     """
     if options.join_shards:
         return _join(output, options.clusters)

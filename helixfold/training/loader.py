@@ -223,10 +223,11 @@ class _PackedBatches(Dataset[PackedBatch | InputError]):
 
 
 class TrainingLoader:
-    """Yield one rank's micro-batches of the steps from `first_step` to before `last_step`; worker processes make them.
+    """Iterable of one rank's micro-batches, in the steps from `first_step` to before `last_step`.
 
-    A micro-batch depends only on the dataset, the step and its index, not on `workers`, `prefetch` or `first_step`.
-    An error in a worker is raised here, with the chain and the step in its text.
+    Worker processes make them ahead. A micro-batch depends only on the dataset, the step and its index, not on
+    `workers`, `prefetch` or `first_step`. Iteration raises the `InputError` of a worker, with the chain and the step in
+    its text. Raise ValueError for steps or numbers out of range.
     """
 
     def __init__(

@@ -25,7 +25,10 @@ _FLOAT = 4
 
 
 def training_needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: Layout = ALONE) -> TrainingNeeds:
-    """Return the needs of each rank of a run on a card, with each sample divided over ranks by the layout."""
+    """Return the values that determine the memory of each rank of a run on a card, with a layout that divides samples.
+
+    They are `TrainingNeeds`, whose methods forecast the memory for a recompute policy.
+    """
     sizes = config.example.sizes()
     return TrainingNeeds(
         model=config.model,
@@ -48,7 +51,7 @@ def training_needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: La
 def with_settled_recompute(config: TrainingConfig, memory: int, card: Card, layout: Layout = ALONE) -> TrainingConfig:
     """Replace every "auto" of `recompute` by the fastest policy that fits into `memory` bytes.
 
-    A rank that shares a sample, as the `layout` says, has less to store. Raise `ConfigError` if nothing fits.
+    If ranks share samples, as `layout` says, each of them needs less. Raise `ConfigError` if no policy fits.
     """
     if config.recompute.is_settled:
         return config

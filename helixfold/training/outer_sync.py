@@ -81,7 +81,7 @@ def merged_steps(islands: Sequence[CompletedStep]) -> CompletedStep:
 
 
 class OuterSync:
-    """Synchronise the islands of a run every few steps; with a single island there is nothing to do.
+    """Synchronisation of the islands of a run every few steps; with a single island it changes nothing.
 
     Islands exchange nothing in between, so records of steps, requests to stop, checkpoints and evaluations wait for the
     next synchronisation. All ranks call the same methods.
@@ -99,9 +99,10 @@ class OuterSync:
         return self._outer is None or step % self._config.every == 0
 
     def synchronise(self, completed: Sequence[CompletedStep]) -> tuple[list[CompletedStep], list[str]]:
-        """Agree on parameters, and return the steps since the last time with the results of all islands.
+        """Make the parameters of all islands equal, and return the `completed` steps with the results of all islands.
 
-        The second value has messages for the log. Every rank gets the same.
+        `completed` are this island's steps since the last synchronisation. The second value has messages for the log.
+        Both are the same on every rank.
         """
         if self._outer is None:
             return list(completed), []

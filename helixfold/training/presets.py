@@ -108,7 +108,7 @@ TRAINING_PRESETS: dict[str, Callable[[], TrainingConfig]] = {
 
 
 def training_preset(name: str) -> TrainingConfig:
-    """Return the settings of the training run of that name."""
+    """Return the settings of a training run by the name of its preset. Raise `ConfigError` if there is none."""
     if name not in TRAINING_PRESETS:
         raise ConfigError(f"there is no training preset {name!r}; choose one of {', '.join(TRAINING_PRESETS)}")
     return TRAINING_PRESETS[name]()

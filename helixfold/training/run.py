@@ -44,11 +44,14 @@ def train(
     timeout: float = TIMEOUT,
     draw: Callable[[TrainingHistory, Path], None] | None = None,
 ) -> int:
-    """Train until `config.steps`, or go on with the run in `output`; return 0, or 143 if it was asked to end and saved.
+    """Train until `config.steps`, or resume the run in `output`, and return an exit code.
 
-    Under `torchrun` every process calls this. Raise `InputError` for wrong input, before anything is written. A run
-    that goes on has bp and dap of its `layout`, and as many groups as fit the number of ranks now; the layout "auto" is
-    chosen by short measurements of devices and links, each time. `draw` makes a picture of the training curves.
+    It is 0 at the end, 143 if a signal stopped the run, which was then saved, and 1 if a rank was lost or too many
+    losses were not finite. Under `torchrun` every process calls this. Raise `InputError` for wrong input, before
+    anything is written.
+
+    A resumed run uses bp and dap of `layout`; dp follows from the present number of ranks. The layout "auto" is chosen
+    by short measurements of devices and links at every start. `draw` draws the training curves into a PNG file.
     """
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold train")
     files = RunFiles(directory=output, name=name, draw=draw)
@@ -105,9 +108,9 @@ def _train_on(
 
 
 def initial_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """Return the parameters to start from, without those of an aligned-error head if the file's model has none.
+    """Return the parameters to start from, without those of an aligned-error head if the file has none.
 
-    AlphaFold's `_ptm` models began like this, too (Suppl. Sec. 1.9.7).
+    AlphaFold's `_ptm` models began like this, too (Suppl. Sec. 1.9.7). Raise `InputError` if the file does not fit.
     """
     try:
         return load_weights(path, config)

@@ -11,7 +11,7 @@ _SAME_REQUEST = 3.0  # seconds
 
 
 class StopRequest:
-    """Request to stop, which a signal makes and the training loop checks between steps."""
+    """Request to stop a run, which a signal sets and the training loop checks between steps."""
 
     def __init__(self) -> None:
         self._asked_at: float | None = None

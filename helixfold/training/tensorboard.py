@@ -12,7 +12,7 @@ _FLUSH_SECONDS = 5
 
 
 class TensorBoardWriter:
-    """Write scalars for `tensorboard --logdir`; events of earlier runs from `first_step` on are hidden."""
+    """Writer of scalars for `tensorboard --logdir`; earlier events from `first_step` on are hidden."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
         require("train", "tensorboard", action="a training run")
@@ -24,7 +24,7 @@ class TensorBoardWriter:
         )
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write one point of each curve."""
+        """Write the scalars of a step, by the names of their curves."""
         from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
 
         if self._writer is None:
@@ -39,7 +39,7 @@ class TensorBoardWriter:
             print_message(f"TensorBoard's events cannot be written ({error.strerror}); log.jsonl has everything")
 
     def close(self) -> None:
-        """Write the last events."""
+        """Write events that are still in memory, and close the file."""
         if self._writer is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""The training loop, with its log, checkpoints, evaluations and resumption.
+"""Training loop with its log, checkpoints, evaluations and resumption.
 
 A step depends on nothing but the state before it, the settings and the training set. So a run that was killed and
 resumed, even on another number of ranks, equals one that was never interrupted.
@@ -74,7 +74,10 @@ class Trainer:
         workers: int = 0,
         progress: bool = True,
     ) -> None:
-        """Prepare a run that starts from `initial`, all or some parameters, and evaluates on the `held_out` chains."""
+        """Prepare a run that starts from `initial`, all or some parameters, and evaluates on the `held_out` chains.
+
+        Raise `ConfigError` if the settings do not fit the layout, the memory or the run's checkpoints.
+        """
         mesh.layout.require_blocks(config.model)
         if config.micro_batches < mesh.data.size:
             raise ConfigError(
@@ -114,7 +117,10 @@ class Trainer:
         self.log: TrainingLog = SilentLog()
 
     def run(self, stop: StopRequest) -> bool:
-        """Train until the last step; return False if `stop` ended the run earlier, with everything saved."""
+        """Train until the last step; return False if `stop` ended the run earlier, with everything saved.
+
+        Raise `DivergedError` if the loss or gradient of too many steps in a row is not finite.
+        """
         self._open_log()
         try:
             if self.progress.step < self.config.steps and not self._run_steps(stop):
