@@ -20,6 +20,7 @@ from helixfold.execution.stand_in import StandIn, put_back, replace_method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import ContextInput, Executor, Stream, Update
 
+# What a part of the network recomputes, by what it keeps for the backward pass: see `RecomputeConfig`.
 Keep = Literal["none", "inputs", "block"]
 Choice = Literal["auto", "none", "inputs", "block"]
 

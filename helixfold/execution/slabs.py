@@ -28,6 +28,7 @@ LEAST_SETTLED = 16 * 2**20
 # Alignment in bytes of tensors that share the buffer of contexts.
 _ALIGNMENT = 64
 
+# A stream that one device computes with: a tensor in its memory, or a spilled stream.
 Held = Tensor | SpilledStream
 
 
@@ -134,7 +135,7 @@ class Slabs(Executor):
         self._buffer = None
 
     def settle(self, stream: Stream) -> None:
-        """Return the freed memory of temporaries to the system, after an update of a large stream on a CPU.
+        """Give the freed memory of temporaries back to the system, after an update of a large stream on a CPU.
 
         The next temporaries have other sizes and would not all fit into that memory.
         """
@@ -224,7 +225,7 @@ def row_slices(length: int, size: int) -> Iterator[slice]:
 
 
 def held(stream: Stream) -> Held:
-    """Return the stream as the tensor or spilled stream that it is; raise TypeError if several ranks share it."""
+    """Return the stream, a tensor or spilled stream, unchanged; raise TypeError if it is divided over ranks."""
     return stream if isinstance(stream, SpilledStream) else as_tensor(stream)
 
 

@@ -60,7 +60,7 @@ class CompletedStep:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "CompletedStep":
-        """Rebuild from `dataclasses.asdict`."""
+        """Rebuild a completed step from the dict that `dataclasses.asdict` made of it."""
         return cls(**{**values, "stats": StepStats(**values["stats"]), "report": StepReport(**values["report"])})
 
 
