@@ -49,7 +49,7 @@ def refusal() -> str | None:
 
 
 def freed_memory_kept(largest: int = OF_WHOLE, ahead: int = AHEAD) -> AbstractContextManager[None]:
-    """Keep freed memory in the process for later tensors, inside the context that is returned.
+    """Return a context inside which freed memory stays in the process for later tensors.
 
     Blocks of more than `largest` bytes are returned to the system at once, unless they fit into the `ahead` bytes by
     which every thread's heap grows. When the context ends, kept memory is returned and the earlier setting restored.
@@ -65,7 +65,7 @@ def keep_freed_memory() -> None:
 
 
 def freed_memory_returned() -> AbstractContextManager[None]:
-    """Return freed memory to the system at once, inside the context that is returned.
+    """Return a context inside which freed memory goes back to the system at once.
 
     The size of the process is then that of its tensors, so that it can be measured.
     """

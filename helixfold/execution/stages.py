@@ -23,7 +23,7 @@ class Stage:
 
 
 class Stages:
-    """Recorder of the time and memory of stages; `earlier` are stages that ended before, such as in another process."""
+    """Recorder of the time and memory of stages; `earlier` are stages that ended before, such as loading the model."""
 
     def __init__(self, device: torch.device | str = "cpu", earlier: Iterable[Stage] = ()) -> None:
         self.device = torch.device(device)

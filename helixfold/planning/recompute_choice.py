@@ -16,6 +16,7 @@ from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.planning.size import gib
 from helixfold.planning.training import TrainingNeeds, part_costs
 
+# Names of the parts of the network that have a policy, and the policies from the fastest to the one with least memory.
 CHOICES = tuple(field.name for field in fields(RecomputeConfig))
 KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
 # Floating-point operations in the time of launching an operator that computes next to nothing, taken for any device.
