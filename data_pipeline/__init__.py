@@ -1,1 +1,1 @@
-"""Sequences and alignments in, NumPy arrays out: everything the model reads, made without torch."""
+"""Turn sequences, alignments and structures into the NumPy arrays that the model reads, without torch."""

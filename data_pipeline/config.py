@@ -1,4 +1,4 @@
-"""Settings as frozen, validated dataclasses that travel with what was made with them: nothing is lost or guessed."""
+"""Base class of settings: frozen, validated dataclasses that are stored with the results made from them."""
 
 import dataclasses
 import json
@@ -13,23 +13,24 @@ from data_pipeline.errors import InputError, printable
 
 
 class ConfigError(InputError):
-    """A setting that nothing can be made with, or stored settings that do not match this version."""
+    """Invalid value of a setting, or stored settings that do not match this version."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Base of all settings: a strict round trip to plain dictionaries, as JSON has them."""
+    """Base class of all settings, with a strict round trip to dictionaries that JSON can hold."""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all settings as nested dictionaries of JSON values."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     def flat(self) -> dict[str, Any]:
-        """Every setting by its whole name, `outer.inner`."""
+        """Return every setting by its full name, `outer.inner`."""
         return dict(_flat(self.to_dict()))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild from `to_dict()`; missing or unknown keys and wrong types are errors."""
+        """Return the settings that `to_dict` wrote; raise `ConfigError` for missing or unknown keys and wrong types."""
         kinds = typing.get_type_hints(cls)
         unknown, missing = sorted(values.keys() - kinds.keys()), sorted(kinds.keys() - values.keys())
         if unknown or missing:
@@ -37,10 +38,10 @@ class Config:
         return cls(**{name: _restore(f"{cls.__name__}.{name}", kinds[name], values[name]) for name in kinds})
 
     def with_settings(self, settings: Sequence[str]) -> Self:
-        """These settings with some changed, as a command line has them: `name.name=value`.
+        """Return a copy with some settings changed; each change is written `outer.inner=value`.
 
-        A value is JSON; what is no JSON (`model_1`, `2018-04-30`) is text. All changes are made at once, so that
-        settings that must agree can be changed together.
+        A value is parsed as JSON, or else taken as text (`model_1`, `2018-04-30`). All changes are validated together,
+        so that settings that must agree can be changed at once.
         """
         values = self.to_dict()
         for setting in settings:

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and what can be read as a file."""
+"""Write files atomically, and turn what the system says about unreadable ones into one `InputError`."""
 
 import os
 import secrets
@@ -12,7 +12,7 @@ from data_pipeline.errors import InputError, error_reason
 
 @contextmanager
 def os_errors_as_input_errors(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
-    """Turn what the system says is wrong into one `InputError`: "cannot be listed: Permission denied"."""
+    """Turn system errors within the context into one `InputError`, such as "cannot be listed: Permission denied"."""
     try:
         yield
     except InputError:
@@ -22,7 +22,7 @@ def os_errors_as_input_errors(path: str | os.PathLike[str], problem: str) -> Ite
 
 
 def require_file(path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` unless there is a plain file: a pipe or a device would be opened and never end."""
+    """Raise `InputError` unless `path` is a regular file; reading a pipe or a device might never end."""
     with os_errors_as_input_errors(path, "cannot be read"):
         mode = os.stat(path).st_mode
     kinds = (
@@ -37,14 +37,14 @@ def require_file(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A new file beside `path` to write to; it takes `path`'s place at the end, or is removed after an error."""
+    """Yield a new file beside `path` to write to; it replaces `path` at the end, or is removed after an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     temporary.touch(exist_ok=False)
     permissions = temporary.stat().st_mode
     try:
         yield temporary
-        temporary.chmod(permissions)  # safetensors makes its files private
+        temporary.chmod(permissions)  # safetensors makes its files readable by their owner only
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -1,4 +1,4 @@
-"""Reading `.npz` archives that may be truncated, hostile or something else: no pickle, bounded memory, clear errors."""
+"""Read `.npz` archives that may be truncated or hostile: no pickle, bounded memory, clear errors."""
 
 import io
 import math
@@ -15,12 +15,12 @@ from data_pipeline.zip_archive import ArchiveLimits, open_archive
 
 MAX_NPZ_BYTES = 8 * 2**30
 _MAX_MEMBERS = 1000
-# Alignments and templates of real proteins, with all their gaps, shrink to a fiftieth at most.
-_RATIO, _HARMLESS_BYTES = 300, 2**26
+# Alignments and templates of real proteins, with all their gaps, compress at most fiftyfold.
+_MAX_RATIO, _HARMLESS_BYTES = 300, 2**26
 _MAX_HEADER_BYTES = 2**14
 
-# What NumPy raises on the headers of arrays, beside what archives do.
-_NO_HEADER = (MemoryError, SyntaxError, tokenize.TokenError)
+# What NumPy raises on damaged headers, beside what zipfile raises.
+_HEADER_ERRORS = (MemoryError, SyntaxError, tokenize.TokenError)
 
 
 def read_npz(
@@ -30,30 +30,33 @@ def read_npz(
     names: Collection[str] | None = None,
     problem: Callable[[dict[str, np.ndarray]], str | None] = lambda _: None,
 ) -> dict[str, np.ndarray]:
-    """All arrays of an `.npz` file by name, or those of these names.
+    """Return all arrays of an `.npz` file by name, or only those in `names`.
 
     Memory is bounded before anything is unpacked: an archive that declares more than `max_bytes`, or an array that
-    declares more data than its member holds, is refused. So is one of which `problem` says something when it is shown
-    arrays of the right types and shapes that take no memory. Raises `InputError` for anything that is not such a file.
+    declares more data than its member holds, is refused. `problem` may refuse a file for the types and shapes of its
+    arrays: it is called with placeholders that take no memory, and returns what is wrong or None. Anything that is not
+    a sound `.npz` raises `InputError`.
     """
-    limits = ArchiveLimits(members=_MAX_MEMBERS, unpacked_bytes=max_bytes, ratio=_RATIO, harmless_bytes=_HARMLESS_BYTES)
+    limits = ArchiveLimits(
+        members=_MAX_MEMBERS, unpacked_bytes=max_bytes, ratio=_MAX_RATIO, harmless_bytes=_HARMLESS_BYTES
+    )
     try:
         with open_archive(Path(path), limits) as archive:
             members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
             for name, member in members.items():
                 if name == member.filename:
                     raise InputError.at(path, f"not a plain .npz: '{printable(name)}' is no array")
-            wanted = {name: member for name, member in members.items() if names is None or name in names}
-            found = problem({name: _outline(archive, member) for name, member in wanted.items()})
-            if found is not None:
-                raise InputError.at(path, found)
-            return {name: _read_array(archive, member) for name, member in wanted.items()}
-    except _NO_HEADER as error:
+            selected = {name: member for name, member in members.items() if names is None or name in names}
+            reason = problem({name: _placeholder(archive, member) for name, member in selected.items()})
+            if reason is not None:
+                raise InputError.at(path, reason)
+            return {name: _read_array(archive, member) for name, member in selected.items()}
+    except _HEADER_ERRORS as error:
         raise InputError.at(path, f"an array is damaged ({printable(str(error))}); get the file again") from error
 
 
-def _outline(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """An array of the type and shape that a member's header declares, without its data."""
+def _placeholder(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """Return an array of the type and shape that a member's header declares, without its data."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         width = {(1, 0): 2, (2, 0): 4}.get(version)
@@ -65,7 +68,7 @@ def _outline(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         header = io.BytesIO(length + stream.read(int.from_bytes(length, "little")))
     read = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(header)
-    # NumPy allocates what the header asks for, so the header must not ask for more than there is.
+    # NumPy allocates what the header declares, so check it against the member's size first.
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
         raise ValueError(f"'{member.filename}' holds {member.file_size} bytes, too few for {dtype} {shape}")
     if dtype.hasobject:

@@ -1,4 +1,4 @@
-"""From a target, its own files and searches of databases to its features."""
+"""Make a target's features from its own files and from database searches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.fasta import find_invalid_letter
+from data_pipeline.parse.fasta import check_sequence
 from data_pipeline.parse.hhr import parse_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import (
@@ -22,20 +22,20 @@ from data_pipeline.parse.stockholm import (
     truncated,
     without_empty_columns,
 )
-from data_pipeline.search.plan import AlignmentStep, BatchSearch, SearchPlan, TemplateStep
+from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
 from data_pipeline.search.result_files import ResultFiles
-from data_pipeline.search.tool import FileFormat
+from data_pipeline.search.tool import BatchSearch, FileFormat
 from data_pipeline.templates.from_files import templates_from_files
 from data_pipeline.templates.from_hits import templates_from_hits
 from data_pipeline.templates.result import TemplateResult
 
-# Targets whose relatives are looked for in one reading of a database; each costs a profile and its hits.
-_TARGETS_AT_ONCE = 16
+# Targets searched in one pass over a database; each takes memory for a profile and its hits.
+_TARGETS_PER_PASS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One protein, and what the user brings for it."""
+    """One protein to predict, with the user's own alignments and templates."""
 
     name: str
     sequence: str
@@ -45,22 +45,22 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTarget:
-    """A target's features, and where they come from."""
+    """A target's features, and the searches and files that they come from."""
 
     features: Features
-    alignment_rows: dict[str, int]  # rows that each source gave, the target's own not counted, before merging
-    templates: TemplateResult | None  # None: none were looked for
+    alignment_rows: dict[str, int]  # rows of each alignment before merging, without the target's own
+    templates: TemplateResult | None  # None: no templates were searched
 
 
 def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> PreparedTarget:
-    """Search, merge and featurise: everything that is known about a target before anything is sampled.
+    """Run a target's searches, and return its features.
 
-    The MSA is the target itself, the user's alignments and then the searches', in the plan's order and without
-    duplicate rows. Templates are the user's if there are any, else what the template search finds (AlphaFold 2, Suppl.
-    Sec. 1.2.2 and 1.2.3). Result files are kept in the directory `results`, and a search whose result lies there is
-    not made again. Wrong input raises `InputError`, a failing tool `SearchError`.
+    The MSA holds the target itself, then the user's alignments, then those of the searches in the plan's order, without
+    duplicate rows. Templates are the user's if given, else those that the template search finds (AlphaFold 2, Suppl.
+    Sec. 1.2.2 and 1.2.3). Search results are stored in the directory `results` and are used again from there. Raise
+    `InputError` for wrong input, `SearchError` if a tool fails.
     """
-    _check(target)
+    check_sequence(target.sequence, f"sequence of '{target.name}'")
     plan = plan or SearchPlan()
     if results is None and (plan.alignments or plan.templates is not None):
         raise ValueError("searches need a directory for their results")
@@ -92,23 +92,23 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
 
 
 def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[[Target], Path]) -> None:
-    """Make the searches that serve many targets at once, so that `prepare` finds their results in `results(target)`.
+    """Run the searches that can serve many targets at once, and store the results in `results(target)` for `prepare`.
 
-    A database of 100 GB is then read once for sixteen targets and not for each. What fails here is left to `prepare`,
-    where it concerns one target only.
+    A database of 100 GB is then read once for sixteen targets instead of once for each. A search that fails is left
+    for `prepare` to repeat, where the failure concerns one target only.
     """
     for step in plan.alignments:
         if not isinstance(step.tool, BatchSearch):
             continue
         identity = step.tool.identity()
         missing = [target for target in targets if _is_missing(step.result_file, identity, target, results(target))]
-        for start in range(0, len(missing), _TARGETS_AT_ONCE):
-            batch = missing[start : start + _TARGETS_AT_ONCE]
+        for start in range(0, len(missing), _TARGETS_PER_PASS):
+            batch = missing[start : start + _TARGETS_PER_PASS]
             try:
                 contents = step.tool.search_many([target.sequence for target in batch])
                 for target, content in zip(batch, contents, strict=True):
                     files = ResultFiles(directory=results(target))
-                    files.keep(step.result_file, identity, target.sequence.encode(), content)
+                    files.save(step.result_file, identity, target.sequence.encode(), content)
             except (InputError, SearchError, OSError):
                 continue
 
@@ -116,16 +116,8 @@ def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[
 def _is_missing(file: str, identity: str, target: Target, directory: Path) -> bool:
     try:
         return ResultFiles(directory=directory).find(file, identity, target.sequence.encode()) is None
-    except InputError:  # a damaged record of searches: `prepare` says so
+    except InputError:  # a damaged `searches.json`, which `prepare` reports
         return False
-
-
-def _check(target: Target) -> None:
-    found = find_invalid_letter(target.sequence)
-    if found is not None:
-        raise InputError(f"sequence of '{target.name}', residue {found[0] + 1}: {found[1]}")
-    if not target.sequence:
-        raise InputError(f"sequence of '{target.name}' is empty; give at least one residue")
 
 
 def _alignment(step: AlignmentStep, content: bytes, sequence: str, path: Path) -> Alignment:
@@ -140,7 +132,7 @@ def _templates(
     rows: dict[str, Alignment],
     files: ResultFiles,
 ) -> TemplateResult:
-    """Templates by the first alignment that there is: UniRef90's in AlphaFold's plan."""
+    """Search templates with the first alignment, which is UniRef90's in AlphaFold's plan."""
     if searched:
         first, content = searched[0]
         query = _template_query(content, first.tool.file_format, step.tool.input_format, first.max_rows)
@@ -154,7 +146,7 @@ def _templates(
 
 
 def _template_query(content: bytes, given: FileFormat, wanted: FileFormat, max_rows: int | None) -> bytes:
-    """An alignment as a template search wants it; Stockholm is cleaned up first, as in AlphaFold."""
+    """Return an alignment in the template search's input format; Stockholm is cleaned up first, as in AlphaFold."""
     if given == "sto":
         if max_rows is not None:
             content = truncated(content, max_rows)
@@ -164,7 +156,7 @@ def _template_query(content: bytes, given: FileFormat, wanted: FileFormat, max_r
 
 
 def _as_a3m(alignment: Alignment) -> bytes:
-    """An alignment's columns as a3m, insertions left out."""
+    """Return an alignment's columns as a3m, without insertions."""
     return b"".join(
         b">%b\n%b\n" % (name.encode(), row.tobytes())
         for name, row in zip(("query", *alignment.names[1:]), alignment.letters, strict=True)

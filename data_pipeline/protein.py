@@ -1,4 +1,4 @@
-"""A structure as arrays: what predictions, templates and training labels have in common."""
+"""A structure as arrays, for predictions and for files of structures."""
 
 from dataclasses import dataclass
 
@@ -20,15 +20,15 @@ class Protein:
     b_factors: Float[np.ndarray, "r 37"]  # pLDDT 0..100 for predictions
 
     def positions_of(self, atom: str) -> Float[np.ndarray, "r 3"]:
-        """Where that atom of each residue is, such as "CA"; NaN where it has none."""
+        """Return the positions of one atom, such as "CA", in each residue; NaN where the residue lacks it."""
         slot = ATOM_ORDER[atom]
         return np.where(self.atom_mask[:, slot, None] > 0.5, self.atom_positions[:, slot], np.nan)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hydrogens:
-    """Hydrogen atoms of a protein, which its 37-atom layout has no room for; in the order of its residues."""
+    """Hydrogen atoms of a protein, which the 37-atom layout leaves out, in the order of its residues."""
 
-    residue: Int[np.ndarray, "h"]  # position in the protein's arrays
+    residue: Int[np.ndarray, "h"]  # index into the protein's arrays
     names: tuple[str, ...]  # as the PDB names them: "HA", "HB2", "HD11"
     positions: Float[np.ndarray, "h 3"]  # Angstrom

@@ -1,6 +1,6 @@
-"""Idealised residues: where each heavy atom sits in the rigid group that carries it.
+"""Idealised residues: the position of each heavy atom in its rigid group (Angstrom).
 
-Numbers of AlphaFold 2, Suppl. Sec. 1.8.4 and Table 2, in Angstrom.
+AlphaFold 2, Suppl. Sec. 1.8.4 and Table 2.
 """
 
 # Rigid groups: 0 backbone (origin at CA, C on the x axis, N in the xy plane), 3 psi (carries O), 4..7 chi1..chi4.
@@ -242,5 +242,5 @@ CHI_CHAINS: dict[str, tuple[str, ...]] = {
     "VAL": ("N", "CA", "CB", "CG1"),
 }
 
-# Chi angles (1-based) that look the same after half a turn, because their last atoms are equivalent.
+# Chi angles (1-based) that look the same after a rotation by 180 degrees, because their last atoms are equivalent.
 PI_PERIODIC_CHI: dict[str, int] = {"ASP": 2, "GLU": 3, "PHE": 2, "TYR": 2}

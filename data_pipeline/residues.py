@@ -1,6 +1,6 @@
-"""The vocabulary every other module shares: residue types, atom names, and the tables that relate them.
+"""Residue types, atom names, and the tables that relate them.
 
-Orders and names are AlphaFold's, so that its parameters and features mean the same here. All arrays are read-only.
+Orders and names are AlphaFold's, so that its parameters and features can be used unchanged. All arrays are read-only.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ ATOM_TYPES: Final[tuple[str, ...]] = (
 ATOM_ORDER: Final[dict[str, int]] = {name: index for index, name in enumerate(ATOM_TYPES)}
 
 
-# The heavy atoms of each residue type in its own dense layout; "" where it has fewer than 14.
+# The heavy atoms of each residue type in the 14-atom layout; "" where it has fewer.
 ATOM14_NAMES: Final[tuple[tuple[str, ...], ...]] = tuple(
     tuple([name for name, *_ in atoms] + [""] * (14 - len(atoms)))
     for atoms in (IDEAL_ATOMS.get(residue, ()) for residue in THREE_LETTER)
@@ -75,7 +75,7 @@ def _chi_angles() -> tuple[Float[np.ndarray, "21 4"], Float[np.ndarray, "21 4"],
 
 
 def _frame(x_axis: np.ndarray, xy_plane: np.ndarray, origin: np.ndarray) -> np.ndarray:
-    """4 x 4 transform whose x axis is `x_axis` and whose xy plane holds `xy_plane`."""
+    """Return the 4 x 4 transform whose x axis is along `x_axis` and whose xy plane contains `xy_plane`."""
     x = x_axis / np.linalg.norm(x_axis)
     y = xy_plane - (xy_plane @ x) * x
     y = y / np.linalg.norm(y)
@@ -85,7 +85,7 @@ def _frame(x_axis: np.ndarray, xy_plane: np.ndarray, origin: np.ndarray) -> np.n
 
 
 def _default_frames() -> np.ndarray:
-    """Each rigid group's frame in the frame of the group it hangs on, all torsion angles 0 (Suppl. Sec. 1.8.4)."""
+    """Return each rigid group's frame in its parent group's frame, with all torsion angles 0 (Suppl. Sec. 1.8.4)."""
     frames = np.zeros((21, 8, 4, 4), np.float32)
     for restype, residue in enumerate(THREE_LETTER[:UNKNOWN]):
         atoms = {name: np.array(position) for name, _, *position in IDEAL_ATOMS[residue]}

@@ -1,4 +1,4 @@
-"""How long bonds are, how wide angles are and how close atoms come: what a structure's geometry is measured against.
+"""Standard bond lengths, bond angles and atom radii, by which a structure's geometry is judged.
 
 Bonds and angles within residues are those of Engh & Huber (Acta Cryst. A47, 1991; Int. Tables for Crystallography F,
 2001), van der Waals radii those of Bondi (J. Phys. Chem. 68, 1964); AlphaFold 2, Suppl. Sec. 1.9.11.
@@ -20,7 +20,7 @@ class MeanAndDeviation(NamedTuple):
     deviation: float
 
 
-# Of the peptide bond. To proline it is longer, because of the ring.
+# The peptide bond; before proline it is longer.
 C_N_LENGTH: Final = MeanAndDeviation(1.329, 0.014)
 C_N_LENGTH_TO_PROLINE: Final = MeanAndDeviation(1.341, 0.016)
 CA_C_N_COSINE: Final = MeanAndDeviation(-0.4473, 0.0311)  # 116.568 +- 1.995 degrees
@@ -31,8 +31,8 @@ _RADIUS: Final = {"C": 1.7, "N": 1.55, "O": 1.52, "S": 1.8}  # Angstrom, by elem
 VAN_DER_WAALS_RADIUS: Float[np.ndarray, "37"] = np.array([_RADIUS[name[0]] for name in ATOM_TYPES], np.float32)
 VAN_DER_WAALS_RADIUS.flags.writeable = False
 
-# Bond, mean and deviation in Angstrom. The first line is of all residues that have the atoms, unless their own say
-# otherwise.
+# Bond, mean and deviation in Angstrom. The first line holds for every residue that has the atoms, unless its own line
+# has other values.
 _BONDS: Final = """
 all  N-CA 1.459 0.020  CA-C 1.525 0.026  C-O 1.229 0.019  CA-CB 1.535 0.022
 ALA  CA-CB 1.520 0.021
@@ -104,10 +104,11 @@ VAL  N-CA-CB 111.5 2.2  C-CA-CB 111.4 1.9  CA-CB-CG1 110.9 1.5  CA-CB-CG2 110.9 
 def distance_bounds(
     tolerance_factor: float, overlap_tolerance: float
 ) -> tuple[Float[np.ndarray, "21 14 14"], Float[np.ndarray, "21 14 14"]]:
-    """Least and largest distance (Angstrom) of every two atoms of a residue.
+    """Return the least and the largest allowed distance (Angstrom) between any two atoms of each residue type.
 
-    Atoms bound to each other or to a third one may be `tolerance_factor` deviations off, others may overlap by
-    `overlap_tolerance` and be any distance apart. 0 where the residue has no such two atoms.
+    Atoms bonded to each other or to a common third one may deviate from the mean by `tolerance_factor` standard
+    deviations; others may overlap by `overlap_tolerance` (Angstrom) and be any distance apart. Entries are 0 where the
+    residue type lacks one of the atoms.
     """
     least, most = np.zeros((21, 14, 14), np.float32), np.zeros((21, 14, 14), np.float32)
     for restype, names in enumerate(ATOM14_NAMES):
@@ -127,10 +128,10 @@ def distance_bounds(
 
 
 def _distances(residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
-    """Of two atoms with a bond, and of two with bonds to one third atom: the far side of that triangle."""
-    bonds = _of_residue(_BONDS, residue)
+    """Return distances of bonded atoms, and of atoms bonded to a common third: the third side of that triangle."""
+    bonds = _table_of_residue(_BONDS, residue)
     distances = dict(bonds)
-    for (one, middle, other), (degrees, degrees_off) in _of_residue(_ANGLES, residue).items():
+    for (one, middle, other), (degrees, degrees_off) in _table_of_residue(_ANGLES, residue).items():
         first, second = (bonds[_in_order(atom, middle)] for atom in (one, other))
         angle, angle_off = np.radians(degrees), np.radians(degrees_off)
         a, b, cosine = first.mean, second.mean, np.cos(angle)
@@ -145,7 +146,7 @@ def _distances(residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
     return distances
 
 
-def _of_residue(table: str, residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
+def _table_of_residue(table: str, residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
     atoms = set(ATOM14_NAMES[THREE_LETTER.index(residue)])
     norms: dict[tuple[str, ...], MeanAndDeviation] = {}
     for kind in ("all", residue):

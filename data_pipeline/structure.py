@@ -1,4 +1,4 @@
-"""Chains of an experimental (or predicted) structure: the sequence first, atoms where they were observed."""
+"""Chains of an experimental or predicted structure, as they are read from a file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from data_pipeline.protein import Protein
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """One polypeptide: every residue of its sequence (SEQRES), with atoms for those that were observed.
+    """One polypeptide: every residue of its sequence (SEQRES), with atoms for the observed ones.
 
-    Atoms are in the 37-atom layout (`residues.ATOM_TYPES`): highest occupancy of each alternative, MSE as MET (its
-    selenium as SD), arginine's NH1 the one nearer to CD.
+    Atoms are in the 37-atom layout (`residues.ATOM_TYPES`). Of alternative positions the one with the highest occupancy
+    is taken; MSE is read as MET (selenium as SD), and arginine's NH1 is the nitrogen nearer to CD.
     """
 
     name: str  # the author's chain id ("A"), the one that template databases and AlphaFold use
-    sequence: str  # one letter each, X for residues that are none of the twenty
+    sequence: str  # one-letter codes, X for residues that are none of the twenty
     aatype: Int[np.ndarray, "r"]  # 0..20, 20 unknown
     atom_positions: Float[np.ndarray, "r 37 3"]  # float32, Angstrom, 0 where unknown
     atom_mask: Float[np.ndarray, "r 37"]  # float32
@@ -32,18 +32,21 @@ class Chain:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """The first model of one entry."""
+    """The first model of one structure file."""
 
     name: str  # entry id in lower case ("1abc"), else the file's stem
     release_date: date | None  # first revision; None: unknown
     resolution: float | None  # Angstrom; None: unknown or none (NMR)
     method: str  # "x-ray diffraction", ...; "" unknown
     chains: tuple[Chain, ...]  # in file order
-    skipped: dict[str, str]  # why each chain that is not among them was left out, by chain id
+    skipped: dict[str, str]  # reasons for the chains that were left out, by chain id
 
 
 def protein_from_chains(chains: Sequence[Chain]) -> Protein:
-    """Chains as one protein, called A, B and so on; the author's residue numbers where they increase, else from 1."""
+    """Return chains as one protein, in which they are named A, B and so on.
+
+    A chain keeps the author's residue numbers if they increase; else its residues are numbered from 1.
+    """
     numbers = [
         chain.residue_numbers if (np.diff(chain.residue_numbers) > 0).all() else np.arange(1, len(chain.aatype) + 1)
         for chain in chains

@@ -1,7 +1,7 @@
-"""Opening zip archives that a stranger may have made: features, `.npz` and `.pt` parameters are such archives.
+"""Open zip archives from untrusted sources: features, `.npz` and `.pt` parameters are such archives.
 
-Everything is decided from the archive's directory before a member is unpacked, and a directory of unusual size is not
-even read.
+An archive is accepted or refused by its directory before a member is unpacked, and a directory of unusual size is
+refused unread.
 """
 
 import struct
@@ -16,7 +16,7 @@ from typing import BinaryIO
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import require_file
 
-# What zipfile raises on bytes that are no archive, or a damaged one.
+# What zipfile raises on damaged archives and on other files.
 _DAMAGE = (
     OSError,
     EOFError,
@@ -35,25 +35,22 @@ _ENTRY_BYTES = 512
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveLimits:
-    """What an archive may declare before it is refused.
-
-    What unpacks to more than `ratio` times its size is a bomb, but for `harmless_bytes`.
-    """
+    """Largest values that an archive may declare without being refused."""
 
     members: int
     unpacked_bytes: int = 4 * 2**30
-    ratio: int = 100
-    harmless_bytes: int = 0
-    compressed: bool = True
+    ratio: int = 100  # of the unpacked to the archive's size; beyond it, the archive counts as a zip bomb
+    harmless_bytes: int = 0  # unpacked size up to which the ratio does not matter
+    compressed: bool = True  # False: only uncompressed members are accepted
 
 
 @contextmanager
 def open_archive(path: Path, limits: ArchiveLimits) -> Iterator[zipfile.ZipFile]:
-    """An archive whose directory keeps to the limits; `InputError` if it does not, or if it is none."""
+    """Open an archive whose directory respects `limits`; raise `InputError` for any other file."""
     require_file(path)
     with damage_as_input_error(path), path.open("rb") as file:
         size = path.stat().st_size
-        bounded = _Bounded(file, size, max(CHUNK_BYTES, limits.members * _ENTRY_BYTES))
+        bounded = _BoundedReads(file, size, max(CHUNK_BYTES, limits.members * _ENTRY_BYTES))
         with zipfile.ZipFile(bounded) as archive:
             _check(path, archive.infolist(), size, limits)
             yield archive
@@ -61,7 +58,7 @@ def open_archive(path: Path, limits: ArchiveLimits) -> Iterator[zipfile.ZipFile]
 
 @contextmanager
 def damage_as_input_error(path: Path) -> Iterator[None]:
-    """Turns what zipfile raises on damaged archives into one `InputError`."""
+    """Turn what zipfile raises on damaged archives within the context into one `InputError`."""
     try:
         yield
     except InputError:
@@ -98,8 +95,8 @@ def _check(path: Path, members: list[zipfile.ZipInfo], size: int, limits: Archiv
         )
 
 
-class _Bounded:
-    """A file that gives at most `limit` bytes at a time: zipfile reads as long a directory as the archive claims."""
+class _BoundedReads:
+    """File that returns at most `limit` bytes at a time: zipfile reads as long a directory as the archive claims."""
 
     def __init__(self, file: BinaryIO, size: int, limit: int) -> None:
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
@@ -107,7 +104,7 @@ class _Bounded:
 
     def read(self, count: int = -1) -> bytes:
         left = self.size - self.tell()
-        wanted = left if count < 0 else min(count, left)
-        if wanted > self.limit:
+        size = left if count < 0 else min(count, left)
+        if size > self.limit:
             raise zipfile.BadZipFile("its directory is too large")
-        return self.file.read(wanted)
+        return self.file.read(size)

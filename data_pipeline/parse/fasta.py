@@ -106,6 +106,14 @@ def find_invalid_letter(sequence: str) -> tuple[int, str] | None:
     return index, f"'{printable(letter)}'{code} is not an amino acid letter; {hint}{allowed}"
 
 
+def check_sequence(sequence: str, owner: str) -> None:
+    """Raise `InputError`, which names the sequence as `owner`, unless it consists of one or more residue letters."""
+    if not sequence:
+        raise InputError(f"{owner} is empty; give at least one residue")
+    if (invalid := find_invalid_letter(sequence)) is not None:
+        raise InputError(f"{owner}, residue {invalid[0] + 1}: {invalid[1]}")
+
+
 def nucleic_acid_problem(sequence: str) -> str | None:
     """Why a sequence is no protein's although its letters are residues', or None."""
     letters = set(sequence) - {"N"}

@@ -1,1 +1,1 @@
-"""Finding relatives and templates of a target: tools in this process, programs on this machine, a server."""
+"""Search for homologous sequences and templates: in this process, with installed programs, or on a server."""

@@ -1,4 +1,4 @@
-"""A database and what searches it."""
+"""Databases, and the tool that searches each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,60 +6,59 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
-from data_pipeline.search.tool import FileFormat
-
 AlignmentTool = Literal["jackhmmer", "hhblits", "mmseqs"]
 TemplateTool = Literal["hmmsearch", "hhsearch"]
 Engine = Literal["pyhmmer", "program"]
-HMMER_TOOLS = ("jackhmmer", "hmmsearch")  # tools that run in this process unless the program is asked for
+HMMER_TOOLS = ("jackhmmer", "hmmsearch")  # run in this process unless the database names the program
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentDatabase:
-    """Sequences (or their profiles) to search for a target's relatives."""
+    """A database of sequences or profiles to search for a target's homologs."""
 
-    name: str  # results are kept as `<name>_hits.sto` or `.a3m`
+    name: str  # results are stored as `<name>_hits.sto` or `.a3m`
     tool: AlignmentTool
     paths: tuple[Path, ...]  # FASTA file, or prefixes of hh-suite databases that are searched together
-    engine: Engine = "pyhmmer"  # of the tools in `HMMER_TOOLS`
-    max_rows: int | None = None  # rows that are read of the result, the target's included; None: all
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the tool, where they differ from AlphaFold's
+    engine: Engine = "pyhmmer"  # only for the tools in `HMMER_TOOLS`
+    max_rows: int | None = None  # rows of the result to read, including the target's; None: all
+    options: Mapping[str, Any] = field(default_factory=dict)  # tool options that differ from AlphaFold's
 
     @property
     def result_file(self) -> str:
-        form: FileFormat = "sto" if self.tool == "jackhmmer" else "a3m"
-        return f"{self.name}_hits.{form}"
+        """Name of the file that stores a target's result."""
+        return f"{self.name}_hits.{'sto' if self.tool == 'jackhmmer' else 'a3m'}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateDatabase:
-    """Sequences (or profiles) of chains of known structure, and where their structures are."""
+    """A database of sequences or profiles of chains with known structures, and the directory of those structures."""
 
     tool: TemplateTool
     paths: tuple[Path, ...]
     structures: Path  # directory of mmCIF (or PDB) files, flat or divided
-    obsolete: Path | None = None  # the PDB's list of entries that were replaced
-    release_dates: Path | None = None  # table `1abc: 2001-02-03`, which spares opening files that are too new
-    latest_release: date | None = None  # newer structures are no templates
+    obsolete: Path | None = None  # the PDB's list of replaced entries
+    release_dates: Path | None = None  # table of lines `1abc: 2001-02-03`; files that are too new need not be opened
+    latest_release: date | None = None  # newer structures are not used as templates
     engine: Engine = "pyhmmer"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def result_file(self) -> str:
+        """Name of the file that stores a target's result."""
         return "pdb_hits.sto" if self.tool == "hmmsearch" else "pdb_hits.hhr"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseProfile:
-    """Everything that one target's searches use, in the order in which their rows are merged."""
+    """All databases that a target is searched in, in the order in which their rows are merged."""
 
     alignments: tuple[AlignmentDatabase, ...] = ()
     templates: TemplateDatabase | None = None
-    notes: tuple[str, ...] = ()  # what was found and is not used, and why
+    notes: tuple[str, ...] = ()  # databases that are present but not used, and why
 
 
 def database_files(database: AlignmentDatabase | TemplateDatabase) -> list[Path]:
-    """The files a database consists of, as far as they exist."""
+    """Return the existing files of a database."""
     return [
         file
         for path in database.paths

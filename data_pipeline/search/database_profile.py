@@ -1,4 +1,4 @@
-"""Which databases a target is searched in: a profile file, AlphaFold's data directory, or FASTA files."""
+"""Find out which databases to search from a profile file, AlphaFold's data directory, or FASTA files."""
 
 import tomllib
 from collections.abc import Collection
@@ -20,17 +20,17 @@ from data_pipeline.search.database import (
 )
 
 _MAX_PROFILE_BYTES = 2**20
-_MAX_LINE_BYTES = 2**13  # what a name takes rises with the square of its parts
-# As AlphaFold 2 runs its searches (run_alphafold.py of 2.3): rows that are read of each result, the target's included.
+_MAX_LINE_BYTES = 2**13  # the time to parse a dotted name rises with the square of its parts
+# Rows that AlphaFold 2 reads of each result (run_alphafold.py of 2.3), including the target's.
 UNIREF_ROWS, MGNIFY_ROWS = 10_000, 501
 
 
 def read_database_profile(path: Path, programs: Collection[str], *, reduced: bool = False) -> DatabaseProfile:
-    """The databases that `path` names: a TOML profile, or a directory as AlphaFold's download scripts lay it out.
+    """Return the databases of a TOML profile, or of a directory laid out as AlphaFold's download scripts do.
 
-    `programs` are the search programs that are installed: in a directory, a database that needs another one gives way
-    to its substitute. If they are to be `reduced`, BFD and UniRef30 there give way to the small BFD. A profile that is
-    wrong, or names a file that is not there, raises `InputError`.
+    `programs` are the installed search programs: in a directory, a database that needs another program is replaced by
+    its substitute. With `reduced`, the small BFD replaces BFD and UniRef30. Raise `InputError` for an invalid profile,
+    and for one that names a missing file.
     """
     if path.is_dir():
         return _alphafold_directory(path, programs, reduced=reduced)
@@ -38,7 +38,7 @@ def read_database_profile(path: Path, programs: Collection[str], *, reduced: boo
 
 
 def profile_from_fasta(paths: Collection[Path]) -> DatabaseProfile:
-    """FASTA files that the user names, searched with jackhmmer and merged in the order given."""
+    """Return a profile of FASTA files, to be searched with jackhmmer and merged in the order given."""
     databases: list[AlignmentDatabase] = []
     for path in paths:
         name = path.name.split(".")[0]
@@ -59,12 +59,12 @@ def _alphafold_directory(root: Path, programs: Collection[str], *, reduced: bool
     if uniref90 is not None:
         alignments.append(AlignmentDatabase(name="uniref90", tool="jackhmmer", paths=(uniref90,), max_rows=UNIREF_ROWS))
     profiles = tuple(
-        Path(str(found).removesuffix("_a3m.ffdata"))
-        for found in (
+        _prefix(path)
+        for path in (
             _first(root, "bfd/*_a3m.ffdata"),
             _first(root, "uniref30/*_a3m.ffdata", "uniclust30/*_a3m.ffdata", "uniclust30/*/*_a3m.ffdata"),
         )
-        if found is not None
+        if path is not None
     )
     small_bfd = _first(root, "small_bfd/*.fasta", "small_bfd/*.fa")
     if reduced and small_bfd is None:
@@ -99,8 +99,7 @@ def _alphafold_templates(root: Path, programs: Collection[str], notes: list[str]
         return None
     replaced = obsolete if obsolete.is_file() else None
     if pdb70 is not None and "hhsearch" in programs:
-        path = Path(str(pdb70).removesuffix("_a3m.ffdata"))
-        return TemplateDatabase(tool="hhsearch", paths=(path,), structures=structures, obsolete=replaced)
+        return TemplateDatabase(tool="hhsearch", paths=(_prefix(pdb70),), structures=structures, obsolete=replaced)
     if pdb70 is not None:
         notes.append("pdb70 is not searched: hhsearch is not installed (package hhsuite)")
     if seqres is not None:
@@ -109,12 +108,16 @@ def _alphafold_templates(root: Path, programs: Collection[str], notes: list[str]
 
 
 def _first(root: Path, *patterns: str) -> Path | None:
-    """The last by name (the newest release) of the files that fit the first pattern that any file fits."""
+    """Return the last file by name (the newest release) that fits the first pattern with any match, or None."""
     for pattern in patterns:
-        found = sorted(root.glob(pattern))
-        if found:
-            return found[-1]
+        if (path := max(root.glob(pattern), default=None)) is not None:
+            return path
     return None
+
+
+def _prefix(path: Path) -> Path:
+    """Return an hh-suite database's prefix, from the path of its `_a3m.ffdata` file."""
+    return Path(str(path).removesuffix("_a3m.ffdata"))
 
 
 def _toml_profile(path: Path) -> DatabaseProfile:
@@ -179,15 +182,15 @@ def _template_database(profile: Path, entry: dict[str, Any]) -> TemplateDatabase
         tool=tool,  # type: ignore[arg-type]  # one of the literal's values
         paths=_database_paths(profile, where, entry, prefix=tool == "hhsearch"),
         structures=profile.parent / structures,
-        obsolete=_table(profile, where, entry, "obsolete"),
-        release_dates=_table(profile, where, entry, "release_dates"),
+        obsolete=_file(profile, where, entry, "obsolete"),
+        release_dates=_file(profile, where, entry, "release_dates"),
         latest_release=latest,
         engine=_engine(profile, where, entry, tool),
         options=_options(profile, where, entry),
     )
 
 
-def _table(profile: Path, where: str, entry: dict[str, Any], key: str) -> Path | None:
+def _file(profile: Path, where: str, entry: dict[str, Any], key: str) -> Path | None:
     given = entry.get(key)
     if given is None:
         return None

@@ -1,4 +1,4 @@
-"""Reading a FASTA database of any size piece by piece: whole records, checked, with memory for one piece at a time."""
+"""Read a FASTA database of any size in chunks of whole, checked records, with memory for one chunk at a time."""
 
 import gzip
 import re
@@ -12,7 +12,7 @@ from data_pipeline.files import os_errors_as_input_errors
 from data_pipeline.parse.alignment_rows import first_word
 from data_pipeline.parse.text_files import unpacked
 
-PIECE_BYTES = 2**20
+CHUNK_BYTES = 2**20
 MAX_RECORD_BYTES = 2**24
 MAX_TARGET_RESIDUES = 100_000  # HMMER's own limit for one database sequence
 
@@ -27,23 +27,23 @@ _NUCLEIC = re.compile(rb">\S+ mol:na ")  # how pdb_seqres begins the records of 
 
 @dataclass(frozen=True, kw_only=True)
 class FastaChunk:
-    """Some whole records of a FASTA file."""
+    """Consecutive whole records of a FASTA file."""
 
     content: bytes
-    line: int  # of the file, from 1, at which it begins
+    line: int  # line of the file, from 1, at which the chunk begins
 
 
 def database_identity(path: Path) -> str:
-    """A database in one line; it changes with the file, and costs nothing however large that is."""
+    """Return one line that identifies a database by name, size and modification time, without reading it."""
     with os_errors_as_input_errors(path, f"{_DATABASE}cannot be read"):
         status = path.stat()
     return f"{printable(path.name)} {status.st_size} bytes of {status.st_mtime_ns}"
 
 
 def require_database(path: Path) -> None:
-    """An `InputError` unless there is such a file and it begins as FASTA does."""
+    """Raise `InputError` unless the file exists and begins as FASTA does."""
     with unpacked(path, _DATABASE) as stream:
-        start = stream.read(PIECE_BYTES).lstrip()
+        start = stream.read(CHUNK_BYTES).lstrip()
     if not start:
         raise InputError.at(path, "the database holds no sequence; was it unpacked or downloaded to the end?")
     if not start.startswith(b">"):
@@ -51,21 +51,21 @@ def require_database(path: Path) -> None:
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether the file is packed, which not every program can read."""
+    """Return whether the file is gzip, which not every program can read."""
     with unpacked(path, _DATABASE) as stream:
         return isinstance(stream, gzip.GzipFile)
 
 
-def read_fasta_chunks(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[FastaChunk]:
-    """The records of a plain or gzip FASTA file (told by content), in order, about `piece_bytes` of them at a time.
+def read_fasta_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[FastaChunk]:
+    """Yield the records of a plain or gzip FASTA file in order, in chunks of about `chunk_bytes`.
 
-    A letter that HMMER has no residue for, a record without a name or one beyond `MAX_RECORD_BYTES` is an
-    `InputError` with line and record.
+    Raise `InputError` with line and record for a letter that HMMER does not know, a record without a name, and a
+    record of more than `MAX_RECORD_BYTES`.
     """
     line, rest = 1, b""
     with unpacked(path, _DATABASE) as stream:
-        while chunk := stream.read(piece_bytes):
-            content = rest + chunk
+        while block := stream.read(chunk_bytes):
+            content = rest + block
             end = content.rfind(b"\n>") + 1
             if end == 0:
                 if len(content) > MAX_RECORD_BYTES:
@@ -81,34 +81,34 @@ def read_fasta_chunks(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[Fa
 
 
 def has_nucleic_acids(path: Path) -> bool:
-    """Whether this is pdb_seqres with its DNA and RNA chains."""
-    return any(without_nucleic_acids(piece) is not piece for piece in read_fasta_chunks(path))
+    """Return whether the file is pdb_seqres with its DNA and RNA chains."""
+    return any(without_nucleic_acids(chunk) is not chunk for chunk in read_fasta_chunks(path))
 
 
-def without_nucleic_acids(piece: FastaChunk) -> FastaChunk:
-    """Drop the DNA and RNA chains of pdb_seqres, as AlphaFold's copy of that file has been made without them."""
-    if _NUCLEIC_WORD not in piece.content:
-        return piece
-    records = re.split(rb"^(?=>)", piece.content, flags=re.MULTILINE)
+def without_nucleic_acids(chunk: FastaChunk) -> FastaChunk:
+    """Return the chunk without the DNA and RNA chains of pdb_seqres, which AlphaFold's copy of that file lacks too."""
+    if _NUCLEIC_WORD not in chunk.content:
+        return chunk
+    records = re.split(rb"^(?=>)", chunk.content, flags=re.MULTILINE)
     kept = [record for record in records if _NUCLEIC.match(record) is None]
-    return piece if len(kept) == len(records) else replace(piece, content=b"".join(kept))
+    return chunk if len(kept) == len(records) else replace(chunk, content=b"".join(kept))
 
 
-def longest_record(piece: FastaChunk) -> tuple[str, int]:
-    """Name and residues of the piece's longest record."""
-    records = (record.partition(b"\n") for record in piece.content.split(b">")[1:])
+def longest_record(chunk: FastaChunk) -> tuple[str, int]:
+    """Return the name and the number of residues of the chunk's longest record."""
+    records = (record.partition(b"\n") for record in chunk.content.split(b">")[1:])
     lengths = [(first_word(header), len(sequence.translate(None, b" \t\r\n"))) for header, _, sequence in records]
     return max(lengths, key=itemgetter(1), default=("", 0))
 
 
-def _checked(path: Path, piece: FastaChunk) -> FastaChunk:
-    # HMMER itself stops the program (not the search) at gap letters in a database sequence that it aligns.
-    letters = _HEADER.sub(b"", piece.content)
-    in_order = piece.content[:1] == b">" and _NAMELESS.search(piece.content) is None
+def _checked(path: Path, chunk: FastaChunk) -> FastaChunk:
+    # HMMER itself ends the whole process at gap letters in a database sequence that it aligns.
+    letters = _HEADER.sub(b"", chunk.content)
+    in_order = chunk.content[:1] == b">" and _NAMELESS.search(chunk.content) is None
     if in_order and not letters.translate(None, _IN_SEQUENCE):
-        return piece
+        return chunk
     record: str | None = None
-    for number, line in enumerate(piece.content.split(b"\n"), start=piece.line):
+    for number, line in enumerate(chunk.content.split(b"\n"), start=chunk.line):
         sequence, mark, header = line.partition(b">")  # HMMER begins a record wherever '>' stands
         if sequence.strip() and record is None:
             raise InputError.at(path, "text before the first '>name' line; is this a FASTA file?", line=number)
@@ -120,4 +120,4 @@ def _checked(path: Path, piece: FastaChunk) -> FastaChunk:
             record = first_word(header)
             if not record:
                 raise InputError.at(path, "the record has no name; write one after '>'", line=number)
-    return piece
+    return chunk

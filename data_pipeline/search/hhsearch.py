@@ -1,4 +1,4 @@
-"""Chains of known structure that resemble an alignment, by HHsearch in a database of profiles such as PDB70.
+"""Search a database of profiles such as PDB70 for chains of known structure that match an alignment with HHsearch.
 
 AlphaFold 2, Suppl. Sec. 1.2.3: HHsearch with the alignment of the UniRef90 search, over PDB70.
 """
@@ -16,7 +16,7 @@ _DATE_LINE = re.compile(rb"^Date .*\n", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class HhsearchOptions:
-    """What HHsearch looks for; AlphaFold's settings unless given."""
+    """Options of HHsearch; the default is AlphaFold's."""
 
     max_rows: int = 1_000_000  # of the alignment
 
@@ -24,13 +24,13 @@ class HhsearchOptions:
         check_at_least(self, max_rows=1)
 
     def arguments(self) -> list[str]:
-        """The command line of HHsearch 3."""
+        """Return the options as HHsearch 3 takes them."""
         return ["-maxseq", str(self.max_rows)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hhsearch(HhsuiteSearch):
-    """Searches hh-suite databases, all at once, for chains that resemble an alignment; the result is an hhr."""
+    """Search of hh-suite databases, all at once, for chains that match an alignment; the result is an hhr."""
 
     input_format: ClassVar[FileFormat] = "a3m"
     file_format: ClassVar[FileFormat] = "hhr"
@@ -38,12 +38,12 @@ class Hhsearch(HhsuiteSearch):
     options: HhsearchOptions = field(default_factory=HhsearchOptions)
 
     def identity(self) -> str:
-        """Tool, version, options and databases; equal lines give equal results."""
-        return self.described("hhsearch", self.options.arguments())
+        """Return tool, version, options and databases in one line; equal lines give equal results."""
+        return self.identity_of("hhsearch", self.options.arguments())
 
     def search(self, alignment: bytes) -> bytes:
-        """The hhr of an a3m whose first row is the target, without the date: equal searches give equal bytes."""
+        """Return the hhr of an a3m whose first row is the target, without the date: equal searches give equal bytes."""
         end = alignment.find(b"\n>", 1)
-        columns = len(alignment) if end < 0 else end  # residues of the target, or somewhat more
+        columns = len(alignment) if end < 0 else end  # the target's residues, or somewhat more
         hits = self.run("query.a3m", alignment, columns, self.options.arguments(), ("-o", "hits.hhr"))
         return _DATE_LINE.sub(b"", hits, count=1)

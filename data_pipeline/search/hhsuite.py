@@ -1,4 +1,4 @@
-"""What HHblits and HHsearch have in common: how they are run, and the databases that they search.
+"""Run HHblits and HHsearch, and check the databases that they search.
 
 A database is six files with a common prefix, such as `bfd_..._opt` for `bfd_..._opt_a3m.ffdata`.
 """
@@ -10,18 +10,18 @@ from pathlib import Path
 from data_pipeline.errors import InputError, check_at_least
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 
-# hhsearch and hhblits crash or fail without the first two; profiles that are not in `_hhm` they compute.
+# hhsearch and hhblits crash or fail without the first two; profiles that are missing in `_hhm` they compute.
 _PARTS = ("_a3m", "_cs219", "_hhm")
-_NEEDED_PARTS = _PARTS[:2]
-_MAX_COLUMNS = 20_001  # of a profile unless -maxres is given; hh-suite cuts off what is beyond
+_REQUIRED_PARTS = _PARTS[:2]
+_MAX_COLUMNS = 20_001  # of a profile unless -maxres is given; hh-suite cuts off the rest
 
 
 def check_databases(prefixes: tuple[Path, ...]) -> None:
-    """Raise `InputError` that names the first missing file; hh-suite itself would crash without a word."""
+    """Raise an `InputError` that names the first missing file; hh-suite itself crashes without a message."""
     if not prefixes:
         raise InputError("a search with hh-suite needs a database; name its prefix")
     for prefix in prefixes:
-        for part in _NEEDED_PARTS:
+        for part in _REQUIRED_PARTS:
             for ending in (".ffdata", ".ffindex"):
                 path = prefix.with_name(f"{prefix.name}{part}{ending}")
                 if not path.is_file():
@@ -31,7 +31,7 @@ def check_databases(prefixes: tuple[Path, ...]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class HhsuiteSearch:
-    """A program of hh-suite with the databases that it searches, all at once."""
+    """Search with a program of hh-suite in one or more databases, all at once."""
 
     program: Path
     databases: tuple[Path, ...]  # prefixes
@@ -42,19 +42,22 @@ class HhsuiteSearch:
         check_at_least(self, cpus=1)
         check_databases(self.databases)
 
-    def described(self, tool: str, arguments: Sequence[str]) -> str:
-        """Tool, version, options and databases by name and size, not by folder, which another machine has elsewhere."""
+    def identity_of(self, tool: str, arguments: Sequence[str]) -> str:
+        """Return tool, version, options and databases in one line.
+
+        Databases are described by name and size, because their folder may differ on another machine.
+        """
         databases = " ".join(f"{prefix.name}:{_size(prefix)}" for prefix in self.databases)
         return f"{tool} {program_version(self.program)} {' '.join(arguments)} in {databases}"
 
     def run(
         self, query_file: str, query: bytes, columns: int, arguments: Sequence[str], outputs: Sequence[str]
     ) -> bytes:
-        """The first of the output files after a search with a query of so many columns, of which none is cut.
+        """Search with a query of so many columns, none of which is cut off; return the content of the first output.
 
-        `outputs` are options that name output files, and these names.
+        `outputs` lists the options for output files, each followed by a file name.
         """
-        columns += 3  # two are used at the ends, and the last one is lost
+        columns += 3  # hh-suite uses two at the ends, and loses the last one
         length = ["-maxres", str(columns)] if columns > _MAX_COLUMNS else []
         databases: list[str | Path] = [word for prefix in self.databases for word in ("-d", prefix.absolute())]
         with working_directory() as directory:

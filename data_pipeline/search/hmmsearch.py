@@ -1,4 +1,4 @@
-"""Finding chains of known structure with hmmbuild and hmmsearch: in this process, or with HMMER's programs."""
+"""Search for chains of known structure with hmmbuild and hmmsearch, in this process or with HMMER's programs."""
 
 import io
 from dataclasses import dataclass, field
@@ -22,14 +22,12 @@ from data_pipeline.search.process import program_version, run_program, working_d
 from data_pipeline.search.profile_search import (
     AMINO,
     PYHMMER_VERSION,
+    HmmerOptions,
     HmmerSearch,
     ProteinProfile,
-    Thresholds,
     available_cpus,
-    check_positive,
-    program_options,
     search_profiles,
-    stockholm,
+    to_stockholm,
 )
 from data_pipeline.search.tool import FileFormat
 
@@ -38,42 +36,26 @@ _REFERENCE = b"#=GC RF"
 
 
 @dataclass(frozen=True, kw_only=True)
-class HmmsearchOptions:
-    """How far templates may be; the values are AlphaFold's, which keep what is barely similar (AlphaFold-Multimer)."""
+class HmmsearchOptions(HmmerOptions):
+    """Thresholds of a template search; the defaults are AlphaFold-Multimer's, which keep distant templates.
 
-    e_value: float = 100.0  # of chains that are reported,
-    domain_e_value: float = 100.0  # and of their domains
-    inclusion_e_value: float = 100.0  # of chains that enter the alignment,
-    domain_inclusion_e_value: float = 100.0  # and of their domains
-    filter_f1: float = 0.1  # P-values that let a chain pass the MSV,
-    filter_f2: float = 0.1  # the Viterbi
-    filter_f3: float = 0.1  # and the Forward filter
+    The order of the fields is that of the program's options in `identity`.
+    """
 
-    def __post_init__(self) -> None:
-        check_positive(vars(self))
-
-    def thresholds(self) -> Thresholds:
-        """The same by HMMER's own names."""
-        return {
-            "F1": self.filter_f1,
-            "F2": self.filter_f2,
-            "F3": self.filter_f3,
-            "E": self.e_value,
-            "domE": self.domain_e_value,
-            "incE": self.inclusion_e_value,
-            "incdomE": self.domain_inclusion_e_value,
-        }
-
-    def arguments(self) -> list[str]:
-        """The same as options of the program."""
-        return program_options(self.thresholds())
+    filter_f1: float = 0.1  # largest P-value that passes the MSV filter
+    filter_f2: float = 0.1  # largest P-value that passes the Viterbi filter
+    filter_f3: float = 0.1  # largest P-value that passes the Forward filter
+    e_value: float = 100.0  # of reported chains
+    domain_e_value: float = 100.0  # of reported domains
+    inclusion_e_value: float = 100.0  # of chains that enter the alignment
+    domain_inclusion_e_value: float = 100.0  # of domains that enter the alignment
 
 
 @dataclass(frozen=True)
 class InProcessHmmsearch(HmmerSearch):
-    """hmmbuild and hmmsearch without the programs; the database is streamed, and the hits are those of the programs.
+    """Template search with pyhmmer; the database is streamed, and the hits equal those of HMMER's programs.
 
-    Chains of nucleic acids (`mol:na` in pdb_seqres) are left out, as in the file that AlphaFold's scripts make.
+    Chains of nucleic acids (`mol:na` in pdb_seqres) are left out, as AlphaFold's download scripts do.
     """
 
     input_format: ClassVar[FileFormat] = "sto"
@@ -81,12 +63,12 @@ class InProcessHmmsearch(HmmerSearch):
     options: HmmsearchOptions
 
     def identity(self) -> str:
-        """One line for what determines the result: version, options and database."""
+        """Return version, options and database in one line; equal lines give equal results."""
         arguments = " ".join(self.options.arguments())
         return f"hmmsearch of pyhmmer {PYHMMER_VERSION} {arguments} {database_identity(self.database)}"
 
     def search(self, alignment: bytes) -> bytes:
-        """The Stockholm alignment of the hits, without the target; empty, as the program's file, if there are none.
+        """Return the Stockholm alignment of the hits, without the target; empty if there are none.
 
         `alignment` is Stockholm with the target's columns marked in `#=GC RF`.
         """
@@ -101,12 +83,12 @@ class InProcessHmmsearch(HmmerSearch):
             return b""
         aligned = hits.to_msa(AMINO, all_consensus_cols=True)
         aligned.name = _NAME
-        return stockholm(aligned, f"hmmsearch (pyhmmer {PYHMMER_VERSION})")
+        return to_stockholm(aligned, f"hmmsearch (pyhmmer {PYHMMER_VERSION})")
 
 
 @dataclass(frozen=True)
 class HmmsearchProgram(HmmerSearch):
-    """HMMER's hmmbuild and hmmsearch, for where they are installed."""
+    """Template search with HMMER's installed programs hmmbuild and hmmsearch."""
 
     input_format: ClassVar[FileFormat] = "sto"
 
@@ -116,12 +98,12 @@ class HmmsearchProgram(HmmerSearch):
     timeout: float | None = field(default=None, kw_only=True)  # seconds for each of the two programs
 
     def identity(self) -> str:
-        """One line for what determines the result: versions, options and database."""
+        """Return versions, options and database in one line; equal lines give equal results."""
         versions = f"hmmbuild {program_version(self.hmmbuild)} hmmsearch {program_version(self.program)}"
         return f"{versions} {' '.join(self.options.arguments())} {database_identity(self.database)}"
 
     def search(self, alignment: bytes) -> bytes:
-        """As `InProcessHmmsearch.search`."""
+        """Return the Stockholm alignment of the hits, as `InProcessHmmsearch.search` does."""
         _reference(alignment)
         with working_directory() as directory:
             rows, profile, result = directory / "query.sto", directory / "query.hmm", directory / "output.sto"
@@ -136,30 +118,30 @@ class HmmsearchProgram(HmmerSearch):
             return result.read_bytes()
 
     def _proteins(self, directory: Path) -> Path:
-        """The database as the program can read it: unpacked, and without nucleic acids."""
+        """Return the database in a form that the program can read: unpacked and without nucleic acids."""
         if not is_gzip(self.database) and not has_nucleic_acids(self.database):
             return self.database.absolute()
         proteins = directory / "proteins.fasta"
         with proteins.open("wb") as file:
-            for piece in read_fasta_chunks(self.database):
-                file.write(without_nucleic_acids(piece).content)
+            for chunk in read_fasta_chunks(self.database):
+                file.write(without_nucleic_acids(chunk).content)
         return proteins
 
 
 def build_profile(alignment: bytes) -> ProteinProfile:
-    """hmmbuild's profile of a Stockholm alignment, whose match states are the columns marked in `#=GC RF`."""
+    """Return hmmbuild's profile of a Stockholm alignment; its match states are the columns marked in `#=GC RF`."""
     rows = stockholm_rows(alignment, "the alignment for the template search")
     reference = _reference(alignment)
     width = len(next(iter(rows.values())))
     if len(reference) != width:
         raise InputError(f"the alignment has {width} columns, and its line '#=GC RF' has {len(reference)}")
     try:
-        # The rows are handed over one by one: HMMER's own reader ends the process when it meets some malformed files.
+        # Rows are passed one by one, because HMMER's own reader ends the process at some malformed files.
         sequences = [TextSequence(name=str(i), sequence=row.decode("ascii")) for i, row in enumerate(rows.values())]
         table = TextMSA(name=_NAME, sequences=sequences)
         table.reference = reference.decode("ascii")
         profile = Builder(AMINO, architecture="hand").build_msa(table.digitize(AMINO), Background(AMINO))[0]
-        # As the program reads it: through the text of a profile file, which rounds probabilities to five digits.
+        # Through the text of a profile file, as the program reads it: it rounds probabilities to five digits.
         text = io.BytesIO()
         profile.write(text)
         text.seek(0)

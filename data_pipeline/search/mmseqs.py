@@ -1,18 +1,16 @@
-"""MMseqs2 on this machine: relatives of a sequence, and clusters of a training set's sequences."""
+"""Run MMseqs2 on this machine: search for homologs of a sequence, and cluster a training set's sequences."""
 
 import hashlib
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from data_pipeline.errors import InputError, SearchError, check_at_least
+from data_pipeline.errors import InputError, SearchError, check_at_least, check_positive
 from data_pipeline.search.process import program_version, read_output, require_program, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 
-PACKAGE = "mmseqs2"
 _SEQUENCES, _TYPE_BITS = 0, 0xFFFF  # in a database's `.dbtype`: amino acids, not profiles, nucleotides or clusters
 _MAX_RESIDUES = 65_535  # of a sequence, unless --max-seq-len is given
 # ColabFold's rows, from most to least like the target: of more than 1,000, the 3,000 most different of each block of 50
@@ -27,41 +25,40 @@ _HIT_FILTER = "--qid 0 --qsc 0.8 --diff 0 --max-seq-id 1.0 --filter-min-enable 1
 
 @dataclass(frozen=True, kw_only=True)
 class MmseqsOptions:
-    """What MMseqs2 looks for; ColabFold's settings unless given (Mirdita et al., Nat. Methods 2022).
+    """Options of an MMseqs2 search; the defaults are ColabFold's (Mirdita et al., Nat. Methods 2022).
 
-    ColabFold's databases hold clusters, which it expands and aligns again; a database of plain sequences has none.
+    ColabFold's databases hold clusters, which it expands and realigns; databases of plain sequences have none.
     """
 
     sensitivity: float = 8.0
     iterations: int = 3
     e_value: float = 0.1
-    max_hits: int = 10_000  # that pass the prefilter
-    filtered: bool = True  # leave out poor hits (of more than 100) and rows nearly equal to others (of more than 1,000)
+    max_hits: int = 10_000  # hits that pass the prefilter
+    filtered: bool = True  # drop poor hits where there are over 100, and nearly equal rows where there are over 1,000
 
     def __post_init__(self) -> None:
         if not 1 <= self.sensitivity <= 10:
             raise ValueError(f"sensitivity must be between 1 and 10, got {self.sensitivity}")
         if not 1 <= self.iterations <= 10:
             raise ValueError(f"iterations must be between 1 and 10, got {self.iterations}")
-        if not (math.isfinite(self.e_value) and self.e_value > 0):
-            raise ValueError(f"e_value must be above 0, got {self.e_value}")
+        check_positive(self, "e_value")
         check_at_least(self, max_hits=1)
 
     def arguments(self) -> list[str]:
-        """The command line of `mmseqs search`."""
+        """Return the options as `mmseqs search` takes them."""
         arguments = ["-s", f"{self.sensitivity:g}", "--num-iterations", str(self.iterations)]
         return [*arguments, "-e", f"{self.e_value:g}", "--max-seqs", str(self.max_hits)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mmseqs:
-    """Searches a database of plain sequences for a sequence's relatives; the result is an a3m."""
+    """Search of a database of plain sequences for a sequence's homologs; the result is an a3m."""
 
     file_format: ClassVar[FileFormat] = "a3m"
 
     program: Path
     database: Path  # FASTA (plain or gzip), or a database that `mmseqs createdb` made
-    cache: Path  # folder where the database of a FASTA file is made, once
+    cache: Path  # folder in which a FASTA file is converted to a database, once
     options: MmseqsOptions = field(default_factory=MmseqsOptions)
     cpus: int = 4
     timeout: float | None = None  # seconds, for each step
@@ -74,14 +71,14 @@ class Mmseqs:
             raise InputError.at(self.database, "not a database of protein sequences; make one with mmseqs createdb")
 
     def identity(self) -> str:
-        """Tool, version, options and database; equal lines give equal results."""
+        """Return tool, version, options and database in one line; equal lines give equal results."""
         filters = f"{_HIT_FILTER} {_ROW_FILTER}" if self.options.filtered else "unfiltered"
         database = f"{self.database.name}:{self.database.stat().st_size}"
         version = program_version(self.program, "version")
         return f"mmseqs {version} {' '.join(self.options.arguments())} {filters} in {database}"
 
     def search(self, sequence: str) -> bytes:
-        """The a3m of all relatives, the target first under the name "query"."""
+        """Return the a3m of all homologs, the target first under the name "query"."""
         database = str(self._made_database())
         length = ["--max-seq-len", str(len(sequence))] if len(sequence) > _MAX_RESIDUES else []
         with working_directory() as directory:
@@ -101,7 +98,7 @@ class Mmseqs:
         run_program([self.program, *words, "-v", "2"], timeout=self.timeout, directory=directory)
 
     def _made_database(self) -> Path:
-        """The database itself, or the one made of a FASTA file, which is made now if it is not there yet."""
+        """Return the database, or the one converted from a FASTA file, which is made now unless it exists."""
         if _is_made(self.database):
             return self.database.absolute()
         stat = self.database.stat()
@@ -130,7 +127,7 @@ def _kind(database: Path) -> int:
 
 
 def _with_own_query(content: bytes, sequence: str) -> bytes:
-    """The a3m with the target as it was given: MMseqs2 writes D for B, E for Z and L for J."""
+    """Return the a3m with the target's own letters: MMseqs2 writes D for B, E for Z and L for J."""
     header, row, rest = content.split(b"\n", 2)
     if not header.startswith(b">query") or len(row) != len(sequence):
         raise SearchError("mmseqs wrote an alignment whose first row is not the target")
@@ -145,10 +142,11 @@ def cluster_sequences(
     cpus: int = 4,
     timeout: float | None = None,
 ) -> dict[str, str]:
-    """The cluster of each name, called by the name of its representative; the order of the names does not matter.
+    """Cluster sequences by similarity, and return the name of each one's cluster representative.
 
     Members have at least `min_identity` to their representative over `coverage` of both (AlphaFold 2, Suppl. Sec.
-    1.2.5: MMseqs2 clusters at 40 % identity). Equal sequences are always together.
+    1.2.5: MMseqs2 clusters at 40 % identity). Equal sequences are always in one cluster. The result does not depend
+    on the order of `sequences`.
     """
     for name, value in (("min_identity", min_identity), ("coverage", coverage)):
         if not 0 < value <= 1:
@@ -161,17 +159,15 @@ def cluster_sequences(
         names.setdefault(sequence.upper(), []).append(name)
     if not names:
         return {}
-    # MMseqs2 breaks ties by order, so the order is made of the sequences alone.
+    # MMseqs2 breaks ties by order, so order by the sequences alone.
     unique = sorted(names, key=lambda sequence: (-len(sequence), sequence))
-    program = require_program("mmseqs", PACKAGE)
+    program = require_program("mmseqs", "mmseqs2")
     length = ["--max-seq-len", str(len(unique[0]))] if len(unique[0]) > _MAX_RESIDUES else []
     with working_directory() as directory:
-        with directory.joinpath("all.fasta").open("w") as file:
-            for number, sequence in enumerate(
-                [*unique, _INDEXABLE]
-            ):  # names as they are might clash with the program's own rules
-                file.write(f">{number}\n{sequence}\n")
-        # In one step, because in MMseqs2's cascade a member's likeness to its representative is not sure; and with
+        # Numbers, because the names might clash with the program's own rules.
+        records = (f">{number}\n{sequence}\n" for number, sequence in enumerate([*unique, _INDEXABLE]))
+        directory.joinpath("all.fasta").write_text("".join(records))
+        # One step, because MMseqs2's cascade does not guarantee the identity of members to their representative; and
         # more than its 20 neighbours, because protein families are larger.
         options = f"--min-seq-id {min_identity:g} -c {coverage:g} --cov-mode 0 --single-step-clustering 1"
         limits = f"--max-seqs 1000 --threads {cpus}"

@@ -1,11 +1,10 @@
-"""Relatives from an MMseqs2 server with ColabFold's interface, for those who choose to send their sequences there.
+"""Search for homologs on an MMseqs2 server with ColabFold's interface, if the user chooses to send sequences there.
 
-A ticket is asked for with numbered sequences, looked after until its search is complete, and exchanged for an archive.
-Mirdita et al., Nat. Methods 2022.
+The client submits numbered sequences, gets a ticket, polls it until the search is complete, and downloads an archive of
+alignments. Mirdita et al., Nat. Methods 2022.
 """
 
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 import requests
 import urllib3
 
-from data_pipeline.errors import InputError, SearchError, printable
+from data_pipeline.errors import InputError, SearchError, check_positive, printable
 from data_pipeline.search.mmseqs_server_results import (
     ENVIRONMENTAL_FILE,
     UNIREF_FILE,
@@ -28,35 +27,35 @@ from data_pipeline.search.mmseqs_server_results import (
 )
 from data_pipeline.search.tool import FileFormat
 
-PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: only for users who ask for it
+PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: used only if the user asks for it
 Mode = Literal["env", "all", "env-nofilter", "nofilter"]
 
 _USER_AGENT = "helixfold"
-_FIRST_NUMBER = 101  # ColabFold's; the server's parts are told by these numbers
-_FIRST_PAUSE, _LONGEST_PAUSE, _SHORTEST_PAUSE = 4.0, 60.0, 1.0  # seconds; the longest possible pauses double
-_FAILURES_IN_A_ROW = 8
+_FIRST_NUMBER = 101  # ColabFold's; the server labels its results with these numbers
+_FIRST_PAUSE, _LONGEST_PAUSE, _SHORTEST_PAUSE = 4.0, 60.0, 1.0  # seconds; the upper bound of a pause doubles each time
+_MAX_FAILURES_IN_A_ROW = 8
 _MAX_ANSWER_BYTES, _MAX_ARCHIVE_BYTES = 2**16, 2**28
 _CHUNK = 2**16
 _TICKET = re.compile(r"[A-Za-z0-9_-]{1,200}")
-_CUTS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
-_HOPELESS = (  # a wrong certificate or address does not get better
+_CONNECTION_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+_PERMANENT_ERRORS = (  # a wrong certificate or address stays wrong
     requests.exceptions.SSLError,
     requests.exceptions.InvalidURL,
     requests.exceptions.TooManyRedirects,
 )
-_WAITING = ("PENDING", "RUNNING")
+_UNFINISHED = ("PENDING", "RUNNING")
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """Which server is asked, for what, and for how long."""
+    """Address of the server, databases to search, and time limits."""
 
     url: str
     mode: Mode = "env"  # with environmental sequences, or "all" without; "...nofilter" keeps nearly equal rows
-    batch: int = 16  # sequences in one ticket
+    batch: int = 16  # sequences of one ticket
     max_wait: float = 3 * 3600.0  # seconds for one ticket, from the first request to the last byte
-    silence: float = 60.0  # seconds without a byte after which a connection is given up
+    read_timeout: float = 60.0  # seconds without a byte after which a connection is closed
 
     def __post_init__(self) -> None:
         if not _is_address(self.url):
@@ -65,17 +64,15 @@ class ServerOptions:
             raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
         if not 1 <= self.batch <= 100:
             raise ValueError(f"batch must be between 1 and 100, got {self.batch}")
-        for name in ("max_wait", "silence"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ValueError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
+        check_positive(self, "max_wait", "read_timeout")
 
 
 @dataclass(frozen=True)
 class ServerSearch:
-    """A server as a tool; several sequences share a ticket.
+    """Search on an MMseqs2 server, with several sequences in one ticket.
 
-    What fails for a moment is tried again after pauses that grow at random, within `max_wait`; what cannot succeed,
-    and an answer that is damaged, hostile or for another sequence, raises `SearchError`.
+    Temporary failures are retried after random pauses of growing length, within `max_wait`. Raise `SearchError` for
+    permanent failures, and for answers that are damaged, hostile or for another sequence.
     """
 
     file_format: ClassVar[FileFormat] = "a3m"
@@ -86,15 +83,15 @@ class ServerSearch:
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
 
     def identity(self) -> str:
-        """Address and mode; a server does not say which databases it has at the time."""
+        """Return address and mode in one line; a server does not tell the versions of its databases."""
         return f"mmseqs2 server {self.options.url.rstrip('/')} mode {self.options.mode}"
 
     def search(self, sequence: str) -> bytes:
-        """The a3m of all relatives, the target first under the name "query"; UniRef rows come before the others."""
+        """Return the a3m of all homologs: the target under the name "query", UniRef rows, environmental rows."""
         return self.search_many([sequence])[0]
 
     def search_many(self, sequences: Sequence[str]) -> list[bytes]:
-        """What `search` gives for each (upper-case letters); equal ones are asked for once."""
+        """Return the result of `search` for each sequence (upper-case letters); equal sequences are sent once."""
         unique = list(dict.fromkeys(sequences))
         for sequence in unique:
             if not (sequence.isascii() and sequence.isalpha() and sequence.isupper()):
@@ -109,12 +106,12 @@ class ServerSearch:
 
 
 class _TemporaryError(Exception):
-    """What may be better after a pause."""
+    """Failure that may not happen again after a pause."""
 
-    def __init__(self, problem: str, *, retry_after: float = 0.0, counts: bool = True) -> None:
+    def __init__(self, problem: str, *, retry_after: float = 0.0, is_failure: bool = True) -> None:
         super().__init__(problem)
         self.retry_after = retry_after  # seconds that the server asks us to wait
-        self.counts = counts  # as a failure; a busy server may be asked until the time is over
+        self.is_failure = is_failure  # False: the server is only busy, and may be asked again until the time is over
 
 
 class _Ticket:
@@ -127,43 +124,42 @@ class _Ticket:
 
     def search(self, batch: dict[int, str]) -> dict[int, bytes]:
         query = "".join(f">{number}\n{sequence}\n" for number, sequence in batch.items())
-        ticket = self._persist(lambda: self._submit(query))
-        self._persist(lambda: self._look_after(ticket))
-        wanted = (UNIREF_FILE, ENVIRONMENTAL_FILE) if self._options.mode.startswith("env") else (UNIREF_FILE,)
-        return merged_alignments(self._persist(lambda: self._download(ticket, wanted)), batch)
+        ticket = self._retry(lambda: self._submit(query))
+        self._retry(lambda: self._poll(ticket))
+        names = (UNIREF_FILE, ENVIRONMENTAL_FILE) if self._options.mode.startswith("env") else (UNIREF_FILE,)
+        return merged_alignments(self._retry(lambda: self._download(ticket, names)), batch)
 
     def _submit(self, query: str) -> str:
-        answer = self._ask("POST", "ticket/msa", data={"q": query, "mode": self._options.mode})
+        answer = self._request_state("POST", "ticket/msa", data={"q": query, "mode": self._options.mode})
         ticket = answer.get("id")
         if not isinstance(ticket, str) or not _TICKET.fullmatch(ticket):
             raise _TemporaryError("it gave no ticket")
         return ticket
 
-    def _look_after(self, ticket: str) -> None:
-        answer = self._ask("GET", f"ticket/{ticket}")
-        if answer["status"] in _WAITING:
-            raise _TemporaryError(f"the search is still {answer['status']}", counts=False)
+    def _poll(self, ticket: str) -> None:
+        answer = self._request_state("GET", f"ticket/{ticket}")
+        if answer["status"] in _UNFINISHED:
+            raise _TemporaryError(f"the search is still {answer['status']}", is_failure=False)
 
-    def _download(self, ticket: str, wanted: tuple[str, ...]) -> dict[str, bytes]:
+    def _download(self, ticket: str, names: tuple[str, ...]) -> dict[str, bytes]:
         archive = self._request("GET", f"result/download/{ticket}", _MAX_ARCHIVE_BYTES)
         try:
-            return unpack(archive, wanted)
+            return unpack(archive, names)
         except DamagedArchiveError as error:
             raise _TemporaryError(f"the archive of results is damaged ({error})") from error
 
-    def _check(self, answer: dict[str, object]) -> None:
-        """Stop at a state from which no alignment comes, pause at one that passes."""
-        status = answer.get("status")
+    def _check_status(self, status: object) -> None:
+        """Raise `SearchError` for a permanent failure, `_TemporaryError` for a state that passes."""
         if status == "ERROR":
             raise self._error("the server could not search for this sequence; try again later, or another server")
         if status == "RATELIMIT":
-            raise _TemporaryError("it has too many requests (RATELIMIT)", counts=False)
+            raise _TemporaryError("it has too many requests (RATELIMIT)", is_failure=False)
         if status in ("MAINTENANCE", "UNKNOWN"):
             raise _TemporaryError(f"its state is {status}")
-        if status not in (*_WAITING, "COMPLETE"):
+        if status not in (*_UNFINISHED, "COMPLETE"):
             raise _TemporaryError(f"it answered with the unknown state '{printable(str(status))}'")
 
-    def _ask(self, method: str, path: str, data: dict[str, str] | None = None) -> dict[str, object]:
+    def _request_state(self, method: str, path: str, data: dict[str, str] | None = None) -> dict[str, object]:
         content = self._request(method, path, _MAX_ANSWER_BYTES, data)
         try:
             answer = json.loads(content)
@@ -171,7 +167,7 @@ class _Ticket:
             raise _TemporaryError(f"it answered with no JSON: {_shown(content)}") from error
         if not isinstance(answer, dict):
             raise _TemporaryError(f"it answered with something else than a state: {_shown(content)}")
-        self._check(answer)
+        self._check_status(answer.get("status"))
         return answer
 
     def _request(self, method: str, path: str, max_bytes: int, data: dict[str, str] | None = None) -> bytes:
@@ -181,28 +177,27 @@ class _Ticket:
                 f"{self._url}/{path}",
                 data=data,
                 headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "identity"},
-                timeout=self._options.silence,
+                timeout=self._options.read_timeout,
                 stream=True,
-                allow_redirects=method == "GET",  # sequences go to the server that was named and to no other
+                allow_redirects=method == "GET",  # sequences must go to the server that the user named, and to no other
             ) as response:
                 content = self._read(response, max_bytes)
-        except _HOPELESS as error:
+        except _PERMANENT_ERRORS as error:
             raise self._error(f"it cannot be used ({printable(str(error))})") from error
-        except _CUTS as error:
+        except _CONNECTION_ERRORS as error:
             raise _TemporaryError(f"the connection failed ({printable(str(error))})") from error
         if response.status_code == 200:
             return content
         problem = f"it answered {response.status_code} {printable(response.reason or '')}: {_shown(content)}"
-        if response.status_code == 429:
-            raise _TemporaryError(problem, retry_after=_retry_after(response), counts=False)
-        if response.status_code >= 500 or response.status_code == 408:
-            raise _TemporaryError(problem, retry_after=_retry_after(response))
+        is_busy = response.status_code == 429
+        if is_busy or response.status_code >= 500 or response.status_code == 408:
+            raise _TemporaryError(problem, retry_after=_retry_after(response), is_failure=not is_busy)
         raise self._error(f"{problem}; is this the address of an MMseqs2 server?")
 
     def _read(self, response: requests.Response, max_bytes: int) -> bytes:
-        """The body, as long as it is neither too large nor too slow."""
+        """Return the body; raise `SearchError` if it is too large or too slow."""
         content = bytearray()
-        while chunk := response.raw.read1(_CHUNK):  # what is there, so that a slow drip is seen in time
+        while chunk := response.raw.read1(_CHUNK):  # whatever has arrived, so that a slow drip is noticed in time
             content += chunk
             if len(content) > max_bytes:
                 raise self._error(f"the answer is larger than {max_bytes:,} bytes, the most that is read")
@@ -210,22 +205,22 @@ class _Ticket:
                 raise self._error(f"no whole answer within {self._options.max_wait:g} s")
         return bytes(content)
 
-    def _persist(self, attempt: Callable[[], Answer]) -> Answer:
-        """Try until it works, the time is over or too many failures follow each other."""
-        failures = rounds = 0
+    def _retry(self, attempt: Callable[[], Answer]) -> Answer:
+        """Repeat `attempt` until it succeeds, the time is over or too many failures follow each other."""
+        failures = retries = 0
         while True:
             try:
                 return attempt()
             except _TemporaryError as error:
-                failures = failures + 1 if error.counts else 0
-                if failures >= _FAILURES_IN_A_ROW:
+                failures = failures + 1 if error.is_failure else 0
+                if failures >= _MAX_FAILURES_IN_A_ROW:
                     raise self._error(f"{failures} attempts failed: {error}") from error
-                # Full jitter: clients that were turned away together do not come back together.
-                longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(rounds, 10))
+                # Full jitter: clients that were refused together do not come back together.
+                longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(retries, 10))
                 pause = max(_SHORTEST_PAUSE, error.retry_after, float(self._server.rng.uniform(0, longest)))
                 if self._server.clock() + pause > self._deadline:
                     raise self._error(f"no answer within {self._options.max_wait:g} s: {error}") from error
-                rounds += 1
+                retries += 1
                 self._server.sleep(pause)
 
     def _error(self, problem: str) -> SearchError:
@@ -235,7 +230,7 @@ class _Ticket:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  # looked at because a wrong one raises
+        parts.port  # noqa: B018  # an invalid port raises when it is read
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
@@ -246,7 +241,7 @@ def _shown(content: bytes) -> str:
 
 
 def _retry_after(response: requests.Response) -> float:
-    """Seconds that the server asks us to wait, given as such or as the time of its clock."""
+    """Return the seconds that the server asks us to wait, which it gives as a number or as a time of its clock."""
     value = response.headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():
         return float(value[:9])

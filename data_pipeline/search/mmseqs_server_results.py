@@ -1,4 +1,4 @@
-"""What an MMseqs2 server sends back: a tar archive of alignments, unpacked in memory and believed in nothing."""
+"""Read an MMseqs2 server's results: a tar archive of alignments, which is unpacked in memory and not trusted."""
 
 import gzip
 import io
@@ -17,11 +17,11 @@ _CHUNK = 2**20
 
 
 class DamagedArchiveError(Exception):
-    """The archive was cut or changed on its way; another download may be whole."""
+    """Archive that was cut off or changed on its way; another download may succeed."""
 
 
-class _Bounded(io.RawIOBase):
-    """The unpacked stream of a gzip file, an error beyond `MAX_UNPACKED_BYTES`."""
+class _BoundedGzip(io.RawIOBase):
+    """The unpacked stream of a gzip file; reading beyond `MAX_UNPACKED_BYTES` raises `SearchError`."""
 
     def __init__(self, archive: bytes) -> None:
         self._stream = gzip.GzipFile(fileobj=io.BytesIO(archive))
@@ -38,37 +38,40 @@ class _Bounded(io.RawIOBase):
         return content
 
 
-def unpack(archive: bytes, wanted: Collection[str]) -> dict[str, bytes]:
-    """The content of the files of these names in a tar.gz archive; nothing else of it is kept, nothing is written."""
-    found: dict[str, bytes] = {}
+def unpack(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
+    """Return the content of the files with these names in a tar.gz archive; other files are ignored.
+
+    Raise `DamagedArchiveError` for an archive that another download may replace, `SearchError` for any other problem.
+    """
+    contents: dict[str, bytes] = {}
     try:
-        stream = _Bounded(archive)
+        stream = _BoundedGzip(archive)
         with tarfile.open(fileobj=stream, mode="r|") as tar:
             for number, member in enumerate(tar, start=1):
                 if number > _MAX_MEMBERS:
                     raise SearchError(f"the server's archive holds more than {_MAX_MEMBERS} files; not read")
                 name = member.name.removeprefix("./")
-                if name not in wanted:
+                if name not in names:
                     continue
-                if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse() or name in found:
+                if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse() or name in contents:
                     raise SearchError(f"the server's archive holds {name} twice or as something else than a plain file")
                 content = tar.extractfile(member)
                 assert content is not None
-                found[name] = content.read()
-                if len(found[name]) != member.size:
+                contents[name] = content.read()
+                if len(contents[name]) != member.size:
                     raise DamagedArchiveError("a file of it is cut")
         while stream.read(_CHUNK):  # to the end, where gzip has its checksum
             pass
     except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError, RecursionError) as error:
         raise DamagedArchiveError(printable(str(error))) from error
-    missing = sorted(set(wanted) - found.keys())
+    missing = sorted(set(names) - contents.keys())
     if missing:
         raise SearchError(f"the server's answer lacks {', '.join(missing)}")
-    return found
+    return contents
 
 
 def merged_alignments(files: Mapping[str, bytes], sequences: Mapping[int, str]) -> dict[int, bytes]:
-    """One a3m for each numbered sequence: the target ("query"), its UniRef rows, its environmental rows."""
+    """Return one a3m for each numbered sequence: the target ("query"), its UniRef rows, its environmental rows."""
     merged = {number: [f">query\n{sequence}\n".encode()] for number, sequence in sequences.items()}
     for name in (UNIREF_FILE, ENVIRONMENTAL_FILE):
         if name in files:
@@ -78,7 +81,7 @@ def merged_alignments(files: Mapping[str, bytes], sequences: Mapping[int, str]) 
 
 
 def _parts(name: str, content: bytes, sequences: Mapping[int, str]) -> dict[int, bytes]:
-    """The rows below the target of each part of a file; parts end in NUL bytes and begin with the target."""
+    """Return each sequence's rows below the target; a file's parts begin with the target and end in NUL bytes."""
     parts: dict[int, bytes] = {}
     for part in content.split(b"\0"):
         if not part.strip():
@@ -100,8 +103,7 @@ def _parts(name: str, content: bytes, sequences: Mapping[int, str]) -> dict[int,
 
 
 def _is_target(row: bytes, sequence: str) -> bool:
-    """Equal but for letters of unknown residues, for which MMseqs2 writes others."""
+    """Return whether a row is the target's, apart from ambiguous letters, for which MMseqs2 writes others."""
     return len(row) == len(sequence) and all(
-        given == wanted or wanted in AMBIGUOUS_LETTERS
-        for given, wanted in zip(row.decode("latin-1"), sequence, strict=True)
+        letter == own or own in AMBIGUOUS_LETTERS for letter, own in zip(row.decode("latin-1"), sequence, strict=True)
     )

@@ -1,10 +1,10 @@
-"""From the databases there are to the tools that search them."""
+"""Choose the tools that search a profile's databases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase
@@ -31,11 +31,11 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentStep:
-    """One search for a target's relatives."""
+    """One search for a target's homologs."""
 
     result_file: str
     tool: SequenceSearch
-    max_rows: int | None  # that are read of the result, the target's included
+    max_rows: int | None  # rows of the result to read, including the target's; None: all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,19 +50,11 @@ class TemplateStep:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
-    """All searches for a target, in the order in which their rows are merged."""
+    """All searches of a target, in the order in which their rows are merged."""
 
     alignments: tuple[AlignmentStep, ...] = ()
     templates: TemplateStep | None = None
-    user_templates: UserTemplateOptions = field(default_factory=UserTemplateOptions)  # for targets that bring their own
-
-
-@runtime_checkable
-class BatchSearch(SequenceSearch, Protocol):
-    """A search that answers for several targets in hardly more time than for one."""
-
-    def search_many(self, sequences: Sequence[str]) -> list[bytes]:
-        """What `search` gives for each."""
+    user_templates: UserTemplateOptions = field(default_factory=UserTemplateOptions)  # for the user's structure files
 
 
 def plan_searches(
@@ -73,15 +65,17 @@ def plan_searches(
     server: ServerOptions | None = None,
     latest_template: date | None = None,
 ) -> SearchPlan:
-    """The tools for a profile's databases, each with `cpus` threads, and after them a server's.
+    """Return the searches of a profile's databases, each with `cpus` threads, followed by the server's.
 
-    `cache` is a directory for what a tool makes of a database once. `latest_template` holds for the user's own
-    templates too, and goes before the profile's date. A program that is not installed, and options that a tool does
-    not have, raise `InputError`.
+    `cache` is a directory for files that a tool derives from a database once. `latest_template` applies to the user's
+    own templates too, and overrides the profile's date. Raise `InputError` if a program is not installed or a tool does
+    not have an option.
     """
     steps = [
-        AlignmentStep(result_file=each.result_file, tool=_alignment_tool(each, cpus, cache), max_rows=each.max_rows)
-        for each in profile.alignments
+        AlignmentStep(
+            result_file=database.result_file, tool=_alignment_tool(database, cpus, cache), max_rows=database.max_rows
+        )
+        for database in profile.alignments
     ]
     if server is not None:
         steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=ServerSearch(server), max_rows=None))
@@ -151,8 +145,8 @@ def _program(name: str) -> Path:
 
 
 def _options(kind: type[Options], given: Mapping[str, Any], where: str) -> Options:
-    """A tool's options from a profile's table."""
-    known = tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # every tool's options are a dataclass
+    """Return a tool's options from a profile's table."""
+    known = tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # all tools' options are dataclasses
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise InputError(f"{where}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")

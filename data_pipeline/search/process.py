@@ -1,7 +1,7 @@
-"""The one door for other programs: bounded in time and memory, and nothing of them is left behind.
+"""Run external programs with bounded time and memory, and leave nothing of them behind.
 
-A program runs without a shell and without input, in a process group of its own; whatever ends the call (its own end,
-the time limit, an error here, Ctrl-C), every process of that group is killed and the program is reaped.
+A program runs without a shell and without input, in a process group of its own. However the call ends (normally, by the
+time limit, an error, or Ctrl-C), every process of that group is killed and the program is reaped.
 """
 
 import os
@@ -22,32 +22,32 @@ from typing import IO
 
 from data_pipeline.errors import InputError, SearchError, error_reason, printable
 
-_KEPT_BYTES = 2**16  # of each stream: its end
+_KEPT_BYTES = 2**16  # at the end of each stream
 _CHUNK_BYTES = 2**16
 _SHOWN_CHARACTERS = 400  # of a stream or a command, in an error
-_LAST_OUTPUT_SECONDS = 0.5  # for the end of its streams, which a child outside its group may hold open
+_LAST_OUTPUT_SECONDS = 0.5  # to wait for the end of the streams, which a child outside the group may hold open
 _VERSION_SECONDS = 60.0
 _REMOVAL_ATTEMPTS, _REMOVAL_PAUSE = 40, 0.05
-# What programs need to start, to find their libraries and hh-suite's data; the rest of the environment is not theirs.
-_PASSED_ON = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
+# What programs need to start and to find their libraries and hh-suite's data; they get no other variables.
+_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOutput:
-    """What a program left when it ended well; results themselves are read from the files that it wrote."""
+    """What a successful program printed; its results are read from the files that it wrote."""
 
     stdout: bytes  # at most the last 64 KiB
     stderr: bytes  # at most the last 64 KiB
 
 
 def run_program(command: Sequence[str | Path], *, timeout: float | None, directory: Path) -> ProgramOutput:
-    """Run a program in `directory`, its temporary files there too, for at most `timeout` seconds (None: any time).
+    """Run a program in `directory`, with its temporary files, for at most `timeout` seconds (None: no limit).
 
-    A program that cannot start, fails, is killed by a signal or takes too long raises `SearchError`: the command, the
-    exit code or signal and the end of what it printed.
+    Raise `SearchError` with the command, the exit code or signal and the end of the output if the program cannot start,
+    fails, is killed by a signal or takes too long.
     """
     words = [str(word) for word in command]
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     environment |= {"LC_ALL": "C", "TMPDIR": str(directory)}
     try:
         process = subprocess.Popen(
@@ -85,7 +85,7 @@ def run_program(command: Sequence[str | Path], *, timeout: float | None, directo
 
 
 def read_output(program: Path, path: Path) -> bytes:
-    """The content of a file that a program that ended well should have written."""
+    """Return the content of an output file of a successful program; raise `SearchError` if it is missing or empty."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -96,16 +96,16 @@ def read_output(program: Path, path: Path) -> bytes:
 
 
 def _keep_end(stream: IO[bytes], tail: bytearray) -> None:
-    """Read what a program prints, however much it is; only the last bytes stay in `tail`."""
-    with suppress(OSError, ValueError):  # it was closed, because a child outside the group still holds it open
+    """Read all that a program prints, and keep the last bytes in `tail`."""
+    with suppress(OSError, ValueError):  # the stream was closed because a child outside the group holds it open
         while chunk := stream.read(_CHUNK_BYTES):
             tail += chunk
             del tail[:-_KEPT_BYTES]
 
 
 def _kill(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:
-    """Kill every process of the program's group, reap the program and wait for the last that was printed."""
-    # A group keeps its number from being used again while it has members. macOS forbids to signal one of zombies only.
+    """Kill every process of the program's group, reap the program and wait for the last of its output."""
+    # A group's number is not reused while it has members. macOS forbids signals to a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -133,7 +133,7 @@ def _shown_command(words: list[str]) -> str:
 
 
 def _shown_end(content: bytes) -> str:
-    """The last lines of a stream, as one line."""
+    """Return the last lines of a stream as one line."""
     lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines()]
     text = " | ".join(line for line in lines if line)
     end = text if len(text) <= _SHOWN_CHARACTERS else f"...{text[-_SHOWN_CHARACTERS:]}"
@@ -142,7 +142,7 @@ def _shown_end(content: bytes) -> str:
 
 @contextmanager
 def working_directory(parent: Path | None = None) -> Iterator[Path]:
-    """An empty directory for a program's files, in `parent` or where the system keeps such; always removed."""
+    """Yield an empty directory for a program's files, in `parent` or the system's temporary folder; remove it after."""
     try:
         directory = Path(tempfile.mkdtemp(prefix="helixfold-", dir=parent)).resolve()
     except OSError as error:
@@ -156,7 +156,7 @@ def working_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 def _remove(directory: Path) -> None:
-    # A killed process may still be writing for a moment, and put files into a folder that was just emptied.
+    # A killed process may write for a moment longer, and put files into a folder that was just emptied.
     for _ in range(_REMOVAL_ATTEMPTS):
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
@@ -166,30 +166,30 @@ def _remove(directory: Path) -> None:
 
 
 def find_program(name: str, *directories: Path) -> Path | None:
-    """The program of this name on the PATH or else in `directories`; a name with a slash is looked for as it stands."""
-    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(str(directory) for directory in directories))
-    return None if found is None else Path(found).absolute()
+    """Return the program of this name on the PATH or else in `directories`, or None; `name` may also be a path."""
+    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(str(directory) for directory in directories))
+    return None if path is None else Path(path).absolute()
 
 
 def require_program(name: str, package: str, *directories: Path) -> Path:
-    """As `find_program`, with an `InputError` that says what to install."""
-    found = find_program(name, *directories)
-    if found is None:
+    """Return the program as `find_program` does; raise an `InputError` that says what to install if there is none."""
+    program = find_program(name, *directories)
+    if program is None:
         shown = printable(name)
         raise InputError(f"the program {shown} was not found; install {package} and see that {shown} is on the PATH")
-    return found
+    return program
 
 
 @lru_cache(maxsize=64)
 def program_version(program: Path, argument: str = "-h") -> str:
-    """The version that a program prints when it is started with `argument`, such as "3.3.2" or "14-7e284"."""
+    """Return the version that a program prints when it is run with `argument`, such as "3.3.2" or "14-7e284"."""
     with working_directory() as directory:
-        finished = run_program([program, argument], timeout=_VERSION_SECONDS, directory=directory)
-    printed = (finished.stdout + b"\n" + finished.stderr).decode("utf-8", "replace")
+        output = run_program([program, argument], timeout=_VERSION_SECONDS, directory=directory)
+    printed = (output.stdout + b"\n" + output.stderr).decode("utf-8", "replace")
     words = printed.split()
-    if len(words) == 1:  # mmseqs; some of its builds are named by a commit
+    if len(words) == 1:  # mmseqs, some builds of which are named by a commit
         return words[0]
     number = re.search(r"(?<![\w.])\d+(?:\.\d+)+", printed)
     if number is None:
-        raise SearchError(f"{printable(str(program))} {argument} printed no version: {_shown_end(finished.stdout)}")
+        raise SearchError(f"{printable(str(program))} {argument} printed no version: {_shown_end(output.stdout)}")
     return number.group()

@@ -1,4 +1,4 @@
-"""Searching a FASTA database of any size with profiles, in this process, as HMMER's programs search it as a whole."""
+"""Search a FASTA database of any size with HMM profiles in this process, with the results of HMMER's programs."""
 
 import io
 import os
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 from pyhmmer.easel import AA, MSA, Alphabet, SequenceFile
 from pyhmmer.plan7 import HMM, OptimizedProfile, Pipeline, Profile, TopHits
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.errors import InputError, SearchError, check_positive
 from data_pipeline.search.fasta_chunks import (
     MAX_TARGET_RESIDUES,
     FastaChunk,
@@ -32,19 +32,46 @@ ProteinProfile: TypeAlias = "HMM[AA]"
 Hits: TypeAlias = "TopHits[HMM[AA] | Profile[AA] | OptimizedProfile[AA]]"
 
 
-# What HMMER's pipeline lets pass, and what of it enters the alignment ("included"), by the names that HMMER's programs
-# and pyhmmer have for it: E, domE, incE, incdomE; F1, F2, F3; Z.
+# Thresholds of HMMER's pipeline under the names that HMMER's programs and pyhmmer have for them.
 Thresholds: TypeAlias = Mapping[str, Any]
+_HMMER_NAMES = {
+    "e_value": "E",
+    "domain_e_value": "domE",
+    "inclusion_e_value": "incE",
+    "domain_inclusion_e_value": "incdomE",
+    "filter_f1": "F1",
+    "filter_f2": "F2",
+    "filter_f3": "F3",
+    "z_value": "Z",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HmmerOptions:
+    """Options that HMMER's programs share; fields of subclasses that are no thresholds have other names."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, *vars(self))
+
+    def thresholds(self) -> Thresholds:
+        """Return the thresholds by HMMER's own names."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return {_HMMER_NAMES[name]: value for name, value in given.items() if name in _HMMER_NAMES}
+
+    def arguments(self) -> list[str]:
+        """Return the thresholds as options of HMMER's programs."""
+        options = self.thresholds().items()
+        return [word for name, value in options for word in ("-" * min(2, len(name)) + name, repr(value))]
 
 
 @dataclass(frozen=True)
 class HmmerSearch:
-    """A database that is searched with HMMER, in this process or by a program; the result is a Stockholm alignment."""
+    """Search of a database with HMMER, in this process or by a program; the result is a Stockholm alignment."""
 
     file_format: ClassVar[FileFormat] = "sto"
 
     database: Path  # FASTA, plain or gzip
-    cpus: int | None = field(default=None, kw_only=True)  # threads; None: as many as there are processors
+    cpus: int | None = field(default=None, kw_only=True)  # threads; None: all processors of this process
 
     def __post_init__(self) -> None:
         if self.cpus is not None and self.cpus < 1:
@@ -52,36 +79,24 @@ class HmmerSearch:
         require_database(self.database)
 
 
-def check_positive(options: Mapping[str, float | None]) -> None:
-    """Raise `ValueError` for the first of the options that is given and not a positive number."""
-    for name, value in options.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise ValueError(f"{name} must be a positive number, got {value}")
-
-
-def program_options(thresholds: Thresholds) -> list[str]:
-    """Thresholds as options of HMMER's programs."""
-    return [word for name, value in thresholds.items() for word in ("-" * min(2, len(name)) + name, repr(value))]
-
-
 class _MergedHits:
-    """The hits of all pieces so far, as one search of these pieces would have them.
+    """The hits of all chunks so far, equal to those of one search of these chunks.
 
-    Merging copies, so only results of equally many pieces are merged: every hit is copied log2(pieces) times. E-values
-    and what passes by them are computed again with each merge, now for the sequences of both; a piece by itself keeps
-    all that the whole will, as an E-value grows with the number of sequences.
+    Merging copies, so only results of equally many chunks are merged, and every hit is copied log2(chunks) times. Each
+    merge computes E-values again for the sequences of both parts. No hit is lost before: E-values grow with the number
+    of sequences, so that a chunk by itself lets more hits pass than the whole database.
     """
 
     def __init__(self) -> None:
         self._parts: list[tuple[int, Hits]] = []
 
     def add(self, hits: Hits) -> None:
-        pieces = 1
-        while self._parts and self._parts[-1][0] == pieces:
+        chunks = 1
+        while self._parts and self._parts[-1][0] == chunks:
             earlier = self._parts.pop()
-            pieces += earlier[0]
+            chunks += earlier[0]
             hits = earlier[1].merge(hits)
-        self._parts.append((pieces, hits))
+        self._parts.append((chunks, hits))
 
     def total(self) -> Hits:
         first, *others = (hits for _, hits in self._parts)
@@ -96,71 +111,71 @@ def search_profiles(
     cpus: int | None,
     select: Callable[[FastaChunk], FastaChunk] | None = None,
 ) -> list[Hits]:
-    """The hits of each profile in the database, sorted by score, in one pass over the file.
+    """Return the hits of each profile in the database, sorted by score, from one pass over the file.
 
-    The file is read piece by piece and searched by `cpus` threads (None: all that this process may use); in memory
-    are a few pieces and the hits. `select` may drop records of a piece, which then do not count in E-values.
+    The file is read in chunks that `cpus` threads search (None: all processors of this process). Memory holds a few
+    chunks and the hits. `select` may drop records of a chunk, which then do not count in E-values.
     """
     threads = cpus or available_cpus()
     merged = [_MergedHits() for _ in profiles]
 
-    def keep(piece_hits: list[Hits]) -> None:
-        for hits, new in zip(merged, piece_hits, strict=True):
+    def merge(chunk_hits: list[Hits]) -> None:
+        for hits, new in zip(merged, chunk_hits, strict=True):
             hits.add(new)
 
-    found = False
+    is_empty = True
     waiting: deque[Future[list[Hits]]] = deque()
     with working_directory() as directory, ThreadPoolExecutor(threads) as executor:
         try:
-            for number, piece in enumerate(read_fasta_chunks(database)):
-                content = piece if select is None else select(piece)
+            for number, chunk in enumerate(read_fasta_chunks(database)):
+                content = chunk if select is None else select(chunk)
                 if not content.content.strip():
                     continue
-                found = True
+                is_empty = False
                 path = directory / f"{number}.fasta"
-                waiting.append(executor.submit(_search_piece, profiles, database, content, thresholds, path))
+                waiting.append(executor.submit(_search_chunk, profiles, database, content, thresholds, path))
                 if len(waiting) > 2 * threads:
-                    keep(waiting.popleft().result())
+                    merge(waiting.popleft().result())
             while waiting:
-                keep(waiting.popleft().result())
+                merge(waiting.popleft().result())
         finally:
             for future in waiting:
                 future.cancel()
-    if not found:
+    if is_empty:
         raise InputError.at(database, "the database holds no sequence; was it unpacked or downloaded to the end?")
     return [hits.total() for hits in merged]
 
 
 def available_cpus() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def stockholm(alignment: MSA, author: str) -> bytes:
-    """The alignment as HMMER's programs write it."""
+def to_stockholm(alignment: MSA, author: str) -> bytes:
+    """Return the alignment in Stockholm format, as HMMER's programs write it."""
     alignment.author = author
     buffer = io.BytesIO()
     alignment.write(buffer, "stockholm")
     return buffer.getvalue()
 
 
-def _search_piece(
-    profiles: Sequence[ProteinProfile], database: Path, piece: FastaChunk, thresholds: Thresholds, path: Path
+def _search_chunk(
+    profiles: Sequence[ProteinProfile], database: Path, chunk: FastaChunk, thresholds: Thresholds, path: Path
 ) -> list[Hits]:
-    """The hits of each profile in the piece, which is written to the new file `path` for that time."""
+    """Return the hits of each profile in the chunk, which is written to the temporary file `path`."""
     hits = []
     try:
-        # From a file, HMMER reads and searches without Python's lock; records given one by one make threads wait.
-        path.write_bytes(piece.content)
+        # HMMER reads and searches a file without holding Python's lock; with single records, threads would wait.
+        path.write_bytes(chunk.content)
         for profile in profiles:
-            # A pipeline of its own: it counts the sequences, and holds the profile that it adapts to their lengths.
+            # A new pipeline for each profile: it counts the sequences, and adapts the profile to their lengths.
             pipeline = Pipeline(AMINO, **thresholds)
             with SequenceFile(str(path), format="fasta", digital=True, alphabet=AMINO) as targets:
                 hits.append(pipeline.search_hmm(profile, targets))
     except ValueError as error:
-        raise _refused(database, piece, error) from error
+        raise _refused(database, chunk, error) from error
     except OSError as error:
         raise SearchError(
             f"a temporary file cannot be written and read: {error}; set TMPDIR to a folder with space"
@@ -170,10 +185,10 @@ def _search_piece(
     return hits
 
 
-def _refused(database: Path, piece: FastaChunk, error: ValueError) -> InputError:
-    """The error for a piece that HMMER does not take although it reads well."""
-    name, length = longest_record(piece)
+def _refused(database: Path, chunk: FastaChunk, error: ValueError) -> InputError:
+    """Return the error for a well-formed chunk that HMMER cannot search."""
+    name, length = longest_record(chunk)
     if length > MAX_TARGET_RESIDUES:
         problem = f"{length:,} residues, and HMMER takes at most {MAX_TARGET_RESIDUES:,}; remove the record"
         return InputError.at(database, problem, record=name)
-    return InputError.at(database, f"HMMER cannot search the records from here on: {error}", line=piece.line)
+    return InputError.at(database, f"HMMER cannot search the records from here on: {error}", line=chunk.line)

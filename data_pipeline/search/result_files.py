@@ -1,4 +1,4 @@
-"""Result files of searches beside a target's features, so that no search is made twice."""
+"""Store search results beside a target's features, so that no search is run twice."""
 
 import hashlib
 import json
@@ -17,15 +17,15 @@ _MAX_RECORD_BYTES = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFiles:
-    """A target's directory of search results; `searches.json` says what search each file is the result of.
+    """A target's directory of search results; `searches.json` records the search that each file comes from.
 
-    A search is the same if the tool's identity and the query (a sequence or an alignment) are.
+    Two searches are the same if the tool's identity and the query (a sequence or an alignment) are equal.
     """
 
     directory: Path
 
     def find(self, file: str, identity: str, query: bytes) -> bytes | None:
-        """The content of `file` if it is, unchanged, the result of this very search; else None."""
+        """Return the content of `file` if it is the unchanged result of this search, else None."""
         path = self.directory / file
         known = self._record().get(file)
         if known is None or not path.is_file():
@@ -34,15 +34,15 @@ class ResultFiles:
         return content if known == _entry(identity, query, content) else None
 
     def find_or_search(self, file: str, identity: str, query: bytes, search: Callable[[], bytes]) -> bytes:
-        """The content of `file`, which is kept if it had to be searched for."""
+        """Return the content of `file`; if it is not the result of this search, run `search` and store its result."""
         content = self.find(file, identity, query)
         if content is None:
             content = search()
-            self.keep(file, identity, query, content)
+            self.save(file, identity, query, content)
         return content
 
-    def keep(self, file: str, identity: str, query: bytes, content: bytes) -> None:
-        """Write a search's result as `file`, and what search it was into the record."""
+    def save(self, file: str, identity: str, query: bytes, content: bytes) -> None:
+        """Write a search's result to `file`, and record the search in `searches.json`."""
         with atomic_write(self.directory / file) as temporary:
             temporary.write_bytes(content)
         record = {**self._record(), file: _entry(identity, query, content)}

@@ -1,9 +1,10 @@
-"""What every search has in common: it takes a sequence or an alignment and gives the content of a result file.
+"""Interfaces of search tools: a tool takes a sequence or an alignment and returns the content of a result file.
 
-A result is kept as the bytes of the file that the tool writes (Stockholm, a3m or hhr), under AlphaFold's file names;
-so what was found by one machine, or by AlphaFold itself, can be read by another, and each format has one reader.
+Results are stored as the tool writes them (Stockholm, a3m or hhr), under AlphaFold's file names, so that results of
+other machines and of AlphaFold itself can be read too.
 """
 
+from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 FileFormat = Literal["sto", "a3m", "hhr"]
@@ -11,33 +12,41 @@ FileFormat = Literal["sto", "a3m", "hhr"]
 
 @runtime_checkable
 class SequenceSearch(Protocol):
-    """Finds relatives of a sequence in a database."""
+    """A tool that searches a database for homologs of a sequence."""
 
     @property
     def file_format(self) -> FileFormat:
-        """Of the result."""
+        """Format of the result."""
 
     def identity(self) -> str:
-        """One line that names tool, version, every option and the database; equal lines give equal results."""
+        """Return one line that names tool, version, every option and the database; equal lines give equal results."""
 
     def search(self, sequence: str) -> bytes:
-        """The alignment of everything found, the target ("query") first. A failing tool raises `SearchError`."""
+        """Return the alignment of all hits, the target ("query") first; raise `SearchError` if the tool fails."""
+
+
+@runtime_checkable
+class BatchSearch(SequenceSearch, Protocol):
+    """A tool that searches for several targets in hardly more time than for one."""
+
+    def search_many(self, sequences: Sequence[str]) -> list[bytes]:
+        """Return the result of `search` for each sequence."""
 
 
 @runtime_checkable
 class TemplateSearch(Protocol):
-    """Finds chains of known structure for an alignment."""
+    """A tool that searches a database for chains of known structure that match an alignment."""
 
     @property
     def input_format(self) -> FileFormat:
-        """Of the alignment. Stockholm has insertions aligned and reference columns marked, a3m match columns only."""
+        """Format of the alignment: Stockholm with aligned insertions and marked reference columns, or a3m."""
 
     @property
     def file_format(self) -> FileFormat:
-        """Of the result."""
+        """Format of the result."""
 
     def identity(self) -> str:
-        """As for `SequenceSearch`."""
+        """Return one line that names tool, version, every option and the database; equal lines give equal results."""
 
     def search(self, alignment: bytes) -> bytes:
-        """Hits for an alignment whose first row is the target. A failing tool raises `SearchError`."""
+        """Return the hits of an alignment whose first row is the target; raise `SearchError` if the tool fails."""

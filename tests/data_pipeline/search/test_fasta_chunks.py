@@ -18,7 +18,7 @@ from data_pipeline.search.fasta_chunks import (
     without_nucleic_acids,
 )
 
-PIECE_SIZES = (1, 7, 64, 2**20)
+CHUNK_SIZES = (1, 7, 64, 2**20)
 
 records = st.lists(
     st.tuples(
@@ -36,21 +36,21 @@ def written(folder: Path, content: bytes) -> Path:
     return path
 
 
-@given(records=records, piece_bytes=st.integers(1, 80), last_newline=st.booleans())
-def test_pieces_are_whole_records_and_together_the_file(
-    records: list[tuple[str, list[str]]], piece_bytes: int, last_newline: bool, tmp_path_factory: pytest.TempPathFactory
+@given(records=records, chunk_bytes=st.integers(1, 80), last_newline=st.booleans())
+def test_chunks_are_whole_records_and_together_the_file(
+    records: list[tuple[str, list[str]]], chunk_bytes: int, last_newline: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     text = "\n".join(f">{name}\n" + "\n".join(lines) for name, lines in records)
     content = (text + "\n" * last_newline).encode()
-    path = written(tmp_path_factory.mktemp("pieces"), content)
-    pieces = list(read_fasta_chunks(path, piece_bytes))
-    assert b"".join(piece.content for piece in pieces) == content
-    for piece in pieces:
-        assert piece.content.startswith(b">")
+    path = written(tmp_path_factory.mktemp("chunks"), content)
+    chunks = list(read_fasta_chunks(path, chunk_bytes))
+    assert b"".join(chunk.content for chunk in chunks) == content
+    for chunk in chunks:
+        assert chunk.content.startswith(b">")
     before = 1
-    for piece in pieces:
-        assert piece.line == before
-        before += piece.content.count(b"\n")
+    for chunk in chunks:
+        assert chunk.line == before
+        before += chunk.content.count(b"\n")
 
 
 def test_packed_files_read_as_plain_ones(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_packed_files_read_as_plain_ones(tmp_path: Path) -> None:
     assert list(read_fasta_chunks(packed, 5)) == list(read_fasta_chunks(plain, 5))
 
 
-@pytest.mark.parametrize("piece_bytes", PIECE_SIZES)
+@pytest.mark.parametrize("chunk_bytes", CHUNK_SIZES)
 @pytest.mark.parametrize(
     ("content", "place", "problem"),
     [
@@ -81,11 +81,11 @@ def test_packed_files_read_as_plain_ones(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_record_is_named_with_its_place(
-    tmp_path: Path, content: bytes, place: str, problem: str, piece_bytes: int
+    tmp_path: Path, content: bytes, place: str, problem: str, chunk_bytes: int
 ) -> None:
     path = written(tmp_path, content)
     with pytest.raises(InputError) as caught:
-        list(read_fasta_chunks(path, piece_bytes))
+        list(read_fasta_chunks(path, chunk_bytes))
     assert f"{path}, {place}" in str(caught.value)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -93,7 +93,7 @@ def test_a_malformed_record_is_named_with_its_place(
 
 def test_headers_may_hold_what_sequences_may_not(tmp_path: Path) -> None:
     path = written(tmp_path, b">a 1-2.3 > \nMKV\n>b|c_1~\xff>\nmkv*\n\n>empty\n")
-    assert b"".join(piece.content for piece in read_fasta_chunks(path)) == path.read_bytes()
+    assert b"".join(chunk.content for chunk in read_fasta_chunks(path)) == path.read_bytes()
 
 
 def test_a_record_without_end_costs_bounded_memory(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_chains_of_nucleic_acids_are_dropped_and_proteins_kept(tmp_path: Path) -
     assert not has_nucleic_acids(written(tmp_path, protein))
     path = written(tmp_path, nucleic + protein + nucleic)
     assert has_nucleic_acids(path)
-    for size in PIECE_SIZES:
-        assert b"".join(without_nucleic_acids(piece).content for piece in read_fasta_chunks(path, size)) == protein
+    for size in CHUNK_SIZES:
+        assert b"".join(without_nucleic_acids(chunk).content for chunk in read_fasta_chunks(path, size)) == protein
 
 
 def test_the_longest_record_is_found() -> None:

@@ -52,9 +52,9 @@ def without_author(stockholm: bytes) -> bytes:
     return b"\n".join(line for line in stockholm.split(b"\n") if not line.startswith(b"#=GF AU"))
 
 
-def in_small_pieces(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
+def in_small_chunks(monkeypatch: pytest.MonkeyPatch, chunk_bytes: int) -> None:
     monkeypatch.setattr(
-        profile_search, "read_fasta_chunks", partial(fasta_chunks.read_fasta_chunks, piece_bytes=piece_bytes)
+        profile_search, "read_fasta_chunks", partial(fasta_chunks.read_fasta_chunks, chunk_bytes=chunk_bytes)
     )
 
 
@@ -68,14 +68,14 @@ def test_relatives_are_hits_and_nucleic_acids_are_not(search_case: tuple[str, by
     assert len(hits) > 20  # AlphaFold's limits keep what is barely similar
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 3_000])
+@pytest.mark.parametrize("chunk_bytes", [1, 3_000])
 @pytest.mark.parametrize("cpus", [1, 3])
-def test_the_result_does_not_depend_on_pieces_and_threads(
-    search_case: tuple[str, bytes, Path], monkeypatch: pytest.MonkeyPatch, cpus: int, piece_bytes: int
+def test_the_result_does_not_depend_on_chunks_and_threads(
+    search_case: tuple[str, bytes, Path], monkeypatch: pytest.MonkeyPatch, cpus: int, chunk_bytes: int
 ) -> None:
     _, alignment, database = search_case
     whole = InProcessHmmsearch(database, OPTIONS, cpus=1).search(alignment)
-    in_small_pieces(monkeypatch, piece_bytes)
+    in_small_chunks(monkeypatch, chunk_bytes)
     assert InProcessHmmsearch(database, OPTIONS, cpus=cpus).search(alignment) == whole
 
 
@@ -86,7 +86,7 @@ def test_hits_are_those_of_the_program(
     search_case: tuple[str, bytes, Path], monkeypatch: pytest.MonkeyPatch, options: HmmsearchOptions
 ) -> None:
     _, alignment, database = search_case
-    in_small_pieces(monkeypatch, 3_000)
+    in_small_chunks(monkeypatch, 3_000)
     found = InProcessHmmsearch(database, options).search(alignment)
     assert found
     assert without_author(found) == without_author(program(database, options).search(alignment))

@@ -51,9 +51,9 @@ def without_author(stockholm: bytes) -> bytes:
     return b"\n".join(line for line in stockholm.split(b"\n") if not line.startswith(b"#=GF AU"))
 
 
-def in_small_pieces(monkeypatch: pytest.MonkeyPatch, piece_bytes: int) -> None:
+def in_small_chunks(monkeypatch: pytest.MonkeyPatch, chunk_bytes: int) -> None:
     monkeypatch.setattr(
-        profile_search, "read_fasta_chunks", partial(fasta_chunks.read_fasta_chunks, piece_bytes=piece_bytes)
+        profile_search, "read_fasta_chunks", partial(fasta_chunks.read_fasta_chunks, chunk_bytes=chunk_bytes)
     )
 
 
@@ -74,19 +74,19 @@ def test_relatives_are_found_with_the_target_first(target_and_database: tuple[st
     assert b"DE [subseq from] number" in content
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 2_000, 10_000])
+@pytest.mark.parametrize("chunk_bytes", [1, 2_000, 10_000])
 @pytest.mark.parametrize("cpus", [1, 3])
 @pytest.mark.parametrize("options", [OPTIONS, replace(OPTIONS, z_value=1e7), replace(WIDE, iterations=2)])
-def test_the_result_does_not_depend_on_pieces_and_threads(
+def test_the_result_does_not_depend_on_chunks_and_threads(
     target_and_database: tuple[str, Path],
     monkeypatch: pytest.MonkeyPatch,
     options: JackhmmerOptions,
     cpus: int,
-    piece_bytes: int,
+    chunk_bytes: int,
 ) -> None:
     target, database = target_and_database
     whole = InProcessJackhmmer(database, options, cpus=1).search(target)
-    in_small_pieces(monkeypatch, piece_bytes)
+    in_small_chunks(monkeypatch, chunk_bytes)
     assert InProcessJackhmmer(database, options, cpus=cpus).search(target) == whole
 
 
@@ -117,7 +117,7 @@ def test_rows_are_those_of_the_program(
     target, database = target_and_database
     program = JackhmmerProgram(database, options, needed_program("jackhmmer"), cpus=2)
     assert isinstance(program, SequenceSearch)
-    in_small_pieces(monkeypatch, 5_000)
+    in_small_chunks(monkeypatch, 5_000)
     search = InProcessJackhmmer(database, options, cpus=2)
     for each in (target, target * 3, target[:5], "M", "X" * 30, "A" * 60, target[:40] + "XBZUOJ" + target[40:]):
         assert without_author(search.search(each)) == without_author(program.search(each))
@@ -129,7 +129,7 @@ def test_rows_are_those_of_the_program_where_names_are_used_twice(
     target, database = target_and_database
     twice = tmp_path / "database.fasta"
     twice.write_bytes(database.read_bytes() * 2)
-    in_small_pieces(monkeypatch, 5_000)
+    in_small_chunks(monkeypatch, 5_000)
     found = InProcessJackhmmer(twice, OPTIONS).search(target)
     assert parse_stockholm(found, target).names[0] == "000|query"  # HMMER numbers all rows then
     program = JackhmmerProgram(twice, OPTIONS, needed_program("jackhmmer"))
@@ -201,7 +201,7 @@ def test_a_target_that_is_no_protein_is_refused(
 
 def test_a_malformed_database_is_refused_with_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database = tmp_path / "database.fasta"
-    in_small_pieces(monkeypatch, 50)
+    in_small_chunks(monkeypatch, 50)
     database.write_text("".join(f">good{i}\nMKVLLAGTWERTYHG\n" for i in range(50)) + ">bad\nMK.V\n")
     with pytest.raises(InputError, match="line 102, column 3, record 'bad'"):
         InProcessJackhmmer(database, OPTIONS).search("MKVLLAGTWE")
@@ -241,7 +241,7 @@ def test_nothing_is_left_in_the_temporary_directory(
 ) -> None:
     target, database = target_and_database
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    in_small_pieces(monkeypatch, 1_000)
+    in_small_chunks(monkeypatch, 1_000)
     InProcessJackhmmer(database, OPTIONS).search(target)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))

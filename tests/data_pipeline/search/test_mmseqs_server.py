@@ -282,7 +282,7 @@ def test_silence_is_a_failed_connection(server: MockServer) -> None:
         handler.close_connection = True
 
     server.answers["state"] = [silent, *server.answers["state"]]
-    assert len(ask(server, silence=0.1)) == 3
+    assert len(ask(server, read_timeout=0.1)) == 3
 
 
 def changed(server: MockServer, old: bytes, new: bytes) -> None:
@@ -324,7 +324,7 @@ def test_nothing_is_sent_to_an_address_that_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"mode": "pair"}, {"batch": 0}, {"batch": 101}, {"max_wait": 0.0}, {"silence": float("inf")}]
+    "wrong", [{"mode": "pair"}, {"batch": 0}, {"batch": 101}, {"max_wait": 0.0}, {"read_timeout": float("inf")}]
 )
 def test_options_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):

@@ -13,7 +13,8 @@ from data_pipeline.search.database_profile import profile_from_fasta, read_datab
 from data_pipeline.search.hmmsearch import InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer
 from data_pipeline.search.mmseqs_server import ServerOptions
-from data_pipeline.search.plan import BatchSearch, SearchPlan, plan_searches
+from data_pipeline.search.plan import SearchPlan, plan_searches
+from data_pipeline.search.tool import BatchSearch
 from tests.data_pipeline.search.families import (
     build_hhsuite_database,
     family_a3m,

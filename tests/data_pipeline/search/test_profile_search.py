@@ -49,10 +49,10 @@ def test_e_values_are_those_of_one_search_of_all_sequences(
     included = [hit.included for hit in merged if hit.reported]
     assert any(included)
     assert not all(included)
-    assert len(passed(merged)) < len(merged) <= 300  # pieces alone let more pass than all together
+    assert len(passed(merged)) < len(merged) <= 300  # chunks alone let more pass than all together
 
 
-def test_few_pieces_are_waiting_and_few_files_kept(
+def test_few_chunks_are_waiting_and_few_files_kept(
     family: tuple[profile_search.ProteinProfile, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile, database = family
@@ -61,13 +61,13 @@ def test_few_pieces_are_waiting_and_few_files_kept(
 
     def counted(path: Path) -> Iterator[FastaChunk]:
         nonlocal waiting, most
-        for piece in read_fasta_chunks(path, 1):
+        for chunk in read_fasta_chunks(path, 1):
             with lock:
                 waiting += 1
                 most = max(most, waiting)
-            yield piece
+            yield chunk
 
-    original = profile_search._search_piece
+    original = profile_search._search_chunk
 
     def finished(profiles: Sequence[profile_search.ProteinProfile], *arguments: object) -> list[Hits]:
         nonlocal waiting, files
@@ -78,7 +78,7 @@ def test_few_pieces_are_waiting_and_few_files_kept(
         return hits
 
     monkeypatch.setattr(profile_search, "read_fasta_chunks", counted)
-    monkeypatch.setattr(profile_search, "_search_piece", finished)
+    monkeypatch.setattr(profile_search, "_search_chunk", finished)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     search_profiles([profile], database, THRESHOLDS, cpus=2)
     assert most <= 8
@@ -86,7 +86,7 @@ def test_few_pieces_are_waiting_and_few_files_kept(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_in_one_piece_ends_the_search(
+def test_an_error_in_one_chunk_ends_the_search(
     family: tuple[profile_search.ProteinProfile, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile, database = family
@@ -106,7 +106,7 @@ def test_an_error_in_one_piece_ends_the_search(
 def test_a_database_of_which_nothing_is_selected_is_refused(family: tuple[profile_search.ProteinProfile, Path]) -> None:
     profile, database = family
     with pytest.raises(InputError, match="holds no sequence"):
-        search_profiles([profile], database, THRESHOLDS, cpus=1, select=lambda piece: FastaChunk(content=b"\n", line=1))
+        search_profiles([profile], database, THRESHOLDS, cpus=1, select=lambda chunk: FastaChunk(content=b"\n", line=1))
 
 
 def test_there_is_at_least_one_processor() -> None:
@@ -119,5 +119,5 @@ def test_hits_are_copied_few_times(family: tuple[profile_search.ProteinProfile, 
     merged = profile_search._MergedHits()
     for _ in range(21):
         merged.add(hits)
-    assert [pieces for pieces, _ in merged._parts] == [16, 4, 1]
+    assert [chunks for chunks, _ in merged._parts] == [16, 4, 1]
     assert merged.total().searched_sequences == 21 * 300

@@ -14,7 +14,7 @@ FILE, IDENTITY, QUERY, CONTENT = "hits.sto", "tool 1", b"MKT", b"found"
 @pytest.fixture
 def results(tmp_path: Path) -> ResultFiles:
     results = ResultFiles(directory=tmp_path / "msas")
-    results.keep(FILE, IDENTITY, QUERY, CONTENT)
+    results.save(FILE, IDENTITY, QUERY, CONTENT)
     return results
 
 
@@ -39,8 +39,8 @@ def test_a_file_without_a_record_is_not_taken_for_the_result(results: ResultFile
 
 
 def test_a_new_result_takes_the_place_of_the_old_and_leaves_others(results: ResultFiles) -> None:
-    results.keep("other.sto", IDENTITY, QUERY, b"second")
-    results.keep(FILE, "tool 2", QUERY, b"third")
+    results.save("other.sto", IDENTITY, QUERY, b"second")
+    results.save(FILE, "tool 2", QUERY, b"third")
     assert results.find(FILE, IDENTITY, QUERY) is None
     assert results.find(FILE, "tool 2", QUERY) == b"third"
     assert results.find("other.sto", IDENTITY, QUERY) == b"second"
