@@ -1,1 +1,1 @@
-"""From template hits, or structures that the user gives, to template features."""
+"""Make template features from the hits of a template search, or from structure files that the user gives."""

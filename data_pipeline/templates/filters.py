@@ -1,4 +1,4 @@
-"""Which hits are worth opening a structure file for, and which structures a target may see."""
+"""Checks that decide which template hits and which structures may become templates of a target."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, Structure
 from data_pipeline.templates.result import RejectionReason, UnusableHitError
 
-_MAX_CA_CA = 150.0  # Angstrom between neighbours: only what cannot be a chain is refused
-_MIN_ATOMS = 5  # those of alanine
+_MAX_CA_CA = 150.0  # Angstrom between neighbours; a generous limit, which only impossible chains exceed
+_MIN_ATOMS = 5  # alanine has five heavy atoms
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateOptions:
-    """Which hits become templates; AlphaFold's numbers (AlphaFold 2, Suppl. Sec. 1.2.3)."""
+    """Settings that decide which hits become templates; the defaults are those of AlphaFold 2, Suppl. Sec. 1.2.3."""
 
-    latest_release: date | None = None  # templates must not be younger; None: any date, also none
+    latest_release: date | None = None  # templates must not be newer; None: any date, even an unknown one
     max_templates: int = 20
-    min_align_ratio: float = 0.1  # aligned columns per target residue must be more
-    max_subsequence_ratio: float = 0.95  # a piece of the target itself must not be longer, per target residue
-    min_residues: int = 10  # of the hit's aligned stretch
+    min_align_ratio: float = 0.1  # aligned columns per target residue must exceed this
+    max_subsequence_ratio: float = 0.95  # a hit that is a piece of the target is rejected if it is longer, per target residue
+    min_residues: int = 10  # in the hit's aligned stretch, without gaps
 
     def __post_init__(self) -> None:
         if self.max_templates < 0 or self.min_residues < 1:
@@ -35,7 +35,10 @@ class TemplateOptions:
 
 
 def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptions) -> None:
-    """Raise `UnusableHitError` for a hit that covers too little, is the target itself, or is too short."""
+    """Raise `UnusableHitError` if a hit covers too little of the target, is the target itself, or is too short.
+
+    `query` is the target's sequence, `letters` are the hit's aligned residues without gaps.
+    """
     ratio = hit.aligned_columns / len(query)
     if ratio <= options.min_align_ratio:
         limit = f"more than {options.min_align_ratio:.0%} is needed"
@@ -49,13 +52,19 @@ def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptio
 
 
 def check_table_date(entry: str, release_dates: Mapping[str, date], latest: date | None) -> None:
-    """Raise `UnusableHitError` if a table of release dates, which spares opening the file, has the entry too late."""
+    """Raise `UnusableHitError` if a table of release dates lists the PDB entry with a date after `latest`.
+
+    This check comes first because it needs no structure file.
+    """
     if latest is not None and entry in release_dates and release_dates[entry] > latest:
         raise _released_later(entry, release_dates[entry], latest)
 
 
 def check_structure_date(structure: Structure, entry: str, known: date | None, latest: date | None) -> None:
-    """Raise `UnusableHitError` if a structure was released after `latest`, or nobody (not `known` either) says when."""
+    """Raise `UnusableHitError` if a structure was released after `latest` or if its release date is unknown.
+
+    `known` is the date of the entry from a table, if there is one; the caller has already compared it with `latest`.
+    """
     if latest is None:
         return
     if structure.release_date is None and known is None:
@@ -68,7 +77,7 @@ def check_structure_date(structure: Structure, entry: str, known: date | None, l
 
 
 def check_distances(chain: Chain) -> None:
-    """Raise `UnusableHitError` for a chain whose neighbours are impossibly far apart."""
+    """Raise `UnusableHitError` if the C-alpha atoms of two neighbouring residues are more than 150 Angstrom apart."""
     alpha = ATOM_ORDER["CA"]
     known = chain.atom_mask[:, alpha] > 0
     steps = np.linalg.norm(np.diff(chain.atom_positions[:, alpha], axis=0), axis=-1)
@@ -82,7 +91,7 @@ def check_distances(chain: Chain) -> None:
 
 
 def check_atoms(template: AlignedTemplate) -> None:
-    """Raise `UnusableHitError` for a template with fewer atoms on the target than one residue has."""
+    """Raise `UnusableHitError` if a template has fewer than five atoms at the target's positions."""
     atoms = int(template.masks.sum())
     if atoms < _MIN_ATOMS:
         raise UnusableHitError(

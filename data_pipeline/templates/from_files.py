@@ -1,4 +1,4 @@
-"""Templates that the user brings: structure files, aligned to the target by sequence."""
+"""Make templates from the user's own structure files, by aligning each chain's sequence to the target."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,20 @@ from data_pipeline.templates.pairwise_alignment import align_local, identity
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UnusableHitError, UsedTemplate
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_structure_name
 
-# Below this, alignments of two sequences alone are often wrong: Rost, Protein Eng. 12, 85 (1999).
+# Pairwise alignments with less identity than this are often wrong: Rost, Protein Eng. 12, 85 (1999).
 _DOUBTFUL_IDENTITY = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserTemplateOptions:
-    """Which chains of the user's own structures become templates."""
+    """Settings that decide which chains of the user's own structures become templates."""
 
-    max_templates: int = 20  # the model reads its first few (4)
-    latest_release: date | None = None  # templates must not be younger; None: any date, also none
-    # An unrelated chain, as of a binding partner in the same file, reaches this by chance once in a thousand.
+    max_templates: int = 20  # the model reads only the first four
+    latest_release: date | None = None  # templates must not be newer; None: any date, even an unknown one
+    # An unrelated chain, such as a binding partner in the same file, passes this by chance once in a thousand.
     max_e_value: float = 1e-3
-    min_residues: int = 10  # aligned ones; as AlphaFold's of hits
-    min_coverage: float = 0.1  # aligned residues per target residue must be more; as AlphaFold's of hits
+    min_residues: int = 10  # aligned residues; the value that AlphaFold uses for hits
+    min_coverage: float = 0.1  # aligned residues per target residue must exceed this; the value that AlphaFold uses for hits
 
     def __post_init__(self) -> None:
         check_at_least(self, max_templates=0, min_residues=1, max_e_value=0)
@@ -50,11 +50,12 @@ def templates_from_files(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     options: UserTemplateOptions,
 ) -> TemplateResult:
-    """Templates for a target from structure files, or from directories of them (not those below).
+    """Make templates for a target from structure files, or from directories of such files (subdirectories are ignored).
 
-    Every protein chain is aligned to the target (Smith-Waterman, BLOSUM62), the best-scoring are used; equal scores
-    go by file and chain. Of equal chains of one file only the one with most atoms is used. Each other file and chain
-    is in the result with its reason; a file that cannot be read, or no structure file at all, raises `InputError`.
+    Every protein chain is aligned to the target sequence `query` (Smith-Waterman, BLOSUM62), and the chains with the
+    best scores become templates; chains with equal scores are ordered by file and chain. If chains of one file have
+    the same sequence, only the one with the most atoms is used. The result lists every other file and chain with the
+    reason why it was rejected. Raise `InputError` if a file cannot be read or no path is or contains a structure file.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     candidates: list[_Candidate] = []
@@ -82,13 +83,13 @@ def templates_from_files(
 
 
 def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit]) -> Iterator[Path]:
-    """The structure files among and in what was given, each once, those of a directory by name."""
+    """Yield each structure file once, from the given files and directories; those of a directory are sorted by name."""
     seen: set[str] = set()
     for path in map(Path, given):
         with os_errors_as_input_errors(path, "cannot be listed"):
             inside = sorted(path.iterdir()) if path.is_dir() else [path]
         for file in inside:
-            # A file that was named is read whatever it is called.
+            # A file that the user names is read whatever its suffix is.
             if file != path and (os.path.isdir(file) or not is_structure_name(file.name)):
                 kind = (
                     "a directory, and only files are read" if os.path.isdir(file) else "not named as a structure file"
@@ -102,7 +103,7 @@ def _files(given: Sequence[str | os.PathLike[str]], rejected: list[RejectedHit])
 def _candidates(
     query: str, stem: str, structure: Structure, options: UserTemplateOptions, rejected: list[RejectedHit]
 ) -> Iterator[_Candidate]:
-    """What each chain of a structure offers; chains that offer nothing go to `rejected`."""
+    """Yield a candidate for each chain of a structure that can be a template; add the other chains to `rejected`."""
     best: dict[str, Chain] = {}
     for chain in sorted(structure.chains, key=lambda chain: -chain.atom_mask.sum()):  # stable
         best.setdefault(chain.sequence, chain)
@@ -122,7 +123,7 @@ def _candidates(
 
 
 def _candidate(query: str, name: str, structure: Structure, chain: Chain, options: UserTemplateOptions) -> _Candidate:
-    """One chain aligned to the target; `UnusableHitError` says why it is no template."""
+    """Align one chain to the target; raise `UnusableHitError` if it cannot be a template."""
     check_structure_date(structure, structure.name, None, options.latest_release)
     alignment = align_local(query, chain.sequence)
     partner = alignment.partner
@@ -159,7 +160,7 @@ def _candidate(query: str, name: str, structure: Structure, chain: Chain, option
 
 
 def _stem(path: Path) -> str:
-    """The file's name without suffixes: two files may hold the same entry."""
+    """Return the file's name without suffixes; the entry id would not do, because two files may hold the same entry."""
     name = path.name.lower()
     suffixes = [suffix for suffix in STRUCTURE_SUFFIXES if name.endswith(suffix)]
     return printable(path.name[: -len(max(suffixes, key=len))] if suffixes else path.name)

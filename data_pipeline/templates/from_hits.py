@@ -1,4 +1,4 @@
-"""From the hits of a template search to templates on the target."""
+"""Make templates of a target from the hits of a template search."""
 
 import re
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ from data_pipeline.templates.pairwise_alignment import identity
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UnusableHitError, UsedTemplate
 from data_pipeline.templates.structure_directory import StructureDirectory
 
-# Entry: four characters, or the PDB's coming long form, or any name of a user's own database. Chain "." is unknown.
+# Entry: four characters, the PDB's future long form, or any name in a user's own database. Chain "." is unknown.
 _NAME = re.compile(r"((?:pdb_)?[A-Za-z0-9-]{4,64})_([A-Za-z0-9.]+)")
 
 
 def templates_from_hits(
     query: str, hits: Sequence[TemplateHit], source: StructureDirectory, options: TemplateOptions
 ) -> TemplateResult:
-    """Templates for a target from the hits of hhsearch or hmmsearch, AlphaFold's choice and order.
+    """Make templates for a target from the hits of hhsearch or hmmsearch, chosen and ordered as in AlphaFold.
 
-    Hits of hhsearch are taken by descending sum of probabilities; those of hmmsearch, which have none, as they come,
-    and of several that look the same on the target only the first (AlphaFold 2, Suppl. Sec. 1.2.3, and AlphaFold 2.3).
-    A hit that cannot be used is in the result with its reason. Hits of which every one is aligned to another target
-    raise `InputError`.
+    Hits of hhsearch are used in order of descending sum of probabilities. Hits of hmmsearch, which have no such sum,
+    are used in file order, and only the first of several with the same aligned sequence (AlphaFold 2, Suppl. Sec.
+    1.2.3, and AlphaFold 2.3). The result lists every hit that is not used with the reason. Raise `InputError` if every
+    hit is aligned to another target than `query`.
     """
     from_hhsearch = all(hit.sum_probs is not None for hit in hits)
     ordered = sorted(hits, key=lambda hit: -(hit.sum_probs or 0.0)) if from_hhsearch else hits
@@ -70,7 +70,7 @@ def templates_from_hits(
 def template_from_hit(
     query: str, hit: TemplateHit, source: StructureDirectory, options: TemplateOptions
 ) -> tuple[AlignedTemplate, UsedTemplate]:
-    """One hit's template and what to know about it; `UnusableHitError` says why it is none."""
+    """Make a template from one hit, with its description; raise `UnusableHitError` if the hit cannot be used."""
     match = _NAME.match(hit.name)
     if match is None:
         raise UnusableHitError(
@@ -106,18 +106,19 @@ def template_from_hit(
 
 @dataclass(frozen=True, kw_only=True)
 class _Columns:
-    """The columns of a hit that have residues of both."""
+    """Columns of a hit in which both the target and the hit have a residue."""
 
     targets: Int[np.ndarray, "n"]  # index in the target
-    hit_residues: Int[np.ndarray, "n"]  # how many residues of the hit are before
-    hit_start: int  # index of the hit's first residue in its chain, as the hit has it
+    hit_residues: Int[np.ndarray, "n"]  # index among the residues of the hit
+    hit_start: int  # index of the hit's first residue in its chain, as the hit states it
 
 
 def _columns_on_target(query: str, hit: TemplateHit) -> _Columns:
-    """Where the columns of a hit are on the target.
+    """Return the columns of a hit in which both the target and the hit have a residue.
 
-    The target's row must be a stretch of the target (letters for unknown residues match any): at the index the hit
-    states, or else where it is found, as when the target was cut since.
+    The target's row must be a stretch of the target (letters for unknown residues match any letter). It is looked for
+    at the index that the hit states, then anywhere, since the target may have been cut after the search. Raise
+    `UnusableHitError` if it is not found or the hit's rows and residue numbers contradict each other.
     """
     rows, indices = (hit.query, hit.hit_sequence), (hit.indices_query, hit.indices_hit)
     length = len(hit.query)
@@ -150,7 +151,7 @@ def _columns_on_target(query: str, hit: TemplateHit) -> _Columns:
 
 
 def _first_index(indices: Int[np.ndarray, "columns"], residue: Bool[np.ndarray, "columns"]) -> int:
-    """The residue index at which an aligned row begins."""
+    """Return the residue index at which an aligned row begins."""
     return int(indices[residue.argmax()])
 
 

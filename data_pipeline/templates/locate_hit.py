@@ -1,4 +1,4 @@
-"""Finding a hit's residues in its structure file, whose chain names and sequence may be other than the hit's."""
+"""Find a hit's residues in its structure file, whose chain names and sequence may differ from the hit's."""
 
 import re
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ from data_pipeline.structure import Chain, Structure
 from data_pipeline.templates.pairwise_alignment import align_global
 from data_pipeline.templates.result import RejectionReason, UnusableHitError
 
-# Below this, hit and file are two proteins, not two versions of one.
+# With less identity, the hit and the file hold two different proteins, not two versions of one.
 _MIN_IDENTITY = 0.9
 _AMBIGUOUS_TO_X = str.maketrans(AMBIGUOUS_LETTERS, "X" * len(AMBIGUOUS_LETTERS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class HitLocation:
-    """Where a hit's residues are in a chain."""
+    """Location of a hit's residues in a chain of its structure file."""
 
     chain: Chain
-    residues: Int[np.ndarray, "n"]  # for each residue of the hit its index in the chain, -1 for none
-    letters: str  # of each residue of the hit
-    note: str
+    residues: Int[np.ndarray, "n"]  # for each residue of the hit its index in the chain, -1 if it has none
+    letters: str  # one-letter code of each residue of the hit, "-" if the chain lacks it
+    note: str  # how the location differs from what the hit states, else ""
 
 
 def locate_hit(structure: Structure, chain_name: str, letters: str, stated: int, min_residues: int) -> HitLocation:
-    """The chain that has a hit's residues `letters`, which by the hit begin at index `stated` of chain `chain_name`.
+    """Find a hit's residues `letters` in a structure; the hit states that they begin at index `stated` of `chain_name`.
 
-    In AlphaFold's order: the named chain or else any other with exactly these residues, then the same with X for any
-    residue on either side, then the named chain (or the only one) if it can be aligned at 90 % identity. If none
-    fits, `UnusableHitError`.
+    The order is AlphaFold's. First choice is a chain with exactly these residues, the named chain before the others;
+    then a chain with these residues where X on either side matches any residue; then the named chain (or the only
+    chain) if it can be aligned with at least 90 % identity. Raise `UnusableHitError` if no chain fits.
     """
-    # The named chain first, the others in the file's order.
+    # The named chain comes first, then the others in file order.
     chains = sorted(structure.chains, key=lambda chain: chain.name != chain_name)
     if not chains:
         raise UnusableHitError(
             RejectionReason.NO_CHAIN, f"{structure.name} has no protein chain{_why(structure, chain_name)}"
         )
-    # Differs from AlphaFold: with X too the named chain is tried first, not the file's first.
+    # Differs from AlphaFold: also with X the named chain is tried first. AlphaFold begins with the file's first chain.
     for find, how in ((find_exact, ""), (find_with_unknown, "up to unknown residues")):
         for chain in chains:
             start = find(chain.sequence, letters, stated)
@@ -54,15 +54,15 @@ def locate_hit(structure: Structure, chain_name: str, letters: str, stated: int,
 
 
 def find_exact(sequence: str, piece: str, stated: int) -> int:
-    """Where `piece` begins in `sequence`: at index `stated` if it is there, else where it is first; -1 nowhere.
+    """Return the index at which `piece` begins in `sequence`: `stated` if it begins there, else the first; -1 if none.
 
-    Differs from AlphaFold: that takes the first place always, the wrong one for the later of two repeats.
+    Differs from AlphaFold, which always takes the first occurrence: the wrong one for the later of two repeats.
     """
     return stated if sequence.startswith(piece, stated) else sequence.find(piece)
 
 
 def find_with_unknown(sequence: str, piece: str, stated: int) -> int:
-    """As `find_exact`, where letters for unknown residues on either side match any."""
+    """Return the same index as `find_exact`, but let letters for unknown residues on either side match any letter."""
     known = (f"[{letter}X]" if letter != "X" else "." for letter in map(re.escape, piece.translate(_AMBIGUOUS_TO_X)))
     pattern = re.compile("".join(known))
     sequence = sequence.translate(_AMBIGUOUS_TO_X)
@@ -71,13 +71,13 @@ def find_with_unknown(sequence: str, piece: str, stated: int) -> int:
 
 
 def _realigned(structure: Structure, chain_name: str, letters: str, min_residues: int) -> HitLocation:
-    """The hit aligned to the sequence that its chain has in the file."""
+    """Locate a hit by aligning it to the sequence that its chain has in the file."""
     named = [chain for chain in structure.chains if chain.name == chain_name]
     if not named and len(structure.chains) > 1:
         names = printable(", ".join(chain.name for chain in structure.chains))
         problem = f"{structure.name} has chains {names} and no protein chain {printable(chain_name)}"
         raise UnusableHitError(RejectionReason.NO_CHAIN, problem + _why(structure, chain_name))
-    # Differs from AlphaFold: that aligns to an only chain of another name, and then looks for atoms under the hit's.
+    # Differs from AlphaFold, which aligns to an only chain of another name but then looks for atoms under the hit's name.
     chain = named[0] if named else structure.chains[0]
     alignment = align_global(letters, chain.sequence)
     identity = alignment.identities / min(len(letters), len(chain.sequence))
@@ -99,6 +99,6 @@ def _realigned(structure: Structure, chain_name: str, letters: str, min_residues
 
 
 def _why(structure: Structure, chain_name: str) -> str:
-    """What the structure says about a chain that it left out."""
+    """Return, in brackets, the reason why a chain of the file is not in the structure; empty if none is known."""
     why = structure.skipped.get(chain_name)
     return "" if why is None else f" ({printable(why)})"

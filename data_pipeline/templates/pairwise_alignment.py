@@ -1,4 +1,4 @@
-"""Pairwise alignment of protein sequences: which residue of one stands where in the other."""
+"""Pairwise alignment of protein sequences: match the residues of one sequence to those of the other."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +12,7 @@ from jaxtyping import Int
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.templates.result import RejectionReason, UnusableHitError
 
-# The aligner keeps two bytes per pair of residues.
+# The aligner takes two bytes of memory per pair of residues.
 _MAX_CELLS = 2 * 10**8
 # A gap of n residues costs 11 + n, as BLAST counts it.
 _FIRST_GAP, _NEXT_GAP = -12, -1
@@ -24,34 +24,46 @@ _TO_X = {**dict.fromkeys(range(128), "X"), **{ord(letter): letter for letter in 
 
 @dataclass(frozen=True, kw_only=True)
 class PairAlignment:
-    """One sequence aligned to another."""
+    """Alignment of a first sequence to a second."""
 
-    partner: Int[np.ndarray, "n"]  # for each residue of the first the index of the second's, -1 for none
-    identities: int  # aligned residues that are equal; unknown ones equal nothing
-    score: float
+    partner: Int[np.ndarray, "n"]  # for each residue of the first sequence the index of its partner in the second, -1 if it has none
+    identities: int  # aligned residues that are equal; unknown residues never count as equal
+    score: float  # BLOSUM62 with affine gap costs
 
     def e_value(self, partner_length: int) -> float:
-        """How many such local alignments two unrelated sequences of these lengths would have."""
+        """Return the E-value of a local alignment to a sequence of `partner_length` residues.
+
+        This is the number of local alignments with at least this score expected between two unrelated sequences.
+        """
         return _K * len(self.partner) * partner_length * exp(-_LAMBDA * self.score)
 
 
 def align_global(first: str, second: str) -> PairAlignment:
-    """Two versions of one sequence, either of which may have more at its ends."""
+    """Align two versions of one sequence over their whole length (Needleman-Wunsch); gaps at the ends cost nothing.
+
+    Raise `UnusableHitError` if the sequences are too long to align.
+    """
     return _align("global", first, second)
 
 
 def align_local(first: str, second: str) -> PairAlignment:
-    """The best-scoring stretch that two related sequences share; nothing aligned if they share none."""
+    """Align the best-scoring stretch that two sequences share (Smith-Waterman); no residue is aligned if they share none.
+
+    Raise `UnusableHitError` if the sequences are too long to align.
+    """
     return _align("local", first, second)
 
 
 def local_score(first: str, second: str) -> float:
-    """Only the score of `align_local`, in a fraction of the time: for the best of many."""
+    """Return the score of `align_local` in a fraction of its time, to find the best of many sequences."""
     return float(_aligner("local").score(first.translate(_TO_X), second.translate(_TO_X)))
 
 
 def identity(query: str, letters: np.ndarray) -> float:
-    """The fraction of a template's residues (`letters` on the target, '-' for none) that equal the target's."""
+    """Return the fraction (0..1) of a template's residues that equal the target's; 0 if it has none.
+
+    `letters` has one character for each residue of the target `query`, '-' where the template has no residue.
+    """
     aligned = letters != "-"
     return float(np.mean(letters[aligned] == np.array(list(query))[aligned])) if aligned.any() else 0.0
 
@@ -63,7 +75,7 @@ def _align(mode: str, first: str, second: str) -> PairAlignment:
     partner = np.full(len(first), -1, np.int64)
     identities, score = 0, 0.0
     alignments = _aligner(mode).align(first.translate(_TO_X), second.translate(_TO_X))
-    # Of equally good alignments always the first; counting them may take for ever.
+    # Take the first of equally good alignments; counting all of them may take for ever.
     alignment = next(iter(alignments), None)
     if alignment is not None:
         score = float(alignment.score)

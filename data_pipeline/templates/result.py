@@ -1,4 +1,4 @@
-"""What a search for templates comes to: features, which templates they are, and why every other hit is none."""
+"""Result of a template search: the features, the templates used, and the reason why each other hit was rejected."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -9,9 +9,9 @@ from data_pipeline.features.templates import TemplateFeatures
 
 
 class RejectionReason(StrEnum):
-    """Why a hit, a chain or a file is no template."""
+    """Reason why a hit, a chain or a file was not used as a template."""
 
-    # What AlphaFold checks, in its order.
+    # Checks that AlphaFold makes, in its order.
     NAME = "name does not begin with an entry and a chain"
     OBSOLETE = "entry withdrawn"
     RELEASED_LATER = "released after the latest date allowed"
@@ -26,7 +26,7 @@ class RejectionReason(StrEnum):
     BROKEN_CHAIN = "impossible distances along the chain"
     REPEATED = "same aligned sequence as a template before it"
     ENOUGH = "enough templates before it"
-    # What AlphaFold does not.
+    # Checks that AlphaFold does not make.
     DATE_UNKNOWN = "release date unknown"
     OTHER_TARGET = "aligned to another target"
     INCONSISTENT = "rows and residue numbers of the alignment contradict each other"
@@ -37,34 +37,34 @@ class RejectionReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class UsedTemplate:
-    """One template, in the order of the features."""
+    """Description of one template that is used."""
 
     name: str  # entry and chain, "1abc_A"
-    rank: int  # the hit's rank in its file; of the user's own templates, the place in the features from 1
-    release_date: date | None
+    rank: int  # the hit's rank in its file; for the user's own templates, the position in the features, from 1
+    release_date: date | None  # None: unknown
     aligned: int  # residues of the target with at least one atom
     identity: float  # fraction of the aligned residues that are the target's own
-    note: str  # what one should know about it, else ""
+    note: str  # anything unusual about the template, else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RejectedHit:
-    """A hit, a chain or a file that gave no template."""
+    """Hit, chain or file that was not used as a template."""
 
-    name: str
-    rank: int  # the hit's rank in its file; 0 for chains and files of the user's own
+    name: str  # entry and chain, or the file's name
+    rank: int  # the hit's rank in its file; 0 for the user's own chains and files
     reason: RejectionReason
-    sentence: str
+    sentence: str  # name and explanation, for the user
 
     @classmethod
     def of(cls, name: str, reason: RejectionReason, why: str, rank: int = 0) -> Self:
-        """The rejection of `name`, with a sentence of the name and why."""
+        """Return the rejection of the hit, chain or file `name`; its sentence is the name followed by `why`."""
         return cls(name=name, rank=rank, reason=reason, sentence=f"{name}: {why}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateResult:
-    """Templates of one target, best first, and why everything else that was looked at is not among them."""
+    """Templates of one target, best first, and everything that was considered and rejected."""
 
     features: TemplateFeatures
     used: tuple[UsedTemplate, ...]
@@ -72,7 +72,7 @@ class TemplateResult:
 
 
 class UnusableHitError(Exception):
-    """Leaves the work on one hit; it becomes a `RejectedHit` and goes no further."""
+    """Error that ends the work on one hit or chain; the caller catches it and records a `RejectedHit`."""
 
     def __init__(self, reason: RejectionReason, sentence: str) -> None:
         super().__init__(sentence)

@@ -1,4 +1,4 @@
-"""Where structure files of PDB entries lie, which entries were replaced, and when entries were released."""
+"""Find the structure files of PDB entries, the successors of obsolete entries, and release dates."""
 
 import os
 from collections import OrderedDict
@@ -22,10 +22,11 @@ _KEPT_BYTES = 2**28
 
 
 class StructureDirectory:
-    """A directory of mmCIF or PDB files, found by entry id.
+    """Directory of mmCIF or PDB files, which are found by entry id.
 
-    Files may lie flat (`1abc.cif`) or divided by the id's middle letters (`ab/1abc.cif.gz`, `ab/pdb1abc.ent.gz`: the
-    PDB's own mirror), names in lower or upper case. The directory is never listed: a mirror holds 200,000 files.
+    Files may all be in one folder (`1abc.cif`) or in subfolders by the id's middle letters as in a mirror of the PDB
+    (`ab/1abc.cif.gz`, `ab/pdb1abc.ent.gz`); names may be in lower or upper case. Files are looked up by name, because
+    a mirror holds 200,000 of them and takes long to list.
     """
 
     def __init__(
@@ -35,7 +36,10 @@ class StructureDirectory:
         obsolete: Mapping[str, str | None] | None = None,
         release_dates: Mapping[str, date] | None = None,
     ) -> None:
-        """`obsolete` (see `read_obsolete`) and `release_dates` (`read_release_dates`) are by lower-case entry id."""
+        """Use the files in `directory`; raise `InputError` if neither it nor a folder in it holds a structure file.
+
+        `obsolete` (see `read_obsolete`) and `release_dates` (see `read_release_dates`) have lower-case entry ids as keys.
+        """
         self.directory = Path(directory)
         self.obsolete = {} if obsolete is None else obsolete
         self.release_dates = {} if release_dates is None else release_dates
@@ -47,9 +51,10 @@ class StructureDirectory:
             raise InputError.at(directory, f"no file here or one directory below ends in {suffixes}")
 
     def current_entry(self, entry: str) -> str:
-        """The id under which an entry is found today; `UnusableHitError` if it was withdrawn without a successor.
+        """Return the id under which an entry is found today: its own, or that of its latest successor.
 
-        As in AlphaFold, an entry with a known release date is taken to be current.
+        As in AlphaFold, an entry with a known release date counts as current. Raise `UnusableHitError` if the entry was
+        withdrawn without a successor.
         """
         followed = [entry]
         while followed[-1] not in self.release_dates and followed[-1] in self.obsolete:
@@ -64,7 +69,10 @@ class StructureDirectory:
         return followed[-1]
 
     def load(self, entry: str) -> Structure:
-        """An entry's structure; `UnusableHitError` says why there is none. The last few are kept."""
+        """Read an entry's structure; the last few structures stay in memory.
+
+        Raise `UnusableHitError` if there is no file of the entry or it cannot be read.
+        """
         if entry in self._recent:
             self._recent.move_to_end(entry)
             return self._recent[entry][0]
@@ -78,9 +86,9 @@ class StructureDirectory:
         return structure
 
     def path(self, entry: str) -> Path:
-        """The file of an entry; `UnusableHitError` if there is none."""
+        """Return the path of an entry's structure file; raise `UnusableHitError` if there is none."""
         for path in self._candidates(entry):
-            if os.path.isfile(path):  # unlike Path's, never an error
+            if os.path.isfile(path):  # unlike Path.is_file, never raises an error
                 return path
         directory = printable(str(self.directory))
         raise UnusableHitError(
@@ -95,14 +103,15 @@ class StructureDirectory:
 
 
 def is_structure_name(name: str) -> bool:
-    """Whether a file's name says that it holds a structure."""
+    """Return whether a file's name has a suffix of structure files (`STRUCTURE_SUFFIXES`)."""
     return name.lower().endswith(STRUCTURE_SUFFIXES)
 
 
 def read_obsolete(path: str | os.PathLike[str]) -> dict[str, str | None]:
-    """The PDB's `obsolete.dat`: the (first) successor of each replaced entry, None for those without one.
+    """Read the PDB's `obsolete.dat`: return the first successor of each obsolete entry, or None if it has none.
 
-    Lines read `OBSLTE    31-JUL-94 116L     216L`, with no, one or several successors; others are ignored.
+    Entry ids are in lower case. Lines read `OBSLTE    31-JUL-94 116L     216L`, with no, one or several successors;
+    other lines are ignored. Raise `InputError` for a line without an entry.
     """
     successors: dict[str, str | None] = {}
     for number, line in enumerate(_table_lines(path), start=1):
@@ -116,7 +125,10 @@ def read_obsolete(path: str | os.PathLike[str]) -> dict[str, str | None]:
 
 
 def read_release_dates(path: str | os.PathLike[str]) -> dict[str, date]:
-    """A table of release dates by lower-case entry id; lines read `1abc: 2001-02-03`."""
+    """Read a table of release dates and return it by lower-case entry id; lines read `1abc: 2001-02-03`.
+
+    Raise `InputError` for any other line that is not empty.
+    """
     dates: dict[str, date] = {}
     for number, line in enumerate(_table_lines(path), start=1):
         if not line.strip():
@@ -136,7 +148,7 @@ def _table_lines(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _holds_structures(directory: Path) -> bool:
-    """Whether there is any structure file in a directory or one below; stops at the first."""
+    """Return whether a directory or a folder in it holds a structure file; the search stops at the first."""
     here = (item.name for item in _entries(directory))
     below = (item.name for folder in _entries(directory) if folder.is_dir() for item in _entries(folder))
     with os_errors_as_input_errors(directory, "cannot be listed"):
