@@ -24,7 +24,7 @@ class TemplateOptions:
     latest_release: date | None = None  # templates must not be newer; None: any date, even an unknown one
     max_templates: int = 20
     min_align_ratio: float = 0.1  # aligned columns per target residue must exceed this
-    max_subsequence_ratio: float = 0.95  # a hit that is a piece of the target is rejected if it is longer, per target residue
+    max_subsequence_ratio: float = 0.95  # longest allowed piece of the target itself, per target residue
     min_residues: int = 10  # in the hit's aligned stretch, without gaps
 
     def __post_init__(self) -> None:

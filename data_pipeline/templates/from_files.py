@@ -30,8 +30,8 @@ class UserTemplateOptions:
     latest_release: date | None = None  # templates must not be newer; None: any date, even an unknown one
     # An unrelated chain, such as a binding partner in the same file, passes this by chance once in a thousand.
     max_e_value: float = 1e-3
-    min_residues: int = 10  # aligned residues; the value that AlphaFold uses for hits
-    min_coverage: float = 0.1  # aligned residues per target residue must exceed this; the value that AlphaFold uses for hits
+    min_residues: int = 10  # aligned residues; AlphaFold's value for hits
+    min_coverage: float = 0.1  # aligned residues per target residue must exceed this; AlphaFold's value for hits
 
     def __post_init__(self) -> None:
         check_at_least(self, max_templates=0, min_residues=1, max_e_value=0)

@@ -77,7 +77,7 @@ def _realigned(structure: Structure, chain_name: str, letters: str, min_residues
         names = printable(", ".join(chain.name for chain in structure.chains))
         problem = f"{structure.name} has chains {names} and no protein chain {printable(chain_name)}"
         raise UnusableHitError(RejectionReason.NO_CHAIN, problem + _why(structure, chain_name))
-    # Differs from AlphaFold, which aligns to an only chain of another name but then looks for atoms under the hit's name.
+    # Differs from AlphaFold, which aligns to an only chain of another name, then looks for atoms under the hit's name.
     chain = named[0] if named else structure.chains[0]
     alignment = align_global(letters, chain.sequence)
     identity = alignment.identities / min(len(letters), len(chain.sequence))

@@ -26,7 +26,7 @@ _TO_X = {**dict.fromkeys(range(128), "X"), **{ord(letter): letter for letter in 
 class PairAlignment:
     """Alignment of a first sequence to a second."""
 
-    partner: Int[np.ndarray, "n"]  # for each residue of the first sequence the index of its partner in the second, -1 if it has none
+    partner: Int[np.ndarray, "n"]  # index in the second sequence of each residue's partner, -1 for none
     identities: int  # aligned residues that are equal; unknown residues never count as equal
     score: float  # BLOSUM62 with affine gap costs
 
@@ -47,9 +47,9 @@ def align_global(first: str, second: str) -> PairAlignment:
 
 
 def align_local(first: str, second: str) -> PairAlignment:
-    """Align the best-scoring stretch that two sequences share (Smith-Waterman); no residue is aligned if they share none.
+    """Align the best-scoring stretch that two sequences share (Smith-Waterman).
 
-    Raise `UnusableHitError` if the sequences are too long to align.
+    No residue is aligned if they share none. Raise `UnusableHitError` if the sequences are too long to align.
     """
     return _align("local", first, second)
 

@@ -38,7 +38,7 @@ class StructureDirectory:
     ) -> None:
         """Use the files in `directory`; raise `InputError` if neither it nor a folder in it holds a structure file.
 
-        `obsolete` (see `read_obsolete`) and `release_dates` (see `read_release_dates`) have lower-case entry ids as keys.
+        `obsolete` (see `read_obsolete`) and `release_dates` (see `read_release_dates`) have lower-case ids as keys.
         """
         self.directory = Path(directory)
         self.obsolete = {} if obsolete is None else obsolete
