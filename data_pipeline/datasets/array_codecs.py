@@ -1,6 +1,6 @@
-"""Arrays to few bytes and back, bit for bit: what a stored training example spends its space on.
+"""Lossless compression of the arrays in a stored training example.
 
-Nothing here is specific to files: a `EncodedArray` array is bytes, and three words that say how to read them.
+An `EncodedArray` holds compressed bytes and the codec and number types needed to decode them.
 """
 
 import math
@@ -17,16 +17,16 @@ _DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<f4", "<f8")
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedArray:
-    """An array as bytes: `codec` says how, `stored` is the type of the numbers within, `dtype` that of the array."""
+    """Compressed bytes of an array, with what `decode_array` needs to restore it."""
 
-    codec: str
-    dtype: str
-    stored: str
+    codec: str  # "dense", "sparse", "mask" or "atoms"
+    dtype: str  # NumPy type of the array, such as "<f4"
+    stored: str  # NumPy type of the numbers in `content`
     content: bytes | memoryview
 
 
 def encode_dense(array: np.ndarray) -> EncodedArray:
-    """All values in order."""
+    """Compress all values of an array in order, for any array; raise `ValueError` for an unsupported dtype."""
     array = _little_endian(array)
     return EncodedArray(
         codec="dense", dtype=array.dtype.str, stored=array.dtype.str, content=zlib.compress(array.tobytes(), _LEVEL)
@@ -34,10 +34,13 @@ def encode_dense(array: np.ndarray) -> EncodedArray:
 
 
 def encode_sparse(array: np.ndarray) -> EncodedArray:
-    """Distances between the values that are not 0, and those values: for deletion counts, nearly all 0."""
+    """Compress an integer array that is mostly 0, such as deletion counts, to its nonzero values and their distances.
+
+    Encode an array of floats or bools as by `encode_dense`.
+    """
     array = _little_endian(array)
     if array.dtype.kind not in "iu":
-        return encode_dense(array)  # -0.0 is not 0
+        return encode_dense(array)  # a float -0.0 equals 0 and would be lost
     flat = array.reshape(-1)
     where = np.flatnonzero(flat)
     values = flat[where]
@@ -48,7 +51,7 @@ def encode_sparse(array: np.ndarray) -> EncodedArray:
 
 
 def encode_mask(array: np.ndarray) -> EncodedArray:
-    """One bit for each value, if they are all 0 or 1; else as `encode_dense`."""
+    """Compress an array of zeros and ones to one bit a value; encode any other array as by `encode_dense`."""
     bits = array != 0
     if not _same_bits(bits.astype(array.dtype), array):
         return encode_dense(array)
@@ -59,10 +62,11 @@ def encode_mask(array: np.ndarray) -> EncodedArray:
 
 
 def encode_atoms(positions: np.ndarray, mask: np.ndarray) -> EncodedArray:
-    """Coordinates of present atoms as steps of 0.001 Angstrom from each to the next; else as `encode_dense`.
+    """Compress atom positions ([..., 3], Angstrom) as differences of whole 0.001 Angstrom between present atoms.
 
-    The coordinates of a file are decimals, so whole thousandths give the same float32 values back. It is tried
-    before it is used: coordinates that were computed, or absent atoms that are not at 0, are stored as they are.
+    Structure files give coordinates with three decimals, so whole thousandths restore the same float32 values.
+    Positions that this would change, such as computed ones, are encoded as by `encode_dense`. `mask` ([...]) is
+    nonzero where an atom is present, and `decode_array` needs it again.
     """
     present = positions[mask != 0]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -77,9 +81,10 @@ def encode_atoms(positions: np.ndarray, mask: np.ndarray) -> EncodedArray:
 
 
 def decode_array(packed: EncodedArray, shape: tuple[int, ...], mask: np.ndarray | None = None) -> np.ndarray:
-    """The array of `shape` that was packed; `mask` is the one that `encode_atoms` was given.
+    """Return the array of `shape` that was encoded; atom positions need the `mask` given to `encode_atoms`.
 
-    Content that is not such an array is a `ValueError`; nothing larger than `MAX_ARRAY_BYTES` is made.
+    Raise `ValueError` if the content does not fit `shape` or the array would take more than `MAX_ARRAY_BYTES`, and
+    `ValueError` or `zlib.error` if the content is damaged.
     """
     if packed.dtype not in _DTYPES or packed.stored not in _DTYPES:
         raise ValueError(f"number type {packed.dtype} or {packed.stored} is unknown")
@@ -98,7 +103,7 @@ def decode_array(packed: EncodedArray, shape: tuple[int, ...], mask: np.ndarray 
         body = _inflated(packed.content, int(present.sum()) * 3 * stored.itemsize)
         steps = _unshuffled(body, stored).reshape(3, -1)
         array = np.zeros(shape, np.float32)
-        # Through float64, as a reader of decimals goes: float32 division alone would round twice.
+        # Divide in float64, as parsers of decimals do: dividing in float32 would round twice.
         array[present] = (np.cumsum(steps.T, axis=0, dtype=np.int64) / 1000.0).astype(np.float32)
         return array
     raise ValueError(f"packing '{packed.codec}' is unknown")
@@ -119,7 +124,7 @@ def _unpack_sparse(packed: EncodedArray, dtype: np.dtype, stored: np.dtype, shap
 
 
 def _inflated(content: bytes | memoryview, size: int, *, exactly: bool = True) -> bytes:
-    """Unpacked content, of `size` bytes or (not `exactly`) at most so many; never more than that in memory."""
+    """Decompress content to `size` bytes, or at most `size` if not `exactly`; memory stays bounded by `size`."""
     stream = zlib.decompressobj()
     body = stream.decompress(content, size + 1)
     if not stream.eof or len(body) > size or (exactly and len(body) != size):
@@ -128,7 +133,7 @@ def _inflated(content: bytes | memoryview, size: int, *, exactly: bool = True) -
 
 
 def _shuffled(values: np.ndarray) -> bytes:
-    """Bytes of numbers, first the lowest of each, then the next: alike ones side by side pack better."""
+    """Return the bytes of the numbers grouped by significance, lowest first, which compresses better."""
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).reshape(-1, values.dtype.itemsize).T.tobytes()
 
 
@@ -145,7 +150,7 @@ def _fits(values: np.ndarray, kind: str) -> bool:
 
 
 def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
-    """Equal to the last bit, so that -0.0 is not 0.0 and a NaN is itself."""
+    """Compare bit for bit, so that -0.0 differs from 0.0 and a NaN equals itself."""
     return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
 
 

@@ -1,4 +1,4 @@
-"""From structures and alignments to a feature store, in as many runs and on as many machines as it takes."""
+"""Build a feature store from structures and alignments; runs can be resumed, and shards built on several machines."""
 
 import hashlib
 import json
@@ -25,12 +25,12 @@ FAILURES_FILE, REFUSED_FILE = "failures.json", "refused.tsv"
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """Where a training set is built from and to, and by how many."""
+    """Settings of a feature-store build: input and output paths, shard and number of worker processes."""
 
     structures: Path
     output: Path
-    clusters: Path | None = None  # None: clustered here
-    shard: int | None = None  # from 0; None: the whole set
+    clusters: Path | None = None  # file of clusters; None: the build clusters the chains
+    shard: int | None = None  # index from 0; None: build the whole set
     shards: int = 1
     workers: int = 1
 
@@ -42,27 +42,31 @@ class BuildOptions:
 
     @property
     def directory(self) -> Path:
-        """Where this run writes."""
+        """Return the directory that this run writes to: `output`, or its subdirectory for the shard."""
         return self.output if self.shard is None else self.output / shard_name(self.shard, self.shards)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildReport:
-    """What a run did. Reasons are by chain, or by file where the file could not be read."""
+    """Outcome of a build.
+
+    `refused` and `failed` map chains to reasons; files that could not be read are in `failed` by their path.
+    """
 
     directory: Path
     chains: int
-    made: int  # records that were made now; all others were there
+    made: int  # records computed in this run; earlier runs computed the others
     refused: dict[str, str]
     failed: dict[str, str]
-    notes: tuple[str, ...]  # what the user should know
+    notes: tuple[str, ...]  # messages for the user
 
 
 def build_store(options: BuildOptions, builder: RecordBuilder) -> BuildReport:
-    """Build a feature store, or finish or extend one; records that exist are not made again.
+    """Build a feature store, or resume or extend one; records that exist are not computed again.
 
-    Killed at any moment and run again, it ends with the same bytes as an undisturbed run. `InputError` where nothing
-    can be done at all; a chain or a file that fails is in the report and in `failures.json`.
+    A run that is killed and started again gives the same bytes as an uninterrupted one. Raise `InputError` if the
+    structures, the clusters file or the output directory cannot be used. A single chain or file that fails is listed
+    in the report and in `failures.json`.
     """
     require("train", "lmdb", action="a training set")
     directory = options.directory
@@ -85,14 +89,17 @@ def build_store(options: BuildOptions, builder: RecordBuilder) -> BuildReport:
 
 
 def shard_of(path: Path, shards: int) -> int:
-    """The shard that a structure file belongs to: by its name alone, so that other files do not move it."""
+    """Return the index (0 to `shards` - 1) of the shard of a structure file.
+
+    It depends on the file name alone, so adding other files never moves a file to another shard.
+    """
     stem = path.name.split(".")[0].lower()
     return int.from_bytes(hashlib.blake2b(stem.encode(), digest_size=8).digest()) % shards
 
 
 @dataclass(kw_only=True)
 class _Gathered:
-    """What all files together come to."""
+    """Index entries, sequences, cache keys and reasons joined over all structure files."""
 
     entries: dict[str, IndexEntry] = field(default_factory=dict)
     sequences: dict[str, str] = field(default_factory=dict)
@@ -104,7 +111,7 @@ class _Gathered:
 
 
 def _gather(outcomes: Sequence[FileOutcome], root: Path, *, is_distillation: bool) -> _Gathered:
-    """Join the files' outcomes in order of path; of several chains of one name the first counts."""
+    """Join the outcomes of all files in order of path; if two files have a chain of the same name, use the first."""
     found = _Gathered()
     files: dict[str, str] = {}
     for outcome in outcomes:
@@ -146,7 +153,7 @@ def _finish(
     found: _Gathered,
     given: Mapping[str, str] | None,
 ) -> BuildReport:
-    """Pack what was made, and write the index last: it says that the store is finished."""
+    """Cluster the chains, write the database, and write the index last, since its presence marks a finished store."""
     whole = options.shard is None
     grouped = cluster_chains(found.sequences, given, cache) if whole else cluster_shard(found.sequences, given)
     notes = [*grouped.notes]

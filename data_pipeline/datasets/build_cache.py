@@ -1,7 +1,7 @@
-"""Where a store is being built: finished pieces that survive a killed run, and one run at a time.
+"""Cache of finished results while a feature store is built, and the lock that allows one run at a time.
 
-A piece (a chain's record, or what is known of a structure file) is filed under the hash of everything that it was
-made from. So a piece that exists is the right one, whoever made it, and nothing is made twice.
+A result (a chain's record, the summary of a structure file, or the clusters) is stored under the hash of all its
+inputs. It survives a killed run, and an existing key always has the right content, so nothing is computed twice.
 """
 
 import fcntl
@@ -26,18 +26,21 @@ _KEY_BYTES = 16
 
 
 def content_key(*parts: object) -> str:
-    """The hash of a list of words and numbers (and lists of them), as 32 hexadecimal digits."""
+    """Return the hash of strings and numbers (and nested lists of them) as 32 hexadecimal digits."""
     return hashlib.blake2b(json.dumps(parts, separators=(",", ":")).encode(), digest_size=_KEY_BYTES).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """The hash of a file's content as it lies there; packed and unpacked files of equal text differ."""
+    """Return the hash of a file's bytes as 32 hexadecimal digits; raise `InputError` if it cannot be read.
+
+    A gzip file is not decompressed, so it differs from the plain file of the same text.
+    """
     with os_errors_as_input_errors(path, "cannot be read"), path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_KEY_BYTES)).hexdigest()
 
 
 class BuildCache:
-    """The pieces of one store: new ones lie as files in its work directory, older ones in its database."""
+    """Cached results of one store, by key: new ones in files of its work directory, packed ones in its database."""
 
     def __init__(self, store: Path) -> None:
         self._work = store / WORK_DIRECTORY
@@ -45,17 +48,17 @@ class BuildCache:
         self._database = open_database(self._path) if self._path.is_file() else None
 
     def get(self, key: str) -> bytes | None:
-        """A finished piece, or None."""
+        """Return the content of a cached result, or None if there is none under this key."""
         try:
             return self._file(key).read_bytes()
         except FileNotFoundError:
             return self._packed(key)
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep a finished piece.
+        """Store a finished result under its key.
 
-        Unlike other files it is not synced to the disk, which would take most of the time: pieces are checked when
-        they are read, and one that a power failure cut is made again.
+        It is not synced to disk, because that would take most of the time: results are checked when they are read,
+        and one truncated by a power failure is computed again.
         """
         file = self._file(key)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -67,23 +70,23 @@ class BuildCache:
             temporary.unlink(missing_ok=True)
 
     def size(self, key: str) -> int:
-        """The size of a finished piece."""
+        """Return the size of a cached result in bytes, or 0 if there is none under this key."""
         try:
             return self._file(key).stat().st_size
         except FileNotFoundError:
             return len(self._packed(key) or b"")
 
     def pack(self, keys: list[str]) -> None:
-        """Make the database of these pieces, in ascending order, and of no others; they must be finished."""
+        """Write the database with exactly the results of `keys`, which must be sorted and all cached."""
         if self._database is None or self._database.keys() != keys or any(self._file(key).is_file() for key in keys):
             write_database(self._path, ((key, self.get(key) or b"") for key in keys), map(self.size, keys))
 
     def clear(self) -> None:
-        """Remove the work directory, when all is packed."""
+        """Remove the work directory; call it after `pack`."""
         shutil.rmtree(self._work, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove what killed runs left half written."""
+        """Remove the partial files that killed runs left behind."""
         for partial in (*self._work.glob("*/.*.partial"), *self._path.parent.glob(".*.partial")):
             partial.unlink(missing_ok=True)
 
@@ -98,12 +101,12 @@ class BuildCache:
 
 
 def compress_json(values: object) -> bytes:
-    """A small piece of words and numbers; equal values give equal bytes."""
+    """Return JSON-serializable values as compressed bytes; equal values give equal bytes."""
     return zlib.compress(json.dumps(values, sort_keys=True, separators=(",", ":")).encode())
 
 
 def decompress_json(content: bytes) -> Any:
-    """What `compress_json` packed; zlib's checksum finds damage, which is a `ValueError`."""
+    """Return the values that `compress_json` compressed; raise `ValueError` if the bytes are damaged."""
     try:
         return json.loads(zlib.decompress(content))
     except zlib.error as error:
@@ -112,7 +115,10 @@ def decompress_json(content: bytes) -> Any:
 
 @contextmanager
 def store_lock(store: Path) -> Iterator[None]:
-    """Keep other runs off a store; the system drops the lock when this process ends, however it ends."""
+    """Hold an exclusive lock on a store directory, created if missing; raise `InputError` if another run has the lock.
+
+    The operating system releases the lock when the process ends, even if it is killed.
+    """
     with os_errors_as_input_errors(store, "cannot be used as a feature store"):
         store.mkdir(parents=True, exist_ok=True)
         file = (store / LOCK_FILE).open("w")

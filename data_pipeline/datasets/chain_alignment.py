@@ -1,7 +1,7 @@
-"""An alignment made for nearly the chain's sequence, re-expressed on the chain's own.
+"""Fit an alignment that was searched with a slightly different sequence to the sequence of a chain.
 
-Alignments are often searched with another version of a sequence than the structure file states: a domain of it was
-solved, a tag was added, a residue was mutated. What the search found is as good for the chain.
+The structure file often states another version of the sequence: only a domain was solved, a tag was added, or a residue
+was mutated. The alignment is just as useful for that chain.
 """
 
 from os import PathLike
@@ -14,10 +14,10 @@ from data_pipeline.errors import InputError
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.residues import AMBIGUOUS_LETTERS
 
-MIN_IDENTITY = 0.9  # of the chain's residues with the alignment's target, where they are aligned
-MIN_COVERAGE = 0.8  # of the chain's residues by that alignment
+MIN_IDENTITY = 0.9  # fraction of the chain's aligned residues that equal the alignment's target
+MIN_COVERAGE = 0.8  # fraction of the chain's residues that are aligned to the alignment's target
 
-_MAX_ALIGNED_CELLS = 10**8  # target x chain
+_MAX_ALIGNED_CELLS = 10**8  # residues of the target x residues of the chain
 _ROWS_AT_ONCE = 2048
 _GAP = ord("-")
 _UNKNOWN = np.zeros(256, bool)
@@ -25,11 +25,11 @@ _UNKNOWN[np.frombuffer(AMBIGUOUS_LETTERS.encode(), np.uint8)] = True
 
 
 def alignment_for_chain(alignment: Alignment, sequence: str, path: str | PathLike[str]) -> Alignment:
-    """The alignment with `sequence` as its target, unchanged if it is already.
+    """Return the alignment with `sequence` as its target; return it unchanged if `sequence` is its target already.
 
-    Residues that the alignment's target lacks become columns of gaps; its residues that the chain lacks become
-    insertions. Rows that have nothing left are dropped. `InputError` where the chain is not nearly the target:
-    `MIN_IDENTITY` (unknown residues agree with any) and `MIN_COVERAGE`.
+    Residues of the chain that the old target lacks become columns of gaps; residues of the old target that the chain
+    lacks become insertions. Rows with gaps only are dropped. Raise `InputError`, which names `path`, if coverage is
+    below `MIN_COVERAGE` or identity below `MIN_IDENTITY` (unknown residues count as equal to any).
     """
     if alignment.query == sequence:
         return alignment
@@ -62,7 +62,10 @@ def alignment_for_chain(alignment: Alignment, sequence: str, path: str | PathLik
 
 
 def query_columns(query: str, sequence: str) -> Int[np.ndarray, "r"]:
-    """The column of the alignment's target for each residue of the chain, -1 for none."""
+    """Return for each residue of `sequence` the index of the aligned residue of `query`, -1 where there is none.
+
+    All are -1 if the two sequences are too long to be aligned.
+    """
     columns = np.full(len(sequence), -1, np.int64)
     start = query.find(sequence)
     if start >= 0:
@@ -84,11 +87,11 @@ def query_columns(query: str, sequence: str) -> Int[np.ndarray, "r"]:
 def _on_columns(
     letters: np.ndarray, deletion_matrix: np.ndarray, columns: Int[np.ndarray, "r"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and their deletions on other columns."""
+    """Return letters and deletion counts of the rows, with `columns` (-1 for a gap) as their columns."""
     found = columns >= 0
     taken = columns[found]
     residues = (letters != _GAP).astype(np.int64)
-    # Everything a row has up to and with each column; a first column of zeros stands before the first.
+    # Number of residues of a row up to and including each column, insertions counted, after a first column of zeros.
     up_to = np.zeros((len(letters), letters.shape[1] + 1), np.int64)
     np.cumsum(residues + deletion_matrix, axis=1, out=up_to[:, 1:])
     before = np.concatenate([[0], taken[:-1] + 1])

@@ -1,7 +1,7 @@
-"""One training example as bytes: features and labels of a chain, compact, checked when read, equal to the last bit.
+"""Lossless record of one training example: the features and labels of a chain as compact bytes with checksums.
 
-A record is a head (JSON: name, sequence, how each array is packed) and the packed arrays. The labels come first, so
-that they can be read without unpacking the MSA.
+A record is a header (JSON: name, sequence, encoding of each array) followed by the encoded arrays. The labels come
+first, so that they can be read without decoding the MSA.
 """
 
 import json
@@ -25,13 +25,13 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 
-# Part of every key: raise it when the same input would give other features or another record.
+# Part of every cache key: increase it when the same input would give other features or another record.
 RECORD_VERSION = 1
 
 _MAGIC = b"hfchain1"
-_START = struct.Struct("<8sII")  # magic, size and checksum of the head
+_START = struct.Struct("<8sII")  # magic, size and checksum of the header
 _MAX_HEAD = 2**24
-# Shapes by residues r, MSA rows n and templates t. A mask comes before the positions that it is the mask of.
+# Axes: residues r, MSA rows n and templates t. A mask comes before its positions, which need it to be decoded.
 _LABELS: dict[str, tuple[str | int, ...]] = {
     "all_atom_mask": ("r", 37),
     "all_atom_positions": ("r", 37, 3),
@@ -55,7 +55,7 @@ _MASK_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class ChainRecordHeader:
-    """What a record says of itself before its arrays."""
+    """Header of a record: everything about the chain except its arrays."""
 
     key: str
     name: str
@@ -67,7 +67,10 @@ class ChainRecordHeader:
 
 
 def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
-    """The record of one chain; equal arguments give equal bytes."""
+    """Return the record of one chain as bytes; equal arguments give equal bytes.
+
+    Raise `ValueError` if an array's shape does not fit the sequence, MSA or templates.
+    """
     head = ChainRecordHeader(
         key=key,
         name=features.domain_name,
@@ -91,7 +94,10 @@ def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
 
 
 class ChainRecord:
-    """A record's bytes, read part by part; whatever is damaged is an `InputError` that names `place`."""
+    """Reader of a record's bytes, which decodes labels and features separately.
+
+    Every method raises `InputError`, which names `place`, if what it reads is damaged.
+    """
 
     def __init__(self, content: bytes | memoryview, place: str) -> None:
         self._content = memoryview(content)
@@ -99,13 +105,13 @@ class ChainRecord:
         self._table, self.head = self._read_head()
 
     def labels(self) -> ChainLabels:
-        """The chain's structure."""
+        """Return the labels: the chain's true structure."""
         return ChainLabels(
             resolution=self.head.resolution, is_distillation=self.head.is_distillation, **self._arrays(_LABELS)
         )
 
     def features(self) -> Features:
-        """The chain's features."""
+        """Return the input features of the chain."""
         return Features(
             domain_name=self.head.name,
             sequence=self.head.sequence,
@@ -114,7 +120,7 @@ class ChainRecord:
         )
 
     def check(self) -> None:
-        """Read every checksum, and nothing more."""
+        """Verify the checksum of every array without decoding it."""
         for name in self._table:
             self._packed(name)
 

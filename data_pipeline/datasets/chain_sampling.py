@@ -1,6 +1,6 @@
-"""Which chain a training step sees: a function of (seed, step, place in the batch) alone, whatever was drawn before.
+"""Random choice of training chains as a function of (seed, step, place in the batch) alone.
 
-So a run resumes at any step without replaying the ones before, and neither the number of workers nor their speed
+A run therefore resumes at any step without replaying earlier ones, and neither the number of workers nor their speed
 changes what is drawn.
 """
 
@@ -22,7 +22,7 @@ _COUNTER = 2**32
 
 
 class StreamUse(IntEnum):
-    """What a random stream is for; streams for different uses are independent."""
+    """Uses of random streams; streams for different uses are independent."""
 
     CHOICE = 0
     TRANSFORM = 1
@@ -31,34 +31,37 @@ class StreamUse(IntEnum):
 
 
 def random_stream(seed: int, use: StreamUse, *counters: int) -> np.random.Generator:
-    """The random stream that belongs to a seed, a use and these counters (step, place, ...), and to nothing else."""
+    """Return the random generator determined by a seed (below 2**128), a use and counters such as step and batch place.
+
+    Raise `ValueError` if the seed or a counter (each below 2**32) is out of range.
+    """
     if not 0 <= seed < _SEED or not all(0 <= counter < _COUNTER for counter in counters):
         raise ValueError(f"seed and counters must be at least 0 and below 2**128 and 2**32, got {seed} and {counters}")
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(use), *counters)))
 
 
 def num_passes(seed: int, step: int, max_passes: int) -> int:
-    """How often the network runs on this step's examples, recycling between: 1 to `max_passes`, equally likely.
+    """Draw the number of recycling iterations of a step uniformly from 1 to `max_passes`.
 
-    The same on every rank, as all wait for the slowest (AlphaFold 2, Suppl. Alg. 31).
+    It is the same on every rank, because all ranks wait for the slowest (AlphaFold 2, Suppl. Alg. 31).
     """
     return 1 + int(random_stream(seed, StreamUse.RECYCLING, step).integers(max_passes))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainSelection(Config):
-    """Which chains of the index may be drawn, and how experiments and predictions are mixed.
+    """Settings of which chains may be drawn and how experimental and predicted structures are mixed.
 
-    The first two are about experimental structures. Those without a date are left out where a date is asked for, as
-    they might be newer; those without a resolution (NMR) stay, as in AlphaFold.
+    `released_until` and `max_resolution` apply to experimental structures only. With `released_until` set, a structure
+    without a date is excluded, since it might be newer. One without a resolution (NMR) is allowed, as in AlphaFold.
     """
 
     released_until: date | None = None
     max_resolution: float | None = None  # Angstrom
-    # Share of examples from the self-distillation set where there is one. AlphaFold 2, Suppl. Sec. 1.2.4.
+    # Fraction of examples from the self-distillation set, if the index has one (AlphaFold 2, Suppl. Sec. 1.2.4).
     distillation_probability: float = 0.75
-    # Share of the experimental examples whose alignment has `aligned_rows` rows or more, where chains are of both
-    # kinds; None draws all alike.
+    # Fraction of the experimental examples whose alignment has `aligned_rows` rows or more, if there are chains above
+    # and below that number; None does not distinguish them.
     aligned_probability: float | None = None
     aligned_rows: int = 16
 
@@ -82,16 +85,16 @@ class ChainSelection(Config):
 
 
 def acceptance(length: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
-    """Probability with which a chain of this length is accepted (AlphaFold 2, Suppl. Sec. 1.2.5)."""
+    """Return the probability of accepting chains of these lengths, in residues (AlphaFold 2, Suppl. Sec. 1.2.5)."""
     return np.clip(length, 256, 512) / 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class _WeightedChains:
-    """Some chains of the index, each drawn with its own probability."""
+    """Chains that are drawn with probabilities according to cluster size and length."""
 
-    chains: Int[np.ndarray, "n"]  # places in the index
-    cumulative: Float64[np.ndarray, "n"]  # of the weights, up to and including each chain's
+    chains: Int[np.ndarray, "n"]  # positions in the index
+    cumulative: Float64[np.ndarray, "n"]  # sum of the weights up to and including each chain
 
     @classmethod
     def of(cls, entries: Sequence[IndexEntry], chains: Sequence[int]) -> "_WeightedChains":
@@ -104,17 +107,18 @@ class _WeightedChains:
         return np.diff(self.cumulative, prepend=0) / self.cumulative[-1]
 
     def draw(self, rng: np.random.Generator) -> int:
-        # A draw below 1 times the sum may round up to the sum itself.
+        # A random number below 1, times the sum, may round up to the sum itself.
         place = np.searchsorted(self.cumulative, rng.random() * self.cumulative[-1], side="right")
         return int(self.chains[min(int(place), len(self.chains) - 1)])
 
 
 class ChainSampler:
-    """Draws chains: a cluster has one chance however many chains it has, and long chains a better one than short.
+    """Sampler of chains that gives every cluster one weight and prefers long chains.
 
-    AlphaFold 2, Suppl. Sec. 1.2.4 and 1.2.5: the probability of a chain is inverse to the size of its cluster (among
-    the chains that may be drawn) times its length's `acceptance`; predictions and experiments have a lottery each, and
-    so have experiments with an alignment if their share is given.
+    A chain's weight is the `acceptance` of its length divided by the number of chains of its cluster that may be drawn
+    (AlphaFold 2, Suppl. Sec. 1.2.4 and 1.2.5). Predicted and experimental structures are sampled separately, mixed by
+    `distillation_probability`; so are large and small alignments if `aligned_probability` is set. Raise `InputError`
+    if no chain may be drawn.
     """
 
     def __init__(self, entries: Sequence[IndexEntry], selection: ChainSelection) -> None:
@@ -127,11 +131,11 @@ class ChainSampler:
         self._size = len(entries)
         kinds: list[tuple[float, Sequence[int]]] = [(share, predicted)]
         kinds += [((1 - share) * part, chains) for part, chains in _by_alignment(entries, experimental, selection)]
-        # Of all examples so many are drawn by each.
+        # Pairs of the fraction of all examples and the chains to draw them from.
         self._lotteries = [(part, _WeightedChains.of(entries, chains)) for part, chains in kinds if part > 0]
 
     def draw(self, rng: np.random.Generator) -> int:
-        """The place of one chain in the index."""
+        """Draw one chain and return its position in the index."""
         left = rng.random()
         for share, lottery in self._lotteries[:-1]:
             if left < share:
@@ -140,7 +144,7 @@ class ChainSampler:
         return self._lotteries[-1][1].draw(rng)
 
     def probabilities(self) -> Float64[np.ndarray, "n"]:
-        """How likely each chain of the index is at each draw."""
+        """Return the probability of every chain of the index at a single draw; they sum to 1."""
         probabilities = np.zeros(self._size)
         for share, lottery in self._lotteries:
             probabilities[lottery.chains] = share * lottery.probabilities()
@@ -150,7 +154,7 @@ class ChainSampler:
 def _by_alignment(
     entries: Sequence[IndexEntry], experimental: Sequence[int], selection: ChainSelection
 ) -> list[tuple[float, Sequence[int]]]:
-    """Experimental chains by whether they have an alignment, and the share of each kind; all as one if nobody asks."""
+    """Split experimental chains by `aligned_rows`, with the fraction of each group; one group if there is no split."""
     aligned = [chain for chain in experimental if entries[chain].msa_rows >= selection.aligned_rows]
     share = selection.aligned_probability
     if share is None or not 0 < len(aligned) < len(experimental):

@@ -1,4 +1,4 @@
-"""Which chains of known (or predicted) structure are trained on, and what the loss sees of them."""
+"""Selection of the chains to train on, and the labels that the loss compares a prediction with."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ _CA = ATOM_ORDER["CA"]
 
 @dataclass(frozen=True, kw_only=True)
 class ChainFilter:
-    """AlphaFold's choice of training chains (AlphaFold 2, Suppl. Sec. 1.2.5)."""
+    """Criteria for training chains (AlphaFold 2, Suppl. Sec. 1.2.5)."""
 
     below_resolution: float = 9.0  # Angstrom; entries without one (NMR) pass
-    max_share: float = 0.8  # of the sequence that one residue type may make up
-    latest_release: date | None = None  # None: any, unknown ones too
+    max_share: float = 0.8  # largest fraction of the sequence that one residue type may make up
+    latest_release: date | None = None  # None: accept any date, also an unknown one
     min_length: int = 1  # residues of the sequence
     min_observed: int = 1  # residues with atoms
 
@@ -33,7 +33,7 @@ class ChainFilter:
             raise ValueError(f"min_length and min_observed must be at least 1, got {given}")
 
     def refusal(self, structure: Structure, chain: Chain) -> str | None:
-        """Why a chain is not trained on, or None if it is."""
+        """Return the reason for excluding a chain from training, or None if it is accepted."""
         return self._entry_refusal(structure) or self._chain_refusal(chain)
 
     def _entry_refusal(self, structure: Structure) -> str | None:
@@ -59,14 +59,15 @@ class ChainFilter:
 
 
 def chain_labels(structure: Structure, chain: Chain, *, is_distillation: bool = False) -> ChainLabels:
-    """What a prediction of `chain.sequence` is compared with.
+    """Return the labels for a prediction of `chain.sequence`: atom positions (Angstrom), mask and confidence (0 to 1).
 
-    Atoms of unknown residues stay: as in AlphaFold, the loss asks for the backbone of those. In a predicted structure
-    (`is_distillation`) a residue's confidence is the pLDDT in its CA's B-factor, from 0 to 100 or from 0 to 1.
+    Atoms of unknown residues are included, since AlphaFold's loss uses their backbone. In a predicted structure
+    (`is_distillation`) the confidence is the pLDDT read from the B-factor of CA, which may be on a scale of 0 to 100 or
+    0 to 1; otherwise it is 1.
     """
     if is_distillation:
         plddt = chain.b_factors[:, _CA]
-        confidence = plddt / (100 if plddt.max(initial=0) > 1 else 1)  # ESMFold writes 0..1
+        confidence = plddt / (100 if plddt.max(initial=0) > 1 else 1)  # ESMFold writes pLDDT as 0 to 1
         confidence = np.clip(confidence, 0, 1)
     else:
         confidence = np.ones(len(chain.sequence))

@@ -1,4 +1,4 @@
-"""Clusters of similar chains: chains of one cluster share one chance of being drawn in training.
+"""Files of clusters of similar chains; in training, every cluster is sampled with equal weight.
 
 AlphaFold 2, Suppl. Sec. 1.2.5 (40 % identity, MMseqs2).
 """
@@ -17,10 +17,11 @@ MAX_CLUSTERS_BYTES = 2**30
 
 
 def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
-    """The cluster of each chain, from a file people have.
+    """Read a file of clusters and return the cluster of every chain.
 
-    Either one cluster in each line, its chains parted by blanks (`bc-40.out` of the PDB; a cluster is called after
-    the first chain), or two columns parted by a tab: chain and cluster. Names are taken as written.
+    A line is either one cluster, its chains separated by blanks (as in the PDB's `bc-40.out`) and named after the first
+    chain, or two columns separated by a tab: chain and cluster. Names are case-sensitive. Raise `InputError` with the
+    line if a name is invalid or a chain is in two clusters.
     """
     try:
         text = read_text_bytes(path, MAX_CLUSTERS_BYTES).decode()
@@ -53,20 +54,24 @@ def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
 
 
 def write_clusters(path: Path, clusters: Mapping[str, str]) -> None:
-    """Write chain and cluster in two columns."""
+    """Write a tab-separated table of chain and cluster, which `read_clusters` reads."""
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         file.writelines(f"{name}\t{clusters[name]}\n" for name in sorted(clusters))
 
 
 def identical_clusters(sequences: Mapping[str, str]) -> dict[str, str]:
-    """Chains of the same sequence in one cluster, called by the sequence's hash: so shards agree about it."""
+    """Return a cluster for every chain such that chains of identical sequence share one.
+
+    Clusters are named by the hash of the sequence, so separately built shards agree.
+    """
     return {name: hashlib.blake2b(sequence.encode(), digest_size=8).hexdigest() for name, sequence in sequences.items()}
 
 
 def given_clusters(names: Iterable[str], clusters: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The cluster of each chain, and the chains of which the file says nothing; each of those is alone in its own.
+    """Return the cluster of every chain in `names`, and a list of the chains that are not in `clusters`.
 
-    Names are compared as they are, else with the case of the PDB id aside ("1ABC_A" is "1abc_A").
+    A chain that is not in `clusters` gets a cluster of its own. If a name has no exact match, the case of the PDB id is
+    ignored ("1ABC_A" matches "1abc_A").
     """
     by_lower_id = {_lower_id(name): cluster for name, cluster in clusters.items()}
     found: dict[str, str] = {}

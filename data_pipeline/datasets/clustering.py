@@ -1,4 +1,4 @@
-"""Which chains of a training set share a cluster: as the user says, or by similarity, or at least by identity."""
+"""Clustering of training chains: from the user's file, by similarity with MMseqs2, or by identical sequence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,20 +15,23 @@ MIN_IDENTITY = 0.4  # AlphaFold 2, Suppl. Sec. 1.2.5
 
 _PROGRAM = "mmseqs"
 _ADVICE = "install mmseqs2 or give --clusters FILE for clusters of similar ones"
-_VERSION = 1  # raise it when the same sequences would be clustered otherwise
+_VERSION = 1  # increase it when the same sequences would be clustered differently
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clustering:
-    """The cluster of each chain."""
+    """Clusters by chain name, with messages for the user."""
 
     clusters: dict[str, str]
-    notes: tuple[str, ...] = ()  # what the user should know
-    pieces: frozenset[str] = frozenset()  # keys of what was kept on the cache
+    notes: tuple[str, ...] = ()  # messages for the user
+    pieces: frozenset[str] = frozenset()  # keys of results stored in the build cache
 
 
 def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None, cache: BuildCache) -> Clustering:
-    """The clusters of a whole set; those that MMseqs2 makes are kept on the cache, for the next run."""
+    """Cluster all chains of a set, given their sequences: by `given`, else with MMseqs2, else by identical sequence.
+
+    Clusters from MMseqs2 are stored in the cache for the next run. Raise `InputError` if MMseqs2 fails.
+    """
     if given is not None or find_program(_PROGRAM) is None:
         return _without_program(sequences, given, _ADVICE)
     key = content_key("clusters", _VERSION, MIN_IDENTITY, sorted(sequences.items()))
@@ -40,12 +43,16 @@ def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None
 
 
 def cluster_shard(sequences: Mapping[str, str], given: Mapping[str, str] | None) -> Clustering:
-    """The clusters of one shard, such that shards agree: they do not know each other's chains."""
+    """Cluster the chains of one shard by `given`, else by identical sequence, so that all shards agree."""
     return _without_program(sequences, given, "--join-shards clusters similar ones when all shards are finished")
 
 
 def join_shards(output: Path, clusters_file: Path | None = None) -> tuple[FeatureStore, tuple[str, ...]]:
-    """Cluster the chains of all shards of a store together, once all are finished; the store, and what to know."""
+    """Cluster the chains of all finished shards in `output` together; return the store and messages for the user.
+
+    Use the clusters in `clusters_file`, else MMseqs2, else identical sequences. Raise `InputError` if a shard is
+    missing or MMseqs2 fails.
+    """
     if not has_shards(output):
         raise InputError.at(output, "there are no shards to join")
     given = None if clusters_file is None else read_clusters(clusters_file)
@@ -60,7 +67,7 @@ def join_shards(output: Path, clusters_file: Path | None = None) -> tuple[Featur
 
 
 def _without_program(sequences: Mapping[str, str], given: Mapping[str, str] | None, advice: str) -> Clustering:
-    """Clusters that the user gives, or else those of identical sequences."""
+    """Cluster chains by the user's clusters, or by identical sequence without them."""
     if given is None:
         note = f"only chains of identical sequence share a cluster; {advice}"
         return Clustering(clusters=identical_clusters(sequences), notes=(note,))
@@ -77,7 +84,7 @@ def _similar(sequences: Mapping[str, str]) -> dict[str, str]:
 
 
 def _kept(cache: BuildCache, key: str) -> dict[str, str] | None:
-    """The clusters that an earlier run kept; None if it did not, or if they are damaged."""
+    """Return the clusters that an earlier run stored; None if there are none or they are damaged."""
     content = cache.get(key)
     try:
         return None if content is None else dict(decompress_json(content))
