@@ -1,4 +1,4 @@
-"""The training set as the trainer sees it: the examples of any step, whatever was drawn before and wherever."""
+"""Training dataset: gives the examples of any step, independently of other steps, ranks and workers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,44 +12,44 @@ from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.transforms.training import ExampleConfig, TrainingExample, training_example
 
-_MAX_DRAWS = 10  # of one example, until the store counts as broken
+_MAX_DRAWS = 10  # unusable chains drawn for one example before the store counts as broken
 
 
 class ChainStore(Protocol):
-    """Where the chains of a training set are kept; `datasets.store.FeatureStore` is one."""
+    """Protocol for stores of training chains, such as `datasets.store.FeatureStore`."""
 
     @property
     def entries(self) -> tuple[IndexEntry, ...]: ...
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
-        """Features and labels of one chain; `InputError` if its record cannot be used."""
+        """Return the features and labels of the chain `name`; raise `InputError` if its record cannot be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepExamples:
-    """One part of what all ranks together train on in one step: what goes through the network at once."""
+    """Examples of one micro-batch (`part`) of a step's batch, which go through the network together."""
 
     step: int
     part: int
     examples: tuple[TrainingExample, ...]
-    refused: tuple[str, ...]  # chains that were drawn and cannot be used, each with its reason
+    refused: tuple[str, ...]  # chains that were drawn but cannot be used, with the reason: "name: reason"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingDataset:
-    """Maps a step and a part of its batch to examples; every place in the batch has random streams of its own.
+    """Dataset that maps a step and a micro-batch (`part`) to examples, determined by the seed alone.
 
-    Parts are `batch_size` places of the step's batch one after the other, and which rank asks for a part changes
-    nothing: so a run goes on exactly on another number of ranks. Different seeds are different runs. A chain whose
-    record cannot be used is replaced by the next one drawn from the same stream, so also then step, place and seed
-    alone decide.
+    Part p holds the batch places from p * `batch_size` up to (p + 1) * `batch_size`, and every place has its own random
+    streams. The rank that draws a part does not matter, so a run resumes exactly on another number of ranks. A chain
+    whose record cannot be used is replaced by the next one drawn from the same stream. Raise `ValueError` if
+    `batch_size` is above 1 without `config.fixed_shapes`.
     """
 
     store: ChainStore
     config: ExampleConfig = field(default_factory=ExampleConfig)
     selection: ChainSelection = field(default_factory=ChainSelection)
     seed: int = 0
-    batch_size: int = 1  # examples of one part
+    batch_size: int = 1  # examples of one micro-batch
     _sampler: ChainSampler = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,11 +59,11 @@ class TrainingDataset:
         object.__setattr__(self, "_sampler", ChainSampler(self.store.entries, self.selection))
 
     def num_passes(self, step: int) -> int:
-        """How many recycling passes this step's examples have, in all parts alike."""
+        """Return the number of recycling iterations of this step, the same for all its examples."""
         return num_passes(self.seed, step, self.config.max_passes)
 
     def draw(self, step: int, part: int = 0) -> StepExamples:
-        """The examples of one part of a step's batch."""
+        """Draw the examples of one micro-batch of a step; raise `InputError` after 10 unusable chains in a row."""
         refused: list[str] = []
         places = range(part * self.batch_size, (part + 1) * self.batch_size)
         examples = tuple(self._draw(step, place, refused) for place in places)
@@ -87,7 +87,7 @@ class TrainingDataset:
 
 @contextmanager
 def _naming(place: str) -> Iterator[None]:
-    """Add to any error on its way out where it happened; a worker's traceback alone would not tell."""
+    """Add a note with the chain, step and batch place to any error; a worker's traceback alone would not name them."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""Chains that training must not see: those that a model is judged by, and all that resemble them."""
+"""Exclusion of validation chains, and of all chains similar to them, from training."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -12,7 +12,10 @@ from data_pipeline.features.schema import Features
 
 @dataclass(frozen=True, kw_only=True)
 class StoreWithoutHeldOut:
-    """A store without some chains and without their clusters: what is like them would give them away."""
+    """Store without the held-out chains `names` and without all chains that share a cluster with them.
+
+    Excluding the clusters prevents leakage from similar chains. Raise `InputError` if no chain is left.
+    """
 
     store: ChainStore
     names: Collection[str]
@@ -28,5 +31,5 @@ class StoreWithoutHeldOut:
         object.__setattr__(self, "entries", left)
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
-        """Features and labels of one chain."""
+        """Return the features and labels of the chain `name`; held-out chains can still be loaded."""
         return self.store.load(name)

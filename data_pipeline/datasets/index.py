@@ -1,6 +1,6 @@
-"""The list of chains of a training set: what sampling and filtering need to know of each, without its arrays.
+"""Index of a training set: what sampling and filtering need to know about every chain, without loading its arrays.
 
-`index.tsv` is this list as a table that any spreadsheet reads; empty cells are unknown.
+It is stored in `index.tsv`, a tab-separated table; empty cells mean unknown.
 """
 
 import csv
@@ -29,30 +29,30 @@ _YES_NO = {"yes": True, "no": False}
 
 @dataclass(frozen=True, kw_only=True)
 class IndexEntry:
-    """One chain of the training set."""
+    """Entry of one chain in the index of a training set."""
 
     name: str  # "1abc_A"
-    cluster: str  # chains of one cluster share one chance of being drawn
-    length: int  # residues
-    msa_rows: int  # of its alignment, itself among them; 1: nothing but its own sequence
+    cluster: str  # every cluster is sampled with equal weight
+    length: int  # number of residues
+    msa_rows: int  # rows of its alignment, its own sequence included; 1: no other sequence
     release_date: date | None
     resolution: float | None  # Angstrom
     is_distillation: bool
-    key: str  # hash of everything its features and labels were made from
+    key: str  # hash of all inputs of its features and labels
 
 
 def chain_name_problem(name: str) -> str | None:
-    """Why a chain or cluster cannot be called so (its name is a cell of a table), or None if it can."""
+    """Return what is wrong with `name` as the name of a chain or cluster in a table, or None if it is valid."""
     if not name or name != name.strip():
         return "is empty, or begins or ends with a blank"
     if not name.isprintable() or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
         return f"has control characters or more than {MAX_NAME_BYTES} bytes"
-    # A spreadsheet takes these for a formula or for quoted text, and what it saves is another name.
+    # A spreadsheet would read these as a formula or quoted text, and save another name.
     return "begins with '=', '+', '-', '@' or a quotation mark" if name.startswith(("=", "+", "-", "@", '"')) else None
 
 
 def write_index(path: str | PathLike[str], entries: Iterable[IndexEntry]) -> None:
-    """Write the table; equal entries give equal bytes."""
+    """Write the entries as a tab-separated table to `path`; equal entries give equal bytes."""
     with atomic_write(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None, lineterminator="\n")
         writer.writerow(_COLUMNS)
@@ -72,7 +72,7 @@ def write_index(path: str | PathLike[str], entries: Iterable[IndexEntry]) -> Non
 
 
 def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
-    """The entries of a table that `write_index` wrote, in its order; anything else is an `InputError` with its line."""
+    """Return the entries of a table written by `write_index`, in order; raise `InputError` with the invalid line."""
     try:
         text = read_text_bytes(path, MAX_INDEX_BYTES).decode()
     except UnicodeDecodeError as error:
@@ -127,7 +127,7 @@ def _resolution(cell: str) -> float | None:
     return float(cell) if cell else None
 
 
-# Of each column: whether a cell can be right, what it says, and what is right in words.
+# For each column: the check of a cell, its conversion, and the allowed values for error messages.
 _CELLS: dict[str, tuple[Callable[[str], object], Callable[[str], object], str]] = {
     "name": (_is_name, str, "a name without blanks at its ends"),
     "cluster": (_is_name, str, "a name without blanks at its ends"),

@@ -1,4 +1,4 @@
-"""How one structure file becomes training examples: which chains, from which alignments and templates."""
+"""Building of training records from one structure file, with the alignments and templates of its chains."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -30,27 +30,27 @@ from data_pipeline.templates.result import UnusableHitError
 from data_pipeline.templates.structure_directory import StructureDirectory
 
 _MAX_HITS_BYTES = 2**28
-# An entry and its chain where hhsearch and hmmsearch name a hit: ">1abc_A", "#=GS 1abc_A/5-80".
+# Matches the entry id where hhsearch and hmmsearch name a hit: ">1abc_A", "#=GS 1abc_A/5-80".
 _HIT_NAMES = re.compile(rb"^(?:>|#=GS )((?:pdb_)?[A-Za-z0-9-]{4,})_", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainSummary:
-    """What is known of an accepted chain before its alignments are read."""
+    """Names and sequence of an accepted chain, known before its alignments are read."""
 
-    name: str  # in the training set, "1abc_A"
-    chain: str  # in the structure file, "A"
+    name: str  # name in the training set, "1abc_A"
+    chain: str  # name in the structure file, "A"
     sequence: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class StructureSummary:
-    """What a structure file holds: the chains to train on, and why each other chain is not among them."""
+    """Summary of a structure file: the chains to train on, and why the other chains are refused."""
 
     release_date: date | None
     resolution: float | None
     chains: tuple[ChainSummary, ...]
-    refused: dict[str, str]  # by the name in the training set
+    refused: dict[str, str]  # reason by name in the training set
 
     def pack(self) -> bytes:
         return compress_json(
@@ -64,7 +64,7 @@ class StructureSummary:
 
     @classmethod
     def unpack(cls, content: bytes) -> "StructureSummary":
-        """What `pack` packed; damage is a `ValueError`."""
+        """Return the summary from the bytes that `pack` returned; raise `ValueError` if they are damaged."""
         values = decompress_json(content)
         released = values["release_date"]
         return cls(
@@ -79,13 +79,16 @@ class StructureSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateLibrary:
-    """Structures for the template hits; a chain never sees one that was released after it, or its own entry."""
+    """Structure files from which templates are made; a chain never gets its own entry or one released after it."""
 
     source: StructureDirectory
     options: TemplateOptions
 
     def inputs(self, content: bytes) -> list[tuple[str, int]]:
-        """Names and sizes of the structure files that hits may need, in place of hashing hundreds for each chain."""
+        """Return names and sizes (bytes) of the structure files that the hits in the text of a result file may need.
+
+        They are part of a record's cache key, because hashing hundreds of files for every chain would be slow.
+        """
         return sorted({(path.name, path.stat().st_size) for path in self._paths(content)})
 
     def _paths(self, content: bytes) -> Iterator[Path]:
@@ -93,19 +96,22 @@ class TemplateLibrary:
             try:
                 yield self.source.path(self.source.current_entry(entry))
             except UnusableHitError:
-                continue  # it becomes a template when it is there: then the inputs are others
+                continue  # if the file is added later, the inputs differ and the record is built again
 
     def features(
         self, target: str, hits: Sequence[TemplateHit], own_entry: str, released: date | None
     ) -> TemplateFeatures:
-        """AlphaFold 2, Suppl. Sec. 1.2.3."""
+        """Return template features from hits, without hits in `own_entry` or in entries released after `released`.
+
+        AlphaFold 2, Suppl. Sec. 1.2.3.
+        """
         others = [hit for hit in hits if not hit.name.lower().startswith(f"{own_entry.lower()}_")]
         return templates_from_hits(target, others, self.source, replace(self.options, latest_release=released)).features
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordBuilder:
-    """The options that decide what a training set holds."""
+    """Builder of training records; its fields are the settings that decide what a training set contains."""
 
     filter: ChainFilter
     alignments: AlignmentDirectory | None = None
@@ -117,7 +123,7 @@ class RecordBuilder:
         return content_key("survey", RECORD_VERSION, path.name, digest, repr(self.filter), self.is_distillation)
 
     def summary(self, structure: Structure, path: Path) -> StructureSummary:
-        """Which chains of a structure are trained on."""
+        """Return which chains of a structure to train on, and why the others are refused."""
         chains: list[ChainSummary] = []
         refused = {chain_name(structure, name, path): reason for name, reason in structure.skipped.items()}
         for chain in structure.chains:
@@ -136,11 +142,11 @@ class RecordBuilder:
         )
 
     def results(self, chain_summary: ChainSummary) -> SearchResults | None:
-        """What was found for a chain; None if nobody searched."""
+        """Return the search results of a chain, or None if it has no directory of results."""
         return None if self.alignments is None else self.alignments.find(chain_summary.name)
 
     def record_key(self, path: Path, digest: str, chain_summary: ChainSummary, results: SearchResults | None) -> str:
-        """The hash of everything that a chain's record is made from."""
+        """Return the hash of all inputs of a chain's record; `digest` is the hash of the structure file at `path`."""
         results = results or SearchResults()
         alignments = [[file.path.name, file.max_rows, file_digest(file.path)] for file in results.alignments]
         templates: list[object] = []
@@ -156,7 +162,10 @@ class RecordBuilder:
     def record(
         self, key: str, structure: Structure, chain: Chain, chain_summary: ChainSummary, results: SearchResults | None
     ) -> bytes:
-        """A chain's record."""
+        """Build the record of one chain from its structure, alignments and templates, as bytes.
+
+        Raise `InputError` if a search result cannot be read or an alignment does not fit the chain.
+        """
         results = results or SearchResults()
         sequence = chain.sequence
         found = [(file.path, read_alignment(file.path, max_rows=file.max_rows)) for file in results.alignments]
@@ -182,10 +191,11 @@ class RecordBuilder:
 
 
 def chain_name(structure: Structure, chain: str, path: Path) -> str:
-    """A chain's name in the training set: entry and chain, "1abc_A".
+    """Return a chain's name in the training set, made of entry and chain, such as "1abc_A".
 
-    A file with one chain that is called after it ("1abc_A.cif", "target_A_v2.pdb") gives its own name instead: such
-    files often keep the entry id of something else. A chain without a name is called after the entry alone.
+    If the structure has a single chain and the file is named after it ("1abc_A.cif", "target_A_v2.pdb"), use the file's
+    name instead, since the entry id in such files is often that of another entry. A chain without a name gets the name
+    of the entry.
     """
     stem = path.name.split(".")[0]
     if len(structure.chains) == 1 and chain == structure.chains[0].name and chain in stem.split("_")[1:]:
@@ -194,12 +204,12 @@ def chain_name(structure: Structure, chain: str, path: Path) -> str:
 
 
 def find_chain(structure: Structure, chain_summary: ChainSummary) -> Chain:
-    """The chain of a structure that a summary of the same file names."""
+    """Return the chain of `structure` that `chain_summary` describes; both must come from the same file."""
     return next(chain for chain in structure.chains if chain.name == chain_summary.chain)
 
 
 def _on_columns(features: TemplateFeatures, columns: np.ndarray) -> TemplateFeatures:
-    """Templates of the sequence that was searched with, on the chain's own residues."""
+    """Return template features with the residues at `columns`, with gaps where a column is -1."""
     found = columns >= 0
     aatype, masks = features["template_aatype"][:, columns], features["template_all_atom_masks"][:, columns]
     positions = features["template_all_atom_positions"][:, columns]

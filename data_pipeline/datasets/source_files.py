@@ -1,4 +1,4 @@
-"""Where structures and alignments lie: directories as the PDB, OpenProteinSet and OpenFold lay them out."""
+"""Search for structure and alignment files in the directory layouts of the PDB, OpenProteinSet and OpenFold."""
 
 import os
 from collections.abc import Mapping
@@ -14,8 +14,9 @@ MAX_DUPLICATES_BYTES = 2**28
 STRUCTURE_SUFFIXES = (".cif", ".mmcif", ".pdb", ".ent")
 
 _ALIGNMENT_SUFFIXES = (".a3m", ".sto", ".stockholm", ".aln", ".fasta", ".fas", ".fa", ".afa", ".a2m", ".an")
-# AlphaFold merges alignments in this order, which decides what of equal sequences stays and what comes first; it takes
-# so many rows of each, the target counted (AlphaFold 2, Suppl. Sec. 1.2.1-1.2.2, and its program). First match counts.
+# Words in file names and the number of rows to read, the target included; the first match counts. AlphaFold merges
+# alignments in this order, which decides which of equal sequences remain and which rows come first
+# (AlphaFold 2, Suppl. Sec. 1.2.1-1.2.2, and its code).
 _DATABASES: tuple[tuple[str, int | None], ...] = (
     ("uniref90", 10_000),
     ("bfd", None),
@@ -23,13 +24,13 @@ _DATABASES: tuple[tuple[str, int | None], ...] = (
     ("uniclust", None),
     ("mgnify", 501),
 )
-_FOR_COMPLEXES = ("uniprot_hits", "uniprot.")  # all of UniProt, to pair the chains of a complex
+_FOR_COMPLEXES = ("uniprot_hits", "uniprot.")  # searches of all of UniProt, used to pair the chains of a complex
 _HMMSEARCH_HITS = ("hmm_output.sto", "pdb_hits.sto")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentFile:
-    """One alignment of a chain; `max_rows` of it are taken, None: all."""
+    """Alignment file of a chain, of which at most `max_rows` rows are read (None: all)."""
 
     path: Path
     max_rows: int | None
@@ -37,14 +38,14 @@ class AlignmentFile:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResults:
-    """What earlier searches found for one chain: alignments in the order of merging, and files of template hits."""
+    """Results of earlier searches for one chain: alignments in the order of merging, and a file of template hits."""
 
     alignments: tuple[AlignmentFile, ...] = ()
     template_hits: Path | None = None
 
 
 def find_structures(directory: str | PathLike[str]) -> tuple[Path, ...]:
-    """All structure files in a directory, flat or divided, plain or gzip, sorted by path."""
+    """Return all structure files in a directory and its subdirectories, sorted by path; raise `InputError` if none."""
     found: list[Path] = []
 
     def unreadable(error: OSError) -> None:
@@ -59,10 +60,11 @@ def find_structures(directory: str | PathLike[str]) -> tuple[Path, ...]:
 
 
 class AlignmentDirectory:
-    """A directory with one directory of search results for each chain.
+    """Directory with a subdirectory of search results for every chain.
 
-    `<chain>/a3m/*.a3m` and `<chain>/hhr/*.hhr` (OpenProteinSet), or `<chain>/*` (OpenFold, AlphaFold); Stockholm and
-    other formats are taken too, and any file may be gzip.
+    The layout is `<chain>/a3m/*.a3m` and `<chain>/hhr/*.hhr` (OpenProteinSet) or `<chain>/*` (OpenFold, AlphaFold).
+    Stockholm and other alignment formats are read too, plain or gzip. `duplicates` lists for a chain the other chains
+    whose results may be used. Raise `InputError` if there are no subdirectories.
     """
 
     def __init__(self, directory: str | PathLike[str], duplicates: Mapping[str, tuple[str, ...]] | None = None) -> None:
@@ -74,7 +76,7 @@ class AlignmentDirectory:
             raise InputError.at(directory, "there are no directories; each chain has one, such as 1abc_A")
 
     def find(self, chain: str) -> SearchResults | None:
-        """What was found for a chain, or for one listed as its duplicate; None if there is no directory of either."""
+        """Return the search results of a chain or else of one of its duplicates; None if none has a directory."""
         entry, separator, name = chain.partition("_")
         spellings = (chain, f"{entry.upper()}{separator}{name}", *self._duplicates.get(chain, ()))
         folder = next((spelling for spelling in spellings if spelling in self._names), None)
@@ -82,7 +84,7 @@ class AlignmentDirectory:
 
 
 def search_results(folder: Path) -> SearchResults:
-    """The search results in one chain's directory, and in those within it."""
+    """Return the search results in one chain's directory and its direct subdirectories."""
     with os_errors_as_input_errors(folder, "cannot be listed"):
         files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
     alignments: list[tuple[int, str, AlignmentFile]] = []
@@ -102,9 +104,9 @@ def search_results(folder: Path) -> SearchResults:
 
 
 def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
-    """The other chains of the same sequence, by chain, from OpenProteinSet's `duplicate_pdb_chains.txt`.
+    """Return for every chain the chains of the same sequence, from OpenProteinSet's `duplicate_pdb_chains.txt`.
 
-    Each line has chains that share one sequence, and so one alignment, parted by blanks.
+    Every line lists chains that share a sequence, separated by blanks. Raise `InputError` if a chain is in two lines.
     """
     text = read_text_bytes(path, MAX_DUPLICATES_BYTES).decode("utf-8", "replace")
     others: dict[str, tuple[str, ...]] = {}
@@ -118,5 +120,5 @@ def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _plain(name: str) -> str:
-    """A file's name in lower case and without '.gz'."""
+    """Return a file name in lower case and without '.gz'."""
     return name.lower().removesuffix(".gz")

@@ -1,4 +1,4 @@
-"""Structure files to records, one after the other or in several processes; no file's fate is another's."""
+"""Processing of structure files to records in one or several processes; a failing file does not affect others."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -20,34 +20,34 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 
-_TASKS_PER_WORKER = 4  # submitted ahead of time: a set has 200,000 files
+_TASKS_PER_WORKER = 4  # submitted ahead, not all at once: a set has 200,000 files
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileOutcome:
-    """What became of one structure file."""
+    """Outcome of processing one structure file: its summary and records, or the reasons why there are none."""
 
     path: Path
     summary_key: str = ""
-    summary: StructureSummary | None = None  # None: the file could not be read
-    problem: str = ""  # then: why
-    keys: dict[str, str] = field(default_factory=dict)  # of the records, by chain
+    summary: StructureSummary | None = None  # None if the file could not be read
+    problem: str = ""  # why the file could not be read
+    keys: dict[str, str] = field(default_factory=dict)  # cache keys of the records, by chain
     msa_rows: dict[str, int] = field(default_factory=dict)
-    made: frozenset[str] = frozenset()  # chains whose records were made now
+    made: frozenset[str] = frozenset()  # chains whose records were computed in this run
     without_alignment: frozenset[str] = frozenset()
     refused: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
 
 class Worker:
-    """Makes the records of structure files that do not exist yet."""
+    """Worker that computes the records of structure files that are not in the cache yet."""
 
     def __init__(self, builder: RecordBuilder, store: Path) -> None:
         self._builder = builder
         self._cache = BuildCache(store)
 
     def process(self, path: Path) -> FileOutcome:
-        """All chains of one file; a chain that fails is in the outcome with its reason."""
+        """Process all chains of one file; a chain that fails is listed in the outcome with the reason."""
         try:
             digest = file_digest(path)
             summary_key = self._builder.summary_key(path, digest)
@@ -88,20 +88,20 @@ class Worker:
         )
 
     def _summary(self, key: str, path: Path) -> tuple[StructureSummary, Structure | None]:
-        """What the file holds, and the structure if it had to be read for that."""
+        """Return the summary of a file, and its structure if it had to be read for that."""
         content = self._cache.get(key)
         if content is not None:
             try:
                 return StructureSummary.unpack(content), None
             except ValueError:
-                pass  # damaged: made again
+                pass  # damaged: computed again
         structure = read_structure(path)
         summary = self._builder.summary(structure, path)
         self._cache.put(key, summary.pack())
         return summary, structure
 
     def _finished(self, key: str) -> ChainRecordHeader | None:
-        """What a record says of itself, if it is there and whole."""
+        """Return the header of a cached record, or None if it is missing or damaged."""
         content = self._cache.get(key)
         if content is None:
             return None
@@ -109,7 +109,7 @@ class Worker:
             record = ChainRecord(content, key)
             record.check()
         except InputError:
-            return None  # damaged: made again
+            return None  # damaged: computed again
         return record.head
 
     def _make(
@@ -121,10 +121,10 @@ class Worker:
 
 
 def process_files(builder: RecordBuilder, store: Path, paths: Sequence[Path], workers: int) -> Iterator[FileOutcome]:
-    """The outcome of every file, as they end, by one thread or by several processes.
+    """Yield the outcome of every file in order of completion, with one thread or with `workers` processes.
 
-    A process that dies (killed for its memory, or by a library) takes the pool with it; the files that were being
-    read then are tried once more, each alone, so that only the one that kills is lost.
+    If a process dies (out of memory, or a crash in a library), the whole pool breaks. The files in progress are then
+    retried one at a time in a pool of their own, so that only the file that kills its process fails.
     """
     if workers == 1:
         worker = Worker(builder, store)
@@ -152,7 +152,7 @@ def _drained(
     ahead: int,
     lost: list[Path],
 ) -> Iterator[FileOutcome]:
-    """Outcomes of files taken from `waiting`; if the pool breaks, those that were under way are added to `lost`."""
+    """Yield the outcomes of files taken from `waiting`; if the pool breaks, add the files in progress to `lost`."""
     running: dict[Future[FileOutcome], Path] = {}
     try:
         while (waiting and not lost) or running:
@@ -177,12 +177,12 @@ def _drained(
 
 
 def reason(error: BaseException) -> str:
-    """An error in words; one that is not about the input names its kind."""
+    """Return the error's message as printable text, preceded by its type unless it is an `InputError`."""
     text = printable(str(error), 1000)
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
 
 
-_worker: Worker | None = None  # of this process, if it is one of the pool's
+_worker: Worker | None = None  # the worker of this process, if the process belongs to a pool
 
 
 def _pool(builder: RecordBuilder, store: Path, workers: int) -> ProcessPoolExecutor:
@@ -191,14 +191,14 @@ def _pool(builder: RecordBuilder, store: Path, workers: int) -> ProcessPoolExecu
 
 
 def _start(builder: RecordBuilder, store: Path) -> None:
-    global _worker  # noqa: PLW0603  # a pool offers no other place for what its tasks share
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C, and ends the pool
+    global _worker  # noqa: PLW0603  # a pool has no other way to share state between tasks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends the pool
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _worker = Worker(builder, store)
 
 
 def _end_with_parent() -> None:
-    """Processes of a pool outlive a parent that is killed: they wait for work for ever."""
+    """Exit when the parent process dies; otherwise the processes of a pool would wait for work for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
