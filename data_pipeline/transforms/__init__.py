@@ -1,1 +1,1 @@
-"""From raw features to the arrays of one model pass; all randomness comes from a generator argument."""
+"""Transform raw features into the model's input arrays; all randomness comes from a generator argument."""

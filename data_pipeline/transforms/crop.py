@@ -1,4 +1,4 @@
-"""Which residues of a long chain a training example shows; every array keeps these, and they keep their numbers."""
+"""Choose the residues of a long chain that a training example shows; they keep their residue indices."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from data_pipeline.residues import ATOM_ORDER
 
 
 def contiguous_crop(length: int, size: int, *, clamped: bool, rng: np.random.Generator) -> Int[np.ndarray, "c"]:
-    """Indices of a stretch of `size` residues, or of the whole chain if it is not longer.
+    """Return the indices of `size` neighbouring residues, or of the whole chain if it is not longer.
 
-    Where the loss is clamped each place is equally likely; where it is not, the end of the range of places is drawn
-    first, so that crops lie nearer to the chain's start. AlphaFold 2, Suppl. Sec. 1.2.8.
+    If the loss of the example is clamped, every start position is equally likely. If not, the largest allowed start is
+    drawn first, so that crops lie nearer to the start of the chain. AlphaFold 2, Suppl. Sec. 1.2.8.
     """
     last = max(0, length - size)
     if not clamped:
@@ -25,10 +25,10 @@ def contiguous_crop(length: int, size: int, *, clamped: bool, rng: np.random.Gen
 def spatial_crop(
     positions: Float[np.ndarray, "r 37 3"], mask: Float[np.ndarray, "r 37"], size: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "c"] | None:
-    """Indices, in order, of the `size` residues nearest to a random one, by C-alpha; None where none is resolved.
+    """Return the sorted indices of the `size` residues nearest to a random resolved one; None if none is resolved.
 
-    AlphaFold-Multimer, Suppl. Alg. 2, on one chain: any resolved residue may be the centre. Of equals the earlier
-    residue comes first; residues that were not resolved come last of all.
+    Distances are those between C-alpha atoms. Among residues at equal distance the earlier is nearer; unresolved
+    residues are farthest. AlphaFold-Multimer, Suppl. Alg. 2, on one chain: any resolved residue may be the centre.
     """
     alpha, resolved = positions[:, ATOM_ORDER["CA"]], mask[:, ATOM_ORDER["CA"]] > 0
     candidates = np.flatnonzero(resolved)
@@ -40,7 +40,7 @@ def spatial_crop(
 
 
 def crop_labels(labels: ChainLabels, residues: Int[np.ndarray, "c"]) -> ChainLabels:
-    """The labels of these residues only."""
+    """Return the labels of the given residues only."""
     return replace(
         labels,
         all_atom_positions=labels.all_atom_positions[residues],

@@ -1,7 +1,7 @@
-"""From an MSA of any depth to what the model reads: masked cluster centres with profiles, and extra rows.
+"""Reduce an MSA of any depth to the model's input: masked cluster centres with profiles, and extra rows.
 
-AlphaFold 2, Suppl. Sec. 1.2.6 and 1.2.7. Randomness is separate from the rest: row choice and masking take a
-generator, everything after them is a function of what was drawn.
+AlphaFold 2, Suppl. Sec. 1.2.6 and 1.2.7. Only the choice of rows and the masking are random and take a generator; the
+other functions are deterministic.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from data_pipeline.residues import GAP, MASKED, RESTYPES, UNKNOWN
 
 CLASSES = MASKED + 1  # 20 residues, unknown, gap, masked
 _PROFILE_CLASSES = GAP + 1
-_CHUNK = 2**18  # entries of the working arrays: they stay in the processor's cache
+_CHUNK = 2**18  # entries of the working arrays, few enough for the processor's cache
 _ROWS_AT_ONCE = 8192
 
 
 def replace_with_unknown(
     msa: Int8[np.ndarray, "n r"], aatype: Int[np.ndarray, "r"], fraction: float, rng: np.random.Generator
 ) -> tuple[Int8[np.ndarray, "n r"], Int[np.ndarray, "r"]]:
-    """Turn this fraction of all residues (not gaps) into unknown ones, in the MSA and, separately, in the target."""
+    """Replace a random `fraction` of the residues (not gaps) by unknown ones, separately in MSA and target."""
     hidden = (rng.random(msa.shape, np.float32) < fraction) & (msa != GAP)
     return (
         np.where(hidden, msa.dtype.type(UNKNOWN), msa),
@@ -30,18 +30,18 @@ def replace_with_unknown(
 
 
 def msa_profile(msa: Int8[np.ndarray, "n r"]) -> Float32[np.ndarray, "r 22"]:
-    """How often each residue type, unknown and gap occurs in each column of the whole MSA."""
+    """Return the frequency (0..1) of each residue type, the unknown type and the gap in each column of an MSA."""
     counts = _counts(msa, np.zeros(len(msa), np.int32), 1)[0, :, :_PROFILE_CLASSES]
     return (counts / np.float32(len(msa))).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockDeletion(Config):
-    """How many blocks of neighbouring rows training takes out of an MSA, and how large they are."""
+    """Settings of MSA block deletion: number and size of the blocks of rows that training removes (Suppl. Alg. 1)."""
 
     fraction_per_block: float = 0.3  # of all rows
     blocks: int = 5
-    randomize_blocks: bool = False  # `blocks` is then the most that are taken out, each number equally likely
+    randomize_blocks: bool = False  # True: the number of blocks is drawn uniformly from 0 to `blocks`
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction_per_block <= 1 or self.blocks < 0:
@@ -50,9 +50,9 @@ class BlockDeletion(Config):
 
 
 def rows_after_block_deletion(n: int, deletion: BlockDeletion, rng: np.random.Generator) -> Int[np.ndarray, "kept"]:
-    """Which rows of an MSA stay, in their order; the target always does.
+    """Return the sorted indices of the rows that remain of an MSA of `n` rows after random blocks are deleted.
 
-    Rows stand in the order of the search that found them, so a block is often a branch of the family.
+    The target, row 0, always remains. Rows are in the order of the search, so a block is often a branch of the family.
     AlphaFold 2, Suppl. Alg. 1.
     """
     size = int(n * deletion.fraction_per_block)
@@ -66,7 +66,7 @@ def rows_after_block_deletion(n: int, deletion: BlockDeletion, rng: np.random.Ge
 
 
 def random_rows(n: int, max_rows: int, rng: np.random.Generator) -> Int[np.ndarray, "kept"]:
-    """At most this many rows, the target among them, any others equally likely, in their order."""
+    """Return the sorted indices of at most `max_rows` of `n` rows: the target (row 0) and random others."""
     if n <= max_rows:
         return np.arange(n)
     return np.sort(np.concatenate([[0], 1 + rng.choice(n - 1, max_rows - 1, replace=False)]))
@@ -75,13 +75,13 @@ def random_rows(n: int, max_rows: int, rng: np.random.Generator) -> Int[np.ndarr
 def sample_rows(
     n: int, max_clusters: int, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, "s"], Int[np.ndarray, "e"]]:
-    """Row indices of the cluster centres, the target first, and of all other rows, both in random order."""
+    """Return the row indices of the cluster centres, with the target first, and of all other rows, in random order."""
     order = np.concatenate([[0], 1 + rng.permutation(n - 1)])
     return order[:max_clusters], order[max_clusters:]
 
 
 def crop_extra_rows(e: int, max_extra: int, rng: np.random.Generator) -> Int[np.ndarray, "rows"]:
-    """Which of the rows that are no cluster centres the extra-MSA stack reads."""
+    """Return indices of at most `max_extra` of the `e` rows that are not cluster centres, for the extra MSA stack."""
     return rng.permutation(e)[:max_extra]
 
 
@@ -93,7 +93,11 @@ def replacement_probabilities(
     profile_prob: float,
     same_prob: float,
 ) -> Float[np.ndarray, "m 23"]:
-    """What hidden positions become: any residue, one of their column's profile, themselves, or (the rest) the mask."""
+    """Return the probability of each class (20 residues, unknown, gap, mask) as replacement of each masked position.
+
+    A position becomes a uniformly random residue with `uniform_prob`, a draw from its column's profile with
+    `profile_prob`, stays the same with `same_prob`, and becomes the mask token otherwise.
+    """
     probabilities = np.zeros((len(residues), CLASSES))
     probabilities[:, : len(RESTYPES)] = uniform_prob / len(RESTYPES)
     probabilities[:, :_PROFILE_CLASSES] += profile_prob * profile
@@ -112,7 +116,10 @@ def mask_msa(
     same_prob: float,
     rng: np.random.Generator,
 ) -> tuple[Int8[np.ndarray, "s r"], Bool[np.ndarray, "s r"]]:
-    """BERT masking: the MSA with this fraction of its positions replaced, and which positions those are."""
+    """Mask an MSA as for BERT: return it with a random `fraction` of its positions replaced, and those positions.
+
+    `replacement_probabilities` explains the three probabilities.
+    """
     hidden = rng.random(msa.shape) < fraction
     probabilities = replacement_probabilities(
         msa[hidden],
@@ -129,9 +136,9 @@ def mask_msa(
 
 
 def nearest_clusters(centres: Int8[np.ndarray, "s r"], rows: Int8[np.ndarray, "e r"]) -> Int32[np.ndarray, "e"]:
-    """For each row the cluster centre it agrees with in most columns, the first of equals.
+    """Return for each row the index of the cluster centre with which it agrees in most columns, the first if equal.
 
-    Only residues and unknowns agree; gaps and masked positions do not count.
+    Gaps and masked positions never count as agreement; unknown residues do.
     """
     # Comparing bytes column by column and adding up in bytes beats a matrix product over one-hot vectors about
     # eightfold and is exact; a byte holds the agreement of 255 columns. Rows lie along the fast axis: they are many.
@@ -163,7 +170,10 @@ def summarize_clusters(
     row_deletions: Int[np.ndarray, "e r"],
     assignment: Int[np.ndarray, "e"],
 ) -> tuple[Float32[np.ndarray, "s r 23"], Float32[np.ndarray, "s r"]]:
-    """Each cluster's residue profile and mean deletions, over its centre (masked as it is) and the rows assigned."""
+    """Return the residue profile and the mean deletion count of each cluster in each column.
+
+    Both are means over the cluster's centre, which is masked, and the rows that `assignment` assigns to it.
+    """
     s, r = centres.shape
     counts = _counts(np.concatenate([centres, rows]), np.concatenate([np.arange(s), assignment]), s)
     row, column = np.nonzero(row_deletions)
@@ -181,8 +191,8 @@ def has_deletion(deletions: Int[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"
 
 
 def deletion_value(deletions: Int[np.ndarray, "n r"] | Float[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
-    """Deletion counts squeezed into 0..1 (Suppl. Table 1)."""
-    counts = deletions.astype(np.float32)  # whatever type the counts are kept in
+    """Map deletion counts d to the range 0..1 as 2 / pi * arctan(d / 3) (AlphaFold 2, Suppl. Table 1)."""
+    counts = deletions.astype(np.float32)  # counts may be of any integer type
     return np.arctan(counts / np.float32(3)) * np.float32(2 / np.pi)
 
 
@@ -192,7 +202,11 @@ def msa_feature(
     cluster_profile: Float[np.ndarray, "s r 23"],
     cluster_deletion_mean: Float[np.ndarray, "s r"],
 ) -> Float32[np.ndarray, "s r 49"]:
-    """The cluster rows as the model embeds them: residue, has deletion, deletion value, profile, mean deletion."""
+    """Return the channels of the cluster rows that the model embeds (`msa_feat`; AlphaFold 2, Suppl. Table 1).
+
+    They are the one-hot residue (23), whether there is a deletion (1), the deletion value (1), the cluster's profile
+    (23) and the cluster's mean deletion value (1).
+    """
     feature = np.zeros((*masked_msa.shape, 2 * CLASSES + 3), np.float32)
     np.put_along_axis(feature, masked_msa[..., None].astype(np.int64), 1, axis=-1)
     feature[..., CLASSES] = has_deletion(deletions)
@@ -203,12 +217,12 @@ def msa_feature(
 
 
 def target_feature(aatype: Int[np.ndarray, "r"]) -> Float32[np.ndarray, "r 22"]:
-    """The target as the model embeds it: 0 (no break between segments before this residue) and the residue type."""
+    """Return the target's channels that the model embeds: 0 (no segment begins here) and the one-hot residue type."""
     return np.concatenate([np.zeros((len(aatype), 1)), np.eye(UNKNOWN + 1)[aatype]], axis=1, dtype=np.float32)
 
 
 def _counts(msa: Int8[np.ndarray, "n r"], group: Int[np.ndarray, "n"], groups: int) -> Int[np.ndarray, "groups r 23"]:
-    """How many rows of each group have each class in each column."""
+    """Count the rows of each group that have each class in each column."""
     r = msa.shape[1]
     column, first = np.arange(r) * CLASSES, group.astype(np.int64) * (r * CLASSES)
     step = max(1, max(_CHUNK, groups * r * CLASSES) // r)  # adding up takes no longer than counting

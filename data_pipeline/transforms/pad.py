@@ -1,4 +1,4 @@
-"""Padding a sample to fixed sizes, so that samples stack into one batch."""
+"""Pad samples to fixed sizes, so that they can be stacked into one batch."""
 
 from dataclasses import replace
 
@@ -15,7 +15,10 @@ def pad_sample(
     extra_rows: int | None = None,
     templates: int | None = None,
 ) -> Sample:
-    """The sample with zeros, and so masks of 0, appended up to the sizes given; other axes keep theirs."""
+    """Return the sample padded with zeros, also in its masks, up to the given sizes; other axes are unchanged.
+
+    Raise `ValueError` if the sample is larger than a given size.
+    """
     sizes = {"r": residues, "s": msa_rows, "e": extra_rows, "t": templates}
 
     def padded(name: str, axes: str) -> np.ndarray:

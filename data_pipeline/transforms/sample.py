@@ -1,4 +1,4 @@
-"""One random draw of model input from a target's features."""
+"""Draw one random model input from a target's features."""
 
 from dataclasses import dataclass
 
@@ -14,24 +14,24 @@ from data_pipeline.transforms import msa, templates
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(Config):
-    """How much of the alignment and of the templates one pass sees, and how it is masked.
+    """Settings of one recycling iteration's input: numbers of MSA rows and templates, and masking of the MSA.
 
-    Numbers of AlphaFold 2, Suppl. Sec. 1.2.7 and Table 5. A preset with templates gives the MSA rows its template
-    slots fewer: the caller subtracts.
+    The defaults are those of AlphaFold 2, Suppl. Sec. 1.2.7 and Table 5. Where templates are used, the caller must
+    subtract `max_templates` from `max_msa_clusters` itself.
     """
 
     max_msa_clusters: int = 512
     max_extra_msa: int = 1024
     max_templates: int = 4
     masked_msa_fraction: float = 0.15
-    # A hidden position is replaced by a random residue, by one of its column's, by itself, or (the rest) by a mask.
+    # A masked position becomes a random residue, a draw from its column's profile, itself, or else the mask token.
     uniform_prob: float = 0.1
     profile_prob: float = 0.1
     same_prob: float = 0.1
-    unknown_fraction: float = 0.0  # residues turned into X before anything else
-    # Where no extra row is left, show the target's own, masked as among the clusters, instead of a row that does not
-    # count. AlphaFold's outer product mean divides by the number of rows + 0.001, so without a row it is a thousand
-    # times its bias: that is what the published models expect, and what no training from random weights survives.
+    unknown_fraction: float = 0.0  # of residues, replaced by X before anything else
+    # If the MSA has no extra rows, use the target's row, masked as among the clusters, instead of a row with mask 0.
+    # AlphaFold's outer product mean divides by the number of rows + 0.001, so without a row it is a thousand times its
+    # bias. The published models expect that, but training from random weights fails with it.
     target_as_extra: bool = False
 
     def __post_init__(self) -> None:
@@ -50,15 +50,15 @@ def draw_sample(
     crop: Int[np.ndarray, "c"] | None = None,
     profile: Float32[np.ndarray, "r 22"] | None = None,
 ) -> Sample:
-    """What one recycling pass reads of a target: a new choice of rows and a new masking on every call.
+    """Draw the model's input for one recycling iteration, with a new choice of MSA rows and a new masking on each call.
 
-    Rows, columns and templates are as many as there are, up to the config's sizes; `pad_sample` makes sizes fixed.
-    There is always an extra row, so that no axis the model reads is empty: if the MSA is too shallow for one, it is the
-    target's or counts for nothing, as `config.target_as_extra` says.
+    Axes are as long as the features and the config's maxima allow; `pad_sample` pads them to fixed sizes. There is
+    always at least one extra row: if the MSA is too shallow, it is the target's row or a row with mask 0, depending on
+    `config.target_as_extra`.
 
-    Training gives `crop`, the residues it shows: rows are still assigned to clusters by the whole chain, as AlphaFold
-    crops last, and all else is worked out for the crop alone. It also gives the `profile` to draw replacements from,
-    where that is not the profile of the features' own MSA.
+    Training passes `crop`, the sorted indices of the residues to show. As in AlphaFold, rows are assigned to clusters
+    by the whole chain; everything else is computed for the crop only. `profile` is the one from which masked positions
+    are replaced; by default it is that of the features' MSA.
     """
     full_msa, aatype = features.msa, features.aatype
     if config.unknown_fraction > 0:
@@ -87,7 +87,7 @@ def draw_sample(
     extra, extra_deletions = rows[kept], row_deletions[kept]
     extra_mask = np.ones(extra.shape, np.float32)
     if not len(extra) and config.target_as_extra:
-        # Its hidden residues stay hidden.
+        # Take the masked row, or it would give away the residues to predict.
         extra, extra_deletions, extra_mask = masked[:1], centre_deletions[:1], np.ones((1, len(aatype)), np.float32)
     elif not len(extra):
         extra, extra_deletions = np.zeros((1, len(aatype)), np.int8), np.zeros((1, len(aatype)), np.int32)
@@ -121,7 +121,7 @@ def draw_sample(
 
 
 def _columns(crop: Int[np.ndarray, "c"] | None, length: int) -> slice | Int[np.ndarray, "c"]:
-    """What selects these residues: a slice, which copies nothing, wherever they are neighbours."""
+    """Return an index for the residues of a crop: a slice, which copies nothing, if they are neighbours."""
     if crop is None:
         return slice(length)
     return slice(int(crop[0]), int(crop[-1]) + 1) if crop[-1] - crop[0] == len(crop) - 1 else crop

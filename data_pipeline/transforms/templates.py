@@ -1,4 +1,4 @@
-"""Template features as the model reads them."""
+"""Choose templates for training, and compute their pseudo-beta positions."""
 
 import numpy as np
 from jaxtyping import Float, Float32, Int
@@ -9,10 +9,10 @@ from data_pipeline.residues import ATOM_ORDER, RESTYPES
 def choose_templates(
     available: int, max_hits: int, max_templates: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "t"]:
-    """Which templates a training example shows, in random order: k = min(Uniform[0, n], `max_templates`) of n.
+    """Return the indices of the templates for a training example: min(Uniform[0, n], `max_templates`) in random order.
 
-    n are the best `max_hits`; templates are stored best first. Now and then the network sees bad templates or none,
-    so that it cannot rely on copying them. AlphaFold 2, Suppl. Sec. 1.2.3.
+    They are drawn from the n = min(`available`, `max_hits`) best; templates are stored best first. The network
+    sometimes gets bad templates or none, so that it cannot rely on copying them. AlphaFold 2, Suppl. Sec. 1.2.3.
     """
     n = min(available, max_hits)
     return rng.permutation(n)[: min(int(rng.integers(n + 1)), max_templates)]
@@ -23,7 +23,7 @@ def pseudo_beta(
     positions: Float[np.ndarray, "*t r 37 3"],
     masks: Float[np.ndarray, "*t r 37"],
 ) -> tuple[Float32[np.ndarray, "*t r 3"], Float32[np.ndarray, "*t r"]]:
-    """Position and mask of each residue's C-beta, or C-alpha of glycine."""
+    """Return the position (Angstrom) and the mask of each residue's C-beta, or C-alpha for glycine."""
     atom = np.where(aatype == RESTYPES.index("G"), ATOM_ORDER["CA"], ATOM_ORDER["CB"])
     mask = np.take_along_axis(masks, atom[..., None], axis=-1)[..., 0]
     position = np.take_along_axis(positions, atom[..., None, None], axis=-2)[..., 0, :]

@@ -1,7 +1,7 @@
-"""From a chain's features and labels to a training example: which rows, templates and residues it shows, and how.
+"""Make training examples from a chain's features and labels (AlphaFold 2, Suppl. Sec. 1.2.3 to 1.2.8 and 1.3).
 
-AlphaFold 2, Suppl. Sec. 1.2.3 to 1.2.8 and 1.3. Of the random choices, those of an example are made once (the loss's
-mode, crop, templates, deleted rows), those of a pass for every recycling pass (cluster centres, masking, extra rows).
+Clamping of the loss, crop, templates and deleted MSA rows are drawn once for each example; cluster centres, masking
+and extra rows are drawn again for every recycling iteration.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,19 +23,19 @@ from data_pipeline.transforms.templates import choose_templates
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleConfig(Config):
-    """How much of a chain one training example shows. The defaults are `initial_training()`."""
+    """Settings of training examples: crop, MSA, templates and clamping. The defaults are for initial training."""
 
     crop_size: int = 256
-    # 128 rows, of which four are left to templates. Differs from AlphaFold: no MSA leaves the extra rows empty.
+    # 128 rows, less four for templates. Differs from AlphaFold: the extra rows are never empty (`target_as_extra`).
     sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(max_msa_clusters=124, target_as_extra=True))
     max_template_hits: int = 20
     block_deletion: msa.BlockDeletion = field(default_factory=msa.BlockDeletion)
-    unclamped_fraction: float = 0.1  # of examples, whose backbone loss is not clamped (Suppl. Sec. 1.9.2)
+    unclamped_fraction: float = 0.1  # fraction of examples whose backbone loss is not clamped (Suppl. Sec. 1.9.2)
     spatial_crop_probability: float = 0.0
-    distillation_msa_rows: int = 1000
-    min_confidence: float = 0.5  # of a predicted residue that counts in the loss
-    max_passes: int = 4  # recycling passes; how many are run is drawn for each step (Suppl. Alg. 31)
-    fixed_shapes: bool = True  # batches are padded to the sizes above: examples stack, compiled code sees one shape
+    distillation_msa_rows: int = 1000  # most MSA rows of a distillation example (Suppl. Sec. 1.3)
+    min_confidence: float = 0.5  # least pLDDT / 100 with which a predicted residue counts in the loss
+    max_passes: int = 4  # most recycling iterations; the number is drawn for each step (Suppl. Alg. 31)
+    fixed_shapes: bool = True  # pad batches to the sizes above, for stacking and compiled code
 
     def __post_init__(self) -> None:
         check_at_least(self, ConfigError, crop_size=1, max_template_hits=0, distillation_msa_rows=1, max_passes=1)
@@ -43,7 +43,7 @@ class ExampleConfig(Config):
         check_fractions(self, *shares, error=ConfigError)
 
     def sizes(self) -> dict[str, int]:
-        """The most that an example has along each axis of `SAMPLE_AXES`; batches of fixed shapes have just that."""
+        """Return the maximum size of an example along each axis of `SAMPLE_AXES`; fixed shapes are padded to it."""
         sampling = self.sampling
         return {
             "r": self.crop_size,
@@ -54,12 +54,12 @@ class ExampleConfig(Config):
 
 
 def initial_training() -> ExampleConfig:
-    """AlphaFold 2, Suppl. Table 4, initial training."""
+    """Return the settings of initial training (AlphaFold 2, Suppl. Table 4)."""
     return ExampleConfig()
 
 
 def finetuning() -> ExampleConfig:
-    """AlphaFold 2, Suppl. Table 4, fine-tuning: longer crops, deeper MSAs."""
+    """Return the settings of fine-tuning: longer crops and deeper MSAs (AlphaFold 2, Suppl. Table 4)."""
     return ExampleConfig(
         crop_size=384, sampling=SamplingConfig(max_msa_clusters=508, max_extra_msa=5120, target_as_extra=True)
     )
@@ -67,26 +67,30 @@ def finetuning() -> ExampleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingExample:
-    """One crop of one chain: what each recycling pass reads of it, and what the last pass is compared with."""
+    """One crop of one chain: the model's input for each recycling iteration, and the true structure for the loss."""
 
     name: str
-    samples: tuple[Sample, ...]  # one for each pass; they differ in the MSA alone
+    samples: tuple[Sample, ...]  # one for each recycling iteration; they differ only in the MSA
     truth: GroundTruth
     use_clamped_fape: bool
     resolution: float  # Angstrom, 0 unknown
-    is_distillation: bool
+    is_distillation: bool  # the true structure is a prediction, not an experiment
 
 
 def training_example(
     features: Features, labels: ChainLabels, config: ExampleConfig, rng: np.random.Generator, num_passes: int
 ) -> TrainingExample:
-    """Draw an example of this chain for `num_passes` recycling passes; equal arguments give equal examples."""
+    """Draw a training example of a chain for `num_passes` recycling iterations.
+
+    Equal arguments, with generators in the same state, give equal examples. Raise `InputError` if features and labels
+    differ in their number of residues.
+    """
     _check(features, labels)
-    # Differs from AlphaFold: drawn for each example, not each mini-batch; ranks need not agree, and the share is equal.
+    # Differs from AlphaFold: drawn for each example, not each mini-batch, so that ranks need not agree.
     clamped = bool(rng.random() >= config.unclamped_fraction)
     labels = confident(labels, config.min_confidence)
     crop = _choose_crop(labels, config, clamped=clamped, rng=rng)
-    # Masked residues are replaced with the profile of the whole MSA, taken before any row is left out.
+    # Masked residues are replaced by draws from the profile of the whole MSA, before any row is deleted.
     profile = msa.msa_profile(features.msa)
     features = _choose_rows_and_templates(features, config, distilled=labels.is_distillation, rng=rng)
     return TrainingExample(
@@ -102,9 +106,9 @@ def training_example(
 
 
 def confident(labels: ChainLabels, least: float) -> ChainLabels:
-    """The labels without the atoms of predicted residues in which the prediction has less confidence than `least`.
+    """Return the labels of a predicted structure without the atoms of residues with a confidence (0..1) below `least`.
 
-    AlphaFold 2, Suppl. Sec. 1.3; experimental structures stay as they are.
+    Labels of an experimental structure are returned unchanged. AlphaFold 2, Suppl. Sec. 1.3.
     """
     if not labels.is_distillation:
         return labels
@@ -138,7 +142,7 @@ def _choose_rows_and_templates(
 ) -> Features:
     rows = np.arange(len(features.msa))
     if distilled:
-        # On top of all other sampling; the predictions were made from the whole MSA (Suppl. Sec. 1.3).
+        # In addition to all other sampling, because the predictions were made from the whole MSA (Suppl. Sec. 1.3).
         rows = msa.random_rows(len(rows), config.distillation_msa_rows, rng)
     rows = rows[msa.rows_after_block_deletion(len(rows), config.block_deletion, rng)]
     chosen = choose_templates(
