@@ -1,4 +1,4 @@
-"""Reading alignments in a3m: upper case and '-' are columns of the target, lower case is inserted between them."""
+"""Reading of a3m alignments: upper case and '-' are the target's columns, lower case is inserted between them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ from data_pipeline.parse.text_files import MAX_LINE_BYTES, content_lines, read_l
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 INSERT_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
-PADDING = b"."  # fills other rows' insertions in some writers' files; means nothing
+PADDING = b"."  # some programs pad rows with it where other rows have insertions
 _COMMENTS = (b"#", b";")
-_LINE_COST = 100  # what Python takes to hold a line, besides its text
+_LINE_COST = 100  # bytes that Python needs for a line, besides its text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
-    """Sequences aligned to the target, whose own row is the first."""
+    """Alignment of n sequences to the r residues of the target, which is the first row."""
 
     names: tuple[str, ...]  # first words of the headers
     letters: UInt8[np.ndarray, "n r"]  # ASCII: residues in upper case or '-'
-    # Residues a row has just before each column that the target lacks; int8 where no count is above 127, else wider.
+    # Number of inserted residues (which the target lacks) just before each column; int8 if none is above 127.
     deletion_matrix: Int[np.ndarray, "n r"]
 
     @property
@@ -42,11 +42,11 @@ class Alignment:
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentRecord:
-    """One record of a file of '>name' lines and sequences: the header without '>', and numbered lines as they stand."""
+    """Record of an a3m or FASTA file: the header without '>', and the unchanged lines of its sequence."""
 
-    line: int  # of the header, from 1
+    line: int  # line number of the header, from 1
     header: bytes
-    body: list[tuple[int, bytes]]
+    body: list[tuple[int, bytes]]  # line number and text
 
     @property
     def name(self) -> str:
@@ -58,19 +58,19 @@ class AlignmentRecord:
 
 
 def read_a3m(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
-    """The alignment in a plain or gzip a3m file, read as a stream; see `parse_a3m`."""
+    """Read the alignment in a plain or gzip a3m file, line by line; arguments and errors are those of `parse_a3m`."""
     return a3m_from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path=path, max_rows=max_rows)
 
 
 def parse_a3m(
     content: bytes, query: str | None = None, *, path: str | PathLike[str] = "a3m", max_rows: int | None = None
 ) -> Alignment:
-    """The alignment in the text of an a3m file, or its first `max_rows` rows, the target counted.
+    """Parse the text of an a3m file, or only its first `max_rows` rows, the target included.
 
-    The first row must be the target: `query` if given (letters for unknown residues match each other), else any row
-    without gaps and insertions. Insertions count as deletions before the next column; those after the last column
-    are dropped, as in AlphaFold. Lines that begin with '#' or ';' are comments. Errors are `InputError`s that name
-    `path`, line and record.
+    The first row must be the target: it must equal `query` if given (letters for unknown residues match each other),
+    and have no gaps or insertions otherwise. Insertions are counted in the deletion matrix at the next column; those
+    after the last column are dropped, as in AlphaFold. Lines that begin with '#' or ';' are comments. Raise
+    `InputError` with `path`, line and record if the text is invalid.
     """
     return a3m_from_lines(content_lines(content, path), query, path=path, max_rows=max_rows)
 
@@ -78,7 +78,7 @@ def parse_a3m(
 def a3m_from_lines(
     lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
-    """The alignment in the lines of an a3m file; see `parse_a3m`."""
+    """Parse an a3m file given as lines; see `parse_a3m`."""
     limit = row_limit(max_rows)
     rows: AlignmentBuilder | None = None
     for record, text, row in checked_rows(lines, query, path):
@@ -97,7 +97,10 @@ def a3m_from_lines(
 def checked_rows(
     lines: Iterable[bytes], query: str | None, path: str | PathLike[str]
 ) -> Iterator[tuple[AlignmentRecord, bytes, bytes]]:
-    """Each record with its text and its columns alone, the target first; at least one, or an `InputError`."""
+    """Yield every record with its text and its row (the text without insertions), the target first.
+
+    Raise `InputError` if a row is invalid or there is none.
+    """
     length = 0
     for record in read_records(lines, path):
         text = record.text.translate(None, PADDING)
@@ -111,7 +114,7 @@ def checked_rows(
             problem = first_row_problem(row, query, inserted=len(text) != len(row))
             if problem is not None:
                 raise InputError.at(path, f"the first row {problem}", line=record.line, record=record.name)
-            row = row if query is None else query.encode()  # the target's own letters for unknown residues
+            row = row if query is None else query.encode()  # the target may have other letters for unknown residues
             length = len(row)
         elif len(row) != length:
             problem = f"the row has {len(row)} columns (upper case and '-'), the first row {length}"
@@ -123,7 +126,7 @@ def checked_rows(
 
 
 def read_records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[AlignmentRecord]:
-    """The records of an a3m or aligned FASTA file, without comments and empty lines."""
+    """Yield the records of an a3m or aligned FASTA file, skipping comments and empty lines."""
     header: tuple[int, bytes] | None = None
     body: list[tuple[int, bytes]] = []
     size = 0

@@ -1,4 +1,4 @@
-"""From columns of atoms, as every structure format has them, to the chains of a `Structure`."""
+"""Conversion of a table of atoms, which every structure format provides, to the chains of a `Structure`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from data_pipeline.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, ATOM_TYPES, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.structure import Chain
 
-MAX_RESIDUES = 2**18  # of all chains of one structure: about 200 MB of arrays
-NO_ATOM_TYPE = -1  # hydrogens and whatever else is none of the 37 kinds
+MAX_RESIDUES = 2**18  # in all chains of a structure together: about 200 MB of arrays
+NO_ATOM_TYPE = -1  # hydrogens and all other atoms that are not among the 37 types
 
 _CD, _NH1, _NH2 = (ATOM_ORDER[name] for name in ("CD", "NH1", "NH2"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtomTable:
-    """Atoms in file order, column by column."""
+    """Table of n atoms in file order, one array for every column."""
 
     component_names: tuple[str, ...]  # the distinct residue names
     component: Int[np.ndarray, "n"]  # index into `component_names`
     atom_type: Int[np.ndarray, "n"]  # index into `ATOM_TYPES`, or `NO_ATOM_TYPE`
     number: Int[np.ndarray, "n"]  # the author's residue number
     insertion_code: Shaped[np.ndarray, "n"]  # one character each, " " for none
-    position: Float[np.ndarray, "n 3"]  # float32, Angstrom; NaN where the file does not know it
+    position: Float[np.ndarray, "n 3"]  # float32, Angstrom; NaN where the file has no value
     occupancy: Float[np.ndarray, "n"]
-    b_factor: Float[np.ndarray, "n"]
+    b_factor: Float[np.ndarray, "n"]  # Angstrom^2, or pLDDT in predicted structures
 
     def rows(self, index: Int[np.ndarray, "k"]) -> "AtomTable":
         return AtomTable(
@@ -45,7 +45,7 @@ class AtomTable:
 
 
 def residue_letter(name: str) -> str:
-    """The letter of the standard residue that `name` is or is a modification of ("MSE": M), X for any other."""
+    """Return the one-letter code of a residue name, or of the residue it modifies ("MSE": M); X for any other name."""
     letter = str(protein_letters_3to1_extended.get(name, "X"))
     return letter if letter in RESTYPES else "X"
 
@@ -57,18 +57,18 @@ def atom_type(atom_name: str) -> int:
 def selenium_as_sulphur(
     atom_types: Int[np.ndarray, "n"], is_selenium: Shaped[np.ndarray, "n"], is_mse: Shaped[np.ndarray, "n"]
 ) -> Int[np.ndarray, "n"]:
-    """Selenomethionine is read as methionine: its SE takes the place of SD."""
+    """Return atom types in which SE of selenomethionine (MSE) has the type SD, as in methionine."""
     return np.where(is_selenium & is_mse, ATOM_ORDER["SD"], atom_types)
 
 
 def chain_from_atoms(
     name: str, sequence: Sequence[str], atoms: AtomTable, residue: Int[np.ndarray, "n"], *, first_number: int = 1
 ) -> Chain:
-    """One chain whose residues are the components named in `sequence`, with atom k in residue `residue[k]`.
+    """Build a chain from `sequence`, a list of residue names such as "ALA", and atoms; atom k is in `residue[k]`.
 
-    Atoms without coordinates are left out. Of alternative positions of an atom the one with the highest occupancy
-    counts, the first in the file among equals. Residues that were not observed are numbered by their position in the
-    sequence, from `first_number`.
+    Residue indices count from 0. Atoms without coordinates are left out. If an atom has alternative positions, use that
+    of highest occupancy, or the first in the file among equals. Residues without atoms get the number of their position
+    in the sequence, counted from `first_number`.
     """
     known = np.flatnonzero(np.isfinite(atoms.position).all(axis=1))
     if len(known) < len(residue):
@@ -79,7 +79,7 @@ def chain_from_atoms(
     kept = np.flatnonzero(atoms.component == component[residue])
     numbers = np.arange(first_number, first_number + length, dtype=np.int32)
     insertion_codes = np.full(length, " ", dtype="U1")
-    backwards = kept[::-1]  # of equal indices NumPy keeps the last value, so the first row of a residue counts
+    backwards = kept[::-1]  # NumPy keeps the last value of equal indices: a residue's first row
     numbers[residue[backwards]] = atoms.number[backwards]
     insertion_codes[residue[backwards]] = atoms.insertion_code[backwards]
 
@@ -114,9 +114,9 @@ def chain_from_atoms(
 def _component_at_each_residue(
     sequence: Sequence[str], atoms: AtomTable, residue: Int[np.ndarray, "n"]
 ) -> Int[np.ndarray, "r"]:
-    """The component whose atoms are read at each residue, -1 where there are none.
+    """Return the index of the component whose atoms are used at each residue, -1 where there are none.
 
-    Where several share a position (microheterogeneity) it is the one that the sequence names, else the first.
+    If several share a residue (microheterogeneity), use the one named in the sequence, else the first.
     """
     index_of = {component: index for index, component in enumerate(atoms.component_names)}
     wanted = np.array([index_of.get(component, -1) for component in sequence], dtype=np.int64)
@@ -143,7 +143,7 @@ def _name_arginine_nitrogens(
 
 
 def groups(keys: Int[np.ndarray, "n"], count: int) -> list[Int[np.ndarray, "k"]]:
-    """The rows with key 0, 1, ..., `count` - 1, each in file order."""
+    """Return the row indices that have key 0, 1, ..., `count` - 1, as one ascending array for every key."""
     order = np.argsort(keys, kind="stable")
     return np.split(order, np.searchsorted(keys[order], np.arange(1, count)))
 

@@ -1,4 +1,4 @@
-"""Reading the tables of a CIF file, column by column; gemmi does the parsing."""
+"""Reading of the tables of a CIF file by column; gemmi does the parsing."""
 
 import re
 from itertools import islice
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from data_pipeline.errors import InputError, printable
 
-# A value costs gemmi 32 bytes whatever its length; the largest ribosomes have five million values.
+# gemmi needs 32 bytes for a value of any length; the largest ribosomes have five million values.
 MAX_VALUES = 12 * 2**20
 
 _PLACE = re.compile(r"^[^:]*:(\d+)(?::\d+)?(?:\(\d+\))?(?: in [^:]*)?:?\s*(.*)$", re.DOTALL)
@@ -18,7 +18,7 @@ _CHUNK = 2**24
 
 
 class _Numbered(dict[str, int]):
-    """Numbers each new key by the order of its first appearance."""
+    """Dictionary that numbers every new key, from 0, in the order of first appearance."""
 
     def __missing__(self, key: str) -> int:
         self[key] = number = len(self)
@@ -26,8 +26,8 @@ class _Numbered(dict[str, int]):
 
 
 def read_blocks(content: bytes, path: str | PathLike[str]) -> list[gemmi.cif.Block]:
-    """The data blocks of the text of a CIF file."""
-    if not content.isascii():  # authors' names, in whatever encoding
+    """Parse the text of a CIF file into data blocks; raise `InputError`, with the line if known, if it is invalid."""
+    if not content.isascii():  # authors' names may be in any encoding; make them valid UTF-8
         content = content.decode("utf-8", "replace").encode()
     if _count_values(content) > MAX_VALUES:
         raise InputError.at(path, f"it holds more than {MAX_VALUES:,} values, the most that is read")
@@ -42,7 +42,7 @@ def read_blocks(content: bytes, path: str | PathLike[str]) -> list[gemmi.cif.Blo
 
 
 def _count_values(content: bytes) -> int:
-    """About how many values there are, without the cost of parsing them."""
+    """Estimate the number of values without the cost of parsing them."""
     count = 1
     for start in range(0, len(content), _CHUNK):
         blank = np.frombuffer(content, np.uint8, min(_CHUNK, len(content) - start), start) <= ord(" ")
@@ -51,9 +51,10 @@ def _count_values(content: bytes) -> int:
 
 
 class Category:
-    """One table of a block ("_atom_site."), read column by column.
+    """Table of a CIF block, such as "_atom_site.", read by column.
 
-    It has as many rows as its column `key`; columns that it lacks read as if '?' stood in each row.
+    It has as many rows as its column `key`; a missing column reads as '?' in every row. Methods raise `InputError`,
+    which names `path`, if a column has another length or a value of the wrong type.
     """
 
     def __init__(self, block: gemmi.cif.Block, name: str, key: str, path: str | PathLike[str]) -> None:
@@ -63,12 +64,12 @@ class Category:
         self._chosen: list[int] | None = None
 
     def choose(self, rows: Int[np.ndarray, "k"]) -> None:
-        """Read only these rows (rising) from now on."""
+        """Restrict all later reads to these rows: indices in ascending order, at least one."""
         self._end = int(rows[-1]) + 1
         self._chosen = None if len(rows) == self._end else rows.tolist()
 
     def raw(self, column: str) -> list[str]:
-        """Values as they stand in the file, quotes included."""
+        """Return the values of a column as written in the file, quotes included."""
         found = self._block.find_values(self._name + column)
         if len(found) not in {0, self._length}:
             raise InputError.at(
@@ -79,11 +80,11 @@ class Category:
         return values if self._chosen is None else [values[row] for row in self._chosen]
 
     def text(self, column: str) -> list[str]:
-        """Values without their quotes; "" for those that are unset."""
+        """Return the values of a column without quotes, "" for unset ones ('?' and '.')."""
         return list(map(gemmi.cif.as_string, self.raw(column)))
 
     def codes(self, column: str) -> tuple[Int[np.ndarray, "n"], tuple[str, ...]]:
-        """For each row the index of its value in the list of distinct values, and that list; as in `text`."""
+        """Return for every row the index of its value among the distinct values, and these values as in `text`."""
         numbered = _Numbered()
         codes = np.array(list(map(numbered.__getitem__, self.raw(column))), dtype=np.int64)
         names = [gemmi.cif.as_string(value).strip() for value in numbered]
@@ -92,19 +93,22 @@ class Category:
         return (same[codes] if len(codes) else codes), tuple(distinct)
 
     def integers(self, column: str, unset: int) -> Int[np.ndarray, "n"]:
-        """Whole numbers of at most 32 bits."""
+        """Return the values of a column as int32, `unset` where the file has '?' or '.'."""
         codes, values = self.codes(column)
         numbers = np.array([self._integer(column, value) if value else unset for value in values], dtype=np.int32)
         return numbers[codes] if len(codes) else numbers
 
     def reals(self, column: str, unset: float) -> Float[np.ndarray, "n"]:
-        """Numbers as float32, without standard uncertainties ("1.5(2)"); `unset` where the file has '?' or NaN."""
+        """Return the values of a column as float32, `unset` where the file has '?', '.' or NaN.
+
+        Standard uncertainties, as in "1.5(2)", are dropped.
+        """
         values = self.raw(column)
         try:
             numbers = np.array(list(map(float, values)), dtype=np.float64)
         except ValueError:
             numbers = np.array(list(map(gemmi.cif.as_number, values)), dtype=np.float64)
-        for row in np.flatnonzero(~(np.abs(numbers) < np.finfo(np.float32).max)).tolist():  # NaN among them
+        for row in np.flatnonzero(~(np.abs(numbers) < np.finfo(np.float32).max)).tolist():  # also finds NaN
             if not gemmi.cif.is_null(values[row]) and values[row].strip("+-").lower() != "nan":
                 raise self._not_a_number(column, values[row])
             numbers[row] = unset

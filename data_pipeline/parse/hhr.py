@@ -1,4 +1,4 @@
-"""Reading the result files of hhsearch and hhblits (.hhr): which chains of known structure align to the target."""
+"""Reading of the result files (.hhr) of hhsearch and hhblits, which list template hits for the target."""
 
 import math
 import re
@@ -21,14 +21,14 @@ _HEADER = (b"Query ", b"Match_columns", b" No Hit")
 
 
 def read_hhr(path: str | PathLike[str]) -> tuple[TemplateHit, ...]:
-    """The hits in a plain or gzip .hhr file of at most `MAX_HHR_BYTES` (unpacked); see `parse_hhr`."""
+    """Read the hits in a plain or gzip .hhr file of at most `MAX_HHR_BYTES` (uncompressed); see `parse_hhr`."""
     return parse_hhr(read_text_bytes(path, MAX_HHR_BYTES), path=path)
 
 
 def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[TemplateHit, ...]:
-    """All hits in the text of an .hhr file, in its order; none if its table is empty.
+    """Return all hits in the text of an .hhr file, in file order; an empty table gives no hits.
 
-    Anything else, a hit that is cut off included, is an `InputError` with `path`, line and hit.
+    Raise `InputError` with `path`, line and hit if the text is no .hhr file or a hit is damaged or truncated.
     """
     if len(content) > MAX_HHR_BYTES:
         raise InputError.at(path, f"it holds more than {MAX_HHR_BYTES:,} bytes of text, the most that is read")
@@ -37,7 +37,7 @@ def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[Tem
     for index, line in enumerate(map(bytes.rstrip, content_lines(content, path))):
         is_hhr = is_hhr or line.startswith((*_HEADER, b"No "))
         if line.startswith(b"No "):
-            # No more lines than those of one hit are held: a file of millions is refused at the first that is wrong.
+            # Hold the lines of only one hit, so that a huge file is refused at its first invalid hit.
             if lines:
                 hits.append(_hit(path, start, lines))
             start, lines = index, [line]
@@ -51,7 +51,7 @@ def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[Tem
 
 
 def _hit(path: str | PathLike[str], start: int, lines: list[bytes]) -> TemplateHit:
-    """One hit: 'No' and its number, '>' and its name, a line of values, and the aligned rows."""
+    """Parse the lines of one hit: 'No' and its number, '>' and its name, a line of values, and the aligned rows."""
     first_line = _NUMBER.match(lines[0])
     if first_line is None:
         raise InputError.at(path, "a hit begins with 'No' and its number", line=start + 1)

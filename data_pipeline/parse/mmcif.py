@@ -1,4 +1,4 @@
-"""Reading mmCIF: the sequence of each protein chain as the entry states it, with the atoms that were observed."""
+"""Reading of mmCIF files: the full sequence of every protein chain as stated in the entry, with the observed atoms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,23 +27,23 @@ MAX_MMCIF_BYTES = 2**27
 
 _SITES = "_atom_site."
 _RESIDUE_COLUMNS = ("auth_asym_id", "auth_seq_id", "label_asym_id", "label_seq_id", "pdbx_PDB_ins_code")
-_MAX_OBSERVED = 2**17  # gemmi's time rises with the square of it
-_MAX_CHAINS = 2**16  # each ligand is one
-_GEMMI_NEEDS = ("id", "type_symbol", "label_alt_id", "label_asym_id")  # without one of them it finds no atoms
-_NO_NUMBER = -(2**31) + 1  # no residue has it
-# AlphaFold takes the last of these that is a number.
+_MAX_OBSERVED = 2**17  # gemmi's time grows with the square of this
+_MAX_CHAINS = 2**16  # every ligand is a chain in mmCIF
+_GEMMI_NEEDS = ("id", "type_symbol", "label_alt_id", "label_asym_id")  # gemmi finds no atoms if one of these is missing
+_NO_NUMBER = -(2**31) + 1  # stands for an unset residue number
+# Items with the resolution; as in AlphaFold, the last one that is a number is used.
 _RESOLUTIONS = (
     ("_refine.", "ls_d_res_high"),
     ("_em_3d_reconstruction.", "resolution"),
     ("_reflns.", "d_resolution_high"),
 )
-# The second is how it was called before 2017.
+# Items with the revision dates; the second is the name used before 2017.
 _RELEASES = (("_pdbx_audit_revision_history.", "revision_date"), ("_database_PDB_rev.", "date"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Polymer:
-    """What the entry says of a polymer, whether observed or not."""
+    """Polymer as described in the entry, including residues that were not observed."""
 
     components: tuple[str, ...]
     first_number: int  # label_seq_id of the first component
@@ -51,10 +51,11 @@ class _Polymer:
 
 
 def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Structure:
-    """The first model in the text of an mmCIF file; `path` names it in errors (all of them `InputError`).
+    """Parse the first model in the text of an mmCIF file; raise `InputError`, which names `path`, if it is invalid.
 
-    As in AlphaFold, chains bear the author's names, and those of polymers with at least one peptide-like component
-    are proteins. Files of tools that do not state the sequence give the observed residues only.
+    As in AlphaFold, chains have the author's names (auth_asym_id), and a polymer with at least one peptide-like
+    component is a protein. If the file does not state its sequences, as those of some tools, chains consist of the
+    observed residues only.
     """
     blocks = read_blocks(content, path)
     block = next((block for block in blocks if all(_has(block, f"Cartn_{axis}") for axis in "xyz")), None)
@@ -75,19 +76,19 @@ def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Struc
 
 
 def _has(block: gemmi.cif.Block, column: str) -> bool:
-    """Whether some atom has a value in this column."""
+    """Return True if any atom has a value in this column of _atom_site."""
     return not all(map(gemmi.cif.is_null, block.find_values(_SITES + column)))
 
 
 def _polymers(block: gemmi.cif.Block, path: str | PathLike[str]) -> dict[str, _Polymer]:
-    """The polymers that the entry describes, by entity."""
+    """Return the polymers described in the entry, by entity id."""
     residues = Category(block, "_entity_poly_seq.", "num", path)
     entities, names = residues.text("entity_id"), residues.text("mon_id")
     numbers = residues.integers("num", unset=0).tolist()
     by_entity: dict[str, dict[int, str]] = {}
     for entity, number, name in zip(entities, numbers, names, strict=True):
-        # Differs from AlphaFold: of residues that share a position (microheterogeneity) the first counts, as in SEQRES.
-        # AlphaFold has them one after the other, which shifts the atoms of all that follow against the sequence.
+        # Differs from AlphaFold: if residues share a position (microheterogeneity), only the first is used, as in
+        # SEQRES. AlphaFold appends all of them, which shifts the sequence against the atoms of later residues.
         by_entity.setdefault(entity, {}).setdefault(number, name)
     kinds = Category(block, "_chem_comp.", "id", path)
     kind_of = dict(zip(kinds.text("id"), kinds.text("type"), strict=True))
@@ -109,7 +110,7 @@ def _is_peptide(component: str, kind: str) -> bool:
 def _chains(
     block: gemmi.cif.Block, polymers: Mapping[str, _Polymer], path: str | PathLike[str]
 ) -> tuple[list[Chain], dict[str, str]]:
-    """The protein chains in the order of _struct_asym, and why each other chain was left out."""
+    """Return the protein chains in the order of _struct_asym, and the reasons for leaving out the others, by name."""
     sites = _first_model_sites(block, path)
     label, labels = sites.codes("label_asym_id")
     author, authors = sites.codes("auth_asym_id")
@@ -159,7 +160,7 @@ def _chain(name: str, polymer: _Polymer, atoms: AtomTable, numbers: Int[np.ndarr
 
 
 def _entity_of_chain(block: gemmi.cif.Block, sites: Category, path: str | PathLike[str]) -> dict[str, str]:
-    """Entity of each chain (both by mmCIF's own ids), in the order of _struct_asym, else of the atoms."""
+    """Return the entity id of every chain (label_asym_id), in the order of _struct_asym, then of the atoms."""
     units = Category(block, "_struct_asym.", "id", path)
     stated = dict(zip(units.text("id"), units.text("entity_id"), strict=True))
     (label, labels), (entity, entities) = sites.codes("label_asym_id"), sites.codes("label_entity_id")
@@ -170,7 +171,7 @@ def _entity_of_chain(block: gemmi.cif.Block, sites: Category, path: str | PathLi
 
 
 def _first_model_sites(block: gemmi.cif.Block, path: str | PathLike[str]) -> Category:
-    """The rows of _atom_site that belong to the first model, which is whichever comes first."""
+    """Return the rows of _atom_site of the first model in the file, whatever its number."""
     sites = Category(block, _SITES, "Cartn_x", path)
     sites.choose(np.flatnonzero(sites.codes("pdbx_PDB_model_num")[0] == 0))
     return sites
@@ -203,16 +204,16 @@ def _coordinates(sites: Category) -> Float[np.ndarray, "n 3"]:
 
 
 def _chains_of_observed(block: gemmi.cif.Block, path: str | PathLike[str]) -> tuple[list[Chain], dict[str, str]]:
-    """Chains of an entry that does not state its sequences residue by residue."""
+    """Return chains, and reasons for leaving out others, of an entry that does not state its sequences by residue."""
     sites = Category(block, _SITES, "Cartn_x", path)
-    _coordinates(sites)  # an error where gemmi takes what is no number for NaN
+    _coordinates(sites)  # raises for values that are no numbers, which gemmi would read as NaN
     places = np.stack([sites.codes(column)[0] for column in _RESIDUE_COLUMNS])
     if np.count_nonzero((np.diff(places) != 0).any(axis=0)) >= _MAX_OBSERVED:
         problem = f"it does not state its sequences and has more than {_MAX_OBSERVED:,} residues, water included"
         raise InputError.at(path, f"{problem}; leave out the water")
     try:
         table = block.find_mmcif_category(_SITES)
-        if not table.width():  # gemmi ends the process where it makes a loop of nothing
+        if not table.width():  # ensure_loop would crash the process on an empty table
             raise ValueError(f"the loop that has {_SITES}Cartn_x begins with another category")
         table.ensure_loop()
         lacking = [_SITES + column for column in _GEMMI_NEEDS if not len(block.find_values(_SITES + column))]
@@ -235,7 +236,7 @@ def _chains_of_observed(block: gemmi.cif.Block, path: str | PathLike[str]) -> tu
 
 
 def _release_date(block: gemmi.cif.Block, path: str | PathLike[str]) -> date | None:
-    """The date of the first revision."""
+    """Return the date of the earliest revision, or None if there is none."""
     for category, column in _RELEASES:
         dates = []
         for text in Category(block, category, column, path).text(column):
