@@ -1,4 +1,4 @@
-"""How much an alignment knows: its rows, how many of them are independent, and how many cover each residue."""
+"""Measure the depth of an MSA: count its rows, its independent rows, and the rows that cover each residue."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from jaxtyping import Float, Int, Int8, UInt64
 
 from data_pipeline.residues import GAP
 
-# As AlphaFold's authors measure depth (Jumper et al. 2021, Methods): rows that share at least this part of the residues
-# that either of them has count as one.
+# As AlphaFold's authors measure depth (Jumper et al. 2021, Methods): rows count as one if they agree in at least this
+# fraction of the columns in which either has a residue.
 SAME_ROW_IDENTITY = 0.8
-# Comparisons of 64 columns of two rows: about two seconds of one core.
+# A comparison is one of 64 columns of two rows; this many take about two seconds on one core.
 _MOST_COMPARISONS = 2**27
 _ROWS_AT_ONCE = 8192
 _LETTER_BITS = 5
@@ -18,19 +18,19 @@ _LETTER_BITS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentDepth:
-    """The target itself is one of the rows and covers every residue."""
+    """Numbers of rows of an MSA; the target itself is one of the rows and covers every residue."""
 
     rows: int
-    effective_rows: float  # each row counts as one by the number of rows that are 80 % identical to it, itself included
-    coverage: Int[np.ndarray, " r"]  # rows that have a residue at each position
-    effective_coverage: Float[np.ndarray, " r"]  # the same of effective rows
+    effective_rows: float  # each row counts as 1 / n, n rows (with itself) being 80 % identical to it
+    coverage: Int[np.ndarray, " r"]  # number of rows with a residue in each column
+    effective_coverage: Float[np.ndarray, " r"]  # number of effective rows with a residue in each column
 
 
 def alignment_depth(msa: Int8[np.ndarray, "n r"], most_comparisons: int = _MOST_COMPARISONS) -> AlignmentDepth:
-    """Count the rows of an MSA without duplicates (residue types as in `Features`).
+    """Count the rows of an MSA that has no duplicate rows and the residue types of `Features`.
 
-    Effective rows are exact up to about 5,000 rows of 300 residues. Of a deeper alignment, as many rows as can be
-    compared with all others in seconds are chosen evenly, and stand for the rest.
+    Effective rows are exact up to about 5,000 rows of 300 residues. In a deeper alignment they are estimated from
+    evenly spaced rows, as many as can be compared with all others in `most_comparisons` comparisons of 64 columns.
     """
     n, r = msa.shape
     present = msa != GAP
@@ -41,14 +41,14 @@ def alignment_depth(msa: Int8[np.ndarray, "n r"], most_comparisons: int = _MOST_
         rows=n,
         effective_rows=float(weights.mean() * n),
         coverage=present.sum(0),
-        # The target is always among the chosen, so that none is divided by 0.
+        # The target is always among the chosen rows, so that nothing is divided by 0.
         effective_coverage=weights @ present[chosen] / present[chosen].sum(0) * present.sum(0),
     )
 
 
 def _alike(msa: Int8[np.ndarray, "n r"], chosen: Int[np.ndarray, " m"]) -> Int[np.ndarray, " m"]:
-    """How many rows are the same as each of the chosen ones but for a fifth of their residues; itself included."""
-    # The bits of all letters of a row, 64 columns to a word: a handful of operations compare 64 residues.
+    """Count for each chosen row the rows, itself included, that are at least 80 % identical to it."""
+    # Pack each bit of the letters of 64 columns into one word: a few operations then compare 64 residues.
     letters = [_packed((msa >> bit) & 1) for bit in range(_LETTER_BITS)]
     residues = _packed(msa != GAP)
     found = np.zeros(len(chosen), np.int64)
@@ -59,14 +59,14 @@ def _alike(msa: Int8[np.ndarray, "n r"], chosen: Int[np.ndarray, " m"]) -> Int[n
             for plane in letters[1:]:
                 differs |= plane[:, part] ^ plane[:, row, None]
             either = np.bitwise_count(residues[:, part] | residues[:, row, None]).sum(0, dtype=np.int64)
-            # Where neither has a residue both have a gap, which is the same letter.
+            # Columns in which both rows have a gap do not differ, since a gap is a letter too.
             different = np.bitwise_count(differs).sum(0, dtype=np.int64)
             found[place] += np.count_nonzero(different <= (1 - SAME_ROW_IDENTITY) * either + 1e-9)
     return found
 
 
 def _packed(flags: np.ndarray) -> UInt64[np.ndarray, "words n"]:
-    """One bit for each column of each row; columns that fill up the last word are 0 in all rows."""
+    """Pack one bit per column of each row into 64-bit words; columns that fill up the last word are 0 in all rows."""
     n, r = flags.shape
     padded = np.zeros((n, -(-r // 64) * 64), np.uint8)
     padded[:, :r] = flags

@@ -1,6 +1,6 @@
-"""What the losses compare a prediction with: a chain's observed atoms in both layouts and under both of their names.
+"""Ground truth for the losses: a chain's observed atoms in both atom layouts, with both names of ambiguous atoms.
 
-Frames and torsion angles of the same atoms are left to the losses, which compute them on the device.
+The losses compute frames and torsion angles from these atoms themselves, on the device.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from data_pipeline.residues import (
 )
 from data_pipeline.transforms.templates import pseudo_beta
 
-# Atoms that half a turn of a planar group exchanges: which of the two bears which name is the author's whim.
+# Atoms that a rotation of a planar group by 180 degrees exchanges: the choice of their names is arbitrary.
 # AlphaFold 2, Suppl. Table 3.
 _EXCHANGED = {
     "ASP": (("OD1", "OD2"),),
@@ -39,7 +39,7 @@ def _alternative_names() -> np.ndarray:
     return other
 
 
-ATOM14_ALTERNATIVE: Int[np.ndarray, "21 14"] = _alternative_names()  # each atom's slot under its other name
+ATOM14_ALTERNATIVE: Int[np.ndarray, "21 14"] = _alternative_names()  # slot of each atom's alternative name
 ATOM14_IS_AMBIGUOUS: Float32[np.ndarray, "21 14"] = (np.arange(14) != ATOM14_ALTERNATIVE).astype(np.float32)
 for _table in (ATOM14_ALTERNATIVE, ATOM14_IS_AMBIGUOUS):
     _table.flags.writeable = False
@@ -47,12 +47,13 @@ for _table in (ATOM14_ALTERNATIVE, ATOM14_IS_AMBIGUOUS):
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:
-    """Labels of the residues of one crop; names are AlphaFold's. Positions in Angstrom.
+    """Labels of the residues of one crop, with AlphaFold's names; positions are in Angstrom.
 
-    `exists` in a name with `gt` says observed, else that the residue type has the atom.
+    A mask whose name has both `gt` and `exists` is 1 where the atom was observed; one with only `exists` is 1 where the
+    residue type has the atom.
     """
 
-    aatype: Int32[np.ndarray, "r"]  # the true residue types, whatever the model is shown
+    aatype: Int32[np.ndarray, "r"]  # the true residue types; the model's input may have X instead
     all_atom_positions: Float32[np.ndarray, "r 37 3"]
     all_atom_mask: Float32[np.ndarray, "r 37"]
     atom37_atom_exists: Float32[np.ndarray, "r 37"]
@@ -61,15 +62,18 @@ class GroundTruth:
     residx_atom37_to_atom14: Int32[np.ndarray, "r 37"]
     atom14_gt_positions: Float32[np.ndarray, "r 14 3"]
     atom14_gt_exists: Float32[np.ndarray, "r 14"]
-    atom14_alt_gt_positions: Float32[np.ndarray, "r 14 3"]  # the ambiguous atoms under each other's names
+    atom14_alt_gt_positions: Float32[np.ndarray, "r 14 3"]  # as above, with the names of ambiguous atoms exchanged
     atom14_alt_gt_exists: Float32[np.ndarray, "r 14"]
     atom14_atom_is_ambiguous: Float32[np.ndarray, "r 14"]
-    pseudo_beta: Float32[np.ndarray, "r 3"]  # C-beta, C-alpha of glycine
+    pseudo_beta: Float32[np.ndarray, "r 3"]  # C-beta, or C-alpha for glycine
     pseudo_beta_mask: Float32[np.ndarray, "r"]
 
 
 def ground_truth(aatype: Int[np.ndarray, "r"], labels: ChainLabels) -> GroundTruth:
-    """The labels of these residues as the losses read them (AlphaFold 2, Suppl. Alg. 26 and Table 3)."""
+    """Return the ground truth for the losses from the residue types and labels of the same residues.
+
+    AlphaFold 2, Suppl. Alg. 26 and Table 3.
+    """
     positions, mask = labels.all_atom_positions.astype(np.float32), labels.all_atom_mask.astype(np.float32)
     to_atom37 = ATOM14_TO_ATOM37[aatype]
     exists = ATOM14_MASK[aatype] * _take_atoms(mask, to_atom37)

@@ -1,4 +1,4 @@
-"""What a training example is compared with: the observed atoms of its chain."""
+"""Labels for training: the observed atoms of a chain."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from jaxtyping import Float
 
 @dataclass(frozen=True, kw_only=True)
 class ChainLabels:
-    """The structure of one chain, over the residues of its features' sequence."""
+    """Structure of one chain, with one entry for each residue of the sequence in its features."""
 
     all_atom_positions: Float[np.ndarray, "r 37 3"]  # float32, Angstrom
     all_atom_mask: Float[np.ndarray, "r 37"]  # float32, 1 where observed
     confidence: Float[np.ndarray, "r"]  # float32, 0..1: 1 in experimental structures, pLDDT / 100 in predicted ones
     resolution: float  # Angstrom, 0 unknown
-    is_distillation: bool  # a prediction stands in for an experiment
+    is_distillation: bool  # the structure is a prediction, not an experiment

@@ -1,4 +1,4 @@
-"""All features of a monomer from its sequence, its alignments and its templates."""
+"""Combine the sequence, alignments and templates of a monomer into its features."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,10 @@ from data_pipeline.parse.a3m import Alignment
 def monomer_features(
     name: str, sequence: str, alignments: Iterable[Alignment] = (), templates: TemplateFeatures | None = None
 ) -> Features:
-    """The target alone as row 0 of the MSA, then each alignment's rows that are new, in the order given."""
+    """Return the features of a monomer; without `templates`, its template features have no templates.
+
+    Row 0 of the MSA is the target itself; the rows of the alignments follow in the given order, without duplicates.
+    """
     msa, deletion_matrix = msa_features([single_sequence(sequence), *alignments])
     return Features(
         domain_name=name,

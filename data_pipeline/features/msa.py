@@ -1,4 +1,4 @@
-"""Alignments merged into one MSA of residue types."""
+"""Merge alignments into one MSA of residue types."""
 
 from collections.abc import Sequence
 
@@ -8,25 +8,26 @@ from jaxtyping import Int, Int8, UInt8
 from data_pipeline.parse.a3m import Alignment
 from data_pipeline.residues import GAP, RESTYPES_WITH_X_AND_GAP, UNKNOWN
 
-# Residue types (0..20, 21 gap) by ASCII code, as letters are read in MSA rows and templates.
+# Residue type (0..20, 21 gap) of each ASCII code, for the letters of MSA rows and templates.
 LETTER_TYPES = np.full(256, UNKNOWN, np.int8)
 LETTER_TYPES[np.frombuffer(RESTYPES_WITH_X_AND_GAP.encode(), np.uint8)] = np.arange(GAP + 1)
-# In MSA rows HHblits' numbering, and so AlphaFold, takes these letters for the residue they most resemble.
+# HHblits, and so AlphaFold, reads these ambiguous letters as the residue that they most resemble.
 for _letter, _similar in (("B", "D"), ("U", "C"), ("Z", "E")):
     LETTER_TYPES[ord(_letter)] = RESTYPES_WITH_X_AND_GAP.index(_similar)
-_CHUNK_ROWS = 2**14  # rows copied at once, so that a deep alignment needs no second copy of itself
+_CHUNK_ROWS = 2**14  # rows copied at once, so that a deep alignment is not copied as a whole
 
 
 def single_sequence(sequence: str) -> Alignment:
-    """The alignment of a target to nothing but itself."""
+    """Return the alignment that has the target's own sequence as its only row."""
     letters = np.frombuffer(sequence.encode("ascii"), np.uint8)[None]
     return Alignment(names=("query",), letters=letters, deletion_matrix=np.zeros(letters.shape, np.int8))
 
 
 def msa_features(alignments: Sequence[Alignment]) -> tuple[Int8[np.ndarray, "n r"], Int[np.ndarray, "n r"]]:
-    """MSA and deletion matrix of all alignments' rows in order, of equal sequences only the first.
+    """Return the MSA and the deletion matrix of all alignments' rows in order, without duplicate sequences.
 
-    Residue types are ours (0..19, 20 unknown, 21 gap). AlphaFold 2, Suppl. Sec. 1.2.1.
+    Residue types are numbered as in `data_pipeline.residues` (0..19, 20 unknown, 21 gap). `alignments` must not be
+    empty. AlphaFold 2, Suppl. Sec. 1.2.1.
     """
     seen: set[bytes] = set()
     first = [_new_rows(alignment.letters, seen) for alignment in alignments]
@@ -45,7 +46,7 @@ def msa_features(alignments: Sequence[Alignment]) -> tuple[Int8[np.ndarray, "n r
 
 
 def _new_rows(letters: UInt8[np.ndarray, "n r"], seen: set[bytes]) -> Int[np.ndarray, "m"]:
-    """Indices of the rows that are not in `seen`, which takes them up."""
+    """Return the indices of the rows that are not in `seen`, and add these rows to it."""
     n, r = letters.shape
     text = np.ascontiguousarray(letters).data.cast("B")
     new = []

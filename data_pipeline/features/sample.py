@@ -1,4 +1,4 @@
-"""One random draw of a target's features, as the model reads it."""
+"""Input of the model for one recycling iteration, drawn at random from a target's features."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 class Sample:
     """The model's input for one recycling iteration, without a batch dimension; names are AlphaFold's (Suppl. Table 1).
 
-    Residue types in `true_msa` and `extra_msa` are 0..20, 21 gap, 22 masked. `t` may be 0.
+    Residue types in `true_msa` and `extra_msa` are 0..20, 21 gap, 22 masked. The number of templates `t` may be 0.
     """
 
     aatype: Int[np.ndarray, "r"]
@@ -20,7 +20,7 @@ class Sample:
     msa_feat: Float[np.ndarray, "s r 49"]
     msa_mask: Float[np.ndarray, "s r"]
     true_msa: Int[np.ndarray, "s r"]  # before BERT masking
-    bert_mask: Float[np.ndarray, "s r"]  # 1 where the masked-MSA head is asked
+    bert_mask: Float[np.ndarray, "s r"]  # 1 where the masked-MSA head must predict the residue
     extra_msa: Int[np.ndarray, "e r"]
     extra_has_deletion: Float[np.ndarray, "e r"]
     extra_deletion_value: Float[np.ndarray, "e r"]
@@ -29,7 +29,7 @@ class Sample:
     template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Angstrom
     template_all_atom_masks: Float[np.ndarray, "t r 37"]
     template_mask: Float[np.ndarray, "t"]
-    template_pseudo_beta: Float[np.ndarray, "t r 3"]  # C-beta, C-alpha of glycine
+    template_pseudo_beta: Float[np.ndarray, "t r 3"]  # Angstrom; C-beta, or C-alpha for glycine
     template_pseudo_beta_mask: Float[np.ndarray, "t r"]
 
 

@@ -1,4 +1,4 @@
-"""Features that follow from the target's sequence alone."""
+"""Compute the features that depend only on the target's sequence."""
 
 import numpy as np
 from jaxtyping import Int32
@@ -10,7 +10,7 @@ _AATYPE[np.frombuffer(RESTYPES.encode(), np.uint8)] = np.arange(len(RESTYPES))
 
 
 def aatype_from_sequence(sequence: str) -> Int32[np.ndarray, "r"]:
-    """Residue types; every letter but the twenty is unknown."""
+    """Return the residue type of each letter, 0..19; any letter but the twenty gives 20 (unknown)."""
     return _AATYPE[np.frombuffer(sequence.encode("ascii"), np.uint8)]
 
 

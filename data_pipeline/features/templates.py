@@ -1,4 +1,4 @@
-"""Template features: residues of known structures at the target's positions."""
+"""Make template features: residues of known structures at the target's positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from data_pipeline.structure import Chain
 
 
 class TemplateFeatures(TypedDict):
-    """The template fields of `Features`."""
+    """Template fields of `Features`, for `t` templates of a target of `r` residues; positions are in Angstrom."""
 
     template_domain_names: tuple[str, ...]
     template_aatype: Int32[np.ndarray, "t r"]
@@ -24,10 +24,10 @@ class TemplateFeatures(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedTemplate:
-    """One template on the target: types are gaps, atoms absent (0) at positions where it has no residue."""
+    """One template aligned to the target; where it has no residue, the type is a gap and all atoms are masked (0)."""
 
     name: str  # entry and chain, "1abc_A"
-    sum_probs: float  # 0 where the search gives none
+    sum_probs: float  # hhsearch's sum of probabilities; 0 if the search gives none
     aatype: Int32[np.ndarray, "r"]
     positions: Float32[np.ndarray, "r 37 3"]  # Angstrom
     masks: Float32[np.ndarray, "r 37"]
@@ -36,10 +36,11 @@ class AlignedTemplate:
 def aligned_template(
     chain: Chain, residues: Int[np.ndarray, "r"], letters: str, *, name: str, sum_probs: float = 0.0
 ) -> AlignedTemplate:
-    """A template whose residue at each of the target's positions is `residues` of `chain`, -1 for none.
+    """Return a template from a chain and its alignment to the target.
 
-    `letters` has one character for each position, '-' where there is no residue: the residue as the alignment has it,
-    which may know a residue that the file calls unknown. AlphaFold 2, Suppl. Sec. 1.2.3 and Table 1.
+    `residues` has for each target residue the index of its partner in `chain`, -1 for none. `letters` has for each
+    target residue the template's residue as the alignment gives it, '-' for none; the alignment may name a residue
+    that is unknown in the file. AlphaFold 2, Suppl. Sec. 1.2.3 and Table 1.
     """
     r = len(residues)
     aligned = np.flatnonzero(residues >= 0)
@@ -52,7 +53,7 @@ def aligned_template(
 
 
 def stack_templates(templates: Sequence[AlignedTemplate], length: int) -> TemplateFeatures:
-    """The features of a target of `length` residues with these templates, in this order."""
+    """Stack templates, in the given order, into the template features of a target of `length` residues."""
     return TemplateFeatures(
         template_domain_names=tuple(each.name for each in templates),
         template_aatype=np.array([each.aatype for each in templates], np.int32).reshape(-1, length),
@@ -65,5 +66,5 @@ def stack_templates(templates: Sequence[AlignedTemplate], length: int) -> Templa
 
 
 def no_templates(length: int) -> TemplateFeatures:
-    """The template features of a target of `length` residues for which there are no templates."""
+    """Return the template features of a target of `length` residues that has no templates."""
     return stack_templates([], length)
