@@ -5,9 +5,9 @@ from typing import Self
 
 
 class InputError(ValueError):
-    """Input that cannot be used; the text is one sentence: file, record, position, what is wrong, what to do.
+    """Error for input that cannot be used; the command line prints its text and exits.
 
-    The command line prints it and exits.
+    The text is one sentence: file, record and position, what is wrong, and what to do.
     """
 
     @classmethod
@@ -20,7 +20,7 @@ class InputError(ValueError):
         column: int | None = None,
         record: str | None = None,
     ) -> Self:
-        """Return the error for one place in a file; lines and columns count from 1."""
+        """Return an error for a problem at a place in a file; `line` and `column` count from 1."""
         shown = None if record is None else f"'{printable(record)}'"
         places = (("line", line), ("column", column), ("record", shown))
         place = "".join(f", {what} {where}" for what, where in places if where is not None)
@@ -28,20 +28,23 @@ class InputError(ValueError):
 
 
 class SearchError(RuntimeError):
-    """Failure of a search tool on one target; the text names command, exit code and the end of the tool's output."""
+    """Error for a search tool that failed on one target; the text has command, exit code and last output."""
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """Return text from a file in a form fit for one line of a terminal.
+    """Return text from a file in a form that is safe to print on one line of a terminal.
 
-    Control characters are escaped, and at most `limit` characters are shown.
+    Control characters are escaped, and text longer than `limit` characters is cut.
     """
     shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
     return shown if len(shown) <= limit else f"{shown[:limit]}..."
 
 
 def error_reason(error: OSError | ValueError) -> str:
-    """Return the system's message without error number and path, or Python's own for a path that contains a NUL."""
+    """Return the operating system's message without error number and path.
+
+    A path that contains a NUL raises `ValueError`, for which Python's own message is returned.
+    """
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 

@@ -1,4 +1,4 @@
-"""Write files atomically, and turn what the system says about unreadable ones into one `InputError`."""
+"""Write files atomically, and raise `InputError` for files that cannot be read."""
 
 import os
 import secrets
@@ -12,7 +12,7 @@ from data_pipeline.errors import InputError, error_reason
 
 @contextmanager
 def os_errors_as_input_errors(path: str | os.PathLike[str], problem: str) -> Iterator[None]:
-    """Turn system errors within the context into one `InputError`, such as "cannot be listed: Permission denied"."""
+    """Convert system errors within the context to an `InputError` such as "cannot be listed: Permission denied"."""
     try:
         yield
     except InputError:

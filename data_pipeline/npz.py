@@ -19,7 +19,7 @@ _MAX_MEMBERS = 1000
 _MAX_RATIO, _HARMLESS_BYTES = 300, 2**26
 _MAX_HEADER_BYTES = 2**14
 
-# What NumPy raises on damaged headers, beside what zipfile raises.
+# Errors that NumPy raises on damaged headers, besides those of zipfile.
 _HEADER_ERRORS = (MemoryError, SyntaxError, tokenize.TokenError)
 
 
@@ -34,8 +34,8 @@ def read_npz(
 
     Memory is bounded before anything is unpacked: an archive that declares more than `max_bytes`, or an array that
     declares more data than its member holds, is refused. `problem` may refuse a file for the types and shapes of its
-    arrays: it is called with placeholders that take no memory, and returns what is wrong or None. Anything that is not
-    a sound `.npz` raises `InputError`.
+    arrays: it is called with placeholders that take no memory, and returns what is wrong or None. Raise `InputError`
+    for any file that is refused or not a valid `.npz`.
     """
     limits = ArchiveLimits(
         members=_MAX_MEMBERS, unpacked_bytes=max_bytes, ratio=_MAX_RATIO, harmless_bytes=_HARMLESS_BYTES

@@ -45,20 +45,20 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTarget:
-    """A target's features, and the searches and files that they come from."""
+    """Features of a target, with the sizes of their alignments and the templates that were used and rejected."""
 
     features: Features
-    alignment_rows: dict[str, int]  # rows of each alignment before merging, without the target's own
-    templates: TemplateResult | None  # None: no templates were searched
+    alignment_rows: dict[str, int]  # rows by alignment file, before merging and without the target's own
+    templates: TemplateResult | None  # None: neither given nor searched
 
 
 def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> PreparedTarget:
-    """Run a target's searches, and return its features.
+    """Run a target's searches and return its features.
 
     The MSA holds the target itself, then the user's alignments, then those of the searches in the plan's order, without
     duplicate rows. Templates are the user's if given, else those that the template search finds (AlphaFold 2, Suppl.
     Sec. 1.2.2 and 1.2.3). Search results are stored in the directory `results` and are used again from there. Raise
-    `InputError` for wrong input, `SearchError` if a tool fails.
+    `InputError` for wrong input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
     """
     check_sequence(target.sequence, f"sequence of '{target.name}'")
     plan = plan or SearchPlan()
@@ -94,8 +94,8 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
 def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[[Target], Path]) -> None:
     """Run the searches that can serve many targets at once, and store the results in `results(target)` for `prepare`.
 
-    A database of 100 GB is then read once for sixteen targets instead of once for each. A search that fails is left
-    for `prepare` to repeat, where the failure concerns one target only.
+    A database of 100 GB is then read once for sixteen targets instead of once for each. Errors of a search are
+    ignored: `prepare` repeats it, and raises the error, for each target by itself.
     """
     for step in plan.alignments:
         if not isinstance(step.tool, BatchSearch):

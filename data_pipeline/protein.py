@@ -1,4 +1,4 @@
-"""A structure as arrays, for predictions and for files of structures."""
+"""Protein structures as arrays, both predicted and read from files."""
 
 from dataclasses import dataclass
 
@@ -27,8 +27,8 @@ class Protein:
 
 @dataclass(frozen=True, kw_only=True)
 class Hydrogens:
-    """Hydrogen atoms of a protein, which the 37-atom layout leaves out, in the order of its residues."""
+    """Hydrogen atoms of a protein, in the order of its residues; the 37-atom layout does not contain them."""
 
     residue: Int[np.ndarray, "h"]  # index into the protein's arrays
-    names: tuple[str, ...]  # as the PDB names them: "HA", "HB2", "HD11"
+    names: tuple[str, ...]  # PDB names, such as "HA", "HB2", "HD11"
     positions: Float[np.ndarray, "h 3"]  # Angstrom

@@ -1,4 +1,4 @@
-"""Standard bond lengths, bond angles and atom radii, by which a structure's geometry is judged.
+"""Standard bond lengths, bond angles and atom radii, with which the geometry of structures is checked.
 
 Bonds and angles within residues are those of Engh & Huber (Acta Cryst. A47, 1991; Int. Tables for Crystallography F,
 2001), van der Waals radii those of Bondi (J. Phys. Chem. 68, 1964); AlphaFold 2, Suppl. Sec. 1.9.11.
@@ -104,11 +104,11 @@ VAL  N-CA-CB 111.5 2.2  C-CA-CB 111.4 1.9  CA-CB-CG1 110.9 1.5  CA-CB-CG2 110.9 
 def distance_bounds(
     tolerance_factor: float, overlap_tolerance: float
 ) -> tuple[Float[np.ndarray, "21 14 14"], Float[np.ndarray, "21 14 14"]]:
-    """Return the least and the largest allowed distance (Angstrom) between any two atoms of each residue type.
+    """Return the least and the greatest allowed distance (Angstrom) between any two atoms of each residue type.
 
-    Atoms bonded to each other or to a common third one may deviate from the mean by `tolerance_factor` standard
-    deviations; others may overlap by `overlap_tolerance` (Angstrom) and be any distance apart. Entries are 0 where the
-    residue type lacks one of the atoms.
+    Atoms bonded to each other or to a common third atom may deviate from the mean by `tolerance_factor` standard
+    deviations. The van der Waals spheres of other atoms may overlap by `overlap_tolerance` (Angstrom), and their
+    distance has no upper limit. Entries are 0 where the residue type lacks one of the atoms.
     """
     least, most = np.zeros((21, 14, 14), np.float32), np.zeros((21, 14, 14), np.float32)
     for restype, names in enumerate(ATOM14_NAMES):
@@ -128,7 +128,7 @@ def distance_bounds(
 
 
 def _distances(residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
-    """Return distances of bonded atoms, and of atoms bonded to a common third: the third side of that triangle."""
+    """Return the distances of bonded atoms and, from bonds and angle, of atoms bonded to a common third atom."""
     bonds = _table_of_residue(_BONDS, residue)
     distances = dict(bonds)
     for (one, middle, other), (degrees, degrees_off) in _table_of_residue(_ANGLES, residue).items():

@@ -1,4 +1,4 @@
-"""Chains of an experimental or predicted structure, as they are read from a file."""
+"""Experimental or predicted structures, as read from files, and their protein chains."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from data_pipeline.protein import Protein
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """One polypeptide: every residue of its sequence (SEQRES), with atoms for the observed ones.
+    """Protein chain with every residue of its sequence (SEQRES), and atoms for the observed residues.
 
     Atoms are in the 37-atom layout (`residues.ATOM_TYPES`). Of alternative positions the one with the highest occupancy
     is taken; MSE is read as MET (selenium as SD), and arginine's NH1 is the nitrogen nearer to CD.
@@ -32,7 +32,7 @@ class Chain:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """The first model of one structure file."""
+    """Protein chains of the first model in a structure file."""
 
     name: str  # entry id in lower case ("1abc"), else the file's stem
     release_date: date | None  # first revision; None: unknown
@@ -43,9 +43,9 @@ class Structure:
 
 
 def protein_from_chains(chains: Sequence[Chain]) -> Protein:
-    """Return chains as one protein, in which they are named A, B and so on.
+    """Join chains into one protein, in which they are named A, B and so on.
 
-    A chain keeps the author's residue numbers if they increase; else its residues are numbered from 1.
+    The author's residue numbers of a chain are retained if they increase; else its residues are numbered from 1.
     """
     numbers = [
         chain.residue_numbers if (np.diff(chain.residue_numbers) > 0).all() else np.arange(1, len(chain.aatype) + 1)

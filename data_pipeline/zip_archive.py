@@ -1,7 +1,7 @@
 """Open zip archives from untrusted sources: features, `.npz` and `.pt` parameters are such archives.
 
-An archive is accepted or refused by its directory before a member is unpacked, and a directory of unusual size is
-refused unread.
+An archive is checked by its central directory before any member is unpacked, and a directory of unusual size is
+refused without reading it.
 """
 
 import struct
@@ -16,7 +16,7 @@ from typing import BinaryIO
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import require_file
 
-# What zipfile raises on damaged archives and on other files.
+# Errors that zipfile raises on damaged archives and on files that are no archives.
 _DAMAGE = (
     OSError,
     EOFError,
@@ -35,18 +35,18 @@ _ENTRY_BYTES = 512
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveLimits:
-    """Largest values that an archive may declare without being refused."""
+    """Limits on an archive's declared contents; an archive that exceeds one is refused."""
 
-    members: int
+    members: int  # most members
     unpacked_bytes: int = 4 * 2**30
-    ratio: int = 100  # of the unpacked to the archive's size; beyond it, the archive counts as a zip bomb
+    ratio: int = 100  # unpacked size / archive's size; beyond it, the archive counts as a zip bomb
     harmless_bytes: int = 0  # unpacked size up to which the ratio does not matter
     compressed: bool = True  # False: only uncompressed members are accepted
 
 
 @contextmanager
 def open_archive(path: Path, limits: ArchiveLimits) -> Iterator[zipfile.ZipFile]:
-    """Open an archive whose directory respects `limits`; raise `InputError` for any other file."""
+    """Open a zip archive for reading; raise `InputError` if it is damaged, exceeds `limits`, or is no zip archive."""
     require_file(path)
     with damage_as_input_error(path), path.open("rb") as file:
         size = path.stat().st_size
@@ -58,7 +58,7 @@ def open_archive(path: Path, limits: ArchiveLimits) -> Iterator[zipfile.ZipFile]
 
 @contextmanager
 def damage_as_input_error(path: Path) -> Iterator[None]:
-    """Turn what zipfile raises on damaged archives within the context into one `InputError`."""
+    """Convert errors that zipfile raises on damaged archives within the context to an `InputError` for `path`."""
     try:
         yield
     except InputError:
