@@ -1,1 +1,1 @@
-"""Training sets: which chains there are, what is stored of each, and which one a training step draws."""
+"""Training sets: choosing, clustering and storing their chains, and drawing the examples of training steps."""

@@ -1,4 +1,4 @@
-"""Chains from coordinates alone: PDB files, and mmCIF files of tools that do not state the sequence by residue."""
+"""Conversion of gemmi structures to chains, for PDB files and for mmCIF files without a sequence by residue."""
 
 import re
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ from data_pipeline.parse.atom_table import (
 from data_pipeline.structure import Chain
 
 SAME_NAME = "another chain has the same name; the one with more residues is read"
-BLANK_CHAIN = "_"  # the name of a chain without one
-# Residues of the sequence x observed ones (some 10,000 each); aligning more takes too much memory.
+BLANK_CHAIN = "_"  # name given to a chain without a name
+# Residues of the sequence times observed residues (10,000 of both); aligning more takes too much memory.
 MAX_ALIGNMENT_CELLS = 10**8
 
-_MAX_OFFSET = 100  # of residue numbers against SEQRES, either way
-_LEAST_EQUAL = 0.8  # of observed residues with what SEQRES has at their places; below, it is another sequence
+_MAX_OFFSET = 100  # largest shift of residue numbers against SEQRES, in either direction
+_LEAST_EQUAL = 0.8  # fraction of observed residues that must equal SEQRES; below, SEQRES is ignored
 _PEPTIDES = (gemmi.PolymerType.PeptideL, gemmi.PolymerType.PeptideD)
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _EXTENDED = "pdb_0000"  # "pdb_00001abc" is "1abc"
-_NO_ENTRY = "xxxx"  # before the archive gives one
+_NO_ENTRY = "xxxx"  # used before the PDB assigns an id
 _SUFFIXES = (".gz", ".cif", ".mmcif", ".pdb", ".ent")
 
 
 def entry_name(entry_id: str, path: str | PathLike[str]) -> str:
-    """The entry's id in lower case if it has one that can be part of a file name, else the file's stem."""
+    """Return the entry id in lower case if it is set and usable in file names, else the file's name without suffix."""
     name = entry_id.strip().lower().removeprefix(_EXTENDED)
     if name != _NO_ENTRY and _SAFE_NAME.fullmatch(name):
         return name
@@ -47,16 +47,17 @@ def entry_name(entry_id: str, path: str | PathLike[str]) -> str:
 
 
 def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tuple[list[Chain], dict[str, str]]:
-    """Chains of the first model, and why each other chain was left out.
+    """Return the protein chains of the first model, and the reasons for leaving out the other chains, by name.
 
-    The sequence is SEQRES where the file has it and the atoms fit it, else that of the observed residues.
+    A chain's sequence is SEQRES if the file has it and the atoms fit it, else that of the observed residues. `model` is
+    modified: its other models are removed. Raise `InputError`, which names `path`, if names or chains are too long.
     """
     while len(model) > 1:
         del model[len(model) - 1]
     model.setup_entities()
     try:
         flat = _Flat(model)
-    except RuntimeError as error:  # atoms, residues or chains have names of eight characters and more
+    except RuntimeError as error:  # a name of an atom, residue or chain has eight or more characters
         raise InputError.at(path, f"its names are too long ({printable(str(error))}); use shorter ones") from error
     chains: dict[str, Chain] = {}
     skipped: dict[str, str] = {}
@@ -90,16 +91,16 @@ def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tupl
 
 @dataclass(frozen=True, kw_only=True)
 class _Observed:
-    """The atoms of one polymer by residue; alternatives of a residue (microheterogeneity) count as one."""
+    """Atoms of one polymer by observed residue; alternatives of a residue (microheterogeneity) count as one residue."""
 
     atoms: AtomTable
-    residue: Int[np.ndarray, "n"]  # of each atom
-    names: list[str]  # of each residue's first alternative
-    numbers: Int[np.ndarray, "k"]  # of each residue
+    residue: Int[np.ndarray, "n"]  # residue index of each atom
+    names: list[str]  # name of each residue's first alternative
+    numbers: Int[np.ndarray, "k"]  # author's number of each residue
 
 
 class _Flat:
-    """The atoms of a model as columns, handed out chain by chain in the model's order."""
+    """Columns of the atoms of a model, read chain by chain in the model's order with `take` or `skip`."""
 
     def __init__(self, model: gemmi.Structure) -> None:
         flat = gemmi.FlatStructure(model)
@@ -118,8 +119,8 @@ class _Flat:
     def take(self, part: gemmi.Chain, subchain: str) -> _Observed:
         components: dict[str, int] = {}
         names: list[str] = []
-        counts: list[int] = []  # atoms of each residue of the chain, ligands and water included
-        fields: list[tuple[int, int, int]] = []  # of the same: position in the polymer, component, number
+        counts: list[int] = []  # atoms of each residue of the chain, including ligands and water
+        fields: list[tuple[int, int, int]] = []  # of each residue: position in the polymer, component, number
         codes: list[str] = []
         before = None
         for residue in part:
@@ -157,7 +158,7 @@ class _Flat:
 
 
 def _place(stated: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpan) -> Int[np.ndarray, "k"] | None:
-    """Where in the stated sequence (SEQRES) each observed residue is; None if they do not fit each other."""
+    """Return the index in the stated sequence (SEQRES) of each observed residue, or None if they do not fit."""
     place = _place_by_number(stated, observed, least_equal=1.0)
     if place is None:
         place = _place_by_alignment(stated, observed, polymer)
@@ -167,10 +168,10 @@ def _place(stated: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpa
 
 
 def _place_by_number(stated: Sequence[str], observed: _Observed, *, least_equal: float) -> Int[np.ndarray, "k"] | None:
-    """Where in the stated sequence each observed residue is, if the residue numbers count along it.
+    """Return the index in the stated sequence of each observed residue by its residue number plus a constant offset.
 
-    At least the share `least_equal` of names must be equal. Of several offsets the best counts, and among equals that
-    for which the numbers begin nearest to 1 with the sequence.
+    Use the offset with the largest fraction of equal names, and among equally good ones that closest to numbering the
+    sequence from 1. Return None if the fraction is below `least_equal` or the numbers do not increase.
     """
     numbers = observed.numbers
     steps = numbers - numbers[0]
@@ -195,7 +196,10 @@ def _place_by_number(stated: Sequence[str], observed: _Observed, *, least_equal:
 def _place_by_alignment(
     stated: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpan
 ) -> Int[np.ndarray, "k"] | None:
-    """The same by aligning them, gaps where the chain is broken; None if a residue finds no place or few are equal."""
+    """Return the index in the stated sequence of each observed residue by alignment, with gaps at chain breaks.
+
+    Return None if a residue cannot be aligned or too few are equal.
+    """
     if len(stated) * len(observed.names) > MAX_ALIGNMENT_CELLS:
         return None
     aligned = gemmi.align_sequence_to_polymer(stated, polymer, polymer.check_polymer_type())
