@@ -34,8 +34,8 @@ def templates_from_hits(
 
     Hits of hhsearch are used in order of descending sum of probabilities. Hits of hmmsearch, which have no such sum,
     are used in file order, and only the first of several with the same aligned sequence (AlphaFold 2, Suppl. Sec.
-    1.2.3, and AlphaFold 2.3). The result lists every hit that is not used with the reason. Raise `InputError` if every
-    hit is aligned to another target than `query`.
+    1.2.3, and AlphaFold 2.3). The result lists every hit that is not used with the reason. Raise `InputError` if all
+    hits are aligned to another target than `query`.
     """
     from_hhsearch = all(hit.sum_probs is not None for hit in hits)
     ordered = sorted(hits, key=lambda hit: -(hit.sum_probs or 0.0)) if from_hhsearch else hits

@@ -54,7 +54,9 @@ def locate_hit(structure: Structure, chain_name: str, letters: str, stated: int,
 
 
 def find_exact(sequence: str, piece: str, stated: int) -> int:
-    """Return the index at which `piece` begins in `sequence`: `stated` if it begins there, else the first; -1 if none.
+    """Return the index at which `piece` begins in `sequence`, or -1 if it does not occur.
+
+    This is `stated` if the piece begins there, else the index of its first occurrence.
 
     Differs from AlphaFold, which always takes the first occurrence: the wrong one for the later of two repeats.
     """

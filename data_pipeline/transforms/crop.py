@@ -27,8 +27,8 @@ def spatial_crop(
 ) -> Int[np.ndarray, "c"] | None:
     """Return the sorted indices of the `size` residues nearest to a random resolved one; None if none is resolved.
 
-    Distances are those between C-alpha atoms. Among residues at equal distance the earlier is nearer; unresolved
-    residues are farthest. AlphaFold-Multimer, Suppl. Alg. 2, on one chain: any resolved residue may be the centre.
+    Distances are those between C-alpha atoms. Of residues at equal distance the earlier is chosen first, and
+    unresolved residues are chosen last. AlphaFold-Multimer, Suppl. Alg. 2, applied to one chain.
     """
     alpha, resolved = positions[:, ATOM_ORDER["CA"]], mask[:, ATOM_ORDER["CA"]] > 0
     candidates = np.flatnonzero(resolved)

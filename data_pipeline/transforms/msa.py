@@ -93,7 +93,7 @@ def replacement_probabilities(
     profile_prob: float,
     same_prob: float,
 ) -> Float[np.ndarray, "m 23"]:
-    """Return the probability of each class (20 residues, unknown, gap, mask) as replacement of each masked position.
+    """Return the probability with which each class (20 residues, unknown, gap, mask) replaces each of `m` positions.
 
     A position becomes a uniformly random residue with `uniform_prob`, a draw from its column's profile with
     `profile_prob`, stays the same with `same_prob`, and becomes the mask token otherwise.
@@ -116,7 +116,7 @@ def mask_msa(
     same_prob: float,
     rng: np.random.Generator,
 ) -> tuple[Int8[np.ndarray, "s r"], Bool[np.ndarray, "s r"]]:
-    """Mask an MSA as for BERT: return it with a random `fraction` of its positions replaced, and those positions.
+    """Return an MSA with a random `fraction` of its positions replaced, as in BERT, and the mask of these positions.
 
     `replacement_probabilities` explains the three probabilities.
     """
@@ -136,7 +136,7 @@ def mask_msa(
 
 
 def nearest_clusters(centres: Int8[np.ndarray, "s r"], rows: Int8[np.ndarray, "e r"]) -> Int32[np.ndarray, "e"]:
-    """Return for each row the index of the cluster centre with which it agrees in most columns, the first if equal.
+    """Return for each row the index of the cluster centre that agrees with it in most columns; ties go to the first.
 
     Gaps and masked positions never count as agreement; unknown residues do.
     """
@@ -205,7 +205,7 @@ def msa_feature(
     """Return the channels of the cluster rows that the model embeds (`msa_feat`; AlphaFold 2, Suppl. Table 1).
 
     They are the one-hot residue (23), whether there is a deletion (1), the deletion value (1), the cluster's profile
-    (23) and the cluster's mean deletion value (1).
+    (23) and the deletion value of the cluster's mean deletion count (1).
     """
     feature = np.zeros((*masked_msa.shape, 2 * CLASSES + 3), np.float32)
     np.put_along_axis(feature, masked_msa[..., None].astype(np.int64), 1, axis=-1)

@@ -57,8 +57,8 @@ def draw_sample(
     `config.target_as_extra`.
 
     Training passes `crop`, the sorted indices of the residues to show. As in AlphaFold, rows are assigned to clusters
-    by the whole chain; everything else is computed for the crop only. `profile` is the one from which masked positions
-    are replaced; by default it is that of the features' MSA.
+    by the whole chain; everything else is computed for the crop only. Masked positions are
+    replaced by draws from `profile`, by default that of the features' MSA.
     """
     full_msa, aatype = features.msa, features.aatype
     if config.unknown_fraction > 0:

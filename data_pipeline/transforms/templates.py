@@ -9,9 +9,9 @@ from data_pipeline.residues import ATOM_ORDER, RESTYPES
 def choose_templates(
     available: int, max_hits: int, max_templates: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "t"]:
-    """Return the indices of the templates for a training example: min(Uniform[0, n], `max_templates`) in random order.
+    """Draw the templates for a training example, and return their indices in random order.
 
-    They are drawn from the n = min(`available`, `max_hits`) best; templates are stored best first. The network
+    They are min(Uniform[0, n], `max_templates`) of the n = min(`available`, `max_hits`) best templates. The network
     sometimes gets bad templates or none, so that it cannot rely on copying them. AlphaFold 2, Suppl. Sec. 1.2.3.
     """
     n = min(available, max_hits)
