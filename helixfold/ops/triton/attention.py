@@ -1,4 +1,4 @@
-"""Attention with a mask, a bias that all rows share, and a gate, as Triton kernels that keep no logits."""
+"""Attention as a Triton kernel that stores no logits; its gradients are in `attention_backward`."""
 
 from typing import Any, no_type_check
 
@@ -46,7 +46,10 @@ def _take_in(
     width: tl.constexpr,
     block_k: tl.constexpr,
 ):
-    """The softmax with one more tile of keys: the sum of values, the largest logit, the sum of shares."""
+    """Return the state of the online softmax after another tile of keys.
+
+    The state is the weighted sum of values, the largest logit, and the sum of weights relative to it.
+    """
     gathered, peak, total = so_far
     keys_here = read(key, here, first, keys, block_k, channels, width)
     values_here = read(value, here, first, keys, block_k, channels, width)
@@ -75,7 +78,7 @@ def _put(
     width: tl.constexpr,
     block_q: tl.constexpr,
 ):
-    """Store the result of a tile of queries, and what its gradients will need."""
+    """Store the result of a tile of queries, and the log of the softmax's denominator for the gradients."""
     gathered, peak, total = so_far
     queries = sizes[2]
     gathered = gathered / total[:, None]
@@ -110,7 +113,7 @@ def _attend(
     group: tl.constexpr,
     two: tl.constexpr,
 ):
-    """A tile of queries of a head in one row, or in two of them, which read the bias once."""
+    """Compute a tile of queries of one head in one row, or in two rows, for which the bias is read once."""
     rows, heads, queries, keys = sizes
     row, head, tile = place(heads, tl.cdiv(queries, block_q), group)
     if two:
@@ -125,7 +128,7 @@ def _attend(
     lowest = tl.full([block_q], -float("inf"), tl.float32)
     so_far = (nothing, lowest, tl.zeros([block_q], tl.float32))
     if two:
-        # The last row of an odd number of them is computed twice, and stored twice by the same program.
+        # Of an odd number of rows the last is computed and stored twice by the same program.
         there = (tl.program_id(1), tl.minimum(row + 1, rows - 1), head)
         theirs = read(query, there, first, queries, block_q, channels, width)
         their_log2e = log2e * tl.load(row_at(alive, there, sizes))
@@ -151,7 +154,7 @@ def _attend(
 def attention_triton(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None = None, gate: Tensor | None = None
 ) -> Tensor:
-    """`attention` on a CUDA device. Nothing but a bias that cannot be read fast is copied."""
+    """Compute `attention` on a CUDA device, copying no input but a bias whose rows are not aligned."""
     if wants_gradient(query, key, value, bias, gate):
         return _Attention.apply(query, key, value, mask, bias, gate)
     return _forward(query, key, value, *weighed(mask), None if bias is None else aligned(bias), gate, save=False)[0]
@@ -168,14 +171,14 @@ def _forward(
     *,
     save: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """The result as a view of (b n q h c), and the logarithms of the sums of shares."""
+    """Return the result as a view of (b n q h c), and if `save` the logarithms of the softmax's denominators."""
     b, n, h, q, c = query.shape
     k = key.shape[-2]
     out = query.new_empty(b, n, q, h, c).transpose(2, 3)
     logsum = query.new_empty(b, n, h, q, dtype=torch.float32) if save else None
     exact = query.dtype == torch.float32
     two = bias is not None and n > 1
-    # Two rows with tiles of 32 keys are as many registers as one with 64.
+    # Two rows with tiles of 32 keys take as many registers as one row with tiles of 64.
     block_q, block_k = power_of_2(q, 64 if exact else LARGEST_TILE), power_of_2(k, 32 if exact or two else 64)
     places = cdiv(n, 2) if two else n
     _attend[(programs(places, h, cdiv(q, block_q)), b)](
@@ -204,7 +207,7 @@ def _forward(
 
 
 class _Attention(torch.autograd.Function):
-    """Saves the result and one number for each query and head; shares are computed again for the gradients."""
+    """Attention that saves its result and one number per query and head, and recomputes the weights for gradients."""
 
     @staticmethod
     def forward(

@@ -1,9 +1,9 @@
-"""Gradients of attention as Triton kernels: no logits in memory, no sums that depend on the order of programs.
+"""Gradients of attention as Triton kernels that store no logits and whose sums have a fixed order.
 
-One kernel has a tile of keys of a row and goes over its queries (four matrix products: logits, shares' gradients, and
-those of keys and values); another has a tile of queries and 128 keys and goes over rows, so that the bias and its
-gradient stay in registers (three: logits, shares' gradients, and those of queries). That is seven products, where five
-are the least, and nine are needed if the bias gets a kernel of its own.
+One kernel owns a tile of keys of a row and loops over queries (four matrix products: logits and the gradients of
+weights, keys and values). Another owns a tile of queries and 128 keys and loops over rows, so that the bias and its
+gradient stay in registers (three products: logits and the gradients of weights and queries). These are seven products;
+five are the least possible, and a separate kernel for the bias would need nine.
 """
 
 from typing import Any, no_type_check
@@ -47,7 +47,7 @@ def _prepare(
     width: tl.constexpr,
     block_q: tl.constexpr,
 ):
-    """The gradient before the gate, that of the gate, and the part of the logits' gradients that all keys share."""
+    """Store the gradients of the ungated result and of the gate, and `delta`, a term of every logit's gradient."""
     rows, heads, queries, _ = sizes
     head, row = tl.program_id(0) % heads, tl.program_id(0) // heads % rows
     first = tl.program_id(0) // (heads * rows) * block_q
@@ -65,7 +65,7 @@ def _prepare(
 @jit
 @no_type_check
 def _share_and_gradient(left, right, left_of_share, right_of_share, bias, penalty, logsum, delta, scale, log2e):
-    """The shares of a tile and the gradients of its logits. Queries are on the left, keys on the right, or turned."""
+    """Return a tile's weights and the gradients of its logits; rows are queries and columns keys, or vice versa."""
     logit = tl.dot(left, tl.trans(right), input_precision="ieee") * scale + penalty
     if bias is not None:
         logit += bias.to(tl.float32) * log2e
@@ -77,7 +77,7 @@ def _share_and_gradient(left, right, left_of_share, right_of_share, bias, penalt
 @jit
 @no_type_check
 def _queries(given, here, sizes, first, channels: tl.constexpr, width: tl.constexpr, block_q: tl.constexpr):
-    """Some queries, the gradients of what they gathered, and the two numbers that each has."""
+    """Return some queries, the gradients of their results, and `logsum` and `delta` of each."""
     query, _, _, _, _, _, _, gradient, logsum, delta = given
     count = sizes[2]
     index = first + tl.arange(0, block_q)
@@ -92,7 +92,7 @@ def _queries(given, here, sizes, first, channels: tl.constexpr, width: tl.conste
 @jit
 @no_type_check
 def _term(given, here, sizes, first, first_key, block_q: tl.constexpr, block_k: tl.constexpr):
-    """The bias of some queries and keys."""
+    """Return the bias of some queries and keys."""
     index, key_index = first + tl.arange(0, block_q)[:, None], first_key + tl.arange(0, block_k)[None, :]
     return read_bias(given[5], given[6], here, index, sizes[2], key_index)
 
@@ -112,7 +112,7 @@ def _to_key_and_value(
     block_k: tl.constexpr,
     group: tl.constexpr,
 ):
-    """The gradients of a tile of keys and values of a head of a row, over all queries."""
+    """Compute the gradients of a tile of keys and values of one head and row, from all queries."""
     _, key, value, penalty, alive, bias, _, _, _, _ = given
     rows, heads, queries, keys = sizes
     row, head, tile = place(heads, tl.cdiv(keys, block_k), group)
@@ -156,7 +156,7 @@ def _take_in(
     width: tl.constexpr,
     block_k: tl.constexpr,
 ):
-    """Add what a tile of keys gives to the gradients of queries; and the gradients of their logits."""
+    """Return the gradients of queries with the part of a tile of keys added, and the gradients of the logits."""
     own, of_out, logsum, delta = opened
     keys_here = read(given[1], here, first, keys, block_k, channels, width)
     values_here = read(given[2], here, first, keys, block_k, channels, width)
@@ -181,7 +181,7 @@ def _to_query(
     block_k: tl.constexpr,
     group: tl.constexpr,
 ):
-    """The gradients of a tile of queries of a head of a row, over all keys."""
+    """Compute the gradients of a tile of queries of one head and row, from all keys."""
     rows, heads, queries, keys = sizes
     row, head, tile = place(heads, tl.cdiv(queries, block_q), group)
     if row >= rows:
@@ -229,8 +229,9 @@ def _to_query_and_bias(
     block_k: tl.constexpr,
     two: tl.constexpr,
 ):
-    """The gradient of the bias between a tile of queries and one or two of keys over a part of the rows, and what
-    these keys give to the gradients of the queries. `earlier` is what the keys before them gave.
+    """Compute the gradient of the bias of a tile of queries and one or two tiles of keys over a part of the rows.
+
+    Also add the part of these keys to `earlier`, the gradients of the queries from the keys before them.
     """
     rows, heads, queries, keys = sizes
     tiles = tl.cdiv(queries, block_q)
@@ -280,7 +281,7 @@ def attention_backward(
     out: Tensor,
     logsum: Tensor,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of query, key, value, mask (none), bias and gate; those that are not `needed` may be None."""
+    """Return the gradients of query, key, value, mask (None), bias and gate; those not `needed` may be None."""
     b, n, h, q, c = query.shape
     k = key.shape[-2]
     sizes, exact = (n, h, q, k), query.dtype == torch.float32
@@ -343,12 +344,12 @@ def attention_backward(
 
 
 def _query_and_bias(query: Tensor, k: int, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-    """Launch after launch for one part of the keys after the other, so that one program at a time adds to a query.
+    """Return the gradients of query and bias, with one launch per part of the keys, so that sums have a fixed order.
 
-    Each part of the rows has a sum of its own for the bias, so that there are enough programs.
+    The bias has a partial sum for each part of the rows, so that there are enough programs.
     """
     b, n, h, q, c = query.shape
-    # The products of wide float32 tiles need many registers.
+    # Products of float32 tiles with many channels need many registers.
     most = 64 if c <= 32 and query.dtype != torch.float32 else 32
     block_q, block_k = power_of_2(q, 64), power_of_2(k, most)
     tiles = cdiv(q, block_q) * h
@@ -379,6 +380,6 @@ def _query_and_bias(query: Tensor, k: int, given: tuple[Any, ...]) -> tuple[Tens
 
 
 def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Memory for a gradient: a view of (b n q h c), as projections want it."""
+    """Return memory for a gradient as a view of (b n q h c), the layout that projections need."""
     b, n, h, q, c = x.shape
     return x.new_empty(b, n, q, h, c, dtype=dtype).transpose(2, 3)

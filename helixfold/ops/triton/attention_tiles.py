@@ -1,8 +1,8 @@
-"""What the kernels of attention share: which tile a program has, how tiles are read, and what a mask means.
+"""Common parts of the attention kernels: the tile of a program, reading and writing of tiles, and masks.
 
-A tensor comes to a kernel as a tuple of its address and its strides, without that of the channels, which is one.
-`here` is a sample, a row and a head; `sizes` are the numbers of rows, heads, queries and keys. Logits are in units of
-log 2, since processors have 2**x.
+Kernels get a tensor as a tuple of its address and its strides without that of the channels, which is 1. `here` is a
+sample, a row and a head; `sizes` are the numbers of rows, heads, queries and keys. Logits are in units of log 2, since
+GPUs compute 2**x.
 """
 
 from typing import no_type_check
@@ -15,10 +15,10 @@ from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 
 LOG2E = 1.4426950408889634
 _PENALTY = tl.constexpr(MASKED * LOG2E)
-# No tile has more queries or keys.
+# The most queries or keys of a tile.
 LARGEST_TILE = 128
-# So many rows of a tile follow each other: they find its part of the bias in the second-level cache, however large
-# the whole bias is, and their keys and values are few enough to stay there until the next tile.
+# Rows whose programs for one tile follow each other. They find the tile's part of the bias in the L2 cache, however
+# large the whole bias is, and their keys and values are few enough to stay there until the next tile.
 _GROUP = 16
 _EIGHT = tl.constexpr(8)
 # A row of the bias is read 16 bytes at a time if its length and strides are multiples of this.
@@ -26,14 +26,14 @@ _ALIGNED = 16
 
 
 def addressed(x: Tensor) -> tuple[Tensor | int, ...]:
-    """A tensor as the kernels take it; a copy of it if its channels are apart or not in the eights of a head."""
+    """Return the tensor and its strides, of a copy if its channels or strides do not suit the kernels."""
     whole = x.stride(-1) == 1 and not any(each % _EIGHT.value for each in x.stride()[:-1])
     x = x if whole else x.contiguous()
     return (x, *x.stride()[:-1])
 
 
 def aligned(bias: Tensor) -> Tensor:
-    """The bias with rows that can be read fast, filled up with zeros; all rows of its sample read it again."""
+    """Return the bias with aligned rows, padded with zeros if needed, which all rows of its sample read fast."""
     if bias.stride(-1) == 1 and not any(each % _ALIGNED for each in (bias.shape[-1], *bias.stride()[:-1])):
         return bias
     filled = bias.new_zeros(*bias.shape[:-1], cdiv(bias.shape[-1], _ALIGNED) * _ALIGNED)
@@ -42,22 +42,22 @@ def aligned(bias: Tensor) -> Tensor:
 
 
 def power_of_2(size: int, most: int) -> int:
-    """The side of a tile that holds `size`: at least the 16 of a matrix product, at most `most`."""
+    """Return the side of a tile for `size` elements: a power of 2, at least 16 (a matrix product's), at most `most`."""
     return min(most, max(16, next_power_of_2(size)))
 
 
 def group_of(rows: int) -> int:
-    """How many rows of a tile follow each other."""
+    """Return the number of rows whose programs for one tile follow each other."""
     return min(rows, _GROUP)
 
 
 def programs(rows: int, heads: int, tiles: int) -> int:
-    """How many programs `place` needs."""
+    """Return the number of programs that `place` needs."""
     return cdiv(rows, group_of(rows)) * group_of(rows) * heads * tiles
 
 
 def effort(side: int) -> dict[str, int]:
-    """Warps for tiles with so many queries or keys; two programs with the largest fit on a multiprocessor."""
+    """Return launch options for tiles with this side; two programs with the largest fit on a multiprocessor."""
     registers = {"maxnreg": 128} if side == LARGEST_TILE else {}
     return {"num_warps": max(1, side // 16), "num_stages": 2, **registers}
 
@@ -65,7 +65,7 @@ def effort(side: int) -> dict[str, int]:
 @jit
 @no_type_check
 def place(heads, tiles, group: tl.constexpr):
-    """The row, head and tile of this program. The row may be behind the last one."""
+    """Return the row, head and tile of this program. The row may be past the last one."""
     program = tl.program_id(0)
     shared = program // group
     row = shared // (tiles * heads) * group + program % group
@@ -75,17 +75,17 @@ def place(heads, tiles, group: tl.constexpr):
 @jit
 @no_type_check
 def start(x, here):
-    """Where the vectors of a head of a row begin."""
+    """Return the address of the first vector of a head of a row."""
     sample, row, head = here
     at = sample * tl.cast(x[1], tl.int64) + row * tl.cast(x[2], tl.int64) + head * tl.cast(x[3], tl.int64)
-    # Strides of 8 are not seen to be more than 1, and vectors would be read one number at a time.
+    # Without this hint the compiler would read vectors one number at a time.
     return x[0] + tl.multiple_of(at, _EIGHT)
 
 
 @jit
 @no_type_check
 def numbers_at(x, here, sizes):
-    """Where the numbers of a head of a row begin, one for each query."""
+    """Return the address of the first query's number in a head of a row."""
     rows, heads, queries, _ = sizes
     sample, row, head = here
     return x + ((tl.cast(sample, tl.int64) * rows + row) * heads + head) * queries
@@ -94,14 +94,14 @@ def numbers_at(x, here, sizes):
 @jit
 @no_type_check
 def row_at(x, here, sizes):
-    """Where the number of a row is."""
+    """Return the address of a row's number."""
     return x + tl.cast(here[0], tl.int64) * sizes[0] + here[1]
 
 
 @jit
 @no_type_check
 def tile_at(at, stride, first, size: tl.constexpr, width: tl.constexpr):
-    """The addresses of `size` vectors from the `first` on."""
+    """Return the addresses of `size` vectors from the `first` on."""
     vector = tl.arange(0, size)[:, None] * stride
     return at + first * tl.cast(stride, tl.int64) + vector + tl.arange(0, width)[None, :]
 
@@ -109,14 +109,14 @@ def tile_at(at, stride, first, size: tl.constexpr, width: tl.constexpr):
 @jit
 @no_type_check
 def inside(first, count, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
-    """Which numbers of a tile there are."""
+    """Return the mask of the elements of a tile that exist."""
     return (first + tl.arange(0, size) < count)[:, None] & (tl.arange(0, width) < channels)[None, :]
 
 
 @jit
 @no_type_check
 def read(x, here, first, count, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
-    """`size` vectors from the `first` on; what there is not, is zero."""
+    """Return `size` vectors from the `first` on, with zeros for elements that do not exist."""
     at = tile_at(start(x, here), x[4], first, size, width)
     return tl.load(at, mask=inside(first, count, size, channels, width), other=0.0)
 
@@ -124,7 +124,7 @@ def read(x, here, first, count, size: tl.constexpr, channels: tl.constexpr, widt
 @jit
 @no_type_check
 def write(x, here, first, count, values, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
-    """Store what `read` reads, in the precision of where it goes."""
+    """Store `size` vectors from the `first` on in the dtype of `x`."""
     at = tile_at(start(x, here), x[4], first, size, width)
     tl.store(at, values.to(x[0].dtype.element_ty), mask=inside(first, count, size, channels, width))
 
@@ -132,7 +132,7 @@ def write(x, here, first, count, values, size: tl.constexpr, channels: tl.conste
 @jit
 @no_type_check
 def read_bias(bias, bias_keys, here, query, queries, key):
-    """The bias of these queries (a column of indices) and keys (a row of them)."""
+    """Return the bias of these queries (a column of indices) and keys (a row of indices)."""
     at = bias[0] + here[0] * tl.cast(bias[1], tl.int64) + here[2] * tl.cast(bias[2], tl.int64)
     at += query * tl.cast(bias[3], tl.int64) + key
     return tl.load(at, mask=(query < queries) & (key < bias_keys), other=0.0)
@@ -141,7 +141,7 @@ def read_bias(bias, bias_keys, here, query, queries, key):
 @jit
 @no_type_check
 def penalty_of(penalty, here, first, size: tl.constexpr):
-    """What the mask adds to the logits of some keys of a row."""
+    """Return the mask's bias of some keys of a row."""
     at = penalty[0] + here[0] * tl.cast(penalty[1], tl.int64) + here[1] * tl.cast(penalty[2], tl.int64)
     return tl.load(at + first + tl.arange(0, size))
 
@@ -149,7 +149,7 @@ def penalty_of(penalty, here, first, size: tl.constexpr):
 @kernel
 @no_type_check
 def _weigh(mask, penalty, alive, rows, keys, block: tl.constexpr):
-    """One row of `weighed`."""
+    """Compute `weighed` of one row."""
     sample, row = tl.program_id(1), tl.program_id(0)
     at = mask[0] + sample * tl.cast(mask[1], tl.int64) + row * tl.cast(mask[2], tl.int64)
     stride = tl.cast(mask[3], tl.int64)
@@ -167,11 +167,11 @@ def _weigh(mask, penalty, alive, rows, keys, block: tl.constexpr):
 
 
 def weighed(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """What the mask adds to logits, measured from each row's largest, and whether any key of a row counts (1 or 0).
+    """Return the bias that masks keys, relative to each row's largest, and 1 for rows with any unmasked key, else 0.
 
-    Behind the last key it is such that no tile has a share of what is not there. Where no key counts, the logits are
-    lost in the rounding of what the mask adds to them, and all keys share alike. Here what is added is zero there,
-    which leaves the sum of shares its precision, and the logits are to be multiplied by the 0.
+    The bias of keys past the last one, in the last tile, is minus infinity. In rows without an unmasked key the
+    reference's logits are lost in the rounding of the bias, so all keys have equal weights. Here the bias of such rows
+    is zero, which keeps the precision of the softmax's denominator, and the kernels multiply the logits by the 0.
     """
     b, n, k = mask.shape
     tile = power_of_2(k, LARGEST_TILE)

@@ -1,4 +1,4 @@
-"""The fused Adam update as one Triton kernel: every buffer is read once and written once."""
+"""The fused Adam update as one Triton kernel, which reads and writes every buffer once."""
 
 import math
 
@@ -56,7 +56,7 @@ def _update(
 
 
 def fused_adam_triton(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
-    """`fused_adam` on a CUDA device. `scale` may be one number expanded: it is read by its stride."""
+    """Compute `fused_adam` on a CUDA device; `scale` may be one expanded number."""
     elements = buffers.master.numel()
     working = buffers.working
     _update[(cdiv(elements, _BLOCK),)](

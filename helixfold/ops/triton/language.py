@@ -1,7 +1,7 @@
-"""Triton as the kernels use it, there to be imported even where it is not installed, and launches on meta tensors.
+"""Triton's language with stand-ins where Triton is not installed, and kernels that can be launched on meta tensors.
 
-A kernel that is launched on meta tensors computes nothing: it becomes one operator of PyTorch that reads and writes the
-tensors, so that whoever counts operators sees the launch.
+A launch on meta tensors computes nothing but calls one PyTorch operator on the tensors, so that code that counts
+operators counts the launch.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,11 +37,11 @@ if triton_is_there():
 else:
 
     def jit(function: Callable[..., None]) -> Callable[..., None]:
-        """Leave a kernel as it is: nothing can compile it."""
+        """Return the kernel as it is, since it cannot be compiled without Triton."""
         return function
 
     class tl:  # type: ignore[no-redef]  # noqa: N801 (the name of triton's module)
-        """What kernels need of triton's language to be defined."""
+        """Stand-in for what kernels' definitions need of Triton's language."""
 
         @no_type_check
         class constexpr:  # noqa: N801
@@ -50,9 +50,9 @@ else:
 
 
 class Kernel:
-    """A kernel that is launched: `kernel[grid](...)`. Its first argument is a tensor, or a tuple that begins with one.
+    """A kernel that is launched by `kernel[grid](...)`; its first argument is a tensor or a tuple that begins with one.
 
-    Functions that kernels call are `jit` alone.
+    Functions that kernels call are decorated with `jit` instead.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -69,8 +69,8 @@ class Kernel:
             self.jitted[grid](*args, **kwargs)
 
     def record(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
-        """Stand for a launch on meta tensors."""
-        # Arguments that are not there are often replaced by others, which are not read twice.
+        """Call the operator that represents a launch on meta tensors."""
+        # Each tensor counts once: absent arguments are often replaced by another argument.
         _RECORDED(self.name, list({id(each): each for each in _tensors(args)}.values()))
 
 

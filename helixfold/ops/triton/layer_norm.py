@@ -1,4 +1,4 @@
-"""Layer norm in Triton: every row is read once and written once, whatever the strides of the other dims are."""
+"""Layer norm as Triton kernels that read and write every row once, whatever the strides of the other dims are."""
 
 from typing import no_type_check
 
@@ -10,28 +10,28 @@ from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 from helixfold.ops.weights import Affine
 
-# Elements of a tile: 16 to 32 of a thread, of which it loads 16 bytes at once.
+# Elements of a tile: 16 to 32 per thread, which loads 16 bytes at once.
 _FORWARD_TILE = 4096
 _BACKWARD_TILE = 2048
-# Of the backward pass: eight on every multiprocessor, each with its own sums of the parameters' gradients.
+# Programs of the backward pass: eight per multiprocessor, each with its own sums of the parameters' gradients.
 _PROGRAMS = 1056
 
 
 def as_rows(x: Tensor, *others: Tensor) -> list[Tensor]:
-    """Views [b i j c] of tensors of one shape in which the rows of the first follow each other as in memory."""
+    """Return 4-dim views [b i j c] of tensors of one shape, all transposed if the first is transposed in memory."""
     views = [each[(None,) * (4 - each.ndim)] for each in (x, *others)]
     return [each.transpose(1, 2) for each in views] if views[0].stride(1) < views[0].stride(2) else views
 
 
 def with_channels_together(x: Tensor) -> Tensor:
-    """The same, or a copy if the channels of a row do not follow each other."""
+    """Return the tensor, or a copy if its channels are not contiguous."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 @jit
 @no_type_check
 def elements(at, row, channel, size_i, size_j, stride_b, stride_i, stride_j):
-    """Pointers to channels of rows of [b i j c], which are counted in this order."""
+    """Return pointers to some channels of some rows of [b i j c]; `row` counts rows through b, i and j."""
     b = (row // size_j // size_i).to(tl.int64)
     i = (row // size_j % size_i).to(tl.int64)
     j = (row % size_j).to(tl.int64)
@@ -41,7 +41,7 @@ def elements(at, row, channel, size_i, size_j, stride_b, stride_i, stride_j):
 @jit
 @no_type_check
 def normalised(x, channel, eps, c: tl.constexpr):
-    """Rows of mean 0 and variance 1, zero past their c channels, and what their values were multiplied with."""
+    """Return rows normalised over their c channels, with zeros past these, and their reciprocal deviations."""
     mean = tl.sum(x, 1) / c
     centred = tl.where(channel[None, :] < c, x - mean[:, None], 0.0)
     factor = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / c + eps)
@@ -51,7 +51,7 @@ def normalised(x, channel, eps, c: tl.constexpr):
 @jit
 @no_type_check
 def gradient_through_norm(of_normed, normed, factor, c: tl.constexpr):
-    """The gradient of rows from that of their normalised values."""
+    """Return the gradient of rows from that of their normalised values."""
     along_ones = tl.sum(of_normed, 1) / c
     along_normed = tl.sum(of_normed * normed, 1) / c
     return factor[:, None] * (of_normed - along_ones[:, None] - normed * along_normed[:, None])
@@ -194,5 +194,5 @@ def _layer_norm_gradients(
 
 
 def layer_norm_triton(x: Tensor, norm: Affine) -> Tensor:
-    """`layer_norm` on a CUDA device."""
+    """Compute `layer_norm` on a CUDA device."""
     return recomputed(_layer_norm, _layer_norm_gradients, x, *norm.to(torch.float32))

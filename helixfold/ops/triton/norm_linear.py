@@ -1,4 +1,4 @@
-"""A layer norm and a narrow map behind it on a CUDA device, in one pass over the stream, and one for the gradients."""
+"""A layer norm and a linear map to few channels as Triton kernels, one pass over the stream in either direction."""
 
 from typing import no_type_check
 
@@ -10,9 +10,9 @@ from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 from helixfold.ops.triton.tiles import norm_gradient, normalised, programs_at_once, read_normed, scaled, spot, strided
 from helixfold.ops.weights import Affine
 
-# The least that a matrix product of tiles takes.
+# The smallest side of a tile in a matrix product.
 _LEAST = 16
-# Elements of a tile of the stream, if they have two bytes: 64 or 32 of a thread in registers.
+# Elements of a tile of a stream with two bytes per element: 64 or 32 per thread in registers.
 _FORWARD_TILE = 2**14
 _BACKWARD_TILE = 2**13
 
@@ -27,7 +27,7 @@ def _weight_rows(weight_at, outputs, c: tl.constexpr, most: tl.constexpr):
 @jit
 @no_type_check
 def _narrow(sample, position, positions, outputs, leads: tl.constexpr, most: tl.constexpr):
-    """Offsets of a tile of the few channels, which lead or come last, and which of them exist."""
+    """Return the offsets of a tile of outputs, with channels first or last in memory, and the mask of existing ones."""
     output = tl.arange(0, most)[None, :]
     if leads:
         place = (sample * outputs + output) * positions + position[:, None]
@@ -127,7 +127,7 @@ def _backward(
 
 
 def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
-    """`norm_linear` on a CUDA device; in the memory of the result few channels lead, as heads of attention do."""
+    """Compute `norm_linear` on a CUDA device; fewer than 16 channels are first in memory, as attention reads biases."""
     rows = x[(None,) * (4 - x.ndim)]
     weight, bias = project.to(x.dtype)
     return recomputed(
@@ -138,7 +138,7 @@ def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
 def _constants(x: Tensor, outputs: int, elements: int) -> dict[str, int]:
     block = elements // x.shape[-1] // (x.element_size() // 2)
     most = max(_LEAST, next_power_of_2(outputs))
-    # Three stages: where one program fills the registers, two tiles on their way hide the memory's latency.
+    # Three stages: one program fills the registers, and two tiles being loaded hide the memory's latency.
     return {
         "c": x.shape[-1],
         "most": most,

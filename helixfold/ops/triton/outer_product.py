@@ -1,14 +1,15 @@
-"""The outer product mean in Triton: its c * d channels of an edge never leave the chip, forward and backward.
+"""The outer product mean as Triton kernels that never store the c * d channels of an edge.
 
-Forward, a tile of 16 x 8 edges takes its columns of the two halves and the whole output weight: with s = 128,
-c = d = 32, c_z = 128 in bfloat16 128 + 64 + 256 KiB from the L2 for 67 MFLOP, 146 operations for a byte. For 256 x 256
-edges that is 0.23 GB, of which the weight is 0.13; the memory sees 22 MB, where the stored channels would be 134,
-written and read. Deeper alignments take the right half again for every chunk of the left one's channels, and have at
-s = 512 91 operations for a byte.
+In the forward pass a tile of 16 x 8 edges reads its columns of both operands and the whole output weight. With s = 128,
+c = d = 32 and c_z = 128 in bfloat16 these are 128 + 64 + 256 KiB from the L2 cache for 67 MFLOP, 146 operations per
+byte. For 256 x 256 edges that is 0.23 GB, 0.13 of it for the weight, while 22 MB come from memory; stored channels
+would be 134 MB, written and read. Deeper alignments read the right operand again for every chunk of the left operand's
+channels and have 91 operations per byte at s = 512.
 
-Backward, with G the gradient divided by the count: the gradient of a half is summed by programs that own some of its
-columns, channels and sequences, and make the channels' gradients G W again for every block of sequences; the weight's
-by programs that own channels and make those again, each once in all, with one sum for every share of the edges.
+In the backward pass, with G the gradient divided by the count, an operand's gradient is summed by programs that own
+some of its columns, channels and sequences, and that recompute the channels' gradients G W for every block of
+sequences. The weight's gradient is summed by programs that own channels and recompute these, with a partial sum for
+each part of the edges.
 """
 
 from typing import Any, no_type_check
@@ -22,7 +23,7 @@ from helixfold.ops.weights import Affine
 
 # Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.
 _SEQUENCES = 64
-# Programs for the weight's gradient: one on every multiprocessor of an H200.
+# Programs for the weight's gradient: one per multiprocessor of an H200.
 _PROGRAMS = 132
 _FLOAT32: dict[str, Any] = {"precision": "ieee", "num_warps": 8, "num_stages": 1}
 _NARROW: dict[str, Any] = {"precision": None, "num_warps": 8, "num_stages": 2}
@@ -31,7 +32,7 @@ _NARROW: dict[str, Any] = {"precision": None, "num_warps": 8, "num_stages": 2}
 @jit
 @no_type_check
 def _exchanged(x, i: tl.constexpr, j: tl.constexpr, k: tl.constexpr, m: tl.constexpr):
-    """[(i j) (k m)] as [(i k) (j m)]."""
+    """Return [(i j) (k m)] as [(i k) (j m)]."""
     return tl.reshape(tl.permute(tl.reshape(x, (i, j, k, m)), (0, 2, 1, 3)), (i * k, j * m))
 
 
@@ -74,7 +75,7 @@ def _forward(
     left_mask_at += b * left_mask_b + i.to(tl.int64)[:, None] * left_mask_i
     right_mask_at += b * right_mask_b + j.to(tl.int64)[:, None] * right_mask_j
     count = tl.zeros((block_i, block_j), tl.float32)
-    # Stages, so that the masks of the next block come meanwhile; loops with a product have them in any case.
+    # Stages load the next block's masks meanwhile; loops with a matrix product have them by default.
     for first in tl.range(0, sequences, 64, num_stages=3):
         s = first + tl.arange(0, 64)[None, :]
         left_mask = tl.load(left_mask_at + s * left_mask_s, mask=(i < size_i)[:, None] & (s < sequences), other=0.0)
@@ -82,7 +83,7 @@ def _forward(
         count += tl.sum(left_mask[:, None, :] * right_mask[None, :, :], 2)
     inverse = 1.0 / (count + floor)
 
-    # Rows (i c) of the left half and (j d) of the right one, s in a row.
+    # Rows (i c) of the left operand and (j d) of the right one, with sequences s contiguous.
     left_row = tl.arange(0, block_i * block_c)
     left_inside = (first_i + left_row // block_c < size_i)[:, None]
     left_at += (((b * size_i + first_i + left_row // block_c) * c + left_row % block_c) * depth)[:, None]
@@ -141,7 +142,7 @@ def _backward_of_half(
     block_s: tl.constexpr,
     precision: tl.constexpr,
 ):
-    # Named as for the left half, which owns rows i and channels c; the right one owns columns and channels d.
+    # Names are those for the left operand, which has rows i and channels c; the right one has columns and channels d.
     b = tl.program_id(2).to(tl.int64)
     first_own = tl.program_id(0) // (c // block_c) * block_own
     first_c = tl.program_id(0) % (c // block_c) * block_c
@@ -230,14 +231,16 @@ def _backward_of_weight(
 
 
 def _rows(half: Tensor) -> Tensor:
-    """[b i s c] as [b i c s], sequences in a row and padded with zeros to whole blocks of them."""
+    """Return [b i s c] as [b i c s], with sequences contiguous and padded with zeros to whole blocks."""
     missing = -half.shape[2] % _SEQUENCES
     return torch.nn.functional.pad(half.transpose(2, 3), (0, missing)).contiguous()
 
 
 def _forward_tiles(left: Tensor) -> dict[str, Any]:
-    """`in_one` if a tile holds all sequences: the right half is then read once, and the next chunk of the rest comes
-    while this one is multiplied. Deep alignments have blocks enough to do so within a chunk.
+    """Return tile sizes and launch options; `in_one` if a tile has all sequences.
+
+    Such tiles read the right operand once, and the next chunk of the left one is loaded during the product. Deeper
+    alignments have enough blocks of sequences to overlap loads and products within a chunk.
     """
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **_FLOAT32}
@@ -247,7 +250,7 @@ def _forward_tiles(left: Tensor) -> dict[str, Any]:
 
 
 def _half_tiles(half: Tensor) -> dict[str, Any]:
-    """For the gradient of a half [b i c s]: 8 of its channels at a time, or 4 where 8 would leave processors idle."""
+    """Return tile sizes for an operand's gradient [b i c s]: 8 channels, or 4 where 8 would leave processors idle."""
     b, size, c, depth = half.shape
     if half.dtype == torch.float32:
         return {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64, **_FLOAT32}
@@ -267,9 +270,9 @@ def _weight_tiles(left: Tensor) -> dict[str, Any]:
 def _of_half(
     of_y: Tensor, weight: Tensor, own_rows: Tensor, other_rows: Tensor, sequences: int, *, turned: bool
 ) -> Tensor:
-    """The gradient of the half whose rows `own_rows` are: [b i s c] of the left one, [b s j d] of the right one.
+    """Return the gradient of the operand with rows `own_rows`: [b i s c] of the left one, [b s j d] of the right one.
 
-    `turned` for the right one, whose rows are the columns of `of_y`.
+    `turned` is true for the right one, whose rows are the columns of `of_y`.
     """
     (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
     of_own = of_y.new_empty(b, size_own, sequences, c)
@@ -295,7 +298,7 @@ def _of_half(
 
 
 class _OuterProductMean(torch.autograd.Function):
-    """Keeps the two halves, turned, and one number of every edge."""
+    """The outer product mean, which saves both operands with sequences last and one number per edge."""
 
     @staticmethod
     def forward(
@@ -344,7 +347,7 @@ class _OuterProductMean(torch.autograd.Function):
         b, size_i, c, depth = left_rows.shape
         size_j, d, c_z = right_rows.shape[1], right_rows.shape[2], len(weight)
         for_left, for_right, _, _, for_weight, for_offset = ctx.needs_input_grad
-        # Divided by the count in float32 and rounded once, as the sums of the three kernels take it.
+        # Divided by the count in float32 and rounded once for all three kernels.
         mean = left_rows.new_empty(b, size_i, size_j, c_z)
         torch.mul(of_y, inverse[..., None], out=mean)
         of_left = _of_half(mean, weight, left_rows, right_rows, ctx.sequences, turned=False) if for_left else None
@@ -378,7 +381,7 @@ class _OuterProductMean(torch.autograd.Function):
 def outer_product_mean_triton(
     left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor, out: Affine
 ) -> Tensor:
-    """`outer_product_mean` on a CUDA device."""
+    """Compute `outer_product_mean` on a CUDA device."""
     return _OuterProductMean.apply(
         left,
         right,

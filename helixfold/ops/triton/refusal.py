@@ -1,4 +1,4 @@
-"""Why the kernels are not for a card: what every operator that has one asks."""
+"""Reasons why a card cannot run Triton kernels."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -9,15 +9,15 @@ from helixfold.ops.triton.shared_memory import shared_memory
 
 @cache
 def triton_is_there() -> bool:
-    """Return whether triton is installed."""
+    """Return whether Triton is installed."""
     return find_spec("triton") is not None
 
 
 def refusal_of_kernels(card: Card, kernels: str | None = None, *, gradients: bool = False) -> str | None:
-    """Return why kernels cannot run on the card, None if they can.
+    """Return why kernels cannot run on the card, or None.
 
-    `kernels` names those whose tiles take much shared memory, as in `shared_memory`. Without a GPU they are interpreted
-    by triton, or nothing is computed.
+    `kernels` is a name in `shared_memory` of kernels that need much of it. Cards without a compute capability are
+    accepted: there Triton interprets the kernels, or nothing is computed.
     """
     if not triton_is_there() and not is_described():
         return "triton is not installed"

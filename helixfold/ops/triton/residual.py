@@ -1,4 +1,4 @@
-"""Dropout and residual addition in Triton, in one pass over stream and change whatever their strides are."""
+"""Dropout and residual addition as one Triton kernel, for streams and changes of any strides."""
 
 from typing import Any, no_type_check
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from helixfold.ops.triton.language import cdiv, kernel, next_power_of_2, tl
 from helixfold.ops.triton.layer_norm import as_rows, elements, with_channels_together
 
-# Elements of a tile: 16 of each of 128 threads.
+# Elements of a tile: 16 for each of 128 threads.
 _TILE = 2048
 
 
@@ -56,8 +56,8 @@ def _add(
 
 
 def _launch(result: Tensor, stream: Tensor | None, change: Tensor, kept: Tensor | None) -> Tensor:
-    """`result` is filled with `change` times `kept` if given, plus `stream` if given."""
-    # What is not there is not read, and a mask has stride 0 along the dim that shares it.
+    """Write `change`, times `kept` if given, plus `stream` if given, into `result` and return it."""
+    # `result` stands for absent arguments, which the kernel does not read. Expanded masks have stride 0.
     result_rows, stream_rows, change_rows, kept_rows = as_rows(
         result,
         result if stream is None else with_channels_together(stream),
@@ -89,12 +89,12 @@ def _launch(result: Tensor, stream: Tensor | None, change: Tensor, kept: Tensor 
 
 
 class _AddChange(torch.autograd.Function):
-    """Keeps the mask only; the stream's gradient is the one that comes in."""
+    """The masked residual addition, which saves only the mask; the stream's gradient is the incoming one."""
 
     @staticmethod
     def forward(ctx: Any, stream: Tensor, change: Tensor, kept: Tensor | None) -> Tensor:
         ctx.save_for_backward(kept)
-        # The gradient of a change lies in memory as the change does, for what it goes to next.
+        # The gradient of the change gets the change's memory layout, which the next backward function needs.
         ctx.turned = change.stride(1) < change.stride(2)
         return _launch(torch.empty_like(stream), stream, change, kept)
 
@@ -110,5 +110,5 @@ class _AddChange(torch.autograd.Function):
 
 
 def add_change_triton(stream: Tensor, change: Tensor, kept: Tensor | None = None) -> Tensor:
-    """`add_change` on a CUDA device."""
+    """Compute `add_change` on a CUDA device."""
     return _AddChange.apply(stream, change, kept)

@@ -1,11 +1,11 @@
-"""The shared memory that the kernels take, for cards to be asked whether they have it.
+"""Shared memory that the kernels need, which is compared with what a card has.
 
 Compiled with Triton 3.9 by `python -m tests.ops.triton.shared_memory`; a test compiles some of it again.
 """
 
-# Bytes that a block of threads takes at most in the forward pass, and in either pass: for compute capability 8.x, which
-# has one way to multiply matrices, then for 9.0, which reads more operands from shared memory. Names end with what the
-# size of tiles follows from: channels, of an edge too; bytes of a number, channels, and outputs rounded up.
+# The most bytes of a thread block in the forward pass, and in either pass, for compute capability 8.x, then for 9.0,
+# whose matrix products read more operands from shared memory. Names end with the sizes that determine the tiles:
+# channels (and those of an edge), or bytes of a number, channels and outputs rounded up.
 _BYTES = {
     "transition-32": (16384, 40960, 24576, 49152),
     "transition-64": (32768, 65536, 49152, 81920),
@@ -54,5 +54,5 @@ _BYTES = {
 
 
 def shared_memory(kernels: str, capability: tuple[int, int], *, gradients: bool) -> int:
-    """Return the bytes that the kernels take, those of the gradients among them if these are wanted."""
+    """Return the most bytes that these kernels need, including the backward pass if `gradients`."""
     return _BYTES[kernels][(2 if capability >= (9, 0) else 0) + gradients]

@@ -1,11 +1,11 @@
-"""The transition in Triton: hidden channels pass through the chip chunk by chunk, forward and backward.
+"""The transition as Triton kernels that compute hidden channels in chunks, which the forward pass does not store.
 
-The backward pass computes them again. The weights' gradients are products over all rows, for which the hidden
-channels and their gradients are written once and given to cuBLAS: with R rows of c channels and H hidden ones that
-moves 8 R H bytes in bfloat16 and takes 5 products of 2 R c H operations in all. Programs that own hidden channels and
-keep the sums on chip would move less, but take 7 such products, because they would have to make their hidden channels
-and these gradients again. With 128 x 256 rows, c = 256 and H = 1024 an H200 needs 44 us for two products, and 62 us
-for the bytes, which it moves beside the other five (109 us).
+The backward pass recomputes them. The weights' gradients are matrix products over all rows, for which hidden channels
+and their gradients are written once and passed to cuBLAS. With R rows of c channels and H hidden channels that moves
+8 R H bytes in bfloat16 and takes 5 products of 2 R c H operations. Programs that own hidden channels and keep the sums
+on the chip would move less but need 7 such products, since they would recompute their hidden channels and gradients.
+With 128 x 256 rows, c = 256 and H = 1024 an H200 needs 44 us for two products, and 62 us for the bytes, which it moves
+during the other five (109 us).
 """
 
 from typing import Any, no_type_check
@@ -25,7 +25,7 @@ from helixfold.ops.triton.layer_norm import (
 )
 from helixfold.ops.weights import TransitionWeights
 
-# Of hidden channels and their gradients that the backward pass writes at a time.
+# Bytes of hidden channels and their gradients that the backward pass stores at a time.
 _BYTES = 2**28
 
 
@@ -139,7 +139,7 @@ def _backward(
             tl.store(units_at + units_place, tl.maximum(units, 0.0).to(x.dtype), mask=inside)
             tl.store(of_units_at + units_place, rounded, mask=inside)
             tl.store(of_expand_offset_at + program * hidden + unit, tl.sum(of_units, 0))
-    # What is next takes several float32 values of every element: there is room for some rows of them at a time.
+    # The rest needs several float32 values per element, for which registers suffice for some rows at a time.
     of_operand_at = elements(of_x_at, row, channel, size_i, size_j, of_x_b, of_x_i, of_x_j)
     tl.store(of_operand_at, of_operand.to(x.dtype), mask=inside)
     tl.debug_barrier()
@@ -170,10 +170,10 @@ def _backward(
 
 
 def _forward_tiles(x: Tensor) -> dict[str, Any]:
-    """Sizes of tiles and what else a launch needs.
+    """Return tile sizes and launch options.
 
-    In bfloat16 the normalised rows and the sums of the output stay in registers: with 128 rows of 256 channels these
-    are 192 of the 255 that a thread has. Weights are read once per 128 rows: 128 operations for a byte from the L2.
+    In bfloat16 the normalised rows and the sums of the output stay in registers: 128 rows of 256 channels take 192 of a
+    thread's 255. Weights are read once per 128 rows, 128 operations per byte from the L2 cache.
     """
     if x.dtype == torch.float32:
         num_warps = 4 if x.shape[-1] < 128 else 8
@@ -182,7 +182,7 @@ def _forward_tiles(x: Tensor) -> dict[str, Any]:
 
 
 def _backward_tiles(x: Tensor) -> dict[str, Any]:
-    """As forward; besides, the rows of the gradient that comes in stay in shared memory: 64 KiB of 200 in use."""
+    """Return tile sizes and launch options; rows of the incoming gradient stay in shared memory, 64 of 200 KiB used."""
     if x.dtype == torch.float32:
         return {**_forward_tiles(x), "block_part": 16}
     return {**_forward_tiles(x), "block_hidden": 64 if x.shape[-1] < 256 else 32, "block_part": 32}
@@ -286,7 +286,7 @@ def _transition_gradients(
 
 
 def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
-    """`transition` on a CUDA device."""
+    """Compute `transition` on a CUDA device."""
     norm, expand, contract = weights
     return recomputed(
         _transition,

@@ -1,6 +1,6 @@
-"""Triangle multiplication on a CUDA device: gated maps in one pass over the pair, around cuBLAS's batched product.
+"""Triangle multiplication on a CUDA device: gated maps as Triton kernels, around cuBLAS's batched product.
 
-The operands and the product are saved, for they cost matrix products; norms, maps and gates are computed again.
+Operands and product, which cost matrix products, are saved; norms, maps and gates are recomputed for the gradients.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 
 def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
-    """`triangle_operand` on a CUDA device."""
+    """Compute `triangle_operand` on a CUDA device."""
     return recomputed(_operand, _operand_gradients, pair, mask, *_parameters(pair, weights[:1], weights[1:]))
 
 
 def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
-    """`triangle_multiplication` on a CUDA device."""
+    """Compute `triangle_multiplication` on a CUDA device."""
     norm_in, left, left_gate, norm_out, out, gate = weights
     return _Multiplication.apply(
         pair, mask, right, *_parameters(pair, [norm_in, norm_out], [left, left_gate, out, gate])
@@ -77,7 +77,7 @@ class _Multiplication(torch.autograd.Function):
         of_products = of_product.flatten(0, 1)
         of_right = torch.bmm(of_products.mT, left.flatten(0, 1)).view_as(right) if ctx.needs_input_grad[2] else None
         of_left = torch.bmm(of_products, right.flatten(0, 1)).view_as(left)
-        # Added in place to what the gate's map gives.
+        # Added in place to the part from the output's gate.
         _, _, of_norm_left, _ = to_streams(pair, None, mask, front, of_left, of_pair)
         of_front = to_maps(pair, None, mask, front, of_left) if of_maps else [None] * 4
         of_norms = [*(torch.stack(of_norm_in) + torch.stack(of_norm_left)), *of_norm_out]

@@ -1,7 +1,7 @@
-"""Gradients of the gated maps of triangle multiplication: one kernel for what they are read from, one for the maps.
+"""Gradients of the gated maps of triangle multiplication: one kernel for their inputs, one for their parameters.
 
-Both compute values and gates again. The sums over positions are kept by programs that each own some of the outputs
-and go over many tiles, and are added up afterwards, so that they are the same each time.
+Both recompute values and gates. Sums over positions are partial sums of programs that each own some outputs and loop
+over many tiles. They are added afterwards, so that their order is fixed.
 """
 
 from typing import no_type_check
@@ -100,7 +100,7 @@ def _to_streams(
         else:
             of_x = tl.dot(of_value, weight, of_x, input_precision="ieee")
 
-    # Read and normalised a second time: two tiles in float32 less to hold meanwhile.
+    # Read and normalised a second time, so that two float32 tiles need not be held during the loop.
     x_normed, x_scale = normalised(tl.load(pair_at + pair_place, mask=there[:, None], other=0.0), c_z)
     sum_norm(pair_sums_at + tile.to(tl.int64) * 2 * c_z, of_x, x_normed, c_z)
     of_x = norm_gradient(of_x, x_normed, x_scale, norm_at, c_z)
@@ -174,7 +174,7 @@ def _to_maps(
         if not tail:
             mask_place = strided(sample, position, columns, mask_sample, mask_row, mask_column)
             gradient *= tl.load(mask_at + mask_place, mask=there, other=0.0)[:, None]
-        # The same, which the compiler does not know: weights held in registers across tiles would push out the sums.
+        # Equals `first`; as the compiler does not know that, it keeps registers for the sums instead of the weights.
         again = first + tile // all_tiles
         value, gate, _, _ = gated_maps(a, x, weight_at, bias_at, gate_at, gate_bias_at, again, c_a, c_z, part)
         of_value = gradient * gate
@@ -202,8 +202,9 @@ def to_streams(
     gradient: Tensor,
     of_pair: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-    """Gradients of the pair (added to `of_pair` in place if that is given) and of `source`, and of scale and offset of
-    both norms. Without a source the second and the last mean nothing.
+    """Return the gradients of the pair, of the product, and of scale and offset of both layer norms.
+
+    The pair's is added to `of_pair` in place if given. Without a product the second and the last are meaningless.
     """
     samples, rows, columns, c_z = pair.shape
     outputs, c_a = maps.value.weight.shape
@@ -239,7 +240,7 @@ def to_streams(
         adds=adds,
         block=block,
         part=min(32, outputs),
-        # Two programs of four warps have room where one tile is held at a time: one computes while the other loads.
+        # Two programs of four warps fit if each holds one tile at a time: one computes while the other loads.
         num_warps=8 if tail or wide else 4,
         num_stages=2,
     )
@@ -247,7 +248,7 @@ def to_streams(
 
 
 def to_maps(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps, gradient: Tensor) -> list[Tensor]:
-    """Gradients of weight and offset of the map of values, and of that of gates, in their dtype."""
+    """Return the gradients of weight and bias of the map to values, then of the map to gates, in their dtype."""
     samples, rows, columns, c_z = pair.shape
     outputs, c_a = maps.value.weight.shape
     block, part = (64, 64) if pair.element_size() == 2 else (32, 16)

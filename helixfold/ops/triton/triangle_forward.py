@@ -1,8 +1,8 @@
-"""Triangle multiplication: what stands before and behind cuBLAS's batched product, each in one pass over the pair.
+"""Gated maps of triangle multiplication before and after cuBLAS's batched product, each in one pass over the pair.
 
-Both are a gated map of a tile of positions, `(W norm(a) + b) * sigmoid(V norm(pair) + d)`. In front of the product
-`a` is the pair itself, the result is masked and its channels lead; behind it ("tail") `a` is the product, whose
-channels lead, and the result lies as the pair does.
+Both compute `(W norm(a) + b) * sigmoid(V norm(pair) + d)` for tiles of positions. Before the product, `a` is the pair
+and the result, an operand, is masked and has channels first. After it ("tail"), `a` is the product, which has channels
+first, and the result has the pair's memory layout.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from helixfold.ops.weights import Affine
 def gated_maps(
     a, x, weight_at, bias_at, gate_at, gate_bias_at, first, c_a: tl.constexpr, c_z: tl.constexpr, part: tl.constexpr
 ):
-    """Values and gates [positions, part] of some of the outputs, and the rows of both weights."""
+    """Return values and gates [positions, part] of some outputs, and the rows of both weights."""
     weight = weight_rows(weight_at, first, c_a, part)
     gate_weight = weight_rows(gate_at, first, c_z, part)
     output = first + tl.arange(0, part)
@@ -90,7 +90,7 @@ def _gated(
 
 @dataclass(frozen=True)
 class Maps:
-    """Both maps and the norms before them. Behind the product the map of values has a norm of its own."""
+    """Parameters of a gated map: the maps to values and gates, and the layer norms of their inputs."""
 
     norm: Affine
     norm_of_values: Affine
@@ -103,9 +103,7 @@ class Maps:
 
 
 def gated(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps) -> Tensor:
-    """The operand [b, c, rows, columns] that is read from the pair, or, with the product as `source`, the change of
-    the pair, whose memory has the order that the pair's has.
-    """
+    """Return an operand [b, c, rows, columns] from the pair, or from the product too the change of the pair."""
     samples, rows, columns, c_z = pair.shape
     outputs, c_a = maps.value.weight.shape
     tail = source is not None
