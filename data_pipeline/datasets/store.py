@@ -1,4 +1,4 @@
-"""The feature store: the training examples of many chains in few files, read at random by many processes.
+"""Store the training examples of many chains in few files that many processes read at random.
 
 A store is a directory with `index.tsv` and `features.lmdb`, or a directory of shards (`shard-0003-of-0010`) that each
 are such a store; both are read alike. Records lie in the database under their keys, not their names.
@@ -49,7 +49,7 @@ class FeatureStore:
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> "FeatureStore":
-        """The store, or all shards of a store, in a directory; `InputError` where there is none, or not all of it."""
+        """Open a store, or all shards of one; raise `InputError` if the directory has none or only a part of it."""
         directories = store_directories(Path(path))
         entries: list[IndexEntry] = []
         shards: dict[str, int] = {}
@@ -110,7 +110,7 @@ class FeatureStore:
 
 
 def store_directories(path: Path) -> tuple[Path, ...]:
-    """The directories that a store consists of: itself, or all of its shards."""
+    """Return a store's directories: the store's own, or those of all its shards."""
     if (path / INDEX_FILE).is_file():
         return (path,)
     with os_errors_as_input_errors(path, "cannot be read as a feature store"):
@@ -130,13 +130,13 @@ def store_directories(path: Path) -> tuple[Path, ...]:
 
 
 def has_shards(path: Path) -> bool:
-    """Whether a directory holds shards."""
+    """Return whether a directory holds shards."""
     with os_errors_as_input_errors(path, "cannot be read"):
         return path.is_dir() and any(_SHARD.fullmatch(name) for name in os.listdir(path))
 
 
 def shard_name(number: int, count: int) -> str:
-    """The directory of one shard; shards count from 0."""
+    """Return the name of a shard's directory; shards are numbered from 0."""
     return f"shard-{number:04d}-of-{count:04d}"
 
 
@@ -150,7 +150,7 @@ class _Database:
         self._error = _lmdb().Error
 
     def is_usable(self) -> bool:
-        """Whether this process opened it: LMDB's handles must not be used after a fork."""
+        """Return whether this process opened the database: LMDB's handles must not be used after a fork."""
         return self._process == os.getpid()
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class _Database:
         self._environment.close()
 
     def keys(self) -> list[str]:
-        """All keys, in order."""
+        """Return all keys in ascending order."""
         try:
             with self._environment.begin() as transaction, transaction.cursor() as cursor:
                 return [key.hex() for key in cursor.iternext(values=False)]
@@ -167,7 +167,7 @@ class _Database:
 
     @contextmanager
     def record(self, key: str) -> Iterator[memoryview | None]:
-        """The bytes under a key, valid only within the context; None if there are none."""
+        """Yield the bytes stored under a key, or None; they are valid only within the context."""
         try:
             with self._environment.begin(buffers=True) as transaction:
                 yield transaction.get(bytes.fromhex(key))
@@ -180,7 +180,7 @@ _OPEN: weakref.WeakValueDictionary[tuple[int, int], _Database] = weakref.WeakVal
 
 
 def open_database(path: Path) -> _Database:
-    """A database to read; `InputError` if it is none or not complete."""
+    """Open a database for reading; raise `InputError` if the file is not a complete one."""
     lmdb = _lmdb()
     try:
         status = path.stat()

@@ -18,9 +18,9 @@ from data_pipeline.residues import GAP, UNKNOWN
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Raw features of one target, nothing sampled yet; `features.npz` holds exactly these.
+    """Raw features of one target before any sampling; `features.npz` holds exactly these.
 
-    Names are AlphaFold's; residue types are ours (0..19, 20 unknown, in MSAs and templates also 21 gap).
+    Names are AlphaFold's. Residue types are 0..19, 20 unknown, in MSAs and templates also 21 gap.
     """
 
     domain_name: str  # the target's name
@@ -36,7 +36,7 @@ class Features:
     template_sum_probs: Float[np.ndarray, "t 1"]
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a compressed `.npz`, strings as unicode arrays; the same features give the same bytes."""
+        """Write a compressed `.npz`, with strings as unicode arrays; equal features give equal bytes."""
         arrays = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
         arrays["template_domain_names"] = np.asarray(self.template_domain_names, dtype=np.str_)
         with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
@@ -44,7 +44,7 @@ class Features:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Features":
-        """Read what `save` wrote; `InputError` says what is wrong with any other file."""
+        """Read the file that `save` wrote; raise an `InputError` that says what is wrong with any other file."""
         names = [field.name for field in fields(cls)]
         arrays = read_npz(path, problem=lambda outlines: _advised(_shape_problem(names, outlines)))
         problem = _advised(_problem(arrays))
@@ -63,7 +63,7 @@ def _advised(problem: str | None) -> str | None:
 
 
 def _shape_problem(names: Sequence[str], arrays: dict[str, np.ndarray]) -> str | None:
-    """What makes arrays no features whatever they hold, or None."""
+    """Return why arrays of these names, types and shapes cannot be features, or None if they can."""
     missing = [name for name in names if name not in arrays]
     if missing:
         return f"{', '.join(missing)} missing"
@@ -95,7 +95,7 @@ def _shape_problem(names: Sequence[str], arrays: dict[str, np.ndarray]) -> str |
 
 
 def _problem(arrays: dict[str, np.ndarray]) -> str | None:
-    """What makes stored arrays of the right shapes no features, or None."""
+    """Return why the values of arrays of the right shapes are not valid features, or None if they are."""
     if len(str(arrays["sequence"])) != len(arrays["aatype"]):
         return f"the sequence has {len(str(arrays['sequence']))} residues and aatype {len(arrays['aatype'])}"
     for name, highest in (("aatype", UNKNOWN), ("msa", GAP), ("template_aatype", GAP)):
@@ -109,7 +109,7 @@ def _problem(arrays: dict[str, np.ndarray]) -> str | None:
 
 
 def _disagreement(arrays: dict[str, np.ndarray]) -> str | None:
-    """Where arrays that are each sound are not about one protein, or None."""
+    """Return where arrays that are each valid contradict each other, or None."""
     sequence = str(arrays["sequence"])
     if (letter := find_invalid_letter(sequence)) is not None:
         return f"residue {letter[0] + 1} of the sequence: {letter[1]}"

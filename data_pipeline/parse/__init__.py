@@ -1,1 +1,1 @@
-"""Readers of the file formats people bring; each returns a value or raises an `InputError` with file and line."""
+"""Read sequences, alignments, template hits and structures; errors are `InputError`s with file and line."""

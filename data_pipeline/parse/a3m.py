@@ -1,4 +1,4 @@
-"""Reading of a3m alignments: upper case and '-' are the target's columns, lower case is inserted between them."""
+"""Read a3m alignments: upper case and '-' are the target's columns, lower case is inserted between them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

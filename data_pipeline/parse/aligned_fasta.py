@@ -1,4 +1,4 @@
-"""Reading alignments whose rows all have every column: aligned FASTA (also padded a2m) and PSICOV's .aln."""
+"""Read alignments whose rows all have equal length: aligned FASTA (also padded a2m) and PSICOV's .aln."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
@@ -26,9 +26,9 @@ _LETTERS = COLUMN_LETTERS + COLUMN_LETTERS.lower() + b".~_"
 def aligned_fasta_from_lines(
     lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
-    """The alignment in the lines of an aligned FASTA file; case does not matter, and '.' is a gap as '-' is.
+    """Return the alignment in the lines of an aligned FASTA file; case does not matter, and '.' is a gap as '-' is.
 
-    The first row is the target (`query` if given); where it has a gap, other rows' residues are deletions, as in
+    The first row is the target (`query` if given); where it has a gap, other rows' residues count as deletions, as in
     Stockholm.
     """
     return _alignment(read_records(lines, path), query, path, max_rows)
@@ -37,7 +37,7 @@ def aligned_fasta_from_lines(
 def aln_from_lines(
     lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
-    """The alignment in the lines of PSICOV's format: one sequence in each, the target first and without gaps."""
+    """Return the alignment in the lines of PSICOV's format: one sequence each, the target first and without gaps."""
     rows = (
         AlignmentRecord(line=number, header=b"%d" % number, body=[(number, line)])
         for number, line in enumerate(lines, start=1)
@@ -54,7 +54,7 @@ def _alignment(
     *,
     gaps_in_target: bool = True,
 ) -> Alignment:
-    """The alignment in these rows; many at a time are taken apart, because NumPy is slow for few."""
+    """Return the alignment of these rows, which are split in large batches, because NumPy is slow for few rows."""
     checked: Iterator[tuple[str, bytes]] = islice(
         _checked(rows, query, path, gaps_in_target=gaps_in_target), row_limit(max_rows)
     )
@@ -78,7 +78,7 @@ def _alignment(
 def _checked(
     rows: Iterable[AlignmentRecord], query: str | None, path: str | PathLike[str], *, gaps_in_target: bool
 ) -> Iterator[tuple[str, bytes]]:
-    """Name and letters of each row, in upper case and with '-' for every kind of gap, the target first."""
+    """Yield each row's name, and its letters in upper case with '-' for every kind of gap, the target first."""
     width = 0
     for row in rows:
         text = row.text.translate(ALIGNED_TO_COLUMNS)

@@ -1,4 +1,4 @@
-"""Reading an alignment of any format that people have: told by its content, because names lie."""
+"""Read an alignment in any supported format, which is recognised by content because file names are unreliable."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -21,18 +21,18 @@ _FOREIGN = (
 
 
 def read_alignment(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
-    """The alignment in a plain or gzip file of any format; see `parse_alignment`."""
+    """Return the alignment in a plain or gzip a3m, Stockholm, aligned FASTA (or padded a2m) or PSICOV file.
+
+    The first row must be the target, which is `query` if given. At most `max_rows` rows are read, including the target.
+    Raise `InputError` with `path`, line and record for any other content.
+    """
     return _from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path, max_rows)
 
 
 def parse_alignment(
     content: bytes, query: str | None = None, *, path: str | PathLike[str] = "alignment", max_rows: int | None = None
 ) -> Alignment:
-    """The alignment in the text of an a3m, Stockholm, aligned FASTA (or padded a2m) or PSICOV file.
-
-    The first row must be the target, which is `query` if that is given. At most `max_rows` rows are read, the target
-    counted. Errors are `InputError`s with `path`, line and record.
-    """
+    """Return the alignment in the text of a file; see `read_alignment`."""
     return _from_lines(content_lines(content, path), query, path, max_rows)
 
 
@@ -61,7 +61,7 @@ def _from_lines(
 
 
 def _beginning(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
-    """The first lines, enough to tell the format, and whether these are all."""
+    """Return the first lines, enough to recognise the format, and whether the file ends there."""
     begin: list[bytes] = []
     size = 0
     for line in lines:
@@ -73,11 +73,10 @@ def _beginning(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:
 
 
 def _has_equal_rows(begin: Iterable[bytes], path: str | PathLike[str], *, whole: bool) -> bool:
-    """Whether these records can be read as aligned FASTA and not, or not as well, as a3m.
+    """Return whether these records are aligned FASTA rather than a3m.
 
-    In both formats the rows of a file without insertions are of one length, and a3m is then the right reading, as
-    insertions may come further down. But a target with gaps or in lower case, or lower case in rows that are all of
-    one length, is no a3m.
+    In both formats, rows without insertions have equal length; then a3m is assumed, as insertions may follow further
+    down. A file of equal rows is aligned FASTA if its target has gaps or any row has lower case.
     """
     texts = [record.text for record in read_records(begin, path)]
     if len(texts) > 1 and not whole:

@@ -1,4 +1,4 @@
-"""What the readers of all alignment formats share: the target's own row, and rows that grow within bounds."""
+"""Parts shared by the readers of all alignment formats: rows collected in bounded memory, and checks of rows."""
 
 import sys
 from collections.abc import Iterable
@@ -27,10 +27,10 @@ ALIGNED_TO_COLUMNS = bytes.maketrans(_LOWER + b".~_", _LOWER.upper() + b"---")
 
 
 class AlignmentBuilder:
-    """The rows of an alignment as they are read, within `MAX_MEMORY_BYTES`.
+    """Collects the rows of an alignment while they are read, within `MAX_MEMORY_BYTES`.
 
     Deletion counts take one byte each until one of them needs two or four: most alignments have none above 127, and
-    four bytes for each would be the largest part of a deep alignment.
+    with four bytes each they would be the largest part of a deep alignment.
     """
 
     def __init__(self, path: str | PathLike[str], columns: int) -> None:
@@ -44,7 +44,7 @@ class AlignmentBuilder:
         self._name_bytes = 0
 
     def append(self, name: str, letters: bytes, deletions: np.ndarray | None) -> None:
-        """One row; `deletions` is None if it has no insertions."""
+        """Add one row; `deletions` is None if it has no insertions."""
         if deletions is None:  # most rows
             self._deletions += self._none
         else:
@@ -54,7 +54,7 @@ class AlignmentBuilder:
         self._add_names([name])
 
     def extend(self, names: list[str], letters: UInt8[np.ndarray, "m r"], deletions: np.ndarray) -> None:
-        """Several rows at once."""
+        """Add several rows."""
         self._widen(deletions)
         self._deletions += deletions.astype(self._dtype).tobytes()
         self._letters += letters.tobytes()
@@ -88,7 +88,7 @@ class AlignmentBuilder:
 
 
 class TargetColumns:
-    """The columns of one stretch of an alignment in which the target has a residue; the others are insertions."""
+    """Columns of an alignment (or of one block), divided into the target's residues and insertions between them."""
 
     def __init__(self, target_row: UInt8[np.ndarray, "w"]) -> None:
         has_residue = target_row != GAP
@@ -101,7 +101,7 @@ class TargetColumns:
     def split(
         self, rows: UInt8[np.ndarray, "m w"]
     ) -> tuple[UInt8[np.ndarray, "m r"], Integer[np.ndarray, "m r_and_end"]]:
-        """Letters in the target's columns, and residues inserted before each of them and after the last."""
+        """Return the letters in the target's columns, and the residues inserted before each and after the last."""
         inserted = np.zeros((len(rows), len(self.indices) + 1), np.int32)
         if self._inserted.size:
             residues = rows[:, self._inserted] != GAP
@@ -110,7 +110,7 @@ class TargetColumns:
 
 
 def smallest_count_type(highest: int) -> np.dtype[np.signedinteger]:
-    """The smallest signed integer that holds counts up to `highest`."""
+    """Return the smallest signed integer type that holds counts up to `highest`."""
     return next(np.dtype(kind) for kind in (np.int8, np.int16, np.int32, np.int64) if highest <= np.iinfo(kind).max)
 
 
@@ -121,7 +121,7 @@ def check_memory(path: str | PathLike[str], needed: int, rows: int) -> None:
 
 
 def row_limit(max_rows: int | None) -> int:
-    """`max_rows` as a number; the target's own row counts."""
+    """Return `max_rows`, or the largest integer for None; raise `ValueError` if even the target's row is too many."""
     if max_rows is None:
         return sys.maxsize
     if max_rows < 1:
@@ -130,7 +130,7 @@ def row_limit(max_rows: int | None) -> int:
 
 
 def first_row_problem(row: bytes, query: str | None, *, inserted: bool = False) -> str | None:
-    """Why the first row cannot stand for the target, or None if it can; `inserted`: it had lower-case letters."""
+    """Return why the first row is not the target's, or None if it is; `inserted` says that it had insertions."""
     if not row:
         return "has no residues; it must be the target"
     if query is None:
@@ -152,7 +152,7 @@ def first_row_problem(row: bytes, query: str | None, *, inserted: bool = False) 
 
 
 def first_word(header: bytes) -> str:
-    """The first word of a header."""
+    """Return the first word of a header, or an empty string."""
     words = header.split(maxsplit=1)
     return words[0].decode("utf-8", "replace") if words else ""
 
@@ -160,7 +160,7 @@ def first_word(header: bytes) -> str:
 def wrong_letter_error(
     path: str | PathLike[str], lines: Iterable[tuple[int, bytes]], allowed: bytes, name: str, meaning: str
 ) -> InputError:
-    """The error for a row that has a letter that is not allowed, in one of its numbered lines as they stand."""
+    """Return the error for a row's first letter that is not in `allowed`; `lines` are its numbered lines."""
     number, line = next((number, line) for number, line in lines if line.strip(b" \t\0").translate(None, allowed))
     wrong = line.strip(b" \t\0").translate(None, allowed)[:1]
     problem = f"'{printable(wrong.decode('latin-1'))}' is no {meaning}"

@@ -133,7 +133,7 @@ def _name_arginine_nitrogens(
     mask: Float[np.ndarray, "r 37"],
     b_factors: Float[np.ndarray, "r 37"],
 ) -> None:
-    """Swap NH1 and NH2, in place, where NH2 is nearer to CD: NH1 is the cis one (AlphaFold 2, Suppl. Sec. 1.2.1)."""
+    """Swap NH1 and NH2 in place where NH2 is nearer to CD: NH1 is the cis one (AlphaFold 2, Suppl. Sec. 1.2.1)."""
     rows = np.flatnonzero(is_arginine & (mask[:, [_CD, _NH1, _NH2]] > 0).all(axis=1))
     to_nh1 = np.linalg.norm(positions[rows, _NH1] - positions[rows, _CD], axis=-1)
     to_nh2 = np.linalg.norm(positions[rows, _NH2] - positions[rows, _CD], axis=-1)

@@ -1,4 +1,4 @@
-"""Reading of the tables of a CIF file by column; gemmi does the parsing."""
+"""Read the tables of a CIF file by column; gemmi does the parsing."""
 
 import re
 from itertools import islice

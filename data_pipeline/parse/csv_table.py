@@ -1,4 +1,4 @@
-"""Reading targets from a CSV table with columns `id` and `sequence`."""
+"""Read targets from a CSV table with columns `id` and `sequence`."""
 
 import csv
 from collections.abc import Iterable
@@ -19,15 +19,16 @@ from data_pipeline.parse.text_files import content_lines, read_lines
 
 
 def read_csv(path: str | PathLike[str]) -> list[FastaRecord]:
-    """All records of a plain or gzip CSV file of at most `MAX_FASTA_BYTES` (unpacked); see `parse_csv`."""
+    """Return the records of a plain or gzip CSV file, in order; its first line must name its columns.
+
+    Columns other than `id` and `sequence` are ignored. Names and letters must be as in FASTA (see `read_fasta`). Raise
+    `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked).
+    """
     return _records(read_lines(path, MAX_FASTA_BYTES), path)
 
 
 def parse_csv(content: bytes, *, path: str | PathLike[str] = "CSV") -> list[FastaRecord]:
-    """The records of a table whose first line names its columns, in order; columns but these two are ignored.
-
-    Names and letters must be as in FASTA (see `parse_fasta`); anything else is an `InputError` with `path` and line.
-    """
+    """Return the records in the text of a CSV file; see `read_csv`."""
     return _records(content_lines(content, path), path)
 
 

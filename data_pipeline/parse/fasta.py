@@ -1,4 +1,4 @@
-"""Reading targets from FASTA, strictly: a target's name becomes a directory, its letters become residues."""
+"""Read targets from FASTA, strictly: a target's name becomes a directory, its letters become residues."""
 
 import re
 import unicodedata
@@ -33,7 +33,7 @@ _WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FastaRecord:
-    """One target: its name (first word of the header), the rest of the header, and its residues in upper case."""
+    """One target, as it is written in a FASTA or CSV file."""
 
     name: str
     description: str
@@ -42,17 +42,18 @@ class FastaRecord:
 
 
 def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
-    """All records of a plain or gzip FASTA file of at most `MAX_FASTA_BYTES` (unpacked); see `parse_fasta`."""
+    """Return all records of a plain or gzip FASTA file, in order.
+
+    Lower case is accepted; spaces within a sequence and one `*` at its end are dropped. The letters B, J, O, U, X and Z
+    are kept (the model reads them as unknown residues). Raise `InputError` with `path`, line, column and record for
+    other letters, names that are not safe for a directory or differ only in case, more than `MAX_RECORDS` records, and
+    more than `MAX_FASTA_BYTES` (unpacked).
+    """
     return _records(read_lines(path, MAX_FASTA_BYTES), path)
 
 
 def parse_fasta(content: bytes, *, path: str | PathLike[str] = "FASTA") -> list[FastaRecord]:
-    """All records of the text of a FASTA file, in order; at most `MAX_RECORDS`.
-
-    Lower case is accepted; spaces within a sequence and one `*` at its end are dropped. B, J, O, U, X and Z are kept
-    as letters (they are unknown residues to the model). Anything else is an `InputError` with `path`, line, column
-    and record; so are names that are not safe as a directory or that differ only in case.
-    """
+    """Return the records in the text of a FASTA file; see `read_fasta`."""
     return _records(content_lines(content, path), path)
 
 
@@ -76,7 +77,7 @@ def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRec
 
 
 def target_name_problem(name: str) -> str | None:
-    """Why a target cannot be called so (its name becomes a directory on any system), or None if it can."""
+    """Return why a target cannot have this name, which becomes a directory on any system, or None if it can."""
     step = next((step for step in ("/", "\\", "..") if step in name), None)
     rules = (
         (not name, "is empty; write one after '>'"),
@@ -95,7 +96,7 @@ def target_name_problem(name: str) -> str | None:
 
 
 def find_invalid_letter(sequence: str) -> tuple[int, str] | None:
-    """Index of the first letter that is no residue, and the problem in words; None if all are residues."""
+    """Return the index of the first letter that is no residue, and the problem in words; None if all are residues."""
     if _LETTERS.issuperset(sequence):
         return None
     index = next(index for index, letter in enumerate(sequence) if letter not in _LETTERS)
@@ -115,7 +116,7 @@ def check_sequence(sequence: str, owner: str) -> None:
 
 
 def nucleic_acid_problem(sequence: str) -> str | None:
-    """Why a sequence is no protein's although its letters are residues', or None."""
+    """Return why a sequence of residue letters seems to be DNA or RNA, or None if it does not."""
     letters = set(sequence) - {"N"}
     kind = "DNA" if letters == _DNA else "RNA" if letters == _RNA else None
     if kind is None or len(sequence) < _LEAST_BASES:
@@ -124,12 +125,12 @@ def nucleic_acid_problem(sequence: str) -> str | None:
 
 
 def filesystem_key(name: str) -> str:
-    """Equal for names that macOS or Windows would put into one directory."""
+    """Return a key that is equal for names of the same directory on macOS or Windows."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def check_record_count(records: int, path: str | PathLike[str], line: int) -> None:
-    """One more record must not be too many."""
+    """Raise `InputError` if one more record would exceed `MAX_RECORDS`."""
     if records >= MAX_RECORDS:
         raise InputError.at(
             path, f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file", line=line
@@ -137,7 +138,7 @@ def check_record_count(records: int, path: str | PathLike[str], line: int) -> No
 
 
 def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:
-    """Header line number, header without '>', and the numbered lines up to the next header."""
+    """Yield each record's header line number, its header without '>', and its numbered lines."""
     header: tuple[int, bytes] | None = None
     body: list[tuple[int, bytes]] = []
     size = 0

@@ -1,4 +1,4 @@
-"""Reading of the result files (.hhr) of hhsearch and hhblits, which list template hits for the target."""
+"""Read the result files (.hhr) of hhsearch and hhblits, which list template hits for the target."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Reading the hits that hmmsearch writes (`-A`, Stockholm, or the same as a3m): which known chains match the target."""
+"""Read the template hits that hmmsearch writes with `-A`, as Stockholm or converted to a3m."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -18,11 +18,11 @@ _PADDING = b".~_"
 
 
 def parse_hmmsearch(content: bytes, query: str, *, path: str | PathLike[str] = "hmmsearch") -> tuple[TemplateHit, ...]:
-    """The protein hits in what `hmmsearch -A` wrote for a profile of the target, or in the same as a3m.
+    """Return the protein hits in the output of `hmmsearch -A` for a profile of the target, as Stockholm or a3m.
 
-    Match columns (upper case and '-') are the target's residues. Names are those of `pdb_seqres`: '1abc_A/10-50' with
-    'mol:protein length:...' in the description. Anything else is an `InputError` with `path` and record. A file
-    without any sequence has no hits: this is what hmmsearch leaves when it finds nothing.
+    Match columns (upper case and '-') are the target's residues. Names must be those of `pdb_seqres`, '1abc_A/10-50'
+    with 'mol:protein length:...' in the description. Raise `InputError` with `path` and record for any other content. A
+    file without sequences has no hits: hmmsearch writes it if it finds nothing.
     """
     if content.lstrip(b" \t\r\n\0").startswith(b">"):
         return _hits(_a3m_rows(content, path), query, path)

@@ -1,4 +1,4 @@
-"""Reading of mmCIF files: the full sequence of every protein chain as stated in the entry, with the observed atoms."""
+"""Read mmCIF files: the full sequence of every protein chain as stated in the entry, with the observed atoms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Reading PDB files; gemmi does the parsing, this file the header and the checks that gemmi leaves out."""
+"""Read PDB files; gemmi parses the atoms, this module parses the header and checks what gemmi does not."""
 
 import re
 from datetime import date
@@ -29,10 +29,10 @@ _NUMBER = re.compile(rb" *-?\d+ *|[A-Za-z][0-9A-Za-z]{3}")  # hybrid-36 counts o
 
 
 def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure:
-    """The first model in the text of a PDB file; `path` names it in errors (all of them `InputError`).
+    """Return the first model in the text of a PDB file; raise `InputError`, which names `path`, for other content.
 
-    The sequence of a chain is its SEQRES where the file has it, else its observed residues. A chain without a name is
-    called "_". The release date is that of the earliest REVDAT record.
+    A chain's sequence is its SEQRES if the file has it, else its observed residues. A chain without a name is called
+    "_". The release date is that of the earliest REVDAT record.
     """
     if (long := _LONG_LINE.search(content)) is not None:
         line = content.count(b"\n", 0, long.start()) + 1
@@ -58,7 +58,7 @@ def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure
 
 
 def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
-    """gemmi takes what is no number for 0; here it is an error, with its line. Returns where the first atom is."""
+    """Return the position of the first atom; raise `InputError` for invalid numbers, which gemmi would read as 0."""
     letters = np.frombuffer(content + b"\n" * _ATOM_END, np.uint8)
     is_atom = np.concatenate([[True], letters[: -_ATOM_END - 1] == ord("\n")]) if content else np.zeros(0, bool)
     is_atom &= _begins(letters, b"ATOM  ") | _begins(letters, b"HETATM")
@@ -83,7 +83,7 @@ def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
 
 
 def _begins(letters: UInt8[np.ndarray, "n"], record: bytes) -> Bool[np.ndarray, "m"]:
-    """At each place of the content whether `record` stands there."""
+    """Return for each position of the content whether `record` begins there."""
     size = len(letters) - _ATOM_END
     found = letters[:size] == record[0]
     for offset, letter in enumerate(record[1:], start=1):
@@ -92,7 +92,7 @@ def _begins(letters: UInt8[np.ndarray, "n"], record: bytes) -> Bool[np.ndarray, 
 
 
 def _problem(record: bytes) -> str | None:
-    """What makes a line no atom, or None."""
+    """Return why a line is not a valid atom record, or None if it is."""
     try:
         largest = max(abs(float(record[start : start + 8])) for start in (30, 38, 46))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Alignments in Stockholm, the format of HMMER's programs: reading, AlphaFold's changes to them, a3m to and from."""
+"""Read Stockholm, the format of HMMER's programs, edit it as AlphaFold does, and convert it to and from a3m."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
@@ -26,12 +26,12 @@ _DOTS_TO_GAPS = bytes.maketrans(b".", b"-")
 def parse_stockholm(
     content: bytes, query: str | None = None, *, path: str | PathLike[str] = "stockholm", max_rows: int | None = None
 ) -> Alignment:
-    """The alignment in the text of a Stockholm file, or its first `max_rows` rows, the target counted.
+    """Return the alignment in the text of a Stockholm file, or its first `max_rows` rows including the target.
 
-    The first sequence must be the target (`query` if given); columns are those where it has a residue, and what
-    other rows have between them are deletions, as in AlphaFold's `parse_stockholm`. A file may lack its closing '//',
-    but must hold one alignment, whose blocks have the same sequences in the same order. Errors are `InputError`s
-    that name `path`, line and record.
+    The first sequence must be the target (`query` if given). Columns are those where it has a residue; other rows'
+    residues between them count as deletions, as in AlphaFold's `parse_stockholm`. A file may lack its closing '//', but
+    must hold one alignment, whose blocks have the same sequences in the same order. Raise `InputError` with `path`,
+    line and record for any other content.
     """
     return stockholm_from_lines(content_lines(content, path), query, path=path, max_rows=max_rows)
 
@@ -39,7 +39,7 @@ def parse_stockholm(
 def stockholm_from_lines(
     lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
-    """The alignment in the lines of a Stockholm file; see `parse_stockholm`."""
+    """Return the alignment in the lines of a Stockholm file; see `parse_stockholm`."""
     blocks = StockholmBlocks(path, row_limit(max_rows))
     first_line = 0
     for number, name, segment in sequence_lines(lines, path):
@@ -57,7 +57,7 @@ def stockholm_from_lines(
 
 
 def stockholm_to_a3m(content: bytes, *, max_rows: int | None = None, path: str | PathLike[str] = "stockholm") -> bytes:
-    """The alignment, or its first `max_rows` rows, as a3m: insertions relative to the first row in lower case."""
+    """Return the alignment, or its first `max_rows` rows, as a3m, with insertions relative to the first row."""
     rows = stockholm_rows(content, path, max_rows)
     descriptions = stockholm_descriptions(content, path)
     target = np.frombuffer(next(iter(rows.values())).translate(_DOTS_TO_GAPS), np.uint8)
@@ -72,7 +72,7 @@ def stockholm_to_a3m(content: bytes, *, max_rows: int | None = None, path: str |
 
 
 def truncated(content: bytes, max_rows: int, *, path: str | PathLike[str] = "stockholm") -> bytes:
-    """The text with its first `max_rows` rows, the target counted, without per-residue annotation."""
+    """Return the text with its first `max_rows` rows including the target, without per-residue annotation."""
     limit = row_limit(max_rows)
     names: set[bytes] = set()
     for _, name, _ in sequence_lines(content_lines(content, path), path):
@@ -83,12 +83,15 @@ def truncated(content: bytes, max_rows: int, *, path: str | PathLike[str] = "sto
 
 
 def deduplicated(content: bytes, *, path: str | PathLike[str] = "stockholm") -> bytes:
-    """The text without rows that equal an earlier one in the target's columns, without per-residue annotation."""
+    """Return the text without per-residue annotation and without rows that equal an earlier one.
+
+    Rows are compared in the target's columns.
+    """
     return _with_rows(content, _first_of_equals(stockholm_rows(content, path)), path)
 
 
 def without_empty_columns(content: bytes, *, path: str | PathLike[str] = "stockholm") -> bytes:
-    """The text without columns in which no row has a residue; other annotation than `#=GC RF` is taken out."""
+    """Return the text without columns in which no row has a residue, and without annotation except `#=GC RF`."""
     stockholm_rows(content, path)
     text = BytesIO()
     block: list[bytes] = []  # the rows and the reference annotation of the present block
@@ -107,9 +110,9 @@ def without_empty_columns(content: bytes, *, path: str | PathLike[str] = "stockh
 
 
 def a3m_to_stockholm(content: bytes, *, path: str | PathLike[str] = "a3m") -> bytes:
-    """The a3m as Stockholm, insertions in columns of their own and the target's columns marked in `#=GC RF`.
+    """Return an a3m as Stockholm, with insertions in columns of their own and the target's columns in `#=GC RF`.
 
-    This is what hmmbuild needs for a profile whose match states are the target's residues. Names are made unique.
+    From this, hmmbuild makes a profile whose match states are the target's residues. Names are made unique.
     """
     longest = np.zeros(0, np.int64)  # insertion before each column of the target, and after the last
     for count, (_, text, row) in enumerate(checked_rows(content_lines(content, path), None, path), start=1):
@@ -144,7 +147,7 @@ def a3m_to_stockholm(content: bytes, *, path: str | PathLike[str] = "a3m") -> by
 def stockholm_rows(
     content: bytes, path: str | PathLike[str] = "stockholm", max_rows: int | None = None
 ) -> dict[bytes, bytes]:
-    """The aligned rows by name, as they are written, all of the same length."""
+    """Return the aligned rows by name, unchanged; raise `InputError` unless all have the same length."""
     limit = row_limit(max_rows)
     parts: dict[bytes, list[bytes]] = {}
     size = 0
@@ -173,7 +176,7 @@ def stockholm_rows(
 
 
 def stockholm_descriptions(content: bytes, path: str | PathLike[str] = "stockholm") -> dict[bytes, bytes]:
-    """What the `#=GS name DE` lines say of each row."""
+    """Return each row's description, from the `#=GS name DE` lines."""
     descriptions: dict[bytes, bytes] = {}
     for line in content_lines(content, path):
         words = line.split(maxsplit=3) if line.startswith(b"#=GS") else []
@@ -183,7 +186,7 @@ def stockholm_descriptions(content: bytes, path: str | PathLike[str] = "stockhol
 
 
 def _with_rows(content: bytes, names: Collection[bytes], path: str | PathLike[str]) -> bytes:
-    """The text with only these rows, their descriptions and the reference annotation."""
+    """Return the text with only these rows, their descriptions and the reference annotation."""
     text = BytesIO()
     for line in content_lines(content, path):
         if _is_kept(line, names):
@@ -192,7 +195,7 @@ def _with_rows(content: bytes, names: Collection[bytes], path: str | PathLike[st
 
 
 def _first_of_equals(rows: Mapping[bytes, bytes]) -> set[bytes]:
-    """Names of the rows that equal no earlier one in the first row's columns."""
+    """Return the names of the rows that differ from all earlier ones in the first row's columns."""
     is_column = np.frombuffer(next(iter(rows.values())), np.uint8) != GAP
     first: dict[bytes, bytes] = {}
     for name, row in rows.items():
@@ -218,7 +221,7 @@ def _is_reference(line: bytes) -> bool:
 
 
 def _without_empty_columns(block: list[bytes], path: str | PathLike[str]) -> Iterator[bytes]:
-    """The lines of one block without columns that have no residue; lines without any column are empty."""
+    """Yield the lines of one block without columns that have no residue; lines without any column are empty."""
     kept: np.ndarray | None = None
     for line in block:
         if not _is_reference(line):
@@ -243,7 +246,7 @@ def _uneven(path: str | PathLike[str]) -> InputError:
 
 
 def _unique(name: bytes, names: set[bytes]) -> bytes:
-    """The name, with a number where it was used before; it is added to `names`."""
+    """Return the name, with a number if it was used before, and add it to `names`."""
     unique = name or b"sequence"
     number = 1
     while unique in names:

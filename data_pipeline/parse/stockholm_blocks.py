@@ -1,7 +1,7 @@
-"""The blocks in which Stockholm files give an alignment, read one after the other within bounds.
+"""Read the blocks of a Stockholm alignment one after the other, in bounded memory.
 
-Read here and not with Easel or Biopython: both hold the whole file (a search of UniRef90 can write gigabytes, of which
-AlphaFold uses 10,000 rows), neither tells the line of an error, and Easel refuses files that AlphaFold reads, such as
+Easel and Biopython are not used because both hold the whole file (a search of UniRef90 can write gigabytes, of which
+AlphaFold uses 10,000 rows), neither reports the line of an error, and Easel refuses files that AlphaFold reads, such as
 those whose blocks differ in annotation.
 """
 
@@ -25,7 +25,7 @@ _BATCH_BYTES = 2**22
 
 
 def sequence_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[tuple[int, bytes, bytes]]:
-    """Number, name and aligned sequence of each line that has them, up to the end of the first alignment."""
+    """Yield line number, name and aligned segment of each row; raise `InputError` for a second alignment."""
     ended = 0
     for number, line in enumerate(lines, start=1):
         text = line.strip(b" \t\0")
@@ -45,7 +45,7 @@ def sequence_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterato
 
 
 class StockholmBlocks:
-    """The blocks of an alignment as they are read; only the target's columns are kept."""
+    """Collects the blocks of an alignment while they are read, and keeps only the target's columns."""
 
     def __init__(self, path: str | PathLike[str], max_rows: int) -> None:
         self._path = path
@@ -153,7 +153,7 @@ class StockholmBlocks:
             check_memory(self._path, 2 * self._block_bytes + self._name_bytes, len(self._names))
 
     def _refuse_letters(self) -> None:
-        """Raise the error for the first of the pending segments that is not made of residues and gaps."""
+        """Raise the error for the first pending segment that has other letters than residues and gaps."""
         names = self._names[self._position - len(self._pending) : self._position]
         for name, (line, segment) in zip(names, self._pending, strict=True):
             wrong = segment.translate(ALIGNED_TO_COLUMNS).translate(None, COLUMN_LETTERS)

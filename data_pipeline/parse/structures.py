@@ -1,4 +1,4 @@
-"""Reading a structure file of either format, told by its content."""
+"""Read a structure file, mmCIF or PDB, which is recognised by content."""
 
 import re
 from os import PathLike
@@ -14,7 +14,7 @@ _ATOM = re.compile(rb"^(?:ATOM  |HETATM)", re.MULTILINE)  # in mmCIF, too, but a
 
 
 def read_structure(path: str | PathLike[str]) -> Structure:
-    """The first model in an mmCIF or PDB file, plain or gzip; `InputError` says what is wrong with any other file."""
+    """Return the first model in an mmCIF or PDB file, plain or gzip; raise `InputError` for any other file."""
     content = read_text_bytes(path, MAX_MMCIF_BYTES)
     atom = _ATOM.search(content)
     if _BLOCK.search(content, 0, atom.start() if atom else len(content)):

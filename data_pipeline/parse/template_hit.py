@@ -1,4 +1,4 @@
-"""A template hit: how one chain of a known structure aligns to the target, whatever program found it."""
+"""The hit of a template search: how one chain of a known structure aligns to the target."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,11 @@ from jaxtyping import Int
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateHit:
-    """One aligned stretch of one template; the same structure may be hit several times.
+    """One aligned segment of one template chain, which may have several hits.
 
-    `query` and `hit_sequence` are the two aligned rows, of equal length: residues in upper case, gaps as '-', and in
-    `hit_sequence` residues that the target lacks in lower case where the format tells them. `indices_query` and
-    `indices_hit` give for every column the residue's index (from 0) in the whole target and in the whole sequence of
-    the hit chain, -1 where there is none.
+    `query` and `hit_sequence` are the two aligned rows, of equal length: residues in upper case, gaps as '-'. In
+    `hit_sequence`, residues that the target lacks are in lower case if the format marks them. `indices_query` and
+    `indices_hit` give each column's residue index (from 0) in the whole target and in the whole hit chain, -1 for none.
     """
 
     index: int  # rank in the file, from 1

@@ -1,4 +1,4 @@
-"""Opening the text files people bring: plain or gzip, bounded in size, with one clear error for each way to fail."""
+"""Read plain or gzip text files of bounded size, with one clear error for each way to fail."""
 
 import gzip
 import zlib
@@ -23,9 +23,9 @@ _MAX_RATIO, _SURELY_FINE = 250, 2**22
 
 
 def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
-    """The file's content, unpacked if it is gzip (told by content, not by name), with `\\n` line ends.
+    """Return a file's content with `\\n` line ends, unpacked if it is gzip by content (not by name).
 
-    Reading stops with an `InputError` beyond `max_bytes` of unpacked content, so a gzip bomb costs no more than that.
+    Raise `InputError` beyond `max_bytes` of unpacked content, so that a gzip bomb takes no more memory than that.
     """
     content = b"".join(read_chunks(path, max_bytes))
     if content.startswith(_UTF16_MARKS):
@@ -36,17 +36,17 @@ def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
 
 
 def read_lines(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
-    """The same content line by line, without line ends, so that a large file is never held whole."""
+    """Yield a file's lines without their ends, unpacked if it is gzip, without holding the whole file."""
     return split_lines(read_chunks(path, max_bytes), path)
 
 
 def content_lines(content: bytes, path: str | PathLike[str]) -> Iterator[bytes]:
-    """The lines of a text that is already in memory; `path` is for errors."""
+    """Yield the lines of a text in memory without their ends; `path` names it in errors."""
     return split_lines((content[start : start + _CHUNK] for start in range(0, len(content), _CHUNK)), path)
 
 
 def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[bytes]:
-    """Lines without their ends, whatever the ends; an `InputError` for one longer than `MAX_LINE_BYTES`."""
+    """Yield lines without their ends of any kind; raise `InputError` for one longer than `MAX_LINE_BYTES`."""
     begun: list[bytes] = []  # pieces of a line that goes on in the next chunk
     size, number, after_return, at_start = 0, 1, False, True
     for raw in chunks:
@@ -76,7 +76,7 @@ def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[
 
 
 def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
-    """The file's content as it is, unpacked if it is gzip, piece by piece and at most `max_bytes` of it."""
+    """Yield a file's unchanged content in chunks, unpacked if it is gzip; raise `InputError` beyond `max_bytes`."""
     require_file(path)
     size = 0
     with unpacked(path) as stream:
@@ -93,7 +93,7 @@ def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
 
 @contextmanager
 def unpacked(path: str | PathLike[str], what: str = "") -> Iterator[BufferedReader | gzip.GzipFile]:
-    """The file's content, unpacked if it is gzip; whatever goes wrong while it is open is an `InputError`."""
+    """Open a file, unpacked if it is gzip; errors while it is open become `InputError`s that begin with `what`."""
     with os_errors_as_input_errors(path, f"{what}cannot be read"), Path(path).open("rb") as file:
         try:
             yield gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP_MAGIC else file
