@@ -35,7 +35,7 @@ _TRANSACTION_BYTES = 64 * 2**20
 
 
 class FeatureStore:
-    """The training examples of a store, by name.
+    """Reader of the training examples in a store, by chain name.
 
     Files are opened when first read, in each process anew, so a store may be sent to other processes or be forked.
     """
@@ -70,17 +70,17 @@ class FeatureStore:
         return cls(tuple(entries), tuple(directory / DATABASE_FILE for directory in directories), shards)
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
-        """Features and labels of one chain."""
+        """Return the features and labels of one chain; raise `InputError` if its record is missing or damaged."""
         with self._record(name) as record:
             return record.features(), record.labels()
 
     def labels(self, name: str) -> ChainLabels:
-        """Only the labels of one chain, without unpacking its MSA."""
+        """Return only the labels of one chain, without decoding its MSA."""
         with self._record(name) as record:
             return record.labels()
 
     def sequence(self, name: str) -> str:
-        """Only the sequence of one chain."""
+        """Return only the sequence of one chain."""
         with self._record(name) as record:
             return record.head.sequence
 

@@ -27,7 +27,7 @@ ALIGNED_TO_COLUMNS = bytes.maketrans(_LOWER + b".~_", _LOWER.upper() + b"---")
 
 
 class AlignmentBuilder:
-    """Collects the rows of an alignment while they are read, within `MAX_MEMORY_BYTES`.
+    """Builder of an alignment from its rows as they are read, within `MAX_MEMORY_BYTES`.
 
     Deletion counts take one byte each until one of them needs two or four: most alignments have none above 127, and
     with four bytes each they would be the largest part of a deep alignment.

@@ -1,4 +1,4 @@
-"""Find out which databases to search from a profile file, AlphaFold's data directory, or FASTA files."""
+"""Read which databases to search from a profile file, AlphaFold's data directory, or FASTA files."""
 
 import tomllib
 from collections.abc import Collection
