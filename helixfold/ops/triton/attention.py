@@ -10,19 +10,19 @@ from helixfold.ops.triton.attention_backward import attention_backward
 from helixfold.ops.triton.attention_tiles import (
     LARGEST_TILE,
     LOG2E,
-    addressed,
     aligned,
-    effort,
-    group_of,
-    numbers_at,
-    penalty_of,
-    place,
-    power_of_2,
-    programs,
+    group_size,
+    launch_options,
+    mask_terms,
+    program_count,
+    program_tile,
+    query_numbers_at,
     read,
     read_bias,
+    read_mask_bias,
     row_at,
-    weighed,
+    tile_size,
+    with_strides,
     write,
 )
 from helixfold.ops.triton.language import cdiv, jit, kernel, tl
@@ -30,14 +30,14 @@ from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 
 @jit
 @no_type_check
-def _take_in(
+def _add_keys(
     query,
-    so_far,
+    state,
     key,
     value,
-    penalty,
+    mask_bias,
     bias,
-    here,
+    where,
     first,
     keys,
     factor,
@@ -50,28 +50,28 @@ def _take_in(
 
     The state is the weighted sum of values, the largest logit, and the sum of weights relative to it.
     """
-    gathered, peak, total = so_far
-    keys_here = read(key, here, first, keys, block_k, channels, width)
-    values_here = read(value, here, first, keys, block_k, channels, width)
-    added = penalty_of(penalty, here, first, block_k)[None, :]
-    logit = tl.dot(query, tl.trans(keys_here), input_precision="ieee") * (factor * log2e) + added
+    attended, largest, total = state
+    k_tile = read(key, where, first, keys, block_k, channels, width)
+    v_tile = read(value, where, first, keys, block_k, channels, width)
+    masks = read_mask_bias(mask_bias, where, first, block_k)[None, :]
+    logit = tl.dot(query, tl.trans(k_tile), input_precision="ieee") * (factor * log2e) + masks
     if bias is not None:
         logit += bias * log2e
-    higher = tl.maximum(peak, tl.max(logit, 1))
-    share = tl.exp2(logit - higher[:, None])
-    faded = tl.exp2(peak - higher)
-    gathered = tl.dot(share.to(values_here.dtype), values_here, gathered * faded[:, None], input_precision="ieee")
-    return gathered, higher, total * faded + tl.sum(share, 1)
+    new_largest = tl.maximum(largest, tl.max(logit, 1))
+    weight = tl.exp2(logit - new_largest[:, None])
+    rescaling = tl.exp2(largest - new_largest)
+    attended = tl.dot(weight.to(v_tile.dtype), v_tile, attended * rescaling[:, None], input_precision="ieee")
+    return attended, new_largest, total * rescaling + tl.sum(weight, 1)
 
 
 @jit
 @no_type_check
-def _put(
-    so_far,
+def _store(
+    state,
     gate,
     out,
     logsum,
-    here,
+    where,
     sizes,
     first,
     channels: tl.constexpr,
@@ -79,15 +79,15 @@ def _put(
     block_q: tl.constexpr,
 ):
     """Store the result of a tile of queries, and the log of the softmax's denominator for the gradients."""
-    gathered, peak, total = so_far
+    attended, largest, total = state
     queries = sizes[2]
-    gathered = gathered / total[:, None]
+    attended = attended / total[:, None]
     if gate is not None:
-        gathered *= tl.sigmoid(read(gate, here, first, queries, block_q, channels, width).to(tl.float32))
-    write(out, here, first, queries, gathered, block_q, channels, width)
+        attended *= tl.sigmoid(read(gate, where, first, queries, block_q, channels, width).to(tl.float32))
+    write(out, where, first, queries, attended, block_q, channels, width)
     if logsum is not None:
         query = first + tl.arange(0, block_q)
-        tl.store(numbers_at(logsum, here, sizes) + query, peak + tl.log2(total), mask=query < queries)
+        tl.store(query_numbers_at(logsum, where, sizes) + query, largest + tl.log2(total), mask=query < queries)
 
 
 @kernel
@@ -96,8 +96,8 @@ def _attend(
     query,
     key,
     value,
-    penalty,
-    alive,
+    mask_bias,
+    has_keys,
     bias,
     bias_keys,
     gate,
@@ -111,44 +111,70 @@ def _attend(
     block_q: tl.constexpr,
     block_k: tl.constexpr,
     group: tl.constexpr,
-    two: tl.constexpr,
+    two_rows: tl.constexpr,
 ):
     """Compute a tile of queries of one head in one row, or in two rows, for which the bias is read once."""
     rows, heads, queries, keys = sizes
-    row, head, tile = place(heads, tl.cdiv(queries, block_q), group)
-    if two:
+    row, head, tile = program_tile(heads, tl.cdiv(queries, block_q), group)
+    if two_rows:
         row *= 2
     if row >= rows:
         return
     first = tile * block_q
-    here = (tl.program_id(1), row, head)
-    own = read(query, here, first, queries, block_q, channels, width)
-    own_log2e = log2e * tl.load(row_at(alive, here, sizes))
+    where = (tl.program_id(1), row, head)
+    q_tile = read(query, where, first, queries, block_q, channels, width)
+    row_log2e = log2e * tl.load(row_at(has_keys, where, sizes))
     nothing = tl.zeros([block_q, width], tl.float32)
     lowest = tl.full([block_q], -float("inf"), tl.float32)
-    so_far = (nothing, lowest, tl.zeros([block_q], tl.float32))
-    if two:
+    state = (nothing, lowest, tl.zeros([block_q], tl.float32))
+    if two_rows:
         # Of an odd number of rows the last is computed and stored twice by the same program.
-        there = (tl.program_id(1), tl.minimum(row + 1, rows - 1), head)
-        theirs = read(query, there, first, queries, block_q, channels, width)
-        their_log2e = log2e * tl.load(row_at(alive, there, sizes))
-        more = (nothing, lowest, tl.zeros([block_q], tl.float32))
+        second_where = (tl.program_id(1), tl.minimum(row + 1, rows - 1), head)
+        second_q_tile = read(query, second_where, first, queries, block_q, channels, width)
+        second_log2e = log2e * tl.load(row_at(has_keys, second_where, sizes))
+        second_state = (nothing, lowest, tl.zeros([block_q], tl.float32))
     query_index = (first + tl.arange(0, block_q))[:, None]
-    for at in range(0, keys, block_k):
-        term = None
+    for first_key in range(0, keys, block_k):
+        bias_tile = None
         if bias is not None:
-            key_index = (at + tl.arange(0, block_k))[None, :]
-            term = read_bias(bias, bias_keys, here, query_index, queries, key_index).to(tl.float32)
-        so_far = _take_in(
-            own, so_far, key, value, penalty, term, here, at, keys, factor, own_log2e, channels, width, block_k
+            key_index = (first_key + tl.arange(0, block_k))[None, :]
+            bias_tile = read_bias(bias, bias_keys, where, query_index, queries, key_index).to(tl.float32)
+        state = _add_keys(
+            q_tile,
+            state,
+            key,
+            value,
+            mask_bias,
+            bias_tile,
+            where,
+            first_key,
+            keys,
+            factor,
+            row_log2e,
+            channels,
+            width,
+            block_k,
         )
-        if two:
-            more = _take_in(
-                theirs, more, key, value, penalty, term, there, at, keys, factor, their_log2e, channels, width, block_k
+        if two_rows:
+            second_state = _add_keys(
+                second_q_tile,
+                second_state,
+                key,
+                value,
+                mask_bias,
+                bias_tile,
+                second_where,
+                first_key,
+                keys,
+                factor,
+                second_log2e,
+                channels,
+                width,
+                block_k,
             )
-    _put(so_far, gate, out, logsum, here, sizes, first, channels, width, block_q)
-    if two:
-        _put(more, gate, out, logsum, there, sizes, first, channels, width, block_q)
+    _store(state, gate, out, logsum, where, sizes, first, channels, width, block_q)
+    if two_rows:
+        _store(second_state, gate, out, logsum, second_where, sizes, first, channels, width, block_q)
 
 
 def attention_triton(
@@ -157,15 +183,15 @@ def attention_triton(
     """Compute `attention` on a CUDA device, copying no input but a bias whose rows are not aligned."""
     if wants_gradient(query, key, value, bias, gate):
         return _Attention.apply(query, key, value, mask, bias, gate)
-    return _forward(query, key, value, *weighed(mask), None if bias is None else aligned(bias), gate, save=False)[0]
+    return _forward(query, key, value, *mask_terms(mask), None if bias is None else aligned(bias), gate, save=False)[0]
 
 
 def _forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    penalty: Tensor,
-    alive: Tensor,
+    mask_bias: Tensor,
+    has_keys: Tensor,
     bias: Tensor | None,
     gate: Tensor | None,
     *,
@@ -177,20 +203,20 @@ def _forward(
     out = query.new_empty(b, n, q, h, c).transpose(2, 3)
     logsum = query.new_empty(b, n, h, q, dtype=torch.float32) if save else None
     exact = query.dtype == torch.float32
-    two = bias is not None and n > 1
+    two_rows = bias is not None and n > 1
     # Two rows with tiles of 32 keys take as many registers as one row with tiles of 64.
-    block_q, block_k = power_of_2(q, 64 if exact else LARGEST_TILE), power_of_2(k, 32 if exact or two else 64)
-    places = cdiv(n, 2) if two else n
-    _attend[(programs(places, h, cdiv(q, block_q)), b)](
-        addressed(query),
-        addressed(key),
-        addressed(value),
-        addressed(penalty),
-        alive,
-        None if bias is None else addressed(bias),
+    block_q, block_k = tile_size(q, 64 if exact else LARGEST_TILE), tile_size(k, 32 if exact or two_rows else 64)
+    program_rows = cdiv(n, 2) if two_rows else n
+    _attend[(program_count(program_rows, h, cdiv(q, block_q)), b)](
+        with_strides(query),
+        with_strides(key),
+        with_strides(value),
+        with_strides(mask_bias),
+        has_keys,
+        None if bias is None else with_strides(bias),
         None if bias is None else bias.shape[-1],
-        None if gate is None else addressed(gate),
-        addressed(out),
+        None if gate is None else with_strides(gate),
+        with_strides(out),
         logsum,
         (n, h, q, k),
         c**-0.5,
@@ -199,9 +225,9 @@ def _forward(
         width=max(16, c),
         block_q=block_q,
         block_k=block_k,
-        group=group_of(places),
-        two=two,
-        **effort(block_q),
+        group=group_size(program_rows),
+        two_rows=two_rows,
+        **launch_options(block_q),
     )
     return out, logsum
 
@@ -213,9 +239,9 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None, gate: Tensor | None
     ) -> Tensor:
-        given = (query, key, value, *weighed(mask), None if bias is None else aligned(bias), gate)
-        out, logsum = _forward(*given, save=True)
-        ctx.save_for_backward(*given, out, logsum)
+        inputs = (query, key, value, *mask_terms(mask), None if bias is None else aligned(bias), gate)
+        out, logsum = _forward(*inputs, save=True)
+        ctx.save_for_backward(*inputs, out, logsum)
         return out
 
     @staticmethod

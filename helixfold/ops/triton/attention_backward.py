@@ -14,17 +14,17 @@ from torch import Tensor
 from helixfold.ops.triton.attention_tiles import (
     LARGEST_TILE,
     LOG2E,
-    addressed,
-    effort,
-    group_of,
-    numbers_at,
-    penalty_of,
-    place,
-    power_of_2,
-    programs,
+    group_size,
+    launch_options,
+    program_count,
+    program_tile,
+    query_numbers_at,
     read,
     read_bias,
+    read_mask_bias,
     row_at,
+    tile_size,
+    with_strides,
     write,
 )
 from helixfold.ops.triton.language import cdiv, jit, kernel, tl
@@ -39,8 +39,8 @@ def _prepare(
     gradient,
     out,
     gate,
-    gated,
-    of_gate,
+    grad_attended,
+    grad_gate,
     delta,
     sizes,
     channels: tl.constexpr,
@@ -51,58 +51,58 @@ def _prepare(
     rows, heads, queries, _ = sizes
     head, row = tl.program_id(0) % heads, tl.program_id(0) // heads % rows
     first = tl.program_id(0) // (heads * rows) * block_q
-    here = (tl.program_id(1), row, head)
-    own = read(gradient, here, first, queries, block_q, channels, width).to(tl.float32)
-    product = own * read(out, here, first, queries, block_q, channels, width).to(tl.float32)
+    where = (tl.program_id(1), row, head)
+    grad_bias_tile = read(gradient, where, first, queries, block_q, channels, width).to(tl.float32)
+    product = grad_bias_tile * read(out, where, first, queries, block_q, channels, width).to(tl.float32)
     query = first + tl.arange(0, block_q)
-    tl.store(numbers_at(delta, here, sizes) + query, tl.sum(product, 1), mask=query < queries)
+    tl.store(query_numbers_at(delta, where, sizes) + query, tl.sum(product, 1), mask=query < queries)
     if gate is not None:
-        opened = tl.sigmoid(read(gate, here, first, queries, block_q, channels, width).to(tl.float32))
-        write(gated, here, first, queries, own * opened, block_q, channels, width)
-        write(of_gate, here, first, queries, product * (1 - opened), block_q, channels, width)
+        gate_tile = tl.sigmoid(read(gate, where, first, queries, block_q, channels, width).to(tl.float32))
+        write(grad_attended, where, first, queries, grad_bias_tile * gate_tile, block_q, channels, width)
+        write(grad_gate, where, first, queries, product * (1 - gate_tile), block_q, channels, width)
 
 
 @jit
 @no_type_check
-def _share_and_gradient(left, right, left_of_share, right_of_share, bias, penalty, logsum, delta, scale, log2e):
+def _weight_and_gradient(left, right, grad_left, grad_right, bias, mask_bias, logsum, delta, scale, log2e):
     """Return a tile's weights and the gradients of its logits; rows are queries and columns keys, or vice versa."""
-    logit = tl.dot(left, tl.trans(right), input_precision="ieee") * scale + penalty
+    logit = tl.dot(left, tl.trans(right), input_precision="ieee") * scale + mask_bias
     if bias is not None:
         logit += bias.to(tl.float32) * log2e
-    share = tl.exp2(logit - logsum)
-    of_share = tl.dot(left_of_share, tl.trans(right_of_share), input_precision="ieee")
-    return share, share * (of_share - delta)
+    weight = tl.exp2(logit - logsum)
+    grad_weight = tl.dot(grad_left, tl.trans(grad_right), input_precision="ieee")
+    return weight, weight * (grad_weight - delta)
 
 
 @jit
 @no_type_check
-def _queries(given, here, sizes, first, channels: tl.constexpr, width: tl.constexpr, block_q: tl.constexpr):
+def _queries(inputs, where, sizes, first, channels: tl.constexpr, width: tl.constexpr, block_q: tl.constexpr):
     """Return some queries, the gradients of their results, and `logsum` and `delta` of each."""
-    query, _, _, _, _, _, _, gradient, logsum, delta = given
+    query, _, _, _, _, _, _, gradient, logsum, delta = inputs
     count = sizes[2]
     index = first + tl.arange(0, block_q)
     return (
-        read(query, here, first, count, block_q, channels, width),
-        read(gradient, here, first, count, block_q, channels, width),
-        tl.load(numbers_at(logsum, here, sizes) + index, mask=index < count, other=0.0),
-        tl.load(numbers_at(delta, here, sizes) + index, mask=index < count, other=0.0),
+        read(query, where, first, count, block_q, channels, width),
+        read(gradient, where, first, count, block_q, channels, width),
+        tl.load(query_numbers_at(logsum, where, sizes) + index, mask=index < count, other=0.0),
+        tl.load(query_numbers_at(delta, where, sizes) + index, mask=index < count, other=0.0),
     )
 
 
 @jit
 @no_type_check
-def _term(given, here, sizes, first, first_key, block_q: tl.constexpr, block_k: tl.constexpr):
+def _bias_tile(inputs, where, sizes, first, first_key, block_q: tl.constexpr, block_k: tl.constexpr):
     """Return the bias of some queries and keys."""
     index, key_index = first + tl.arange(0, block_q)[:, None], first_key + tl.arange(0, block_k)[None, :]
-    return read_bias(given[5], given[6], here, index, sizes[2], key_index)
+    return read_bias(inputs[5], inputs[6], where, index, sizes[2], key_index)
 
 
 @kernel
 @no_type_check
 def _to_key_and_value(
-    given,
-    of_key,
-    of_value,
+    inputs,
+    grad_key,
+    grad_value,
     sizes,
     factor,
     log2e,
@@ -113,65 +113,65 @@ def _to_key_and_value(
     group: tl.constexpr,
 ):
     """Compute the gradients of a tile of keys and values of one head and row, from all queries."""
-    _, key, value, penalty, alive, bias, _, _, _, _ = given
+    _, key, value, mask_bias, has_keys, bias, _, _, _, _ = inputs
     rows, heads, queries, keys = sizes
-    row, head, tile = place(heads, tl.cdiv(keys, block_k), group)
+    row, head, tile = program_tile(heads, tl.cdiv(keys, block_k), group)
     if row >= rows:
         return
-    here = (tl.program_id(1), row, head)
+    where = (tl.program_id(1), row, head)
     first = tile * block_k
-    keys_here = read(key, here, first, keys, block_k, channels, width)
-    values_here = read(value, here, first, keys, block_k, channels, width)
-    log2e *= tl.load(row_at(alive, here, sizes))
-    added = penalty_of(penalty, here, first, block_k)[:, None]
-    of_keys = tl.zeros([block_k, width], tl.float32)
-    of_values = tl.zeros([block_k, width], tl.float32)
-    for at in range(0, queries, block_q):
-        own, of_out, logsum, delta = _queries(given, here, sizes, at, channels, width, block_q)
-        term = None
+    k_tile = read(key, where, first, keys, block_k, channels, width)
+    v_tile = read(value, where, first, keys, block_k, channels, width)
+    log2e *= tl.load(row_at(has_keys, where, sizes))
+    masks = read_mask_bias(mask_bias, where, first, block_k)[:, None]
+    grad_keys = tl.zeros([block_k, width], tl.float32)
+    grad_values = tl.zeros([block_k, width], tl.float32)
+    for first_query in range(0, queries, block_q):
+        q_tile, grads, logsum, delta = _queries(inputs, where, sizes, first_query, channels, width, block_q)
+        bias_tile = None
         if bias is not None:
-            term = tl.trans(_term(given, here, sizes, at, first, block_q, block_k))
-        share, of_logit = _share_and_gradient(
-            keys_here, own, values_here, of_out, term, added, logsum[None, :], delta[None, :], factor * log2e, log2e
+            bias_tile = tl.trans(_bias_tile(inputs, where, sizes, first_query, first, block_q, block_k))
+        weight, grad_logit = _weight_and_gradient(
+            k_tile, q_tile, v_tile, grads, bias_tile, masks, logsum[None, :], delta[None, :], factor * log2e, log2e
         )
-        of_values = tl.dot(share.to(of_out.dtype), of_out, of_values, input_precision="ieee")
-        of_keys = tl.dot(of_logit.to(own.dtype), own, of_keys, input_precision="ieee")
-    write(of_key, here, first, keys, of_keys * factor, block_k, channels, width)
-    write(of_value, here, first, keys, of_values, block_k, channels, width)
+        grad_values = tl.dot(weight.to(grads.dtype), grads, grad_values, input_precision="ieee")
+        grad_keys = tl.dot(grad_logit.to(q_tile.dtype), q_tile, grad_keys, input_precision="ieee")
+    write(grad_key, where, first, keys, grad_keys * factor, block_k, channels, width)
+    write(grad_value, where, first, keys, grad_values, block_k, channels, width)
 
 
 @jit
 @no_type_check
-def _take_in(
-    given,
-    opened,
-    term,
-    here,
+def _add_to_queries(
+    inputs,
+    query_data,
+    bias_tile,
+    where,
     first,
     keys,
     factor,
     log2e,
-    of_queries,
+    grad_tile,
     channels: tl.constexpr,
     width: tl.constexpr,
     block_k: tl.constexpr,
 ):
     """Return the gradients of queries with the part of a tile of keys added, and the gradients of the logits."""
-    own, of_out, logsum, delta = opened
-    keys_here = read(given[1], here, first, keys, block_k, channels, width)
-    values_here = read(given[2], here, first, keys, block_k, channels, width)
-    added = penalty_of(given[3], here, first, block_k)[None, :]
-    _, of_logit = _share_and_gradient(
-        own, keys_here, of_out, values_here, term, added, logsum[:, None], delta[:, None], factor * log2e, log2e
+    q_tile, grads, logsum, delta = query_data
+    k_tile = read(inputs[1], where, first, keys, block_k, channels, width)
+    v_tile = read(inputs[2], where, first, keys, block_k, channels, width)
+    masks = read_mask_bias(inputs[3], where, first, block_k)[None, :]
+    _, grad_logit = _weight_and_gradient(
+        q_tile, k_tile, grads, v_tile, bias_tile, masks, logsum[:, None], delta[:, None], factor * log2e, log2e
     )
-    return tl.dot(of_logit.to(own.dtype), keys_here, of_queries, input_precision="ieee"), of_logit
+    return tl.dot(grad_logit.to(q_tile.dtype), k_tile, grad_tile, input_precision="ieee"), grad_logit
 
 
 @kernel
 @no_type_check
 def _to_query(
-    given,
-    of_query,
+    inputs,
+    grad_query,
     sizes,
     factor,
     log2e,
@@ -183,41 +183,43 @@ def _to_query(
 ):
     """Compute the gradients of a tile of queries of one head and row, from all keys."""
     rows, heads, queries, keys = sizes
-    row, head, tile = place(heads, tl.cdiv(queries, block_q), group)
+    row, head, tile = program_tile(heads, tl.cdiv(queries, block_q), group)
     if row >= rows:
         return
-    here = (tl.program_id(1), row, head)
+    where = (tl.program_id(1), row, head)
     first = tile * block_q
-    opened = _queries(given, here, sizes, first, channels, width, block_q)
-    log2e *= tl.load(row_at(given[4], here, sizes))
-    of_queries = tl.zeros([block_q, width], tl.float32)
-    for at in range(0, keys, block_k):
-        term = None
-        if given[5] is not None:
-            term = _term(given, here, sizes, first, at, block_q, block_k)
-        of_queries, _ = _take_in(
-            given, opened, term, here, at, keys, factor, log2e, of_queries, channels, width, block_k
+    query_data = _queries(inputs, where, sizes, first, channels, width, block_q)
+    log2e *= tl.load(row_at(inputs[4], where, sizes))
+    grad_tile = tl.zeros([block_q, width], tl.float32)
+    for first_key in range(0, keys, block_k):
+        bias_tile = None
+        if inputs[5] is not None:
+            bias_tile = _bias_tile(inputs, where, sizes, first, first_key, block_q, block_k)
+        grad_tile, _ = _add_to_queries(
+            inputs, query_data, bias_tile, where, first_key, keys, factor, log2e, grad_tile, channels, width, block_k
         )
-    write(of_query, here, first, queries, of_queries * factor, block_q, channels, width)
+    write(grad_query, where, first, queries, grad_tile * factor, block_q, channels, width)
 
 
 @jit
 @no_type_check
-def _put_of_bias(of_bias, of_term, part, here, sizes, first, first_key, block_q: tl.constexpr, block_k: tl.constexpr):
+def _store_bias_gradient(
+    grad_bias, grad_bias_tile, part, where, sizes, first, first_key, block_q: tl.constexpr, block_k: tl.constexpr
+):
     """Store a tile of the bias's gradient over one part of the rows."""
     _, heads, queries, keys = sizes
     query, key = first + tl.arange(0, block_q)[:, None], first_key + tl.arange(0, block_k)[None, :]
-    tile = (tl.cast(part, tl.int64) * tl.num_programs(1) + here[0]) * heads + here[2]
-    tl.store(of_bias + (tile * queries + query) * keys + key, of_term, mask=(query < queries) & (key < keys))
+    tile = (tl.cast(part, tl.int64) * tl.num_programs(1) + where[0]) * heads + where[2]
+    tl.store(grad_bias + (tile * queries + query) * keys + key, grad_bias_tile, mask=(query < queries) & (key < keys))
 
 
 @kernel
 @no_type_check
 def _to_query_and_bias(
-    given,
+    inputs,
     earlier,
-    of_query,
-    of_bias,
+    grad_query,
+    grad_bias,
     sizes,
     first_key,
     rows_of_part,
@@ -227,7 +229,7 @@ def _to_query_and_bias(
     width: tl.constexpr,
     block_q: tl.constexpr,
     block_k: tl.constexpr,
-    two: tl.constexpr,
+    two_tiles: tl.constexpr,
 ):
     """Compute the gradient of the bias of a tile of queries and one or two tiles of keys over a part of the rows.
 
@@ -239,33 +241,44 @@ def _to_query_and_bias(
     head = tl.program_id(0) // tiles % heads
     part = tl.program_id(0) // (tiles * heads)
     whole = (tl.program_id(1), 0, head)
-    term = _term(given, whole, sizes, first, first_key, block_q, block_k)
-    of_term = tl.zeros([block_q, block_k], tl.float32)
-    if two:
+    bias_1 = _bias_tile(inputs, whole, sizes, first, first_key, block_q, block_k)
+    grad_bias_1 = tl.zeros([block_q, block_k], tl.float32)
+    if two_tiles:
         second_key = first_key + block_k
-        second_term = _term(given, whole, sizes, first, second_key, block_q, block_k)
-        of_second_term = tl.zeros([block_q, block_k], tl.float32)
+        bias_2 = _bias_tile(inputs, whole, sizes, first, second_key, block_q, block_k)
+        grad_bias_2 = tl.zeros([block_q, block_k], tl.float32)
     for row in range(part * rows_of_part, tl.minimum((part + 1) * rows_of_part, rows)):
-        here = (tl.program_id(1), row, head)
-        opened = _queries(given, here, sizes, first, channels, width, block_q)
-        weight = log2e * tl.load(row_at(given[4], here, sizes))
-        of_queries = tl.zeros([block_q, width], tl.float32)
-        of_queries, of_logit = _take_in(
-            given, opened, term, here, first_key, keys, factor, weight, of_queries, channels, width, block_k
+        where = (tl.program_id(1), row, head)
+        query_data = _queries(inputs, where, sizes, first, channels, width, block_q)
+        row_log2e = log2e * tl.load(row_at(inputs[4], where, sizes))
+        grad_tile = tl.zeros([block_q, width], tl.float32)
+        grad_tile, grad_logit = _add_to_queries(
+            inputs, query_data, bias_1, where, first_key, keys, factor, row_log2e, grad_tile, channels, width, block_k
         )
-        of_term += of_logit
-        if two:
-            of_queries, of_logit = _take_in(
-                given, opened, second_term, here, second_key, keys, factor, weight, of_queries, channels, width, block_k
+        grad_bias_1 += grad_logit
+        if two_tiles:
+            grad_tile, grad_logit = _add_to_queries(
+                inputs,
+                query_data,
+                bias_2,
+                where,
+                second_key,
+                keys,
+                factor,
+                row_log2e,
+                grad_tile,
+                channels,
+                width,
+                block_k,
             )
-            of_second_term += of_logit
-        of_queries *= factor
+            grad_bias_2 += grad_logit
+        grad_tile *= factor
         if earlier is not None:
-            of_queries += read(earlier, here, first, queries, block_q, channels, width)
-        write(of_query, here, first, queries, of_queries, block_q, channels, width)
-    _put_of_bias(of_bias, of_term, part, whole, sizes, first, first_key, block_q, block_k)
-    if two:
-        _put_of_bias(of_bias, of_second_term, part, whole, sizes, first, second_key, block_q, block_k)
+            grad_tile += read(earlier, where, first, queries, block_q, channels, width)
+        write(grad_query, where, first, queries, grad_tile, block_q, channels, width)
+    _store_bias_gradient(grad_bias, grad_bias_1, part, whole, sizes, first, first_key, block_q, block_k)
+    if two_tiles:
+        _store_bias_gradient(grad_bias, grad_bias_2, part, whole, sizes, first, second_key, block_q, block_k)
 
 
 def attention_backward(
@@ -274,8 +287,8 @@ def attention_backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    penalty: Tensor,
-    alive: Tensor,
+    mask_bias: Tensor,
+    has_keys: Tensor,
     bias: Tensor | None,
     gate: Tensor | None,
     out: Tensor,
@@ -287,83 +300,83 @@ def attention_backward(
     sizes, exact = (n, h, q, k), query.dtype == torch.float32
     shape = {"channels": c, "width": max(16, c)}
     delta = torch.empty_like(logsum)
-    gated, of_gate = (None, None) if gate is None else (_like(gradient), _like(gate))
-    block = power_of_2(q, 64)
+    grad_attended, grad_gate = (None, None) if gate is None else (_like(gradient), _like(gate))
+    block = tile_size(q, 64)
     _prepare[(cdiv(q, block) * n * h, b)](
-        *(None if each is None else addressed(each) for each in (gradient, out, gate, gated, of_gate)),
+        *(None if x is None else with_strides(x) for x in (gradient, out, gate, grad_attended, grad_gate)),
         delta,
         sizes,
         **shape,
         block_q=block,
-        **effort(block),
+        **launch_options(block),
     )
-    given = (
-        *(addressed(each) for each in (query, key, value, penalty)),
-        alive,
-        None if bias is None else addressed(bias),
+    inputs = (
+        *(with_strides(x) for x in (query, key, value, mask_bias)),
+        has_keys,
+        None if bias is None else with_strides(bias),
         None if bias is None else bias.shape[-1],
-        addressed(gradient if gated is None else gated),
+        with_strides(gradient if grad_attended is None else grad_attended),
         logsum,
         delta,
     )
-    of_query = of_key = of_value = of_bias = None
+    grad_query = grad_key = grad_value = grad_bias = None
     if needed[1] or needed[2]:
-        of_key, of_value = _like(key), _like(value)
-        block_q, block_k = power_of_2(q, 32), power_of_2(k, 64 if exact else LARGEST_TILE)
-        _to_key_and_value[(programs(n, h, cdiv(k, block_k)), b)](
-            given,
-            addressed(of_key),
-            addressed(of_value),
+        grad_key, grad_value = _like(key), _like(value)
+        block_q, block_k = tile_size(q, 32), tile_size(k, 64 if exact else LARGEST_TILE)
+        _to_key_and_value[(program_count(n, h, cdiv(k, block_k)), b)](
+            inputs,
+            with_strides(grad_key),
+            with_strides(grad_value),
             sizes,
             c**-0.5,
             LOG2E,
             **shape,
             block_q=block_q,
             block_k=block_k,
-            group=group_of(n),
-            **effort(block_k),
+            group=group_size(n),
+            **launch_options(block_k),
         )
     if needed[4]:
-        of_query, of_bias = _query_and_bias(query, k, given)
+        grad_query, grad_bias = _query_and_bias(query, k, inputs)
     elif needed[0]:
-        of_query = _like(query)
-        block_q, block_k = power_of_2(q, 64 if exact else LARGEST_TILE), power_of_2(k, 32 if exact else 64)
-        _to_query[(programs(n, h, cdiv(q, block_q)), b)](
-            given,
-            addressed(of_query),
+        grad_query = _like(query)
+        block_q, block_k = tile_size(q, 64 if exact else LARGEST_TILE), tile_size(k, 32 if exact else 64)
+        _to_query[(program_count(n, h, cdiv(q, block_q)), b)](
+            inputs,
+            with_strides(grad_query),
             sizes,
             c**-0.5,
             LOG2E,
             **shape,
             block_q=block_q,
             block_k=block_k,
-            group=group_of(n),
-            **effort(block_q),
+            group=group_size(n),
+            **launch_options(block_q),
         )
-    return of_query, of_key, of_value, None, of_bias, of_gate
+    return grad_query, grad_key, grad_value, None, grad_bias, grad_gate
 
 
-def _query_and_bias(query: Tensor, k: int, given: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+def _query_and_bias(query: Tensor, k: int, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
     """Return the gradients of query and bias, with one launch per part of the keys, so that sums have a fixed order.
 
     The bias has a partial sum for each part of the rows, so that there are enough programs.
     """
     b, n, h, q, c = query.shape
     # Products of float32 tiles with many channels need many registers.
-    most = 64 if c <= 32 and query.dtype != torch.float32 else 32
-    block_q, block_k = power_of_2(q, 64), power_of_2(k, most)
+    largest_block = 64 if c <= 32 and query.dtype != torch.float32 else 32
+    block_q, block_k = tile_size(q, 64), tile_size(k, largest_block)
     tiles = cdiv(q, block_q) * h
     rows_of_part = cdiv(n, max(1, min(n, _PROGRAMS // (tiles * b))))
     parts = cdiv(n, rows_of_part)
-    of_query, of_bias = _like(query), query.new_empty(parts, b, h, q, k, dtype=torch.float32)
-    so_far = _like(query, torch.float32) if k > 2 * block_k else of_query
+    grad_query, grad_bias = _like(query), query.new_empty(parts, b, h, q, k, dtype=torch.float32)
+    partial_sum = _like(query, torch.float32) if k > 2 * block_k else grad_query
     for first_key in range(0, k, 2 * block_k):
         last = first_key + 2 * block_k >= k
         _to_query_and_bias[(tiles * parts, b)](
-            given,
-            None if first_key == 0 else addressed(so_far),
-            addressed(of_query if last else so_far),
-            of_bias,
+            inputs,
+            None if first_key == 0 else with_strides(partial_sum),
+            with_strides(grad_query if last else partial_sum),
+            grad_bias,
             (n, h, q, k),
             first_key,
             rows_of_part,
@@ -373,10 +386,10 @@ def _query_and_bias(query: Tensor, k: int, given: tuple[Any, ...]) -> tuple[Tens
             width=max(16, c),
             block_q=block_q,
             block_k=block_k,
-            two=first_key + block_k < k,
-            **effort(block_q),
+            two_tiles=first_key + block_k < k,
+            **launch_options(block_q),
         )
-    return of_query, of_bias.sum(0)
+    return grad_query, grad_bias.sum(0)
 
 
 def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Common parts of the attention kernels: the tile of a program, reading and writing of tiles, and masks.
 
-Kernels get a tensor as a tuple of its address and its strides without that of the channels, which is 1. `here` is a
+Kernels get a tensor as a tuple of its address and its strides without that of the channels, which is 1. `where` is a
 sample, a row and a head; `sizes` are the numbers of rows, heads, queries and keys. Logits are in units of log 2, since
 GPUs compute 2**x.
 """
@@ -14,7 +14,7 @@ from helixfold.ops.constants import MASKED
 from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
 
 LOG2E = 1.4426950408889634
-_PENALTY = tl.constexpr(MASKED * LOG2E)
+_MASK_BIAS = tl.constexpr(MASKED * LOG2E)
 # The most queries or keys of a tile.
 LARGEST_TILE = 128
 # Rows whose programs for one tile follow each other. They find the tile's part of the bias in the L2 cache, however
@@ -25,38 +25,38 @@ _EIGHT = tl.constexpr(8)
 _ALIGNED = 16
 
 
-def addressed(x: Tensor) -> tuple[Tensor | int, ...]:
+def with_strides(x: Tensor) -> tuple[Tensor | int, ...]:
     """Return the tensor and its strides, of a copy if its channels or strides do not suit the kernels."""
-    whole = x.stride(-1) == 1 and not any(each % _EIGHT.value for each in x.stride()[:-1])
-    x = x if whole else x.contiguous()
+    is_suitable = x.stride(-1) == 1 and not any(stride % _EIGHT.value for stride in x.stride()[:-1])
+    x = x if is_suitable else x.contiguous()
     return (x, *x.stride()[:-1])
 
 
 def aligned(bias: Tensor) -> Tensor:
     """Return the bias with aligned rows, padded with zeros if needed, which all rows of its sample read fast."""
-    if bias.stride(-1) == 1 and not any(each % _ALIGNED for each in (bias.shape[-1], *bias.stride()[:-1])):
+    if bias.stride(-1) == 1 and not any(size % _ALIGNED for size in (bias.shape[-1], *bias.stride()[:-1])):
         return bias
-    filled = bias.new_zeros(*bias.shape[:-1], cdiv(bias.shape[-1], _ALIGNED) * _ALIGNED)
-    filled[..., : bias.shape[-1]] = bias
-    return filled
+    padded = bias.new_zeros(*bias.shape[:-1], cdiv(bias.shape[-1], _ALIGNED) * _ALIGNED)
+    padded[..., : bias.shape[-1]] = bias
+    return padded
 
 
-def power_of_2(size: int, most: int) -> int:
+def tile_size(size: int, most: int) -> int:
     """Return the side of a tile for `size` elements: a power of 2, at least 16 (a matrix product's), at most `most`."""
     return min(most, max(16, next_power_of_2(size)))
 
 
-def group_of(rows: int) -> int:
+def group_size(rows: int) -> int:
     """Return the number of rows whose programs for one tile follow each other."""
     return min(rows, _GROUP)
 
 
-def programs(rows: int, heads: int, tiles: int) -> int:
-    """Return the number of programs that `place` needs."""
-    return cdiv(rows, group_of(rows)) * group_of(rows) * heads * tiles
+def program_count(rows: int, heads: int, tiles: int) -> int:
+    """Return the number of programs that `program_tile` needs."""
+    return cdiv(rows, group_size(rows)) * group_size(rows) * heads * tiles
 
 
-def effort(side: int) -> dict[str, int]:
+def launch_options(side: int) -> dict[str, int]:
     """Return launch options for tiles with this side; two programs with the largest fit on a multiprocessor."""
     registers = {"maxnreg": 128} if side == LARGEST_TILE else {}
     return {"num_warps": max(1, side // 16), "num_stages": 2, **registers}
@@ -64,38 +64,38 @@ def effort(side: int) -> dict[str, int]:
 
 @jit
 @no_type_check
-def place(heads, tiles, group: tl.constexpr):
+def program_tile(heads, tiles, group: tl.constexpr):
     """Return the row, head and tile of this program. The row may be past the last one."""
     program = tl.program_id(0)
-    shared = program // group
-    row = shared // (tiles * heads) * group + program % group
-    return row, shared // tiles % heads, shared % tiles
+    group_number = program // group
+    row = group_number // (tiles * heads) * group + program % group
+    return row, group_number // tiles % heads, group_number % tiles
 
 
 @jit
 @no_type_check
-def start(x, here):
+def head_start(x, where):
     """Return the address of the first vector of a head of a row."""
-    sample, row, head = here
-    at = sample * tl.cast(x[1], tl.int64) + row * tl.cast(x[2], tl.int64) + head * tl.cast(x[3], tl.int64)
+    sample, row, head = where
+    offset = sample * tl.cast(x[1], tl.int64) + row * tl.cast(x[2], tl.int64) + head * tl.cast(x[3], tl.int64)
     # Without this hint the compiler would read vectors one number at a time.
-    return x[0] + tl.multiple_of(at, _EIGHT)
+    return x[0] + tl.multiple_of(offset, _EIGHT)
 
 
 @jit
 @no_type_check
-def numbers_at(x, here, sizes):
+def query_numbers_at(x, where, sizes):
     """Return the address of the first query's number in a head of a row."""
     rows, heads, queries, _ = sizes
-    sample, row, head = here
+    sample, row, head = where
     return x + ((tl.cast(sample, tl.int64) * rows + row) * heads + head) * queries
 
 
 @jit
 @no_type_check
-def row_at(x, here, sizes):
+def row_at(x, where, sizes):
     """Return the address of a row's number."""
-    return x + tl.cast(here[0], tl.int64) * sizes[0] + here[1]
+    return x + tl.cast(where[0], tl.int64) * sizes[0] + where[1]
 
 
 @jit
@@ -115,41 +115,41 @@ def inside(first, count, size: tl.constexpr, channels: tl.constexpr, width: tl.c
 
 @jit
 @no_type_check
-def read(x, here, first, count, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
+def read(x, where, first, count, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
     """Return `size` vectors from the `first` on, with zeros for elements that do not exist."""
-    at = tile_at(start(x, here), x[4], first, size, width)
+    at = tile_at(head_start(x, where), x[4], first, size, width)
     return tl.load(at, mask=inside(first, count, size, channels, width), other=0.0)
 
 
 @jit
 @no_type_check
-def write(x, here, first, count, values, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
+def write(x, where, first, count, values, size: tl.constexpr, channels: tl.constexpr, width: tl.constexpr):
     """Store `size` vectors from the `first` on in the dtype of `x`."""
-    at = tile_at(start(x, here), x[4], first, size, width)
+    at = tile_at(head_start(x, where), x[4], first, size, width)
     tl.store(at, values.to(x[0].dtype.element_ty), mask=inside(first, count, size, channels, width))
 
 
 @jit
 @no_type_check
-def read_bias(bias, bias_keys, here, query, queries, key):
+def read_bias(bias, bias_keys, where, query, queries, key):
     """Return the bias of these queries (a column of indices) and keys (a row of indices)."""
-    at = bias[0] + here[0] * tl.cast(bias[1], tl.int64) + here[2] * tl.cast(bias[2], tl.int64)
+    at = bias[0] + where[0] * tl.cast(bias[1], tl.int64) + where[2] * tl.cast(bias[2], tl.int64)
     at += query * tl.cast(bias[3], tl.int64) + key
     return tl.load(at, mask=(query < queries) & (key < bias_keys), other=0.0)
 
 
 @jit
 @no_type_check
-def penalty_of(penalty, here, first, size: tl.constexpr):
+def read_mask_bias(mask_bias, where, first, size: tl.constexpr):
     """Return the mask's bias of some keys of a row."""
-    at = penalty[0] + here[0] * tl.cast(penalty[1], tl.int64) + here[1] * tl.cast(penalty[2], tl.int64)
+    at = mask_bias[0] + where[0] * tl.cast(mask_bias[1], tl.int64) + where[1] * tl.cast(mask_bias[2], tl.int64)
     return tl.load(at + first + tl.arange(0, size))
 
 
 @kernel
 @no_type_check
-def _weigh(mask, penalty, alive, rows, keys, block: tl.constexpr):
-    """Compute `weighed` of one row."""
+def _mask_terms(mask, mask_bias, has_keys, rows, keys, block: tl.constexpr):
+    """Compute `mask_terms` of one row."""
     sample, row = tl.program_id(1), tl.program_id(0)
     at = mask[0] + sample * tl.cast(mask[1], tl.int64) + row * tl.cast(mask[2], tl.int64)
     stride = tl.cast(mask[3], tl.int64)
@@ -158,15 +158,15 @@ def _weigh(mask, penalty, alive, rows, keys, block: tl.constexpr):
         key = first + tl.arange(0, block)
         highest = tl.maximum(highest, tl.load(at + key * stride, mask=key < keys, other=-float("inf")))
     top = tl.max(highest, 0)
-    tl.store(alive + tl.cast(sample, tl.int64) * rows + row, tl.where(top > 0.5, 1.0, 0.0))
-    penalty_at = penalty[0] + sample * tl.cast(penalty[1], tl.int64) + row * tl.cast(penalty[2], tl.int64)
+    tl.store(has_keys + tl.cast(sample, tl.int64) * rows + row, tl.where(top > 0.5, 1.0, 0.0))
+    mask_bias_at = mask_bias[0] + sample * tl.cast(mask_bias[1], tl.int64) + row * tl.cast(mask_bias[2], tl.int64)
     for first in range(0, keys, block):
         key = first + tl.arange(0, block)
         value = tl.load(at + key * stride, mask=key < keys, other=-float("inf"))
-        tl.store(penalty_at + key, (value - top) * _PENALTY, mask=key < penalty[2])
+        tl.store(mask_bias_at + key, (value - top) * _MASK_BIAS, mask=key < mask_bias[2])
 
 
-def weighed(mask: Tensor) -> tuple[Tensor, Tensor]:
+def mask_terms(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the bias that masks keys, relative to each row's largest, and 1 for rows with any unmasked key, else 0.
 
     The bias of keys past the last one, in the last tile, is minus infinity. In rows without an unmasked key the
@@ -174,9 +174,9 @@ def weighed(mask: Tensor) -> tuple[Tensor, Tensor]:
     is zero, which keeps the precision of the softmax's denominator, and the kernels multiply the logits by the 0.
     """
     b, n, k = mask.shape
-    tile = power_of_2(k, LARGEST_TILE)
-    penalty = mask.new_empty(b, n, cdiv(k, tile) * tile, dtype=torch.float32)
-    alive = mask.new_empty(b, n, dtype=torch.float32)
-    block = min(1024, next_power_of_2(penalty.shape[-1]))
-    _weigh[(n, b)]((mask, *mask.stride()), addressed(penalty), alive, n, k, block=block)
-    return penalty, alive
+    tile = tile_size(k, LARGEST_TILE)
+    mask_bias = mask.new_empty(b, n, cdiv(k, tile) * tile, dtype=torch.float32)
+    has_keys = mask.new_empty(b, n, dtype=torch.float32)
+    block = min(1024, next_power_of_2(mask_bias.shape[-1]))
+    _mask_terms[(n, b)]((mask, *mask.stride()), with_strides(mask_bias), has_keys, n, k, block=block)
+    return mask_bias, has_keys

@@ -23,36 +23,36 @@ def _update(
     scale_stride,
     elements,
     working_elements,
-    kept,
+    decay,
     step_size,
-    keep1,
-    take1,
-    keep2,
-    take2,
+    beta1,
+    one_minus_beta1,
+    beta2,
+    one_minus_beta2,
     root_correction2,
     eps,
-    take_average,
+    average_rate,
     line: tl.constexpr,
     block: tl.constexpr,
     has_working: tl.constexpr,
 ):
-    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    inside = place < elements
-    scale = tl.load(scale_at + place // line * scale_stride, mask=inside, other=0.0)
-    gradient = tl.load(gradient_at + place, mask=inside, other=0.0) * scale
-    first = keep1 * tl.load(first_at + place, mask=inside, other=0.0) + take1 * gradient
-    second = keep2 * tl.load(second_at + place, mask=inside, other=0.0) + take2 * gradient * gradient
-    master = tl.load(master_at + place, mask=inside, other=0.0) * kept
+    index = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = index < elements
+    scale = tl.load(scale_at + index // line * scale_stride, mask=inside, other=0.0)
+    gradient = tl.load(gradient_at + index, mask=inside, other=0.0) * scale
+    first = beta1 * tl.load(first_at + index, mask=inside, other=0.0) + one_minus_beta1 * gradient
+    second = beta2 * tl.load(second_at + index, mask=inside, other=0.0) + one_minus_beta2 * gradient * gradient
+    master = tl.load(master_at + index, mask=inside, other=0.0) * decay
     master -= step_size * first / (tl.sqrt(second) / root_correction2 + eps)
-    average = tl.load(average_at + place, mask=inside, other=0.0)
-    average += take_average * (master - average)
-    tl.store(master_at + place, master, mask=inside)
-    tl.store(first_at + place, first, mask=inside)
-    tl.store(second_at + place, second, mask=inside)
-    tl.store(average_at + place, average, mask=inside)
-    tl.store(gradient_at + place, 0.0, mask=inside)
+    average = tl.load(average_at + index, mask=inside, other=0.0)
+    average += average_rate * (master - average)
+    tl.store(master_at + index, master, mask=inside)
+    tl.store(first_at + index, first, mask=inside)
+    tl.store(second_at + index, second, mask=inside)
+    tl.store(average_at + index, average, mask=inside)
+    tl.store(gradient_at + index, 0.0, mask=inside)
     if has_working:
-        tl.store(working_at + place, master.to(tl.bfloat16), mask=place < working_elements)
+        tl.store(working_at + index, master.to(tl.bfloat16), mask=index < working_elements)
 
 
 def fused_adam_triton(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:

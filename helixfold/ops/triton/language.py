@@ -71,15 +71,15 @@ class Kernel:
     def record(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         """Call the operator that represents a launch on meta tensors."""
         # Each tensor counts once: absent arguments are often replaced by another argument.
-        _RECORDED(self.name, list({id(each): each for each in _tensors(args)}.values()))
+        _RECORDED(self.name, list({id(tensor): tensor for tensor in _tensors(args)}.values()))
 
 
 kernel = Kernel
 
 
-def _tensors(given: tuple[Any, ...]) -> Iterator[Tensor]:
-    for each in given:
-        if isinstance(each, Tensor):
-            yield each
-        elif isinstance(each, tuple):
-            yield from _tensors(each)
+def _tensors(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, tuple):
+            yield from _tensors(argument)

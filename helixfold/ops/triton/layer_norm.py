@@ -19,11 +19,11 @@ _PROGRAMS = 1056
 
 def as_rows(x: Tensor, *others: Tensor) -> list[Tensor]:
     """Return 4-dim views [b i j c] of tensors of one shape, all transposed if the first is transposed in memory."""
-    views = [each[(None,) * (4 - each.ndim)] for each in (x, *others)]
-    return [each.transpose(1, 2) for each in views] if views[0].stride(1) < views[0].stride(2) else views
+    views = [tensor[(None,) * (4 - tensor.ndim)] for tensor in (x, *others)]
+    return [view.transpose(1, 2) for view in views] if views[0].stride(1) < views[0].stride(2) else views
 
 
-def with_channels_together(x: Tensor) -> Tensor:
+def contiguous_channels(x: Tensor) -> Tensor:
     """Return the tensor, or a copy if its channels are not contiguous."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
@@ -50,11 +50,11 @@ def normalised(x, channel, eps, c: tl.constexpr):
 
 @jit
 @no_type_check
-def gradient_through_norm(of_normed, normed, factor, c: tl.constexpr):
+def gradient_through_norm(grad_normed, normed, factor, c: tl.constexpr):
     """Return the gradient of rows from that of their normalised values."""
-    along_ones = tl.sum(of_normed, 1) / c
-    along_normed = tl.sum(of_normed * normed, 1) / c
-    return factor[:, None] * (of_normed - along_ones[:, None] - normed * along_normed[:, None])
+    along_ones = tl.sum(grad_normed, 1) / c
+    along_normed = tl.sum(grad_normed * normed, 1) / c
+    return factor[:, None] * (grad_normed - along_ones[:, None] - normed * along_normed[:, None])
 
 
 @kernel
@@ -94,23 +94,23 @@ def _forward(
 @no_type_check
 def _backward(
     x_at,
-    of_y_at,
-    of_x_at,
+    grad_y_at,
+    grad_x_at,
     scale_at,
-    of_scale_at,
-    of_offset_at,
+    grad_scale_at,
+    grad_offset_at,
     rows,
     size_i,
     size_j,
     x_b,
     x_i,
     x_j,
-    of_y_b,
-    of_y_i,
-    of_y_j,
-    of_x_b,
-    of_x_i,
-    of_x_j,
+    grad_y_b,
+    grad_y_i,
+    grad_y_j,
+    grad_x_b,
+    grad_x_i,
+    grad_x_j,
     eps,
     c: tl.constexpr,
     block_rows: tl.constexpr,
@@ -118,24 +118,24 @@ def _backward(
 ):
     channel = tl.arange(0, block_c)
     scale = tl.load(scale_at + channel, mask=channel < c, other=0.0)
-    of_scale = tl.zeros((block_rows, block_c), tl.float32)
-    of_offset = tl.zeros((block_rows, block_c), tl.float32)
+    grad_scale = tl.zeros((block_rows, block_c), tl.float32)
+    grad_offset = tl.zeros((block_rows, block_c), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(rows, block_rows), tl.num_programs(0)):
         row = tile * block_rows + tl.arange(0, block_rows)
         inside = (row < rows)[:, None] & (channel < c)[None, :]
         tile_x_at = elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j)
-        tile_of_y_at = elements(of_y_at, row, channel, size_i, size_j, of_y_b, of_y_i, of_y_j)
-        tile_of_x_at = elements(of_x_at, row, channel, size_i, size_j, of_x_b, of_x_i, of_x_j)
+        tile_grad_y_at = elements(grad_y_at, row, channel, size_i, size_j, grad_y_b, grad_y_i, grad_y_j)
+        tile_grad_x_at = elements(grad_x_at, row, channel, size_i, size_j, grad_x_b, grad_x_i, grad_x_j)
         x = tl.load(tile_x_at, mask=inside, other=0.0).to(tl.float32)
-        of_y = tl.load(tile_of_y_at, mask=inside, other=0.0).to(tl.float32)
+        grad_y = tl.load(tile_grad_y_at, mask=inside, other=0.0).to(tl.float32)
         normed, factor = normalised(x, channel, eps, c)
-        of_scale += of_y * normed
-        of_offset += of_y
-        of_x = gradient_through_norm(of_y * scale[None, :], normed, factor, c)
-        tl.store(tile_of_x_at, of_x.to(of_x_at.dtype.element_ty), mask=inside)
+        grad_scale += grad_y * normed
+        grad_offset += grad_y
+        grad_x = gradient_through_norm(grad_y * scale[None, :], normed, factor, c)
+        tl.store(tile_grad_x_at, grad_x.to(grad_x_at.dtype.element_ty), mask=inside)
     sums = tl.program_id(0) * c + channel
-    tl.store(of_scale_at + sums, tl.sum(of_scale, 0), mask=channel < c)
-    tl.store(of_offset_at + sums, tl.sum(of_offset, 0), mask=channel < c)
+    tl.store(grad_scale_at + sums, tl.sum(grad_scale, 0), mask=channel < c)
+    tl.store(grad_offset_at + sums, tl.sum(grad_offset, 0), mask=channel < c)
 
 
 def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
@@ -163,34 +163,34 @@ def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
 
 
 def _layer_norm_gradients(
-    needed: tuple[bool, ...], of_y: Tensor, x: Tensor, scale: Tensor, offset: Tensor
+    needed: tuple[bool, ...], grad_y: Tensor, x: Tensor, scale: Tensor, offset: Tensor
 ) -> tuple[Tensor | None, ...]:
-    of_x = torch.empty_like(x)
-    x_rows, of_y_rows, of_x_rows = as_rows(x, with_channels_together(of_y), of_x)
+    grad_x = torch.empty_like(x)
+    x_rows, grad_y_rows, grad_x_rows = as_rows(x, contiguous_channels(grad_y), grad_x)
     rows, c = x_rows[..., 0].numel(), x.shape[-1]
     block_c = next_power_of_2(c)
     block_rows = _BACKWARD_TILE // block_c
     programs = min(cdiv(rows, block_rows), _PROGRAMS)
-    of_scale, of_offset = torch.empty(2, programs, c, dtype=torch.float32, device=x.device)
+    grad_scale, grad_offset = torch.empty(2, programs, c, dtype=torch.float32, device=x.device)
     _backward[(programs,)](
         x_rows,
-        of_y_rows,
-        of_x_rows,
+        grad_y_rows,
+        grad_x_rows,
         scale,
-        of_scale,
-        of_offset,
+        grad_scale,
+        grad_offset,
         rows,
         *x_rows.shape[1:3],
         *x_rows.stride()[:3],
-        *of_y_rows.stride()[:3],
-        *of_x_rows.stride()[:3],
+        *grad_y_rows.stride()[:3],
+        *grad_x_rows.stride()[:3],
         EPS,
         c=c,
         block_rows=block_rows,
         block_c=block_c,
         num_warps=4,
     )
-    return of_x, of_scale.sum(0), of_offset.sum(0)
+    return grad_x, grad_scale.sum(0), grad_offset.sum(0)
 
 
 def layer_norm_triton(x: Tensor, norm: Affine) -> Tensor:

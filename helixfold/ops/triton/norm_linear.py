@@ -7,7 +7,15 @@ from torch import Tensor
 
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
-from helixfold.ops.triton.tiles import norm_gradient, normalised, programs_at_once, read_normed, scaled, spot, strided
+from helixfold.ops.triton.tiles import (
+    norm_gradient,
+    normalised,
+    programs_at_once,
+    read_normed,
+    scaled,
+    stream_offsets,
+    tile_positions,
+)
 from helixfold.ops.weights import Affine
 
 # The smallest side of a tile in a matrix product.
@@ -19,21 +27,21 @@ _BACKWARD_TILE = 2**13
 
 @jit
 @no_type_check
-def _weight_rows(weight_at, outputs, c: tl.constexpr, most: tl.constexpr):
-    output = tl.arange(0, most)[:, None]
+def _weight_rows(weight_at, outputs, c: tl.constexpr, tile_outputs: tl.constexpr):
+    output = tl.arange(0, tile_outputs)[:, None]
     return tl.load(weight_at + output * c + tl.arange(0, c)[None, :], mask=output < outputs, other=0.0)
 
 
 @jit
 @no_type_check
-def _narrow(sample, position, positions, outputs, leads: tl.constexpr, most: tl.constexpr):
+def _output_offsets(sample, position, positions, outputs, channels_first: tl.constexpr, tile_outputs: tl.constexpr):
     """Return the offsets of a tile of outputs, with channels first or last in memory, and the mask of existing ones."""
-    output = tl.arange(0, most)[None, :]
-    if leads:
-        place = (sample * outputs + output) * positions + position[:, None]
+    output = tl.arange(0, tile_outputs)[None, :]
+    if channels_first:
+        offset = (sample * outputs + output) * positions + position[:, None]
     else:
-        place = (sample * positions + position[:, None]) * outputs + output
-    return place, (position < positions)[:, None] & (output < outputs)
+        offset = (sample * positions + position[:, None]) * outputs + output
+    return offset, (position < positions)[:, None] & (output < outputs)
 
 
 @kernel
@@ -53,19 +61,19 @@ def _forward(
     tiles,
     outputs,
     c: tl.constexpr,
-    most: tl.constexpr,
-    leads: tl.constexpr,
+    tile_outputs: tl.constexpr,
+    channels_first: tl.constexpr,
     block: tl.constexpr,
 ):
-    sample, position, there = spot(tl.program_id(0), tiles, positions, block)
-    place = strided(sample, position, columns, x_sample, x_row, x_column)[:, None] + tl.arange(0, c)
-    x = read_normed(x_at + place, there, norm_at, norm_offset_at, c)
-    out = tl.dot(x, tl.trans(_weight_rows(weight_at, outputs, c, most)), input_precision="ieee")
+    sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
+    offset = stream_offsets(sample, position, columns, x_sample, x_row, x_column)[:, None] + tl.arange(0, c)
+    x = read_normed(x_at + offset, exists, norm_at, norm_offset_at, c)
+    out = tl.dot(x, tl.trans(_weight_rows(weight_at, outputs, c, tile_outputs)), input_precision="ieee")
     if bias_at is not None:
-        output = tl.arange(0, most)
+        output = tl.arange(0, tile_outputs)
         out += tl.load(bias_at + output, mask=output < outputs, other=0.0).to(tl.float32)[None, :]
-    place, exist = _narrow(sample, position, positions, outputs, leads, most)
-    tl.store(out_at + place, out.to(x.dtype), mask=exist)
+    offset, is_output = _output_offsets(sample, position, positions, outputs, channels_first, tile_outputs)
+    tl.store(out_at + offset, out.to(x.dtype), mask=is_output)
 
 
 @kernel
@@ -76,54 +84,54 @@ def _backward(
     norm_at,
     norm_offset_at,
     weight_at,
-    of_x_at,
+    grad_x_at,
     sums_at,
     x_sample,
     x_row,
     x_column,
-    of_x_sample,
-    of_x_row,
-    of_x_column,
+    grad_x_sample,
+    grad_x_row,
+    grad_x_column,
     columns,
     positions,
     tiles,
     all_tiles,
     outputs,
     c: tl.constexpr,
-    most: tl.constexpr,
-    leads: tl.constexpr,
+    tile_outputs: tl.constexpr,
+    channels_first: tl.constexpr,
     block: tl.constexpr,
 ):
-    kind = x_at.dtype.element_ty
+    dtype = x_at.dtype.element_ty
     channel = tl.arange(0, c)
-    weight = _weight_rows(weight_at, outputs, c, most)
-    of_weight = tl.zeros([most, c], tl.float32)
-    of_bias = tl.zeros([most], tl.float32)
-    of_norm = tl.zeros([c], tl.float32)
-    of_norm_offset = tl.zeros([c], tl.float32)
+    weight = _weight_rows(weight_at, outputs, c, tile_outputs)
+    grad_weight = tl.zeros([tile_outputs, c], tl.float32)
+    grad_bias = tl.zeros([tile_outputs], tl.float32)
+    grad_norm = tl.zeros([c], tl.float32)
+    grad_norm_offset = tl.zeros([c], tl.float32)
     for tile in tl.range(tl.program_id(0), all_tiles, tl.num_programs(0)):
-        sample, position, there = spot(tile, tiles, positions, block)
-        place = strided(sample, position, columns, x_sample, x_row, x_column)[:, None] + channel
-        normed, factor = normalised(tl.load(x_at + place, mask=there[:, None], other=0.0), c)
-        place, exist = _narrow(sample, position, positions, outputs, leads, most)
-        gradient = tl.load(gradient_at + place, mask=exist, other=0.0)
-        of_bias += tl.sum(gradient.to(tl.float32), 0)
-        x = scaled(normed, norm_at, norm_offset_at, c).to(kind)
-        of_weight = tl.dot(tl.trans(gradient), x, of_weight, input_precision="ieee")
-        of_x = tl.dot(gradient, weight, input_precision="ieee")
-        of_norm += tl.sum(of_x * normed, 0)
-        of_norm_offset += tl.sum(of_x, 0)
-        of_x = norm_gradient(of_x, normed, factor, norm_at, c)
-        place = strided(sample, position, columns, of_x_sample, of_x_row, of_x_column)[:, None] + channel
-        tl.store(of_x_at + place, of_x.to(kind), mask=there[:, None])
+        sample, position, exists = tile_positions(tile, tiles, positions, block)
+        offset = stream_offsets(sample, position, columns, x_sample, x_row, x_column)[:, None] + channel
+        normed, factor = normalised(tl.load(x_at + offset, mask=exists[:, None], other=0.0), c)
+        offset, is_output = _output_offsets(sample, position, positions, outputs, channels_first, tile_outputs)
+        gradient = tl.load(gradient_at + offset, mask=is_output, other=0.0)
+        grad_bias += tl.sum(gradient.to(tl.float32), 0)
+        x = scaled(normed, norm_at, norm_offset_at, c).to(dtype)
+        grad_weight = tl.dot(tl.trans(gradient), x, grad_weight, input_precision="ieee")
+        grad_x = tl.dot(gradient, weight, input_precision="ieee")
+        grad_norm += tl.sum(grad_x * normed, 0)
+        grad_norm_offset += tl.sum(grad_x, 0)
+        grad_x = norm_gradient(grad_x, normed, factor, norm_at, c)
+        offset = stream_offsets(sample, position, columns, grad_x_sample, grad_x_row, grad_x_column)[:, None] + channel
+        tl.store(grad_x_at + offset, grad_x.to(dtype), mask=exists[:, None])
 
-    output = tl.arange(0, most)
-    sums_at += tl.program_id(0) * (2 * c + most * (c + 1))
-    tl.store(sums_at + channel, of_norm)
-    tl.store(sums_at + c + channel, of_norm_offset)
+    output = tl.arange(0, tile_outputs)
+    sums_at += tl.program_id(0) * (2 * c + tile_outputs * (c + 1))
+    tl.store(sums_at + channel, grad_norm)
+    tl.store(sums_at + c + channel, grad_norm_offset)
     sums_at += 2 * c
-    tl.store(sums_at + output[:, None] * c + channel, of_weight)
-    tl.store(sums_at + most * c + output, of_bias)
+    tl.store(sums_at + output[:, None] * c + channel, grad_weight)
+    tl.store(sums_at + tile_outputs * c + output, grad_bias)
 
 
 def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
@@ -137,12 +145,12 @@ def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
 
 def _constants(x: Tensor, outputs: int, elements: int) -> dict[str, int]:
     block = elements // x.shape[-1] // (x.element_size() // 2)
-    most = max(_LEAST, next_power_of_2(outputs))
+    tile_outputs = max(_LEAST, next_power_of_2(outputs))
     # Three stages: one program fills the registers, and two tiles being loaded hide the memory's latency.
     return {
         "c": x.shape[-1],
-        "most": most,
-        "leads": outputs < _LEAST,
+        "tile_outputs": tile_outputs,
+        "channels_first": outputs < _LEAST,
         "block": block,
         "num_warps": 8,
         "num_stages": 3,
@@ -154,7 +162,7 @@ def _norm_linear(x: Tensor, norm: Tensor, norm_offset: Tensor, weight: Tensor, b
     outputs, constants = len(weight), _constants(x, len(weight), _FORWARD_TILE)
     out = (
         x.new_empty(samples, outputs, rows, columns).permute(0, 2, 3, 1)
-        if constants["leads"]
+        if constants["channels_first"]
         else x.new_empty(samples, rows, columns, outputs)
     )
     tiles = cdiv(rows * columns, constants["block"])
@@ -186,11 +194,11 @@ def _norm_linear_gradients(
 ) -> tuple[Tensor | None, ...]:
     samples, rows, columns, c = x.shape
     outputs, constants = len(weight), _constants(x, len(weight), _BACKWARD_TILE)
-    gradient = (gradient.permute(0, 3, 1, 2) if constants["leads"] else gradient).contiguous()
-    of_x = torch.empty_like(x)
+    gradient = (gradient.permute(0, 3, 1, 2) if constants["channels_first"] else gradient).contiguous()
+    grad_x = torch.empty_like(x)
     tiles = cdiv(rows * columns, constants["block"])
     programs = min(samples * tiles, programs_at_once(x.device))
-    lengths = [c, c, constants["most"] * c, constants["most"]]
+    lengths = [c, c, constants["tile_outputs"] * c, constants["tile_outputs"]]
     sums = x.new_empty(programs, sum(lengths), dtype=torch.float32)
     _backward[(programs,)](
         x,
@@ -198,10 +206,10 @@ def _norm_linear_gradients(
         norm,
         norm_offset,
         weight,
-        of_x,
+        grad_x,
         sums,
         *x.stride()[:3],
-        *of_x.stride()[:3],
+        *grad_x.stride()[:3],
         columns,
         rows * columns,
         tiles,
@@ -209,6 +217,12 @@ def _norm_linear_gradients(
         outputs,
         **constants,
     )
-    of_norm, of_norm_offset, of_weight, of_bias = sums.sum(0).split(lengths)
-    of_weight = of_weight.view(-1, c)[:outputs].to(weight.dtype)
-    return of_x, of_norm, of_norm_offset, of_weight, of_bias[:outputs].to(weight.dtype) if bias is not None else None
+    grad_norm, grad_norm_offset, grad_weight, grad_bias = sums.sum(0).split(lengths)
+    grad_weight = grad_weight.view(-1, c)[:outputs].to(weight.dtype)
+    return (
+        grad_x,
+        grad_norm,
+        grad_norm_offset,
+        grad_weight,
+        grad_bias[:outputs].to(weight.dtype) if bias is not None else None,
+    )

@@ -26,7 +26,7 @@ _SEQUENCES = 64
 # Programs for the weight's gradient: one per multiprocessor of an H200.
 _PROGRAMS = 132
 _FLOAT32: dict[str, Any] = {"precision": "ieee", "num_warps": 8, "num_stages": 1}
-_NARROW: dict[str, Any] = {"precision": None, "num_warps": 8, "num_stages": 2}
+_HALF: dict[str, Any] = {"precision": None, "num_warps": 8, "num_stages": 2}
 
 
 @jit
@@ -120,17 +120,17 @@ def _forward(
 
 @kernel
 @no_type_check
-def _backward_of_half(
-    of_y_at,
+def _backward_of_operand(
+    grad_y_at,
     weight_at,
     other_at,
-    of_own_at,
+    grad_own_at,
     size_own,
     size_other,
     depth,
     sequences,
-    of_y_own,
-    of_y_other,
+    grad_y_own,
+    grad_y_other,
     weight_own,
     weight_other,
     c: tl.constexpr,
@@ -150,36 +150,36 @@ def _backward_of_half(
     edge = tl.arange(0, block_own * block_other)
     own = first_own + edge // block_other
     z = tl.arange(0, c_z)
-    own_place = b * size_own * size_other + own.to(tl.int64) * of_y_own
+    own_offset = b * size_own * size_other + own.to(tl.int64) * grad_y_own
     channel = tl.arange(0, block_c * d)[None, :]
-    weight_place = (first_c + channel // d) * weight_own + channel % d * weight_other
-    weight = tl.load(weight_at + z[:, None] * (c * d) + weight_place)
+    weight_offset = (first_c + channel // d) * weight_own + channel % d * weight_other
+    weight = tl.load(weight_at + z[:, None] * (c * d) + weight_offset)
     other_row = tl.arange(0, block_other * d)
     total = tl.zeros((block_own * block_c, block_s), tl.float32)
     for first in range(0, size_other, block_other):
         other = first + edge % block_other
         inside = (own < size_own) & (other < size_other)
-        of_y_place = (own_place + other.to(tl.int64) * of_y_other)[:, None] * c_z + z[None, :]
-        of_y = tl.load(of_y_at + of_y_place, mask=inside[:, None], other=0.0)
-        of_outer = tl.dot(of_y, weight, input_precision=precision).to(of_y.dtype)
-        of_outer = _exchanged(of_outer, block_own, block_other, block_c, d)
-        there = (first + other_row // d < size_other)[:, None] & (s < depth)
-        half_place = ((b * size_other + first) * d + other_row)[:, None] * depth + s
-        half = tl.load(other_at + half_place, mask=there, other=0.0)
-        total = tl.dot(of_outer, half, total, input_precision=precision)
+        grad_y_offset = (own_offset + other.to(tl.int64) * grad_y_other)[:, None] * c_z + z[None, :]
+        grad_y = tl.load(grad_y_at + grad_y_offset, mask=inside[:, None], other=0.0)
+        grad_outer = tl.dot(grad_y, weight, input_precision=precision).to(grad_y.dtype)
+        grad_outer = _exchanged(grad_outer, block_own, block_other, block_c, d)
+        exists = (first + other_row // d < size_other)[:, None] & (s < depth)
+        other_offset = ((b * size_other + first) * d + other_row)[:, None] * depth + s
+        other_tile = tl.load(other_at + other_offset, mask=exists, other=0.0)
+        total = tl.dot(grad_outer, other_tile, total, input_precision=precision)
     row = tl.arange(0, block_own * block_c)
     own = first_own + row // block_c
-    of_own_at += ((b * size_own + own) * sequences * c + first_c + row % block_c)[:, None] + s * c
-    tl.store(of_own_at, total.to(of_own_at.dtype.element_ty), mask=(own < size_own)[:, None] & (s < sequences))
+    grad_own_at += ((b * size_own + own) * sequences * c + first_c + row % block_c)[:, None] + s * c
+    tl.store(grad_own_at, total.to(grad_own_at.dtype.element_ty), mask=(own < size_own)[:, None] & (s < sequences))
 
 
 @kernel
 @no_type_check
 def _backward_of_weight(
-    of_y_at,
+    grad_y_at,
     left_at,
     right_at,
-    of_weight_at,
+    grad_weight_at,
     samples,
     size_i,
     size_j,
@@ -204,36 +204,36 @@ def _backward_of_weight(
         b = (tile // tiles_j // tiles_i).to(tl.int64)
         first_i, first_j = tile // tiles_j % tiles_i * block_i, tile % tiles_j * block_j
         left_i = first_i + left_row // block_c
-        left_place = ((b * size_i + left_i) * c + first_c + left_row % block_c) * depth
-        right_place = ((b * size_j + first_j) * d + right_row) * depth
+        left_offset = ((b * size_i + left_i) * c + first_c + left_row % block_c) * depth
+        right_offset = ((b * size_j + first_j) * d + right_row) * depth
         right_inside = (first_j + right_row // d < size_j)[None, :]
         left_inside = (left_i < size_i)[:, None]
         if in_one:
             s = tl.arange(0, block_s)
-            left = tl.load(left_at + left_place[:, None] + s[None, :], mask=left_inside, other=0.0)
-            right = tl.load(right_at + right_place[None, :] + s[:, None], mask=right_inside, other=0.0)
+            left = tl.load(left_at + left_offset[:, None] + s[None, :], mask=left_inside, other=0.0)
+            right = tl.load(right_at + right_offset[None, :] + s[:, None], mask=right_inside, other=0.0)
             outer = tl.dot(left, right, input_precision=precision)
         else:
             outer = tl.zeros((block_i * block_c, block_j * d), tl.float32)
             for first_s in range(0, depth, block_s):
                 s = first_s + tl.arange(0, block_s)
-                left = tl.load(left_at + left_place[:, None] + s[None, :], mask=left_inside, other=0.0)
-                right = tl.load(right_at + right_place[None, :] + s[:, None], mask=right_inside, other=0.0)
+                left = tl.load(left_at + left_offset[:, None] + s[None, :], mask=left_inside, other=0.0)
+                right = tl.load(right_at + right_offset[None, :] + s[:, None], mask=right_inside, other=0.0)
                 outer = tl.dot(left, right, outer, input_precision=precision)
         outer = _exchanged(outer.to(left_at.dtype.element_ty), block_i, block_c, block_j, d)
         i, j = first_i + edge // block_j, first_j + edge % block_j
-        of_y_place = ((b * size_i + i) * size_j + j)[:, None] * c_z + z[None, :]
-        of_y = tl.load(of_y_at + of_y_place, mask=((i < size_i) & (j < size_j))[:, None], other=0.0)
-        total = tl.dot(tl.trans(of_y), outer, total, input_precision=precision)
+        grad_y_offset = ((b * size_i + i) * size_j + j)[:, None] * c_z + z[None, :]
+        grad_y = tl.load(grad_y_at + grad_y_offset, mask=((i < size_i) & (j < size_j))[:, None], other=0.0)
+        total = tl.dot(tl.trans(grad_y), outer, total, input_precision=precision)
     channel = first_c * d + tl.arange(0, block_c * d)
-    place = (tl.program_id(1) * c_z + z)[:, None] * (c * d) + channel[None, :]
-    tl.store(of_weight_at + place, total)
+    index = (tl.program_id(1) * c_z + z)[:, None] * (c * d) + channel[None, :]
+    tl.store(grad_weight_at + index, total)
 
 
-def _rows(half: Tensor) -> Tensor:
+def _rows(operand: Tensor) -> Tensor:
     """Return [b i s c] as [b i c s], with sequences contiguous and padded with zeros to whole blocks."""
-    missing = -half.shape[2] % _SEQUENCES
-    return torch.nn.functional.pad(half.transpose(2, 3), (0, missing)).contiguous()
+    missing = -operand.shape[2] % _SEQUENCES
+    return torch.nn.functional.pad(operand.transpose(2, 3), (0, missing)).contiguous()
 
 
 def _forward_tiles(left: Tensor) -> dict[str, Any]:
@@ -245,56 +245,56 @@ def _forward_tiles(left: Tensor) -> dict[str, Any]:
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **_FLOAT32}
     if left.shape[3] <= 128:
-        return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": left.shape[3], "in_one": True, **_NARROW}
-    return {"block_i": 16, "block_j": 8, "block_c": 8, "block_s": 64, "in_one": False, **_NARROW}
+        return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": left.shape[3], "in_one": True, **_HALF}
+    return {"block_i": 16, "block_j": 8, "block_c": 8, "block_s": 64, "in_one": False, **_HALF}
 
 
-def _half_tiles(half: Tensor) -> dict[str, Any]:
+def _operand_tiles(operand: Tensor) -> dict[str, Any]:
     """Return tile sizes for an operand's gradient [b i c s]: 8 channels, or 4 where 8 would leave processors idle."""
-    b, size, c, depth = half.shape
-    if half.dtype == torch.float32:
+    b, size, c, depth = operand.shape
+    if operand.dtype == torch.float32:
         return {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64, **_FLOAT32}
     block_s = min(depth, 128)
     programs = b * cdiv(size, 16) * (c // 8) * cdiv(depth, block_s)
     block_c = 8 if programs >= _PROGRAMS else 4
-    return {"block_own": 16, "block_other": 4, "block_c": block_c, "block_s": block_s, **_NARROW}
+    return {"block_own": 16, "block_other": 4, "block_c": block_c, "block_s": block_s, **_HALF}
 
 
 def _weight_tiles(left: Tensor) -> dict[str, Any]:
     depth = left.shape[3]
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **_FLOAT32}
-    return {"block_i": 16, "block_j": 4, "block_c": 8, "block_s": min(depth, 128), "in_one": depth <= 128, **_NARROW}
+    return {"block_i": 16, "block_j": 4, "block_c": 8, "block_s": min(depth, 128), "in_one": depth <= 128, **_HALF}
 
 
-def _of_half(
-    of_y: Tensor, weight: Tensor, own_rows: Tensor, other_rows: Tensor, sequences: int, *, turned: bool
+def _operand_gradient(
+    grad_y: Tensor, weight: Tensor, own_rows: Tensor, other_rows: Tensor, sequences: int, *, transposed: bool
 ) -> Tensor:
     """Return the gradient of the operand with rows `own_rows`: [b i s c] of the left one, [b s j d] of the right one.
 
-    `turned` is true for the right one, whose rows are the columns of `of_y`.
+    `transposed` is true for the right one, whose rows are the columns of `grad_y`.
     """
     (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
-    of_own = of_y.new_empty(b, size_own, sequences, c)
-    tiles = _half_tiles(own_rows)
+    grad_own = grad_y.new_empty(b, size_own, sequences, c)
+    tiles = _operand_tiles(own_rows)
     blocks = cdiv(size_own, tiles["block_own"]) * (c // tiles["block_c"])
-    _backward_of_half[(blocks, cdiv(depth, tiles["block_s"]), b)](
-        of_y,
+    _backward_of_operand[(blocks, cdiv(depth, tiles["block_s"]), b)](
+        grad_y,
         weight,
         other_rows,
-        of_own,
+        grad_own,
         size_own,
         size_other,
         depth,
         sequences,
-        *((1, size_own) if turned else (size_other, 1)),
-        *((1, c) if turned else (d, 1)),
+        *((1, size_own) if transposed else (size_other, 1)),
+        *((1, c) if transposed else (d, 1)),
         c=c,
         d=d,
         c_z=len(weight),
         **tiles,
     )
-    return of_own.transpose(1, 2) if turned else of_own
+    return grad_own.transpose(1, 2) if transposed else grad_own
 
 
 class _OuterProductMean(torch.autograd.Function):
@@ -342,28 +342,36 @@ class _OuterProductMean(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, of_y: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         left_rows, right_rows, inverse, weight = ctx.saved_tensors
         b, size_i, c, depth = left_rows.shape
         size_j, d, c_z = right_rows.shape[1], right_rows.shape[2], len(weight)
-        for_left, for_right, _, _, for_weight, for_offset = ctx.needs_input_grad
+        needs_left, needs_right, _, _, needs_weight, needs_offset = ctx.needs_input_grad
         # Divided by the count in float32 and rounded once for all three kernels.
         mean = left_rows.new_empty(b, size_i, size_j, c_z)
-        torch.mul(of_y, inverse[..., None], out=mean)
-        of_left = _of_half(mean, weight, left_rows, right_rows, ctx.sequences, turned=False) if for_left else None
-        of_right = _of_half(mean, weight, right_rows, left_rows, ctx.sequences, turned=True) if for_right else None
-        of_weight = None
-        if for_weight:
+        torch.mul(grad_y, inverse[..., None], out=mean)
+        grad_left = (
+            _operand_gradient(mean, weight, left_rows, right_rows, ctx.sequences, transposed=False)
+            if needs_left
+            else None
+        )
+        grad_right = (
+            _operand_gradient(mean, weight, right_rows, left_rows, ctx.sequences, transposed=True)
+            if needs_right
+            else None
+        )
+        grad_weight = None
+        if needs_weight:
             tiles = _weight_tiles(left_rows)
             chunks = c // tiles["block_c"]
             edges = b * cdiv(size_i, tiles["block_i"]) * cdiv(size_j, tiles["block_j"])
-            shares = min(max(1, _PROGRAMS // chunks), edges)
-            parts = torch.empty(shares, *weight.shape, dtype=torch.float32, device=weight.device)
-            _backward_of_weight[(chunks, shares)](
+            sums = min(max(1, _PROGRAMS // chunks), edges)
+            partial_sums = torch.empty(sums, *weight.shape, dtype=torch.float32, device=weight.device)
+            _backward_of_weight[(chunks, sums)](
                 mean,
                 left_rows,
                 right_rows,
-                parts,
+                partial_sums,
                 b,
                 size_i,
                 size_j,
@@ -373,9 +381,9 @@ class _OuterProductMean(torch.autograd.Function):
                 c_z=c_z,
                 **tiles,
             )
-            of_weight = parts.sum(0).to(weight.dtype)
-        of_offset = mean.sum((0, 1, 2), dtype=torch.float32) if for_offset else None
-        return of_left, of_right, None, None, of_weight, of_offset
+            grad_weight = partial_sums.sum(0).to(weight.dtype)
+        grad_offset = mean.sum((0, 1, 2), dtype=torch.float32) if needs_offset else None
+        return grad_left, grad_right, None, None, grad_weight, grad_offset
 
 
 def outer_product_mean_triton(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.triton.language import cdiv, kernel, next_power_of_2, tl
-from helixfold.ops.triton.layer_norm import as_rows, elements, with_channels_together
+from helixfold.ops.triton.layer_norm import as_rows, contiguous_channels, elements
 
 # Elements of a tile: 16 for each of 128 threads.
 _TILE = 2048
@@ -17,7 +17,7 @@ _TILE = 2048
 def _add(
     stream_at,
     change_at,
-    kept_at,
+    mask_at,
     sum_at,
     rows,
     size_i,
@@ -28,15 +28,15 @@ def _add(
     change_b,
     change_i,
     change_j,
-    kept_b,
-    kept_i,
-    kept_j,
+    mask_b,
+    mask_i,
+    mask_j,
     sum_b,
     sum_i,
     sum_j,
     c,
     has_stream: tl.constexpr,
-    has_kept: tl.constexpr,
+    has_mask: tl.constexpr,
     block_rows: tl.constexpr,
     block_c: tl.constexpr,
 ):
@@ -45,9 +45,9 @@ def _add(
     inside = (row < rows)[:, None] & (channel < c)[None, :]
     change_at = elements(change_at, row, channel, size_i, size_j, change_b, change_i, change_j)
     total = tl.load(change_at, mask=inside, other=0.0).to(tl.float32)
-    if has_kept:
-        kept_at = elements(kept_at, row, channel, size_i, size_j, kept_b, kept_i, kept_j)
-        total *= tl.load(kept_at, mask=inside, other=0.0).to(tl.float32)
+    if has_mask:
+        mask_at = elements(mask_at, row, channel, size_i, size_j, mask_b, mask_i, mask_j)
+        total *= tl.load(mask_at, mask=inside, other=0.0).to(tl.float32)
     if has_stream:
         stream_at = elements(stream_at, row, channel, size_i, size_j, stream_b, stream_i, stream_j)
         total += tl.load(stream_at, mask=inside, other=0.0).to(tl.float32)
@@ -55,14 +55,14 @@ def _add(
     tl.store(sum_at, total.to(sum_at.dtype.element_ty), mask=inside)
 
 
-def _launch(result: Tensor, stream: Tensor | None, change: Tensor, kept: Tensor | None) -> Tensor:
-    """Write `change`, times `kept` if given, plus `stream` if given, into `result` and return it."""
+def _launch(result: Tensor, stream: Tensor | None, change: Tensor, mask: Tensor | None) -> Tensor:
+    """Write `change`, times `mask` if given, plus `stream` if given, into `result` and return it."""
     # `result` stands for absent arguments, which the kernel does not read. Expanded masks have stride 0.
-    result_rows, stream_rows, change_rows, kept_rows = as_rows(
+    result_rows, stream_rows, change_rows, mask_rows = as_rows(
         result,
-        result if stream is None else with_channels_together(stream),
-        with_channels_together(change),
-        result if kept is None else with_channels_together(kept).expand(change.shape),
+        result if stream is None else contiguous_channels(stream),
+        contiguous_channels(change),
+        result if mask is None else contiguous_channels(mask).expand(change.shape),
     )
     rows, c = result_rows[..., 0].numel(), change.shape[-1]
     block_c = min(next_power_of_2(c), 256)
@@ -70,17 +70,17 @@ def _launch(result: Tensor, stream: Tensor | None, change: Tensor, kept: Tensor 
     _add[(cdiv(rows, block_rows), cdiv(c, block_c))](
         stream_rows,
         change_rows,
-        kept_rows,
+        mask_rows,
         result_rows,
         rows,
         *result_rows.shape[1:3],
         *stream_rows.stride()[:3],
         *change_rows.stride()[:3],
-        *kept_rows.stride()[:3],
+        *mask_rows.stride()[:3],
         *result_rows.stride()[:3],
         c,
         has_stream=stream is not None,
-        has_kept=kept is not None,
+        has_mask=mask is not None,
         block_rows=block_rows,
         block_c=block_c,
         num_warps=4,
@@ -92,23 +92,23 @@ class _AddChange(torch.autograd.Function):
     """The masked residual addition, which saves only the mask; the stream's gradient is the incoming one."""
 
     @staticmethod
-    def forward(ctx: Any, stream: Tensor, change: Tensor, kept: Tensor | None) -> Tensor:
-        ctx.save_for_backward(kept)
+    def forward(ctx: Any, stream: Tensor, change: Tensor, mask: Tensor | None) -> Tensor:
+        ctx.save_for_backward(mask)
         # The gradient of the change gets the change's memory layout, which the next backward function needs.
-        ctx.turned = change.stride(1) < change.stride(2)
-        return _launch(torch.empty_like(stream), stream, change, kept)
+        ctx.transposed = change.stride(1) < change.stride(2)
+        return _launch(torch.empty_like(stream), stream, change, mask)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        (kept,) = ctx.saved_tensors
-        if kept is None or not ctx.needs_input_grad[1]:
+        (mask,) = ctx.saved_tensors
+        if mask is None or not ctx.needs_input_grad[1]:
             return gradient, gradient, None
-        turned = gradient.transpose(1, 2) if ctx.turned else gradient
-        of_change = torch.empty_like(turned, memory_format=torch.contiguous_format)
-        of_change = of_change.transpose(1, 2) if ctx.turned else of_change
-        return gradient, _launch(of_change, None, gradient, kept), None
+        transposed = gradient.transpose(1, 2) if ctx.transposed else gradient
+        grad_change = torch.empty_like(transposed, memory_format=torch.contiguous_format)
+        grad_change = grad_change.transpose(1, 2) if ctx.transposed else grad_change
+        return gradient, _launch(grad_change, None, gradient, mask), None
 
 
-def add_change_triton(stream: Tensor, change: Tensor, kept: Tensor | None = None) -> Tensor:
+def add_change_triton(stream: Tensor, change: Tensor, dropout_mask: Tensor | None = None) -> Tensor:
     """Compute `add_change` on a CUDA device."""
-    return _AddChange.apply(stream, change, kept)
+    return _AddChange.apply(stream, change, dropout_mask)

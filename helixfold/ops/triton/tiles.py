@@ -13,7 +13,7 @@ _EPS = tl.constexpr(EPS)
 
 @jit
 @no_type_check
-def spot(tile, tiles, positions, block: tl.constexpr):
+def tile_positions(tile, tiles, positions, block: tl.constexpr):
     """Return a tile's sample, its positions, and the mask of existing ones; each sample has `tiles` tiles."""
     position = tile % tiles * block + tl.arange(0, block)
     return (tile // tiles).to(tl.int64), position, position < positions
@@ -21,7 +21,7 @@ def spot(tile, tiles, positions, block: tl.constexpr):
 
 @jit
 @no_type_check
-def strided(sample, position, columns, sample_stride, row_stride, column_stride):
+def stream_offsets(sample, position, columns, sample_stride, row_stride, column_stride):
     """Return offsets [positions] into a stream, which may be transposed."""
     row = (position // columns).to(tl.int64)
     column = (position % columns).to(tl.int64)
@@ -30,7 +30,7 @@ def strided(sample, position, columns, sample_stride, row_stride, column_stride)
 
 @jit
 @no_type_check
-def channels_first(sample, position, positions, first, c: tl.constexpr, part: tl.constexpr):
+def channels_first_offsets(sample, position, positions, first, c: tl.constexpr, part: tl.constexpr):
     """Return offsets [positions, part] of some channels in an array [b, c, positions]."""
     channel = sample * c + first + tl.arange(0, part)
     return channel[None, :] * positions + position[:, None]
@@ -55,9 +55,9 @@ def scaled(normed, norm_at, norm_offset_at, c: tl.constexpr):
 
 @jit
 @no_type_check
-def read_normed(at, there, norm_at, norm_offset_at, c: tl.constexpr):
+def read_normed(at, exists, norm_at, norm_offset_at, c: tl.constexpr):
     """Return a tile [positions, c] after its layer norm, in its own dtype."""
-    x = tl.load(at, mask=there[:, None], other=0.0)
+    x = tl.load(at, mask=exists[:, None], other=0.0)
     return scaled(normalised(x, c)[0], norm_at, norm_offset_at, c).to(x.dtype)
 
 

@@ -18,10 +18,10 @@ from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.layer_norm import (
     as_rows,
+    contiguous_channels,
     elements,
     gradient_through_norm,
     normalised,
-    with_channels_together,
 )
 from helixfold.ops.weights import TransitionWeights
 
@@ -78,8 +78,8 @@ def _forward(
 @no_type_check
 def _backward(
     x_at,
-    of_y_at,
-    of_x_at,
+    grad_y_at,
+    grad_x_at,
     scale_at,
     offset_at,
     expand_at,
@@ -87,11 +87,11 @@ def _backward(
     contract_at,
     normed_at,
     units_at,
-    of_units_at,
-    of_scale_at,
-    of_offset_at,
-    of_expand_offset_at,
-    of_contract_offset_at,
+    grad_units_at,
+    grad_scale_at,
+    grad_offset_at,
+    grad_expand_offset_at,
+    grad_contract_offset_at,
     first_row,
     rows,
     size_i,
@@ -99,74 +99,76 @@ def _backward(
     x_b,
     x_i,
     x_j,
-    of_y_b,
-    of_y_i,
-    of_y_j,
-    of_x_b,
-    of_x_i,
-    of_x_j,
+    grad_y_b,
+    grad_y_i,
+    grad_y_j,
+    grad_x_b,
+    grad_x_i,
+    grad_x_j,
     eps,
     c: tl.constexpr,
     hidden: tl.constexpr,
-    of_parameters: tl.constexpr,
+    parameter_gradients: tl.constexpr,
     block_rows: tl.constexpr,
     block_hidden: tl.constexpr,
     block_part: tl.constexpr,
     precision: tl.constexpr,
 ):
     program = tl.program_id(0)
-    place = program * block_rows + tl.arange(0, block_rows)
-    row = first_row + place
+    index = program * block_rows + tl.arange(0, block_rows)
+    row = first_row + index
     inside = (row < rows)[:, None]
     channel = tl.arange(0, c)
     scale = tl.load(scale_at + channel)[None, :]
     x = tl.load(elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j), mask=inside, other=0.0)
     operand, _ = normalised(x.to(tl.float32), channel, eps, c)
     operand = (operand * scale + tl.load(offset_at + channel)[None, :]).to(x.dtype)
-    of_y = tl.load(elements(of_y_at, row, channel, size_i, size_j, of_y_b, of_y_i, of_y_j), mask=inside, other=0.0)
-    of_operand = tl.zeros((block_rows, c), tl.float32)
+    grad_y = tl.load(
+        elements(grad_y_at, row, channel, size_i, size_j, grad_y_b, grad_y_i, grad_y_j), mask=inside, other=0.0
+    )
+    grad_operand = tl.zeros((block_rows, c), tl.float32)
     for first in range(0, hidden, block_hidden):
         unit = first + tl.arange(0, block_hidden)
         expand = tl.load(expand_at + unit[:, None] * c + channel[None, :])
         units = tl.dot(operand, tl.trans(expand), input_precision=precision)
         units += tl.load(expand_offset_at + unit)[None, :]
         contract = tl.load(contract_at + channel[:, None] * hidden + unit[None, :])
-        of_units = tl.where(units > 0.0, tl.dot(of_y, contract, input_precision=precision), 0.0)
-        rounded = of_units.to(x.dtype)
-        of_operand = tl.dot(rounded, expand, of_operand, input_precision=precision)
-        if of_parameters:
-            units_place = place.to(tl.int64)[:, None] * hidden + unit[None, :]
-            tl.store(units_at + units_place, tl.maximum(units, 0.0).to(x.dtype), mask=inside)
-            tl.store(of_units_at + units_place, rounded, mask=inside)
-            tl.store(of_expand_offset_at + program * hidden + unit, tl.sum(of_units, 0))
+        grad_units = tl.where(units > 0.0, tl.dot(grad_y, contract, input_precision=precision), 0.0)
+        rounded = grad_units.to(x.dtype)
+        grad_operand = tl.dot(rounded, expand, grad_operand, input_precision=precision)
+        if parameter_gradients:
+            units_index = index.to(tl.int64)[:, None] * hidden + unit[None, :]
+            tl.store(units_at + units_index, tl.maximum(units, 0.0).to(x.dtype), mask=inside)
+            tl.store(grad_units_at + units_index, rounded, mask=inside)
+            tl.store(grad_expand_offset_at + program * hidden + unit, tl.sum(grad_units, 0))
     # The rest needs several float32 values per element, for which registers suffice for some rows at a time.
-    of_operand_at = elements(of_x_at, row, channel, size_i, size_j, of_x_b, of_x_i, of_x_j)
-    tl.store(of_operand_at, of_operand.to(x.dtype), mask=inside)
+    grad_operand_at = elements(grad_x_at, row, channel, size_i, size_j, grad_x_b, grad_x_i, grad_x_j)
+    tl.store(grad_operand_at, grad_operand.to(x.dtype), mask=inside)
     tl.debug_barrier()
     nothing = tl.zeros((block_part, c), tl.float32)
-    sum_of_scale, sum_of_offset, sum_of_y = nothing, nothing, nothing
+    sum_grad_scale, sum_grad_offset, sum_grad_y = nothing, nothing, nothing
     for first in range(0, block_rows, block_part):
         part = program * block_rows + first + tl.arange(0, block_part)
-        some = first_row + part
-        there = (some < rows)[:, None]
-        some_x_at = elements(x_at, some, channel, size_i, size_j, x_b, x_i, x_j)
-        normed, factor = normalised(tl.load(some_x_at, mask=there, other=0.0).to(tl.float32), channel, eps, c)
-        some_of_x_at = elements(of_x_at, some, channel, size_i, size_j, of_x_b, of_x_i, of_x_j)
-        of_rows = tl.load(some_of_x_at, mask=there, other=0.0).to(tl.float32)
-        of_x = gradient_through_norm(of_rows * scale, normed, factor, c)
-        tl.store(some_of_x_at, of_x.to(x.dtype), mask=there)
-        if of_parameters:
-            sum_of_scale += of_rows * normed
-            sum_of_offset += of_rows
-            some_of_y_at = elements(of_y_at, some, channel, size_i, size_j, of_y_b, of_y_i, of_y_j)
-            sum_of_y += tl.load(some_of_y_at, mask=there, other=0.0).to(tl.float32)
+        part_row = first_row + part
+        exists = (part_row < rows)[:, None]
+        some_x_at = elements(x_at, part_row, channel, size_i, size_j, x_b, x_i, x_j)
+        normed, factor = normalised(tl.load(some_x_at, mask=exists, other=0.0).to(tl.float32), channel, eps, c)
+        part_grad_x_at = elements(grad_x_at, part_row, channel, size_i, size_j, grad_x_b, grad_x_i, grad_x_j)
+        grad_rows = tl.load(part_grad_x_at, mask=exists, other=0.0).to(tl.float32)
+        grad_x = gradient_through_norm(grad_rows * scale, normed, factor, c)
+        tl.store(part_grad_x_at, grad_x.to(x.dtype), mask=exists)
+        if parameter_gradients:
+            sum_grad_scale += grad_rows * normed
+            sum_grad_offset += grad_rows
+            part_grad_y_at = elements(grad_y_at, part_row, channel, size_i, size_j, grad_y_b, grad_y_i, grad_y_j)
+            sum_grad_y += tl.load(part_grad_y_at, mask=exists, other=0.0).to(tl.float32)
             again = (normed * scale + tl.load(offset_at + channel)[None, :]).to(x.dtype)
-            tl.store(normed_at + part.to(tl.int64)[:, None] * c + channel[None, :], again, mask=there)
-    if of_parameters:
+            tl.store(normed_at + part.to(tl.int64)[:, None] * c + channel[None, :], again, mask=exists)
+    if parameter_gradients:
         sums = program * c + channel
-        tl.store(of_scale_at + sums, tl.sum(sum_of_scale, 0))
-        tl.store(of_offset_at + sums, tl.sum(sum_of_offset, 0))
-        tl.store(of_contract_offset_at + sums, tl.sum(sum_of_y, 0))
+        tl.store(grad_scale_at + sums, tl.sum(sum_grad_scale, 0))
+        tl.store(grad_offset_at + sums, tl.sum(sum_grad_offset, 0))
+        tl.store(grad_contract_offset_at + sums, tl.sum(sum_grad_y, 0))
 
 
 def _forward_tiles(x: Tensor) -> dict[str, Any]:
@@ -224,7 +226,7 @@ def _transition(
 
 def _transition_gradients(
     needed: tuple[bool, ...],
-    of_y: Tensor,
+    grad_y: Tensor,
     x: Tensor,
     scale: Tensor,
     offset: Tensor,
@@ -233,26 +235,28 @@ def _transition_gradients(
     contract: Tensor,
     contract_offset: Tensor,
 ) -> tuple[Tensor | None, ...]:
-    of_parameters = any(needed[1:])
-    of_x = torch.empty_like(x)
-    x_rows, of_y_rows, of_x_rows = as_rows(x, with_channels_together(of_y), of_x)
+    parameter_gradients = any(needed[1:])
+    grad_x = torch.empty_like(x)
+    x_rows, grad_y_rows, grad_x_rows = as_rows(x, contiguous_channels(grad_y), grad_x)
     rows, (hidden, c) = x_rows[..., 0].numel(), expand.shape
     tiles = _backward_tiles(x)
     block = tiles["block_rows"]
-    most = rows if not of_parameters else max(1, _BYTES // (2 * hidden * x.element_size() * block)) * block
-    most = min(most, rows)
-    normed, units, of_units = (x.new_empty(most if of_parameters else 0, width) for width in (c, hidden, hidden))
-    of_y_matrix = of_y_rows.flatten(0, 2)
+    chunk_rows = rows if not parameter_gradients else max(1, _BYTES // (2 * hidden * x.element_size() * block)) * block
+    chunk_rows = min(chunk_rows, rows)
+    normed, units, grad_units = (
+        x.new_empty(chunk_rows if parameter_gradients else 0, width) for width in (c, hidden, hidden)
+    )
+    grad_y_matrix = grad_y_rows.flatten(0, 2)
     sums = [torch.zeros(size, dtype=torch.float32, device=x.device) for size in (c, c, hidden, c)]
-    of_expand, of_contract = (torch.zeros_like(each, dtype=torch.float32) for each in (expand, contract))
-    for first in range(0, rows, most):
-        last = min(first + most, rows)
+    grad_expand, grad_contract = (torch.zeros_like(weight, dtype=torch.float32) for weight in (expand, contract))
+    for first in range(0, rows, chunk_rows):
+        last = min(first + chunk_rows, rows)
         programs = cdiv(last - first, block)
-        parts = [torch.empty(programs, len(each), dtype=torch.float32, device=x.device) for each in sums]
+        parts = [torch.empty(programs, len(total), dtype=torch.float32, device=x.device) for total in sums]
         _backward[(programs,)](
             x_rows,
-            of_y_rows,
-            of_x_rows,
+            grad_y_rows,
+            grad_x_rows,
             scale,
             offset,
             expand,
@@ -260,29 +264,29 @@ def _transition_gradients(
             contract,
             normed,
             units,
-            of_units,
+            grad_units,
             *parts,
             first,
             last,
             *x_rows.shape[1:3],
             *x_rows.stride()[:3],
-            *of_y_rows.stride()[:3],
-            *of_x_rows.stride()[:3],
+            *grad_y_rows.stride()[:3],
+            *grad_x_rows.stride()[:3],
             EPS,
             c=c,
             hidden=hidden,
-            of_parameters=of_parameters,
+            parameter_gradients=parameter_gradients,
             **tiles,
         )
-        if of_parameters:
+        if parameter_gradients:
             sums = [total + part.sum(0) for total, part in zip(sums, parts, strict=True)]
-            of_expand += of_units[: last - first].T @ normed[: last - first]
-            of_contract += of_y_matrix[first:last].T @ units[: last - first]
-    if not of_parameters:
-        return of_x, None, None, None, None, None, None
-    of_scale, of_offset, of_expand_offset, of_contract_offset = sums
-    weights = of_expand.to(expand.dtype), of_contract.to(contract.dtype)
-    return of_x, of_scale, of_offset, weights[0], of_expand_offset, weights[1], of_contract_offset
+            grad_expand += grad_units[: last - first].T @ normed[: last - first]
+            grad_contract += grad_y_matrix[first:last].T @ units[: last - first]
+    if not parameter_gradients:
+        return grad_x, None, None, None, None, None, None
+    grad_scale, grad_offset, grad_expand_offset, grad_contract_offset = sums
+    weights = grad_expand.to(expand.dtype), grad_contract.to(contract.dtype)
+    return grad_x, grad_scale, grad_offset, weights[0], grad_expand_offset, weights[1], grad_contract_offset
 
 
 def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:

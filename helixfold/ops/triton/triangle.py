@@ -29,37 +29,37 @@ def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, we
 
 
 def _parameters(pair: Tensor, norms: Sequence[Affine], maps: Sequence[Affine]) -> list[Tensor]:
-    affines = [norm.to(torch.float32) for norm in norms] + [each.to(pair.dtype) for each in maps]
-    return [each.contiguous() for affine in affines for each in affine if each is not None]
+    affines = [norm.to(torch.float32) for norm in norms] + [affine.to(pair.dtype) for affine in maps]
+    return [tensor.contiguous() for affine in affines for tensor in affine if tensor is not None]
 
 
-def _of_operand(parameters: Sequence[Tensor]) -> Maps:
+def _operand_maps(parameters: Sequence[Tensor]) -> Maps:
     norm, value, gate = (Affine(*parameters[at : at + 2]) for at in (0, 2, 4))
     return Maps(norm, norm, value, gate)
 
 
-def _of_multiplication(parameters: Sequence[Tensor]) -> tuple[Maps, Maps]:
+def _multiplication_maps(parameters: Sequence[Tensor]) -> tuple[Maps, Maps]:
     norm_in, norm_out, left, left_gate, out, gate = (Affine(*parameters[at : at + 2]) for at in range(0, 12, 2))
     return Maps(norm_in, norm_in, left, left_gate), Maps(norm_in, norm_out, out, gate)
 
 
 def _operand(pair: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
-    return gated(pair, None, mask, _of_operand(parameters))
+    return gated(pair, None, mask, _operand_maps(parameters))
 
 
 def _operand_gradients(
     needed: tuple[bool, ...], gradient: Tensor, pair: Tensor, mask: Tensor, *parameters: Tensor
 ) -> tuple[Tensor | None, ...]:
-    maps, gradient = _of_operand(parameters), gradient.contiguous()
-    of_pair, _, of_norm, _ = to_streams(pair, None, mask, maps, gradient)
-    of_maps = to_maps(pair, None, mask, maps, gradient) if any(needed[4:]) else [None] * 4
-    return of_pair, None, *of_norm, *of_maps
+    maps, gradient = _operand_maps(parameters), gradient.contiguous()
+    grad_pair, _, grad_norm, _ = to_streams(pair, None, mask, maps, gradient)
+    grad_maps = to_maps(pair, None, mask, maps, gradient) if any(needed[4:]) else [None] * 4
+    return grad_pair, None, *grad_norm, *grad_maps
 
 
 class _Multiplication(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor) -> Tensor:
-        front, tail = _of_multiplication(parameters)
+        front, tail = _multiplication_maps(parameters)
         left = gated(pair, None, mask, front)
         product = torch.bmm(left.flatten(0, 1), right.flatten(0, 1).mT)
         product = product.view(*left.shape[:3], right.shape[2])
@@ -69,16 +69,16 @@ class _Multiplication(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         pair, mask, left, right, product, *parameters = ctx.saved_tensors
-        front, tail = _of_multiplication(parameters)
+        front, tail = _multiplication_maps(parameters)
         gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
-        of_pair, of_product, of_norm_in, of_norm_out = to_streams(pair, product, None, tail, gradient)
-        of_maps = any(ctx.needs_input_grad[7:])
-        of_tail = to_maps(pair, product, None, tail, gradient) if of_maps else [None] * 4
-        of_products = of_product.flatten(0, 1)
-        of_right = torch.bmm(of_products.mT, left.flatten(0, 1)).view_as(right) if ctx.needs_input_grad[2] else None
-        of_left = torch.bmm(of_products, right.flatten(0, 1)).view_as(left)
+        grad_pair, grad_product, grad_norm_in, grad_norm_out = to_streams(pair, product, None, tail, gradient)
+        needs_maps = any(ctx.needs_input_grad[7:])
+        grad_tail = to_maps(pair, product, None, tail, gradient) if needs_maps else [None] * 4
+        grad_products = grad_product.flatten(0, 1)
+        grad_right = torch.bmm(grad_products.mT, left.flatten(0, 1)).view_as(right) if ctx.needs_input_grad[2] else None
+        grad_left = torch.bmm(grad_products, right.flatten(0, 1)).view_as(left)
         # Added in place to the part from the output's gate.
-        _, _, of_norm_left, _ = to_streams(pair, None, mask, front, of_left, of_pair)
-        of_front = to_maps(pair, None, mask, front, of_left) if of_maps else [None] * 4
-        of_norms = [*(torch.stack(of_norm_in) + torch.stack(of_norm_left)), *of_norm_out]
-        return of_pair, None, of_right, *of_norms, *of_front, *of_tail
+        _, _, grad_norm_left, _ = to_streams(pair, None, mask, front, grad_left, grad_pair)
+        grad_front = to_maps(pair, None, mask, front, grad_left) if needs_maps else [None] * 4
+        grad_norms = [*(torch.stack(grad_norm_in) + torch.stack(grad_norm_left)), *grad_norm_out]
+        return grad_pair, None, grad_right, *grad_norms, *grad_front, *grad_tail

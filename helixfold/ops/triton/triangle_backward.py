@@ -11,14 +11,14 @@ from torch import Tensor
 
 from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.tiles import (
-    channels_first,
+    channels_first_offsets,
     norm_gradient,
     normalised,
     programs_at_once,
     read_normed,
-    spot,
-    strided,
+    stream_offsets,
     sum_norm,
+    tile_positions,
 )
 from helixfold.ops.triton.triangle_forward import Maps, gated_maps
 
@@ -30,8 +30,8 @@ def _to_streams(
     product_at,
     mask_at,
     gradient_at,
-    of_pair_at,
-    of_product_at,
+    grad_pair_at,
+    grad_product_at,
     pair_sums_at,
     product_sums_at,
     norm_at,
@@ -51,9 +51,9 @@ def _to_streams(
     gradient_sample,
     gradient_row,
     gradient_column,
-    of_pair_sample,
-    of_pair_row,
-    of_pair_column,
+    grad_pair_sample,
+    grad_pair_row,
+    grad_pair_column,
     columns,
     positions,
     tiles,
@@ -65,54 +65,56 @@ def _to_streams(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    kind = pair_at.dtype.element_ty
+    dtype = pair_at.dtype.element_ty
     tile = tl.program_id(0)
-    sample, position, there = spot(tile, tiles, positions, block)
+    sample, position, exists = tile_positions(tile, tiles, positions, block)
     channel = tl.arange(0, c_z)
-    pair_place = strided(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + channel
-    x = read_normed(pair_at + pair_place, there, norm_at, norm_offset_at, c_z)
-    of_x = tl.zeros([block, c_z], tl.float32)
+    pair_index = stream_offsets(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + channel
+    x = read_normed(pair_at + pair_index, exists, norm_at, norm_offset_at, c_z)
+    grad_x = tl.zeros([block, c_z], tl.float32)
     if tail:
-        a_place = channels_first(sample, position, positions, 0, c_a, c_a)
-        a = read_normed(product_at + a_place, there, norm_out_at, norm_out_offset_at, c_a)
-        of_a = tl.zeros([block, c_a], tl.float32)
-        gradient_place = strided(sample, position, columns, gradient_sample, gradient_row, gradient_column)
+        a_index = channels_first_offsets(sample, position, positions, 0, c_a, c_a)
+        a = read_normed(product_at + a_index, exists, norm_out_at, norm_out_offset_at, c_a)
+        grad_a = tl.zeros([block, c_a], tl.float32)
+        gradient_index = stream_offsets(sample, position, columns, gradient_sample, gradient_row, gradient_column)
     else:
         a = x
-        mask_place = strided(sample, position, columns, mask_sample, mask_row, mask_column)
-        mask = tl.load(mask_at + mask_place, mask=there, other=0.0)
+        mask_index = stream_offsets(sample, position, columns, mask_sample, mask_row, mask_column)
+        mask = tl.load(mask_at + mask_index, mask=exists, other=0.0)
     for first in tl.range(0, c_out, part):
         value, gate, weight, gate_weight = gated_maps(
             a, x, weight_at, bias_at, gate_at, gate_bias_at, first, c_a, c_z, part
         )
         if tail:
-            place = gradient_place[:, None] + first + tl.arange(0, part)
+            index = gradient_index[:, None] + first + tl.arange(0, part)
         else:
-            place = channels_first(sample, position, positions, first, c_out, part)
-        gradient = tl.load(gradient_at + place, mask=there[:, None], other=0.0).to(tl.float32)
+            index = channels_first_offsets(sample, position, positions, first, c_out, part)
+        gradient = tl.load(gradient_at + index, mask=exists[:, None], other=0.0).to(tl.float32)
         if not tail:
             gradient *= mask[:, None]
-        of_value = (gradient * gate).to(kind)
-        of_gate = (gradient * value * gate * (1.0 - gate)).to(kind)
-        of_x = tl.dot(of_gate, gate_weight, of_x, input_precision="ieee")
+        grad_value = (gradient * gate).to(dtype)
+        grad_gate = (gradient * value * gate * (1.0 - gate)).to(dtype)
+        grad_x = tl.dot(grad_gate, gate_weight, grad_x, input_precision="ieee")
         if tail:
-            of_a = tl.dot(of_value, weight, of_a, input_precision="ieee")
+            grad_a = tl.dot(grad_value, weight, grad_a, input_precision="ieee")
         else:
-            of_x = tl.dot(of_value, weight, of_x, input_precision="ieee")
+            grad_x = tl.dot(grad_value, weight, grad_x, input_precision="ieee")
 
     # Read and normalised a second time, so that two float32 tiles need not be held during the loop.
-    x_normed, x_scale = normalised(tl.load(pair_at + pair_place, mask=there[:, None], other=0.0), c_z)
-    sum_norm(pair_sums_at + tile.to(tl.int64) * 2 * c_z, of_x, x_normed, c_z)
-    of_x = norm_gradient(of_x, x_normed, x_scale, norm_at, c_z)
-    of_pair_at += strided(sample, position, columns, of_pair_sample, of_pair_row, of_pair_column)[:, None] + channel
+    x_normed, x_scale = normalised(tl.load(pair_at + pair_index, mask=exists[:, None], other=0.0), c_z)
+    sum_norm(pair_sums_at + tile.to(tl.int64) * 2 * c_z, grad_x, x_normed, c_z)
+    grad_x = norm_gradient(grad_x, x_normed, x_scale, norm_at, c_z)
+    grad_pair_at += (
+        stream_offsets(sample, position, columns, grad_pair_sample, grad_pair_row, grad_pair_column)[:, None] + channel
+    )
     if adds:
-        of_x += tl.load(of_pair_at, mask=there[:, None], other=0.0).to(tl.float32)
-    tl.store(of_pair_at, of_x.to(kind), mask=there[:, None])
+        grad_x += tl.load(grad_pair_at, mask=exists[:, None], other=0.0).to(tl.float32)
+    tl.store(grad_pair_at, grad_x.to(dtype), mask=exists[:, None])
     if tail:
-        a_normed, a_scale = normalised(tl.load(product_at + a_place, mask=there[:, None], other=0.0), c_a)
-        sum_norm(product_sums_at + tile.to(tl.int64) * 2 * c_a, of_a, a_normed, c_a)
-        of_a = norm_gradient(of_a, a_normed, a_scale, norm_out_at, c_a)
-        tl.store(of_product_at + a_place, of_a.to(kind), mask=there[:, None])
+        a_normed, a_scale = normalised(tl.load(product_at + a_index, mask=exists[:, None], other=0.0), c_a)
+        sum_norm(product_sums_at + tile.to(tl.int64) * 2 * c_a, grad_a, a_normed, c_a)
+        grad_a = norm_gradient(grad_a, a_normed, a_scale, norm_out_at, c_a)
+        tl.store(grad_product_at + a_index, grad_a.to(dtype), mask=exists[:, None])
 
 
 @kernel
@@ -151,85 +153,87 @@ def _to_maps(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    kind = pair_at.dtype.element_ty
+    dtype = pair_at.dtype.element_ty
     first = tl.program_id(0) * part
     output = first + tl.arange(0, part)
-    of_weight = tl.zeros([part, c_a], tl.float32)
-    of_gate_weight = tl.zeros([part, c_z], tl.float32)
-    of_bias = tl.zeros([part], tl.float32)
-    of_gate_bias = tl.zeros([part], tl.float32)
+    grad_weight = tl.zeros([part, c_a], tl.float32)
+    grad_gate_weight = tl.zeros([part, c_z], tl.float32)
+    grad_bias = tl.zeros([part], tl.float32)
+    grad_gate_bias = tl.zeros([part], tl.float32)
     for tile in tl.range(tl.program_id(1), all_tiles, tl.num_programs(1)):
-        sample, position, there = spot(tile, tiles, positions, block)
-        pair_place = strided(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + tl.arange(0, c_z)
-        x = read_normed(pair_at + pair_place, there, norm_at, norm_offset_at, c_z)
+        sample, position, exists = tile_positions(tile, tiles, positions, block)
+        pair_index = stream_offsets(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + tl.arange(
+            0, c_z
+        )
+        x = read_normed(pair_at + pair_index, exists, norm_at, norm_offset_at, c_z)
         if tail:
-            a_place = channels_first(sample, position, positions, 0, c_a, c_a)
-            a = read_normed(product_at + a_place, there, norm_out_at, norm_out_offset_at, c_a)
-            place = strided(sample, position, columns, gradient_sample, gradient_row, gradient_column)
-            place = place[:, None] + output
+            a_index = channels_first_offsets(sample, position, positions, 0, c_a, c_a)
+            a = read_normed(product_at + a_index, exists, norm_out_at, norm_out_offset_at, c_a)
+            index = stream_offsets(sample, position, columns, gradient_sample, gradient_row, gradient_column)
+            index = index[:, None] + output
         else:
             a = x
-            place = channels_first(sample, position, positions, first, c_out, part)
-        gradient = tl.load(gradient_at + place, mask=there[:, None], other=0.0).to(tl.float32)
+            index = channels_first_offsets(sample, position, positions, first, c_out, part)
+        gradient = tl.load(gradient_at + index, mask=exists[:, None], other=0.0).to(tl.float32)
         if not tail:
-            mask_place = strided(sample, position, columns, mask_sample, mask_row, mask_column)
-            gradient *= tl.load(mask_at + mask_place, mask=there, other=0.0)[:, None]
+            mask_index = stream_offsets(sample, position, columns, mask_sample, mask_row, mask_column)
+            gradient *= tl.load(mask_at + mask_index, mask=exists, other=0.0)[:, None]
         # Equals `first`; as the compiler does not know that, it keeps registers for the sums instead of the weights.
         again = first + tile // all_tiles
         value, gate, _, _ = gated_maps(a, x, weight_at, bias_at, gate_at, gate_bias_at, again, c_a, c_z, part)
-        of_value = gradient * gate
-        of_gate = of_value * value * (1.0 - gate)
-        of_bias += tl.sum(of_value, 0)
-        of_gate_bias += tl.sum(of_gate, 0)
-        of_weight = tl.dot(tl.trans(of_value.to(kind)), a, of_weight, input_precision="ieee")
-        of_gate_weight = tl.dot(tl.trans(of_gate.to(kind)), x, of_gate_weight, input_precision="ieee")
+        grad_value = gradient * gate
+        grad_gate = grad_value * value * (1.0 - gate)
+        grad_bias += tl.sum(grad_value, 0)
+        grad_gate_bias += tl.sum(grad_gate, 0)
+        grad_weight = tl.dot(tl.trans(grad_value.to(dtype)), a, grad_weight, input_precision="ieee")
+        grad_gate_weight = tl.dot(tl.trans(grad_gate.to(dtype)), x, grad_gate_weight, input_precision="ieee")
 
     sums_at += tl.program_id(1) * (c_out * (c_a + c_z + 2))
-    tl.store(sums_at + output[:, None] * c_a + tl.arange(0, c_a), of_weight)
+    tl.store(sums_at + output[:, None] * c_a + tl.arange(0, c_a), grad_weight)
     sums_at += c_out * c_a
-    tl.store(sums_at + output, of_bias)
+    tl.store(sums_at + output, grad_bias)
     sums_at += c_out
-    tl.store(sums_at + output[:, None] * c_z + tl.arange(0, c_z), of_gate_weight)
+    tl.store(sums_at + output[:, None] * c_z + tl.arange(0, c_z), grad_gate_weight)
     sums_at += c_out * c_z
-    tl.store(sums_at + output, of_gate_bias)
+    tl.store(sums_at + output, grad_gate_bias)
 
 
 def to_streams(
     pair: Tensor,
-    source: Tensor | None,
+    product: Tensor | None,
     mask: Tensor | None,
     maps: Maps,
     gradient: Tensor,
-    of_pair: Tensor | None = None,
+    grad_pair: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
     """Return the gradients of the pair, of the product, and of scale and offset of both layer norms.
 
-    The pair's is added to `of_pair` in place if given. Without a product the second and the last are meaningless.
+    The pair's is added to `grad_pair` in place if given. Without a product the second and the last are meaningless.
     """
     samples, rows, columns, c_z = pair.shape
     outputs, c_a = maps.value.weight.shape
-    tail, adds = source is not None, of_pair is not None
-    of_pair = torch.empty_like(pair) if of_pair is None else of_pair
-    of_source = of_pair if source is None else torch.empty_like(source)
-    wide = pair.element_size() == 4
-    block = 32 if wide else 64
+    tail, adds = product is not None, grad_pair is not None
+    grad_pair = torch.empty_like(pair) if grad_pair is None else grad_pair
+    grad_product = grad_pair if product is None else torch.empty_like(product)
+    is_float32 = pair.element_size() == 4
+    block = 32 if is_float32 else 64
     tiles = cdiv(rows * columns, block)
-    of_norm = pair.new_empty(samples * tiles, 2, c_z, dtype=torch.float32)
-    of_norm_of_source = pair.new_empty(samples * tiles if tail else 0, 2, c_a, dtype=torch.float32)
+    grad_norm = pair.new_empty(samples * tiles, 2, c_z, dtype=torch.float32)
+    grad_norm_product = pair.new_empty(samples * tiles if tail else 0, 2, c_a, dtype=torch.float32)
     _to_streams[(samples * tiles,)](
         pair,
-        pair if source is None else source,
+        pair if product is None else product,
         pair if mask is None else mask,
         gradient,
-        of_pair,
-        of_source,
-        of_norm,
-        of_norm_of_source if tail else of_norm,
+        grad_pair,
+        grad_product,
+        grad_norm,
+        grad_norm_product if tail else grad_norm,
         *maps.pointers,
         *pair.stride()[:3],
         *(0, 0, 0) if mask is None else mask.stride(),
         *gradient.stride()[:3],
-        *of_pair.stride()[:3],
+        *grad_pair.stride()[:3],
         columns,
         rows * columns,
         tiles,
@@ -241,13 +245,13 @@ def to_streams(
         block=block,
         part=min(32, outputs),
         # Two programs of four warps fit if each holds one tile at a time: one computes while the other loads.
-        num_warps=8 if tail or wide else 4,
+        num_warps=8 if tail or is_float32 else 4,
         num_stages=2,
     )
-    return of_pair, of_source, list(of_norm.sum(0)), list(of_norm_of_source.sum(0))
+    return grad_pair, grad_product, list(grad_norm.sum(0)), list(grad_norm_product.sum(0))
 
 
-def to_maps(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps, gradient: Tensor) -> list[Tensor]:
+def to_maps(pair: Tensor, product: Tensor | None, mask: Tensor | None, maps: Maps, gradient: Tensor) -> list[Tensor]:
     """Return the gradients of weight and bias of the map to values, then of the map to gates, in their dtype."""
     samples, rows, columns, c_z = pair.shape
     outputs, c_a = maps.value.weight.shape
@@ -259,7 +263,7 @@ def to_maps(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps
     sums = pair.new_empty(groups, sum(lengths), dtype=torch.float32)
     _to_maps[(outputs // part, groups)](
         pair,
-        pair if source is None else source,
+        pair if product is None else product,
         pair if mask is None else mask,
         gradient,
         sums,
@@ -274,7 +278,7 @@ def to_maps(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps
         c_z=c_z,
         c_a=c_a,
         c_out=outputs,
-        tail=source is not None,
+        tail=product is not None,
         block=block,
         part=part,
         num_warps=8,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.triton.language import cdiv, jit, kernel, tl
-from helixfold.ops.triton.tiles import channels_first, read_normed, spot, strided, weight_rows
+from helixfold.ops.triton.tiles import channels_first_offsets, read_normed, stream_offsets, tile_positions, weight_rows
 from helixfold.ops.weights import Affine
 
 
@@ -65,54 +65,57 @@ def _gated(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    kind = pair_at.dtype.element_ty
-    sample, position, there = spot(tl.program_id(0), tiles, positions, block)
-    pair_place = strided(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + tl.arange(0, c_z)
-    x = read_normed(pair_at + pair_place, there, norm_at, norm_offset_at, c_z)
+    dtype = pair_at.dtype.element_ty
+    sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
+    pair_index = stream_offsets(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + tl.arange(
+        0, c_z
+    )
+    x = read_normed(pair_at + pair_index, exists, norm_at, norm_offset_at, c_z)
     if tail:
-        a_place = channels_first(sample, position, positions, 0, c_a, c_a)
-        a = read_normed(product_at + a_place, there, norm_out_at, norm_out_offset_at, c_a)
-        out_place = strided(sample, position, columns, out_sample, out_row, out_column)
+        a_index = channels_first_offsets(sample, position, positions, 0, c_a, c_a)
+        a = read_normed(product_at + a_index, exists, norm_out_at, norm_out_offset_at, c_a)
+        out_index = stream_offsets(sample, position, columns, out_sample, out_row, out_column)
     else:
         a = x
-        mask_place = strided(sample, position, columns, mask_sample, mask_row, mask_column)
-        mask = tl.load(mask_at + mask_place, mask=there, other=0.0)
+        mask_index = stream_offsets(sample, position, columns, mask_sample, mask_row, mask_column)
+        mask = tl.load(mask_at + mask_index, mask=exists, other=0.0)
     for first in tl.range(0, c_out, part):
         value, gate, _, _ = gated_maps(a, x, weight_at, bias_at, gate_at, gate_bias_at, first, c_a, c_z, part)
         out = value * gate
         if tail:
-            place = out_place[:, None] + first + tl.arange(0, part)
+            index = out_index[:, None] + first + tl.arange(0, part)
         else:
             out *= mask[:, None]
-            place = channels_first(sample, position, positions, first, c_out, part)
-        tl.store(out_at + place, out.to(kind), mask=there[:, None])
+            index = channels_first_offsets(sample, position, positions, first, c_out, part)
+        tl.store(out_at + index, out.to(dtype), mask=exists[:, None])
 
 
 @dataclass(frozen=True)
 class Maps:
     """Parameters of a gated map: the maps to values and gates, and the layer norms of their inputs."""
 
-    norm: Affine
-    norm_of_values: Affine
+    norm: Affine  # of the pair, before the gates
+    value_norm: Affine  # of `a`, before the values
     value: Affine
     gate: Affine
 
     @property
     def pointers(self) -> list[Tensor | None]:
-        return [*self.norm, *self.norm_of_values, *self.value, *self.gate]
+        """All parameters in the order of the kernels' arguments."""
+        return [*self.norm, *self.value_norm, *self.value, *self.gate]
 
 
-def gated(pair: Tensor, source: Tensor | None, mask: Tensor | None, maps: Maps) -> Tensor:
+def gated(pair: Tensor, product: Tensor | None, mask: Tensor | None, maps: Maps) -> Tensor:
     """Return an operand [b, c, rows, columns] from the pair, or from the product too the change of the pair."""
     samples, rows, columns, c_z = pair.shape
     outputs, c_a = maps.value.weight.shape
-    tail = source is not None
+    tail = product is not None
     out = torch.empty_like(pair) if tail else pair.new_empty(samples, outputs, rows, columns)
     block, part = (128, 32) if pair.element_size() == 2 else (32, 32)
     tiles = cdiv(rows * columns, block)
     _gated[(samples * tiles,)](
         pair,
-        pair if source is None else source,
+        pair if product is None else product,
         pair if mask is None else mask,
         out,
         *maps.pointers,

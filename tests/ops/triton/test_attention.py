@@ -121,7 +121,7 @@ def test_a_gradient_that_is_one_number_expanded_is_read() -> None:
         (lambda query, key, value: (query.double(), key.double(), value.double()), "float64"),
         (lambda query, key, value: (query.bfloat16(), key, value), "differ in dtype"),
         (lambda query, key, value: (query[..., :5], key[..., :5], value[..., :5]), "head dim 5"),
-        (lambda query, key, value: (query, key, value[..., :5]), "as wide"),
+        (lambda query, key, value: (query, key, value[..., :5]), "values and keys differ in channels"),
         (lambda query, key, value: (query, key[:, :, :1], value[:, :, :1]), "all heads have the same keys"),
         (lambda query, key, value: (query[:, :0], key[:, :0], value[:, :0]), "nothing"),
         (lambda query, key, value: (query, key, value), None),
