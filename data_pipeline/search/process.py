@@ -34,7 +34,7 @@ _ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOutput:
-    """What a successful program printed; its results are read from the files that it wrote."""
+    """Output that a successful program printed; its results are read from the files that it wrote."""
 
     stdout: bytes  # at most the last 64 KiB
     stderr: bytes  # at most the last 64 KiB
