@@ -53,7 +53,7 @@ class LayoutOptions:
     templates: Literal[0, 1, 2, 3, 4] = 1
     """Number of templates."""
     keep: Literal["none", "inputs", "block"] = "none"
-    """Return which activations the backward pass computes again."""
+    """Checkpoint policy: the part that the backward pass computes again."""
     passes: Literal[0, 1, 2, 3] = 1
     """Passes before the one that learns."""
     dtype: Dtype = "float32"

@@ -55,7 +55,7 @@ class StepOptions:
     rows: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
     """Rows of the MSA."""
     keep: Annotated[Literal["none", "inputs", "block"] | None, Parameter(show_default="the stage's")] = None
-    """Return which activations the backward pass computes again."""
+    """Checkpoint policy: the part that the backward pass computes again."""
 
 
 _USUAL, _COMMON = StepOptions(), CommonOptions()
