@@ -147,8 +147,8 @@ def test_a_full_size_file_needs_little_more_memory_than_it_has_bytes(tmp_path: P
     write_npz(tmp_path / "params.npz", arrays)
     del arrays
     program = (
-        "import resource, sys; from helixfold.presets import preset; from helixfold.weights import load, fit;"
-        "config = preset('model_1_ptm').model; fit.file_shapes(config, 'npz');"
+        "import resource, sys; from helixfold.presets import preset; from helixfold.weights import load, shapes;"
+        "config = preset('model_1_ptm').model; shapes.file_shapes(config, 'npz');"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; load.load_weights(sys.argv[1], config);"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)"
     )
