@@ -123,8 +123,7 @@ def store_directories(path: Path) -> tuple[Path, ...]:
         raise InputError.at(path, "there are shards of different counts; keep those of one run")
     count = counts.pop()
     finished = {int(match[1]) for match in found if (path / match[0] / INDEX_FILE).is_file()}
-    missing = [str(number) for number in range(count) if number not in finished]
-    if missing:
+    if missing := [str(number) for number in range(count) if number not in finished]:
         raise InputError.at(path, f"of {count} shards these are missing or unfinished: {', '.join(missing[:20])}")
     return tuple(path / shard_name(number, count) for number in range(count))
 

@@ -47,8 +47,7 @@ class Features:
         """Read the file that `save` wrote; raise an `InputError` that says what is wrong with any other file."""
         names = [field.name for field in fields(cls)]
         arrays = read_npz(path, problem=lambda outlines: _advised(_shape_problem(names, outlines)))
-        problem = _advised(_problem(arrays))
-        if problem is not None:
+        if (problem := _advised(_problem(arrays))) is not None:
             raise InputError.at(path, problem)
         return cls(
             domain_name=str(arrays["domain_name"]),
@@ -63,12 +62,10 @@ def _advised(problem: str | None) -> str | None:
 
 
 def _shape_problem(names: Sequence[str], arrays: dict[str, np.ndarray]) -> str | None:
-    """Return why arrays of these names, types and shapes cannot be features, or None if they can."""
-    missing = [name for name in names if name not in arrays]
-    if missing:
+    """What makes arrays no features whatever they hold, or None."""
+    if missing := [name for name in names if name not in arrays]:
         return f"{', '.join(missing)} missing"
-    unknown = [name for name in arrays if name not in names]
-    if unknown:
+    if unknown := [name for name in arrays if name not in names]:
         return f"'{printable(unknown[0])}' is no feature"
     strings, numbers = ("domain_name", "sequence", "template_domain_names"), ("aatype", "msa")
     for name, ndim in zip((*strings, *numbers), (0, 0, 1, 1, 2), strict=True):

@@ -1,4 +1,4 @@
-"""Read a3m alignments: upper case and '-' are the target's columns, lower case is inserted between them."""
+"""Read alignments in a3m: upper case and '-' are columns of the target, lower case is inserted between them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,20 +10,19 @@ from jaxtyping import Int, UInt8
 from data_pipeline.errors import InputError
 from data_pipeline.parse.alignment_rows import (
     COLUMN_LETTERS,
-    MAX_ALIGNMENT_BYTES,
     AlignmentBuilder,
     first_row_problem,
     first_word,
     row_limit,
     wrong_letter_error,
 )
-from data_pipeline.parse.text_files import MAX_LINE_BYTES, content_lines, read_lines
+from data_pipeline.parse.text_files import MAX_LINE_BYTES, content_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 INSERT_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS).lower().encode()
-PADDING = b"."  # some programs pad rows with it where other rows have insertions
+PADDING = b"."  # some programs write it where other rows have insertions
 _COMMENTS = (b"#", b";")
-_LINE_COST = 100  # bytes that Python needs for a line, besides its text
+_LINE_COST = 100  # bytes that Python takes to hold a line, besides its text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,45 +31,43 @@ class Alignment:
 
     names: tuple[str, ...]  # first words of the headers
     letters: UInt8[np.ndarray, "n r"]  # ASCII: residues in upper case or '-'
-    # Number of inserted residues (which the target lacks) just before each column; int8 if none is above 127.
+    # Number of a row's residues just before each column that the target lacks; int8 if no count is above 127.
     deletion_matrix: Int[np.ndarray, "n r"]
 
     @property
     def query(self) -> str:
+        """The target's sequence."""
         return str(self.letters[0].tobytes(), "ascii")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlignmentRecord:
-    """Record of an a3m or FASTA file: the header without '>', and the unchanged lines of its sequence."""
+    """One record of an a3m or aligned FASTA file."""
 
-    line: int  # line number of the header, from 1
-    header: bytes
-    body: list[tuple[int, bytes]]  # line number and text
+    line: int  # of the header, from 1
+    header: bytes  # without '>'
+    body: list[tuple[int, bytes]]  # line numbers and unchanged lines
 
     @property
     def name(self) -> str:
+        """First word of the header."""
         return first_word(self.header)
 
     @property
     def text(self) -> bytes:
+        """The aligned sequence, without blanks around its lines."""
         return b"".join([line.strip(b" \t\0") for _, line in self.body])
-
-
-def read_a3m(path: str | PathLike[str], query: str | None = None, *, max_rows: int | None = None) -> Alignment:
-    """Read the alignment in a plain or gzip a3m file, line by line; arguments and errors are those of `parse_a3m`."""
-    return a3m_from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path=path, max_rows=max_rows)
 
 
 def parse_a3m(
     content: bytes, query: str | None = None, *, path: str | PathLike[str] = "a3m", max_rows: int | None = None
 ) -> Alignment:
-    """Parse the text of an a3m file, or only its first `max_rows` rows, the target included.
+    """Return the alignment in the text of an a3m file, or its first `max_rows` rows including the target.
 
-    The first row must be the target: it must equal `query` if given (letters for unknown residues match each other),
-    and have no gaps or insertions otherwise. Insertions are counted in the deletion matrix at the next column; those
-    after the last column are dropped, as in AlphaFold. Lines that begin with '#' or ';' are comments. Raise
-    `InputError` with `path`, line and record if the text is invalid.
+    The first row must be the target: `query` if given (letters for unknown residues match each other), else any row
+    without gaps and insertions. Insertions count as deletions before the next column; those after the last column are
+    dropped, as in AlphaFold. Lines that begin with '#' or ';' are comments. Raise `InputError` with `path`, line and
+    record for any other content.
     """
     return a3m_from_lines(content_lines(content, path), query, path=path, max_rows=max_rows)
 
@@ -78,28 +75,28 @@ def parse_a3m(
 def a3m_from_lines(
     lines: Iterable[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
-    """Parse an a3m file given as lines; see `parse_a3m`."""
+    """Return the alignment in the lines of an a3m file; see `parse_a3m`."""
     limit = row_limit(max_rows)
-    rows: AlignmentBuilder | None = None
+    builder: AlignmentBuilder | None = None
     for record, text, row in checked_rows(lines, query, path):
-        rows = rows or AlignmentBuilder(path, len(row))
+        builder = builder or AlignmentBuilder(path, len(row))
         insertions = None
         if len(text) != len(row):
             columns = np.flatnonzero(np.frombuffer(text, np.uint8) < ord("a"))
             insertions = np.diff(columns, prepend=-1) - 1
-        rows.append(record.name, row, insertions)
-        if len(rows) == limit:
+        builder.append(record.name, row, insertions)
+        if len(builder) == limit:
             break
-    assert rows is not None
-    return Alignment(names=tuple(rows.names), letters=rows.letters, deletion_matrix=rows.deletion_matrix)
+    assert builder is not None
+    return Alignment(names=tuple(builder.names), letters=builder.letters, deletion_matrix=builder.deletion_matrix)
 
 
 def checked_rows(
     lines: Iterable[bytes], query: str | None, path: str | PathLike[str]
 ) -> Iterator[tuple[AlignmentRecord, bytes, bytes]]:
-    """Yield every record with its text and its row (the text without insertions), the target first.
+    """Yield each record with its text and its columns alone, the target first.
 
-    Raise `InputError` if a row is invalid or there is none.
+    Raise `InputError` if there is no record, or if a record is invalid.
     """
     length = 0
     for record in read_records(lines, path):
@@ -126,7 +123,7 @@ def checked_rows(
 
 
 def read_records(lines: Iterable[bytes], path: str | PathLike[str]) -> Iterator[AlignmentRecord]:
-    """Yield the records of an a3m or aligned FASTA file, skipping comments and empty lines."""
+    """Yield the records of an a3m or aligned FASTA file, without comments and empty lines."""
     header: tuple[int, bytes] | None = None
     body: list[tuple[int, bytes]] = []
     size = 0

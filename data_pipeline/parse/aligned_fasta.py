@@ -19,7 +19,7 @@ from data_pipeline.parse.alignment_rows import (
 )
 
 _BATCH_BYTES = 2**22
-_ROW_COST = 200  # what Python takes to hold a row and its name, besides their text
+_ROW_COST = 200  # bytes that Python takes to hold a row and its name, besides their text
 _LETTERS = COLUMN_LETTERS + COLUMN_LETTERS.lower() + b".~_"
 
 
@@ -63,16 +63,16 @@ def _alignment(
         raise InputError.at(path, "there is no alignment row; the first must be the target")
     width = len(target[1])
     columns = TargetColumns(np.frombuffer(target[1], np.uint8))
-    found = AlignmentBuilder(path, len(columns.indices))
+    builder = AlignmentBuilder(path, len(columns.indices))
     checked = chain([target], checked)
     while batch := list(islice(checked, 1 + _BATCH_BYTES // (width + _ROW_COST))):
         text = b"".join([row for _, row in batch])
         letters, inserted = columns.split(np.frombuffer(text, np.uint8).reshape(-1, width))
-        found.extend([name for name, _ in batch], letters, inserted[:, :-1])
-    letters = found.letters
+        builder.extend([name for name, _ in batch], letters, inserted[:, :-1])
+    letters = builder.letters
     if query is not None:
         letters[0] = np.frombuffer(query.encode(), np.uint8)  # the target's own letters for unknown residues
-    return Alignment(names=tuple(found.names), letters=letters, deletion_matrix=found.deletion_matrix)
+    return Alignment(names=tuple(builder.names), letters=letters, deletion_matrix=builder.deletion_matrix)
 
 
 def _checked(
@@ -85,7 +85,7 @@ def _checked(
         if text.translate(None, COLUMN_LETTERS):
             raise wrong_letter_error(path, row.body, _LETTERS, row.name, "residue letter or gap")
         if not width:
-            # An .aln whose first row has gaps was written without its target; any target read off it is a guess.
+            # An .aln whose first row has gaps was written without its target, which cannot be inferred.
             target = text.translate(None, b"-") if gaps_in_target else text
             problem = first_row_problem(target, query)
             if problem is not None:

@@ -9,11 +9,11 @@ from data_pipeline.parse.a3m import Alignment, a3m_from_lines, read_records
 from data_pipeline.parse.aligned_fasta import aligned_fasta_from_lines, aln_from_lines
 from data_pipeline.parse.alignment_rows import MAX_ALIGNMENT_BYTES
 from data_pipeline.parse.stockholm import stockholm_from_lines
-from data_pipeline.parse.text_files import content_lines, read_lines
+from data_pipeline.parse.text_files import read_lines
 
 _PEEKED_BYTES = 2**18
 _COMMENTS = (b"#", b";")
-_FOREIGN = (
+_UNSUPPORTED = (
     (b"CLUSTAL", "this is CLUSTAL format, which is not read; write it as aligned FASTA"),
     (b"Query  ", "this is a list of template hits (.hhr), no alignment"),
     (b"data_", "this is a structure (mmCIF), no alignment"),
@@ -26,30 +26,23 @@ def read_alignment(path: str | PathLike[str], query: str | None = None, *, max_r
     The first row must be the target, which is `query` if given. At most `max_rows` rows are read, including the target.
     Raise `InputError` with `path`, line and record for any other content.
     """
-    return _from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path, max_rows)
+    return alignment_from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path=path, max_rows=max_rows)
 
 
-def parse_alignment(
-    content: bytes, query: str | None = None, *, path: str | PathLike[str] = "alignment", max_rows: int | None = None
+def alignment_from_lines(
+    lines: Iterator[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
 ) -> Alignment:
-    """Return the alignment in the text of a file; see `read_alignment`."""
-    return _from_lines(content_lines(content, path), query, path, max_rows)
-
-
-def _from_lines(
-    lines: Iterator[bytes], query: str | None, path: str | PathLike[str], max_rows: int | None
-) -> Alignment:
+    """Return the alignment in the lines of a file; see `read_alignment`."""
     begin, is_whole = _beginning(lines)
     whole = chain(begin, lines)
-    first = next((text for text in (line.strip(b" \t\0") for line in begin) if text), b"")
-    for start, problem in _FOREIGN:
+    texts = [text for text in (line.strip(b" \t\0") for line in begin) if text]
+    first = texts[0] if texts else b""
+    for start, problem in _UNSUPPORTED:
         if first.startswith(start):
             raise InputError.at(path, problem, line=1)
     if first.startswith((b"# STOCKHOLM", b"#=G")):
         return stockholm_from_lines(whole, query, path=path, max_rows=max_rows)
-    row = next(
-        (text for text in (line.strip(b" \t\0") for line in begin) if text and not text.startswith(_COMMENTS)), b""
-    )
+    row = next((text for text in texts if not text.startswith(_COMMENTS)), b"")
     if not row:
         raise InputError.at(path, "there is no alignment in it; the first row must be the target")
     if row.startswith(b">"):
@@ -80,10 +73,7 @@ def _has_equal_rows(begin: Iterable[bytes], path: str | PathLike[str], *, whole:
     """
     texts = [record.text for record in read_records(begin, path)]
     if len(texts) > 1 and not whole:
-        texts.pop()  # it may go on
-    equal = len({len(text) for text in texts}) == 1
-    return equal and (_is_padded(texts[0]) or any(text != text.upper() for text in texts))
-
-
-def _is_padded(text: bytes) -> bool:
-    return any(gap in text for gap in (b"-", b".", b"~", b"_")) or text != text.upper()
+        texts.pop()  # it may be incomplete
+    if len({len(text) for text in texts}) != 1:
+        return False
+    return any(gap in texts[0] for gap in (b"-", b".", b"~", b"_")) or any(text != text.upper() for text in texts)

@@ -10,12 +10,12 @@ from jaxtyping import Integer, UInt8
 from data_pipeline.errors import InputError, printable
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
-# Text is read line by line, so this only ends a gzip bomb's reading; memory has its own bound.
+# Text is read line by line, so this only stops a gzip bomb; memory has its own limit.
 MAX_ALIGNMENT_BYTES = 2**34
-# What an alignment may take in memory: a million rows of a hundred columns need a third of it.
+# Memory for one alignment: a million rows of a hundred columns need a third of it.
 MAX_MEMORY_BYTES = 768 * 2**20
 
-_NAME_COST = 24  # what a name in a long list takes, besides its own size
+_NAME_COST = 24  # bytes that a name in a long list takes, besides its own size
 
 GAP = ord("-")
 COLUMN_LETTERS = (RESTYPES + AMBIGUOUS_LETTERS + "-").encode()
@@ -27,7 +27,7 @@ ALIGNED_TO_COLUMNS = bytes.maketrans(_LOWER + b".~_", _LOWER.upper() + b"---")
 
 
 class AlignmentBuilder:
-    """Builder of an alignment from its rows as they are read, within `MAX_MEMORY_BYTES`.
+    """Collects the rows of an alignment while they are read, within `MAX_MEMORY_BYTES`.
 
     Deletion counts take one byte each until one of them needs two or four: most alignments have none above 127, and
     with four bytes each they would be the largest part of a deep alignment.
@@ -65,10 +65,12 @@ class AlignmentBuilder:
 
     @property
     def letters(self) -> UInt8[np.ndarray, "n r"]:
+        """The rows in ASCII."""
         return np.frombuffer(self._letters, np.uint8).reshape(len(self), self._columns)
 
     @property
     def deletion_matrix(self) -> Integer[np.ndarray, "n r"]:
+        """The deletion counts of all rows."""
         return np.frombuffer(self._deletions, self._dtype).reshape(len(self), self._columns)
 
     def _add_names(self, names: list[str]) -> None:
@@ -94,9 +96,9 @@ class TargetColumns:
         has_residue = target_row != GAP
         self.indices = np.flatnonzero(has_residue)
         self._inserted = np.flatnonzero(~has_residue)
-        follows = np.searchsorted(self.indices, self._inserted)  # the target's column after each inserted one
-        self._runs = np.flatnonzero(np.diff(follows, prepend=-1))
-        self._follows = follows[self._runs]
+        next_column = np.searchsorted(self.indices, self._inserted)  # the target's column after each inserted one
+        self._runs = np.flatnonzero(np.diff(next_column, prepend=-1))
+        self._next_column = next_column[self._runs]
 
     def split(
         self, rows: UInt8[np.ndarray, "m w"]
@@ -105,7 +107,7 @@ class TargetColumns:
         inserted = np.zeros((len(rows), len(self.indices) + 1), np.int32)
         if self._inserted.size:
             residues = rows[:, self._inserted] != GAP
-            inserted[:, self._follows] = np.add.reduceat(residues, self._runs, axis=1, dtype=np.int32)
+            inserted[:, self._next_column] = np.add.reduceat(residues, self._runs, axis=1, dtype=np.int32)
         return rows[:, self.indices], inserted
 
 
@@ -115,6 +117,7 @@ def smallest_count_type(highest: int) -> np.dtype[np.signedinteger]:
 
 
 def check_memory(path: str | PathLike[str], needed: int, rows: int) -> None:
+    """Raise `InputError` if an alignment of so many rows needs more than `MAX_MEMORY_BYTES`."""
     if needed > MAX_MEMORY_BYTES:
         problem = f"its first {rows:,} rows take more than {MAX_MEMORY_BYTES >> 20} MiB, the most that is allowed"
         raise InputError.at(path, f"{problem}; filter the alignment or read fewer rows")
@@ -138,17 +141,18 @@ def first_row_problem(row: bytes, query: str | None, *, inserted: bool = False) 
             return "has lower-case letters; it must be the target, in upper case"
         gap = row.find(b"-")
         return None if gap < 0 else f"has a gap at column {gap + 1}; it must be the target, without gaps"
-    given, wanted = row.translate(_AMBIGUOUS_TO_X), query.encode().translate(_AMBIGUOUS_TO_X)
-    if given == wanted:
+    given, expected = row.translate(_AMBIGUOUS_TO_X), query.encode().translate(_AMBIGUOUS_TO_X)
+    if given == expected:
         return None
-    differences = (index for index, pair in enumerate(zip(given, wanted, strict=False)) if pair[0] != pair[1])
-    index = next(differences, None)
-    found = [] if index is None else [f"at residue {index + 1} it has '{chr(row[index])}', the target '{query[index]}'"]
+    index = next((index for index, (a, b) in enumerate(zip(given, expected, strict=False)) if a != b), None)
+    reasons = (
+        [] if index is None else [f"at residue {index + 1} it has '{chr(row[index])}', the target '{query[index]}'"]
+    )
     if len(row) != len(query):
-        found.append(f"it has {len(row)} columns, the target {len(query)} residues")
+        reasons.append(f"it has {len(row)} columns, the target {len(query)} residues")
     if inserted:
-        found.append("its lower-case letters are insertions, no columns")
-    return f"is not the target: {'; '.join(found)}; use the alignment that was made for this sequence"
+        reasons.append("its lower-case letters are insertions, no columns")
+    return f"is not the target: {'; '.join(reasons)}; use the alignment that was made for this sequence"
 
 
 def first_word(header: bytes) -> str:

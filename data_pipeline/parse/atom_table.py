@@ -1,4 +1,4 @@
-"""Conversion of a table of atoms, which every structure format provides, to the chains of a `Structure`."""
+"""Make the chains of a `Structure` from columns of atoms, which every structure format has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from data_pipeline.errors import InputError
 from data_pipeline.residues import ATOM_ORDER, ATOM_TYPES, RESTYPES, RESTYPES_WITH_X
 from data_pipeline.structure import Chain
 
-MAX_RESIDUES = 2**18  # in all chains of a structure together: about 200 MB of arrays
-NO_ATOM_TYPE = -1  # hydrogens and all other atoms that are not among the 37 types
+MAX_RESIDUES = 2**18  # of all chains of one structure: about 200 MB of arrays
+NO_ATOM_TYPE = -1  # hydrogens and all other atoms outside the 37 types
 
 _CD, _NH1, _NH2 = (ATOM_ORDER[name] for name in ("CD", "NH1", "NH2"))
 
@@ -27,11 +27,12 @@ class AtomTable:
     atom_type: Int[np.ndarray, "n"]  # index into `ATOM_TYPES`, or `NO_ATOM_TYPE`
     number: Int[np.ndarray, "n"]  # the author's residue number
     insertion_code: Shaped[np.ndarray, "n"]  # one character each, " " for none
-    position: Float[np.ndarray, "n 3"]  # float32, Angstrom; NaN where the file has no value
+    position: Float[np.ndarray, "n 3"]  # float32, Angstrom; NaN where unknown
     occupancy: Float[np.ndarray, "n"]
     b_factor: Float[np.ndarray, "n"]  # Angstrom^2, or pLDDT in predicted structures
 
     def rows(self, index: Int[np.ndarray, "k"]) -> "AtomTable":
+        """Return a table of these rows only."""
         return AtomTable(
             component_names=self.component_names,
             component=self.component[index],
@@ -45,30 +46,31 @@ class AtomTable:
 
 
 def residue_letter(name: str) -> str:
-    """Return the one-letter code of a residue name, or of the residue it modifies ("MSE": M); X for any other name."""
+    """Return the letter of a residue, or of the standard residue that it is a modification of ("MSE": M); else X."""
     letter = str(protein_letters_3to1_extended.get(name, "X"))
     return letter if letter in RESTYPES else "X"
 
 
 def atom_type(atom_name: str) -> int:
+    """Return the index of an atom's name in `ATOM_TYPES`, or `NO_ATOM_TYPE`."""
     return ATOM_ORDER.get(atom_name, NO_ATOM_TYPE)
 
 
 def selenium_as_sulphur(
     atom_types: Int[np.ndarray, "n"], is_selenium: Shaped[np.ndarray, "n"], is_mse: Shaped[np.ndarray, "n"]
 ) -> Int[np.ndarray, "n"]:
-    """Return atom types in which SE of selenomethionine (MSE) has the type SD, as in methionine."""
+    """Return the atom types with selenomethionine read as methionine: its SE becomes SD."""
     return np.where(is_selenium & is_mse, ATOM_ORDER["SD"], atom_types)
 
 
 def chain_from_atoms(
     name: str, sequence: Sequence[str], atoms: AtomTable, residue: Int[np.ndarray, "n"], *, first_number: int = 1
 ) -> Chain:
-    """Build a chain from `sequence`, a list of residue names such as "ALA", and atoms; atom k is in `residue[k]`.
+    """Return a chain whose residues are the components named in `sequence`, with atom k in residue `residue[k]`.
 
-    Residue indices count from 0. Atoms without coordinates are left out. If an atom has alternative positions, use that
-    of highest occupancy, or the first in the file among equals. Residues without atoms get the number of their position
-    in the sequence, counted from `first_number`.
+    Atoms without coordinates are left out. Of an atom's alternative positions, the one with the highest occupancy is
+    taken, or the first in the file among equals. Unobserved residues are numbered by their position in the sequence,
+    from `first_number`.
     """
     known = np.flatnonzero(np.isfinite(atoms.position).all(axis=1))
     if len(known) < len(residue):
@@ -76,10 +78,10 @@ def chain_from_atoms(
     length = len(sequence)
     component = _component_at_each_residue(sequence, atoms, residue)
     observed = component >= 0
-    kept = np.flatnonzero(atoms.component == component[residue])
+    selected = np.flatnonzero(atoms.component == component[residue])
     numbers = np.arange(first_number, first_number + length, dtype=np.int32)
     insertion_codes = np.full(length, " ", dtype="U1")
-    backwards = kept[::-1]  # NumPy keeps the last value of equal indices: a residue's first row
+    backwards = selected[::-1]  # NumPy keeps the last value of equal indices, so a residue's first row counts
     numbers[residue[backwards]] = atoms.number[backwards]
     insertion_codes[residue[backwards]] = atoms.insertion_code[backwards]
 
@@ -87,11 +89,11 @@ def chain_from_atoms(
     mask = np.zeros((length, len(ATOM_TYPES)), np.float32)
     b_factors = np.zeros_like(mask)
     typed = backwards[atoms.atom_type[backwards] != NO_ATOM_TYPE]
-    rising = typed[np.argsort(atoms.occupancy[typed], kind="stable")]
-    place = residue[rising], atoms.atom_type[rising]
-    positions[place] = atoms.position[rising]
-    b_factors[place] = atoms.b_factor[rising]
-    mask[place] = 1
+    by_occupancy = typed[np.argsort(atoms.occupancy[typed], kind="stable")]
+    slots = residue[by_occupancy], atoms.atom_type[by_occupancy]
+    positions[slots] = atoms.position[by_occupancy]
+    b_factors[slots] = atoms.b_factor[by_occupancy]
+    mask[slots] = 1
 
     names = tuple(atoms.component_names[index] if index >= 0 else sequence[k] for k, index in enumerate(component))
     is_arginine = np.array([name == "ARG" for name in names], dtype=bool)
@@ -114,17 +116,17 @@ def chain_from_atoms(
 def _component_at_each_residue(
     sequence: Sequence[str], atoms: AtomTable, residue: Int[np.ndarray, "n"]
 ) -> Int[np.ndarray, "r"]:
-    """Return the index of the component whose atoms are used at each residue, -1 where there are none.
+    """Return the component whose atoms are read at each residue, -1 for unobserved ones.
 
-    If several share a residue (microheterogeneity), use the one named in the sequence, else the first.
+    Where several share a position (microheterogeneity), it is the one that the sequence names, else the first.
     """
     index_of = {component: index for index, component in enumerate(atoms.component_names)}
-    wanted = np.array([index_of.get(component, -1) for component in sequence], dtype=np.int64)
-    found = np.full(len(sequence), -1, dtype=np.int64)
-    found[residue[::-1]] = atoms.component[::-1]
-    as_wanted = residue[atoms.component == wanted[residue]]
-    found[as_wanted] = wanted[as_wanted]
-    return found
+    stated = np.array([index_of.get(component, -1) for component in sequence], dtype=np.int64)
+    observed = np.full(len(sequence), -1, dtype=np.int64)
+    observed[residue[::-1]] = atoms.component[::-1]
+    as_stated = residue[atoms.component == stated[residue]]
+    observed[as_stated] = stated[as_stated]
+    return observed
 
 
 def _name_arginine_nitrogens(
@@ -143,11 +145,12 @@ def _name_arginine_nitrogens(
 
 
 def groups(keys: Int[np.ndarray, "n"], count: int) -> list[Int[np.ndarray, "k"]]:
-    """Return the row indices that have key 0, 1, ..., `count` - 1, as one ascending array for every key."""
+    """Return the rows with each key 0, 1, ..., `count` - 1, in file order."""
     order = np.argsort(keys, kind="stable")
     return np.split(order, np.searchsorted(keys[order], np.arange(1, count)))
 
 
 def check_residues(count: int, path: str | PathLike[str]) -> None:
+    """Raise `InputError` if a structure's chains have more than `MAX_RESIDUES`."""
     if count > MAX_RESIDUES:
         raise InputError.at(path, f"its protein chains have more than {MAX_RESIDUES:,} residues, the most that is read")

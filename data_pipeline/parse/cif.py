@@ -1,4 +1,4 @@
-"""Read the tables of a CIF file by column; gemmi does the parsing."""
+"""Read the tables of a CIF file column by column; gemmi does the parsing."""
 
 import re
 from itertools import islice
@@ -10,15 +10,15 @@ from jaxtyping import Float, Int
 
 from data_pipeline.errors import InputError, printable
 
-# gemmi needs 32 bytes for a value of any length; the largest ribosomes have five million values.
+# Each value takes gemmi 32 bytes whatever its length; the largest ribosomes have five million values.
 MAX_VALUES = 12 * 2**20
 
-_PLACE = re.compile(r"^[^:]*:(\d+)(?::\d+)?(?:\(\d+\))?(?: in [^:]*)?:?\s*(.*)$", re.DOTALL)
+_ERROR_PLACE = re.compile(r"^[^:]*:(\d+)(?::\d+)?(?:\(\d+\))?(?: in [^:]*)?:?\s*(.*)$", re.DOTALL)
 _CHUNK = 2**24
 
 
 class _Numbered(dict[str, int]):
-    """Dictionary that numbers every new key, from 0, in the order of first appearance."""
+    """Dictionary that numbers each new key in the order of first appearance."""
 
     def __missing__(self, key: str) -> int:
         self[key] = number = len(self)
@@ -26,8 +26,8 @@ class _Numbered(dict[str, int]):
 
 
 def read_blocks(content: bytes, path: str | PathLike[str]) -> list[gemmi.cif.Block]:
-    """Parse the text of a CIF file into data blocks; raise `InputError`, with the line if known, if it is invalid."""
-    if not content.isascii():  # authors' names may be in any encoding; make them valid UTF-8
+    """Return the data blocks in the text of a CIF file; raise `InputError` if it is invalid or too large."""
+    if not content.isascii():  # authors' names, in any encoding
         content = content.decode("utf-8", "replace").encode()
     if _count_values(content) > MAX_VALUES:
         raise InputError.at(path, f"it holds more than {MAX_VALUES:,} values, the most that is read")
@@ -35,14 +35,14 @@ def read_blocks(content: bytes, path: str | PathLike[str]) -> list[gemmi.cif.Blo
         return list(gemmi.cif.read_string(content))
     except (ValueError, RuntimeError) as error:
         message = " ".join(str(error).split())
-        place = _PLACE.match(message)
+        place = _ERROR_PLACE.match(message)
         line, problem = (int(place[1]), place[2]) if place else (None, message)
         advice = "is the file cut, or no mmCIF?"
         raise InputError.at(path, f"not readable as CIF ({printable(problem)}); {advice}", line=line) from error
 
 
 def _count_values(content: bytes) -> int:
-    """Estimate the number of values without the cost of parsing them."""
+    """Return the approximate number of values without parsing them."""
     count = 1
     for start in range(0, len(content), _CHUNK):
         blank = np.frombuffer(content, np.uint8, min(_CHUNK, len(content) - start), start) <= ord(" ")
@@ -51,10 +51,10 @@ def _count_values(content: bytes) -> int:
 
 
 class Category:
-    """Table of a CIF block, such as "_atom_site.", read by column.
+    """One table of a data block, such as "_atom_site.", read column by column.
 
-    It has as many rows as its column `key`; a missing column reads as '?' in every row. Methods raise `InputError`,
-    which names `path`, if a column has another length or a value of the wrong type.
+    It has as many rows as its column `key`; missing columns read as '?' in each row. Raise `InputError` if columns
+    differ in length.
     """
 
     def __init__(self, block: gemmi.cif.Block, name: str, key: str, path: str | PathLike[str]) -> None:
@@ -64,27 +64,28 @@ class Category:
         self._chosen: list[int] | None = None
 
     def choose(self, rows: Int[np.ndarray, "k"]) -> None:
-        """Restrict all later reads to these rows: indices in ascending order, at least one."""
+        """Read only these rows (ascending indices) from now on."""
         self._end = int(rows[-1]) + 1
         self._chosen = None if len(rows) == self._end else rows.tolist()
 
     def raw(self, column: str) -> list[str]:
-        """Return the values of a column as written in the file, quotes included."""
-        found = self._block.find_values(self._name + column)
-        if len(found) not in {0, self._length}:
+        """Return the values as they are written, including quotes."""
+        all_values = self._block.find_values(self._name + column)
+        if len(all_values) not in {0, self._length}:
             raise InputError.at(
                 self._path,
-                f"{self._name}{column} has {len(found)} values, other columns {self._length}; was the file edited?",
+                f"{self._name}{column} has {len(all_values)} values, other columns {self._length}; "
+                "was the file edited?",
             )
-        values = list(islice(found, self._end)) or ["?"] * self._end
+        values = list(islice(all_values, self._end)) or ["?"] * self._end
         return values if self._chosen is None else [values[row] for row in self._chosen]
 
     def text(self, column: str) -> list[str]:
-        """Return the values of a column without quotes, "" for unset ones ('?' and '.')."""
+        """Return the values without their quotes; "" for unset ones."""
         return list(map(gemmi.cif.as_string, self.raw(column)))
 
     def codes(self, column: str) -> tuple[Int[np.ndarray, "n"], tuple[str, ...]]:
-        """Return for every row the index of its value among the distinct values, and these values as in `text`."""
+        """Return each row's index into the distinct values (as in `text`), and these values."""
         numbered = _Numbered()
         codes = np.array(list(map(numbered.__getitem__, self.raw(column))), dtype=np.int64)
         names = [gemmi.cif.as_string(value).strip() for value in numbered]
@@ -93,15 +94,15 @@ class Category:
         return (same[codes] if len(codes) else codes), tuple(distinct)
 
     def integers(self, column: str, unset: int) -> Int[np.ndarray, "n"]:
-        """Return the values of a column as int32, `unset` where the file has '?' or '.'."""
+        """Return the values as int32, `unset` where the file has none; raise `InputError` for anything else."""
         codes, values = self.codes(column)
         numbers = np.array([self._integer(column, value) if value else unset for value in values], dtype=np.int32)
         return numbers[codes] if len(codes) else numbers
 
     def reals(self, column: str, unset: float) -> Float[np.ndarray, "n"]:
-        """Return the values of a column as float32, `unset` where the file has '?', '.' or NaN.
+        """Return the values as float32, without standard uncertainties ("1.5(2)").
 
-        Standard uncertainties, as in "1.5(2)", are dropped.
+        Values are `unset` where the file has '?' or NaN. Raise `InputError` for anything else that is no number.
         """
         values = self.raw(column)
         try:

@@ -7,15 +7,13 @@ from os import PathLike
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.fasta import (
     MAX_FASTA_BYTES,
-    MAX_RESIDUES,
     FastaRecord,
-    check_record_count,
-    filesystem_key,
+    TargetRecords,
     find_invalid_letter,
-    nucleic_acid_problem,
+    sequence_problem,
     target_name_problem,
 )
-from data_pipeline.parse.text_files import content_lines, read_lines
+from data_pipeline.parse.text_files import read_lines
 
 
 def read_csv(path: str | PathLike[str]) -> list[FastaRecord]:
@@ -24,18 +22,13 @@ def read_csv(path: str | PathLike[str]) -> list[FastaRecord]:
     Columns other than `id` and `sequence` are ignored. Names and letters must be as in FASTA (see `read_fasta`). Raise
     `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked).
     """
-    return _records(read_lines(path, MAX_FASTA_BYTES), path)
+    return csv_from_lines(read_lines(path, MAX_FASTA_BYTES), path)
 
 
-def parse_csv(content: bytes, *, path: str | PathLike[str] = "CSV") -> list[FastaRecord]:
-    """Return the records in the text of a CSV file; see `read_csv`."""
-    return _records(content_lines(content, path), path)
-
-
-def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRecord]:
+def csv_from_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRecord]:
+    """Return the records in the lines of a CSV file; see `read_csv`."""
     rows = csv.reader((line.decode("utf-8", "replace") + "\n" for line in lines), strict=True)
-    records: list[FastaRecord] = []
-    first_lines: dict[str, int] = {}
+    records = TargetRecords(path)
     try:
         header = [cell.strip().lower() for cell in next(rows, [])]
         if header.count("id") != 1 or header.count("sequence") != 1:
@@ -49,29 +42,17 @@ def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRec
                     path, f"{len(row)} cells where the first line names {len(header)} columns", line=rows.line_num
                 )
             cells = dict(zip(header, row, strict=True))
-            check_record_count(len(records), path, rows.line_num)
-            record = _record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper())
-            earlier = first_lines.setdefault(filesystem_key(record.name), record.line)
-            if earlier != record.line:
-                problem = f"the same name as in line {earlier}, on some file systems at least; give each row its own"
-                raise InputError.at(path, problem, line=record.line, record=record.name)
-            records.append(record)
+            records.add(_record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper()))
     except csv.Error as error:
         raise InputError.at(path, f"not a CSV table: {printable(str(error))}", line=rows.line_num) from error
-    if not records:
-        raise InputError.at(path, "there is no record; write one line 'id,sequence' for each protein")
-    return records
+    return records.all("there is no record; write one line 'id,sequence' for each protein")
 
 
 def _record(path: str | PathLike[str], line: int, name: str, sequence: str) -> FastaRecord:
     problem, letter = target_name_problem(name), find_invalid_letter(sequence)
     if problem is None and letter is not None:
         problem = f"residue {letter[0] + 1}: {letter[1]}"
-    if problem is None and not sequence:
-        problem = "the sequence is empty; add residues or remove the line"
-    if problem is None and len(sequence) > MAX_RESIDUES:
-        problem = f"{len(sequence):,} residues, and at most {MAX_RESIDUES:,} are allowed"
-    problem = problem or nucleic_acid_problem(sequence)
+    problem = problem or sequence_problem(sequence)
     if problem is not None:
         raise InputError.at(path, problem, line=line, record=name or None)
     return FastaRecord(name=name, description="", sequence=sequence, line=line)

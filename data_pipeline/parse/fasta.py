@@ -8,7 +8,7 @@ from os import PathLike
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.alignment_rows import first_word
-from data_pipeline.parse.text_files import content_lines, read_lines
+from data_pipeline.parse.text_files import read_lines
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 MAX_FASTA_BYTES = 128 * 2**20
@@ -19,14 +19,14 @@ MAX_NAME_BYTES = 199  # file names have 255, and endings are added to this one
 
 _TOO_LONG = f"at most {MAX_RESIDUES:,} residues are allowed"
 _LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)
-# What letters that are none mean in the files that have them.
+# The meaning of other characters in files that contain them.
 _HINTS = {
     **dict.fromkeys("-.", "gaps do not belong in a target sequence"),
     **dict.fromkeys(":/", "complexes are not predicted, one chain is: give each chain a record of its own"),
     "*": "a stop codon can only be at its end: cut the sequence there",
 }
-# A chain of so many residues with these letters alone, and all four of them, is a gene and no protein.
-_DNA, _RNA, _LEAST_BASES = frozenset("ACGT"), frozenset("ACGU"), 20
+# A sequence of at least this length that has all four of these letters and no others is taken for DNA or RNA.
+_DNA, _RNA, _MIN_BASES = frozenset("ACGT"), frozenset("ACGU"), 20
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)
 _WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
 
@@ -35,9 +35,9 @@ _WINDOWS_DRIVE = re.compile(r"[a-z]:", re.IGNORECASE)
 class FastaRecord:
     """One target, as it is written in a FASTA or CSV file."""
 
-    name: str
-    description: str
-    sequence: str
+    name: str  # first word of the header
+    description: str  # rest of the header
+    sequence: str  # in upper case
     line: int  # of the header, from 1
 
 
@@ -49,31 +49,43 @@ def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
     other letters, names that are not safe for a directory or differ only in case, more than `MAX_RECORDS` records, and
     more than `MAX_FASTA_BYTES` (unpacked).
     """
-    return _records(read_lines(path, MAX_FASTA_BYTES), path)
+    return fasta_from_lines(read_lines(path, MAX_FASTA_BYTES), path)
 
 
-def parse_fasta(content: bytes, *, path: str | PathLike[str] = "FASTA") -> list[FastaRecord]:
-    """Return the records in the text of a FASTA file; see `read_fasta`."""
-    return _records(content_lines(content, path), path)
-
-
-def _records(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRecord]:
-    records: list[FastaRecord] = []
-    first_use: dict[str, FastaRecord] = {}
+def fasta_from_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRecord]:
+    """Return the records in the lines of a FASTA file; see `read_fasta`."""
+    records = TargetRecords(path)
     for line, header, sequence_lines in _split(path, lines):
-        check_record_count(len(records), path, line)
         name, description = _header(path, line, header)
         sequence = _sequence(path, line, name, sequence_lines)
-        record = FastaRecord(name=name, description=description, sequence=sequence, line=line)
-        earlier = first_use.setdefault(filesystem_key(name), record)
+        records.add(FastaRecord(name=name, description=description, sequence=sequence, line=line))
+    return records.all("the file is empty; a FASTA record is a line '>name' and lines of residues")
+
+
+class TargetRecords:
+    """Collects the records of one file, whose names must differ as names of directories."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._path = path
+        self._records: dict[str, FastaRecord] = {}  # by `filesystem_key`
+
+    def add(self, record: FastaRecord) -> None:
+        """Add a record; raise `InputError` if its name is taken or there are more than `MAX_RECORDS`."""
+        line, name = record.line, record.name
+        if len(self._records) >= MAX_RECORDS:
+            problem = f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file"
+            raise InputError.at(self._path, problem, line=line)
+        earlier = self._records.setdefault(filesystem_key(name), record)
         if earlier is not record:
             spelling = "" if earlier.name == name else f" ('{earlier.name}') on some file systems"
             problem = f"the same name as in line {earlier.line}{spelling}; give each record its own"
-            raise InputError.at(path, problem, line=line, record=name)
-        records.append(record)
-    if not records:
-        raise InputError.at(path, "the file is empty; a FASTA record is a line '>name' and lines of residues")
-    return records
+            raise InputError.at(self._path, problem, line=line, record=name)
+
+    def all(self, problem: str) -> list[FastaRecord]:
+        """Return all records in order; raise `InputError` with `problem` if there is none."""
+        if not self._records:
+            raise InputError.at(self._path, problem)
+        return list(self._records.values())
 
 
 def target_name_problem(name: str) -> str | None:
@@ -119,22 +131,23 @@ def nucleic_acid_problem(sequence: str) -> str | None:
     """Return why a sequence of residue letters seems to be DNA or RNA, or None if it does not."""
     letters = set(sequence) - {"N"}
     kind = "DNA" if letters == _DNA else "RNA" if letters == _RNA else None
-    if kind is None or len(sequence) < _LEAST_BASES:
+    if kind is None or len(sequence) < _MIN_BASES:
         return None
     return f"this is {kind}, all its letters are bases; translate the gene and give the protein's residues"
+
+
+def sequence_problem(sequence: str) -> str | None:
+    """Return why a sequence of residue letters cannot be a target's, or None if it can."""
+    if not sequence:
+        return "the record has no sequence; add residues or remove it"
+    if len(sequence) > MAX_RESIDUES:
+        return f"it has {len(sequence):,} residues; {_TOO_LONG}"
+    return nucleic_acid_problem(sequence)
 
 
 def filesystem_key(name: str) -> str:
     """Return a key that is equal for names of the same directory on macOS or Windows."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-
-
-def check_record_count(records: int, path: str | PathLike[str], line: int) -> None:
-    """Raise `InputError` if one more record would exceed `MAX_RECORDS`."""
-    if records >= MAX_RECORDS:
-        raise InputError.at(
-            path, f"there are more than {MAX_RECORDS:,} records, the most that is read; divide the file", line=line
-        )
 
 
 def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:
@@ -164,8 +177,7 @@ def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[
 
 def _header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:
     name, _, description = header.decode("utf-8", "replace").strip(" \t").replace("\t", " ").partition(" ")
-    problem = target_name_problem(name)
-    if problem is not None:
+    if (problem := target_name_problem(name)) is not None:
         raise InputError.at(path, problem, line=line, record=name or None)
     return name, description.strip()
 
@@ -178,17 +190,11 @@ def _sequence(path: str | PathLike[str], line: int, name: str, lines: list[tuple
         if number == last:
             text = text.rstrip(" \t").removesuffix("*")
         residues = text.replace(" ", "").replace("\t", "")
-        found = find_invalid_letter(residues)
-        if found is not None:
-            index, problem = found
-            column = [i for i, letter in enumerate(text, start=1) if letter not in " \t"][index]
-            raise InputError.at(path, problem, line=number, column=column, record=name)
+        if (invalid := find_invalid_letter(residues)) is not None:
+            column = [i for i, letter in enumerate(text, start=1) if letter not in " \t"][invalid[0]]
+            raise InputError.at(path, invalid[1], line=number, column=column, record=name)
         parts.append(residues)
     sequence = "".join(parts)
-    if not sequence:
-        raise InputError.at(path, "the record has no sequence; add residues or remove it", line=line, record=name)
-    if len(sequence) > MAX_RESIDUES:
-        raise InputError.at(path, f"it has {len(sequence):,} residues; {_TOO_LONG}", line=line, record=name)
-    if (kind := nucleic_acid_problem(sequence)) is not None:
-        raise InputError.at(path, kind, line=line, record=name)
+    if (problem := sequence_problem(sequence)) is not None:
+        raise InputError.at(path, problem, line=line, record=name)
     return sequence

@@ -1,4 +1,4 @@
-"""Conversion of gemmi structures to chains, for PDB files and for mmCIF files without a sequence by residue."""
+"""Make chains from the structures that gemmi reads: PDB files, and mmCIF files without a list of residues."""
 
 import re
 from collections.abc import Sequence
@@ -22,21 +22,21 @@ from data_pipeline.parse.atom_table import (
 from data_pipeline.structure import Chain
 
 SAME_NAME = "another chain has the same name; the one with more residues is read"
-BLANK_CHAIN = "_"  # name given to a chain without a name
-# Residues of the sequence times observed residues (10,000 of both); aligning more takes too much memory.
+BLANK_CHAIN = "_"  # the name of a chain without one
+# Residues of the sequence times observed ones (some 10,000 each); aligning more takes too much memory.
 MAX_ALIGNMENT_CELLS = 10**8
 
-_MAX_OFFSET = 100  # largest shift of residue numbers against SEQRES, in either direction
-_LEAST_EQUAL = 0.8  # fraction of observed residues that must equal SEQRES; below, SEQRES is ignored
+_MAX_OFFSET = 100  # of residue numbers against SEQRES, in either direction
+_MIN_EQUAL = 0.8  # fraction of observed residues that equal SEQRES; below, it is taken for another sequence
 _PEPTIDES = (gemmi.PolymerType.PeptideL, gemmi.PolymerType.PeptideD)
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _EXTENDED = "pdb_0000"  # "pdb_00001abc" is "1abc"
-_NO_ENTRY = "xxxx"  # used before the PDB assigns an id
+_NO_ENTRY = "xxxx"  # before the archive assigns an id
 _SUFFIXES = (".gz", ".cif", ".mmcif", ".pdb", ".ent")
 
 
 def entry_name(entry_id: str, path: str | PathLike[str]) -> str:
-    """Return the entry id in lower case if it is set and usable in file names, else the file's name without suffix."""
+    """Return the entry's id in lower case if it can be part of a file name, else the file's stem."""
     name = entry_id.strip().lower().removeprefix(_EXTENDED)
     if name != _NO_ENTRY and _SAFE_NAME.fullmatch(name):
         return name
@@ -47,17 +47,16 @@ def entry_name(entry_id: str, path: str | PathLike[str]) -> str:
 
 
 def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tuple[list[Chain], dict[str, str]]:
-    """Return the protein chains of the first model, and the reasons for leaving out the other chains, by name.
+    """Return the protein chains of the first model, and the reasons for chains that were left out.
 
-    A chain's sequence is SEQRES if the file has it and the atoms fit it, else that of the observed residues. `model` is
-    modified: its other models are removed. Raise `InputError`, which names `path`, if names or chains are too long.
+    A chain's sequence is SEQRES if the file has it and the atoms fit it, else that of the observed residues.
     """
     while len(model) > 1:
         del model[len(model) - 1]
     model.setup_entities()
     try:
-        flat = _Flat(model)
-    except RuntimeError as error:  # a name of an atom, residue or chain has eight or more characters
+        columns = _AtomColumns(model)
+    except RuntimeError as error:  # names of atoms, residues or chains have eight characters or more
         raise InputError.at(path, f"its names are too long ({printable(str(error))}); use shorter ones") from error
     chains: dict[str, Chain] = {}
     skipped: dict[str, str] = {}
@@ -66,22 +65,22 @@ def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tupl
         name = part.name.strip() or BLANK_CHAIN
         polymer = part.get_polymer()
         if not len(polymer):
-            flat.skip(part)
+            columns.skip(part)
             skipped.setdefault(name, "no polymer, only ligands or water")
         elif polymer.check_polymer_type() not in _PEPTIDES:
-            flat.skip(part)
+            columns.skip(part)
             skipped[name] = "a polymer, but no protein"
         else:
             entity = model.get_entity_of(polymer)
             stated = [gemmi.Entity.first_mon(item) for item in entity.full_sequence] if entity else []
             residues += max(len(stated), len(polymer))
             check_residues(residues, path)
-            observed = flat.take(part, polymer.subchain_id())
-            place = _place(stated, observed, polymer) if stated else None
-            if place is None:
+            observed = columns.take(part, polymer.subchain_id())
+            positions = _positions(stated, observed, polymer) if stated else None
+            if positions is None:
                 chain = chain_from_atoms(name, observed.names, observed.atoms, observed.residue)
             else:
-                chain = chain_from_atoms(name, stated, observed.atoms, place[observed.residue])
+                chain = chain_from_atoms(name, stated, observed.atoms, positions[observed.residue])
             if name in chains:
                 skipped[f"{name} (again)"] = SAME_NAME
             if name not in chains or chain.observed.sum() > chains[name].observed.sum():
@@ -91,7 +90,7 @@ def chains_from_gemmi(model: gemmi.Structure, path: str | PathLike[str]) -> tupl
 
 @dataclass(frozen=True, kw_only=True)
 class _Observed:
-    """Atoms of one polymer by observed residue; alternatives of a residue (microheterogeneity) count as one residue."""
+    """Atoms of one polymer by residue; alternatives of a residue (microheterogeneity) count as one."""
 
     atoms: AtomTable
     residue: Int[np.ndarray, "n"]  # residue index of each atom
@@ -99,8 +98,8 @@ class _Observed:
     numbers: Int[np.ndarray, "k"]  # author's number of each residue
 
 
-class _Flat:
-    """Columns of the atoms of a model, read chain by chain in the model's order with `take` or `skip`."""
+class _AtomColumns:
+    """The atoms of a model as columns, which are read chain by chain in the model's order."""
 
     def __init__(self, model: gemmi.Structure) -> None:
         flat = gemmi.FlatStructure(model)
@@ -119,8 +118,8 @@ class _Flat:
     def take(self, part: gemmi.Chain, subchain: str) -> _Observed:
         components: dict[str, int] = {}
         names: list[str] = []
-        counts: list[int] = []  # atoms of each residue of the chain, including ligands and water
-        fields: list[tuple[int, int, int]] = []  # of each residue: position in the polymer, component, number
+        counts: list[int] = []  # atoms of each residue of the chain, ligands and water included
+        fields: list[tuple[int, int, int]] = []  # each residue's position in the polymer, component, number
         codes: list[str] = []
         before = None
         for residue in part:
@@ -157,60 +156,62 @@ class _Flat:
         return _Observed(atoms=atoms, residue=position[of_atom], names=names, numbers=numbers)
 
 
-def _place(stated: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpan) -> Int[np.ndarray, "k"] | None:
-    """Return the index in the stated sequence (SEQRES) of each observed residue, or None if they do not fit."""
-    place = _place_by_number(stated, observed, least_equal=1.0)
-    if place is None:
-        place = _place_by_alignment(stated, observed, polymer)
-    if place is None:
-        place = _place_by_number(stated, observed, least_equal=_LEAST_EQUAL)
-    return place
+def _positions(stated: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpan) -> Int[np.ndarray, "k"] | None:
+    """Return each observed residue's position in the stated sequence (SEQRES), or None if they do not fit."""
+    positions = _positions_by_number(stated, observed, min_equal=1.0)
+    if positions is None:
+        positions = _positions_by_alignment(stated, observed, polymer)
+    if positions is None:
+        positions = _positions_by_number(stated, observed, min_equal=_MIN_EQUAL)
+    return positions
 
 
-def _place_by_number(stated: Sequence[str], observed: _Observed, *, least_equal: float) -> Int[np.ndarray, "k"] | None:
-    """Return the index in the stated sequence of each observed residue by its residue number plus a constant offset.
+def _positions_by_number(
+    stated: Sequence[str], observed: _Observed, *, min_equal: float
+) -> Int[np.ndarray, "k"] | None:
+    """Return each observed residue's position in the stated sequence if the residue numbers count along it, else None.
 
-    Use the offset with the largest fraction of equal names, and among equally good ones that closest to numbering the
-    sequence from 1. Return None if the fraction is below `least_equal` or the numbers do not increase.
+    At least the fraction `min_equal` of names must be equal. Of several offsets the best is taken, and among equals the
+    one with which the sequence's first number is nearest to 1.
     """
     numbers = observed.numbers
     steps = numbers - numbers[0]
     offsets = len(stated) - int(steps[-1])
     if (np.diff(numbers) <= 0).any() or offsets < 1:
         return None
-    sequence, wanted = np.array(stated), np.array(observed.names)
+    sequence, names = np.array(stated), np.array(observed.names)
     by_numbers = min(max(int(numbers[0]) - 1, 0), offsets - 1)
     first = max(by_numbers - _MAX_OFFSET, 0)
     starts = np.arange(first, min(by_numbers + _MAX_OFFSET + 1, offsets))
     starts = starts[np.argsort(np.abs(starts - by_numbers), kind="stable")]
     best, best_start = 0.0, 0
     for start in starts.tolist():
-        equal = float((sequence[start + steps] == wanted).mean())
+        equal = float((sequence[start + steps] == names).mean())
         if equal > best:
             best, best_start = equal, start
         if equal == 1:
             break
-    return np.asarray(best_start + steps) if best >= least_equal else None
+    return np.asarray(best_start + steps) if best >= min_equal else None
 
 
-def _place_by_alignment(
+def _positions_by_alignment(
     stated: Sequence[str], observed: _Observed, polymer: gemmi.ResidueSpan
 ) -> Int[np.ndarray, "k"] | None:
-    """Return the index in the stated sequence of each observed residue by alignment, with gaps at chain breaks.
+    """Return each observed residue's position in the stated sequence by alignment, with gaps where the chain is broken.
 
-    Return None if a residue cannot be aligned or too few are equal.
+    Return None if a residue is not aligned or too few are equal.
     """
     if len(stated) * len(observed.names) > MAX_ALIGNMENT_CELLS:
         return None
     aligned = gemmi.align_sequence_to_polymer(stated, polymer, polymer.check_polymer_type())
-    place: list[int] = []
-    at = 0
+    positions: list[int] = []
+    position = 0
     for count, step in re.findall(r"(\d+)([MID])", aligned.cigar_str()):
         if step == "M":
-            place.extend(range(at, at + int(count)))
-        at += int(count)
-    if len(place) != len(observed.names):
+            positions.extend(range(position, position + int(count)))
+        position += int(count)
+    if len(positions) != len(observed.names):
         return None
-    pairs = zip(place, observed.names, strict=True)
+    pairs = zip(positions, observed.names, strict=True)
     equal = sum(residue_letter(stated[k]) == residue_letter(name) for k, name in pairs)
-    return np.array(place) if equal >= _LEAST_EQUAL * len(observed.names) else None
+    return np.array(positions) if equal >= _MIN_EQUAL * len(observed.names) else None

@@ -1,4 +1,4 @@
-"""Read the result files (.hhr) of hhsearch and hhblits, which list template hits for the target."""
+"""Read the template hits in result files of hhsearch (.hhr)."""
 
 import math
 import re
@@ -16,19 +16,19 @@ _NUMBER = re.compile(rb"No +([0-9]{1,9})$")
 _VALUE = re.compile(rb"([A-Za-z_-]+)=([^ \t%]+)")
 _ROW = re.compile(rb"[ \t]*([0-9]{1,9})[ \t]+([A-Z-]+)[ \t]+([0-9]{1,9})[ \t]+\([0-9]+\)$")
 _NAME_END = 17  # "Q ", fourteen letters of the name, and a space
-_NO_RESIDUES = re.compile(rb"[QT] (ss_dssp|ss_pred|ss_conf|Consensus)\b")
+_ANNOTATION = re.compile(rb"[QT] (ss_dssp|ss_pred|ss_conf|Consensus)\b")
 _HEADER = (b"Query ", b"Match_columns", b" No Hit")
 
 
 def read_hhr(path: str | PathLike[str]) -> tuple[TemplateHit, ...]:
-    """Read the hits in a plain or gzip .hhr file of at most `MAX_HHR_BYTES` (uncompressed); see `parse_hhr`."""
+    """Return the hits in a plain or gzip .hhr file of at most `MAX_HHR_BYTES` (unpacked); see `parse_hhr`."""
     return parse_hhr(read_text_bytes(path, MAX_HHR_BYTES), path=path)
 
 
 def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[TemplateHit, ...]:
-    """Return all hits in the text of an .hhr file, in file order; an empty table gives no hits.
+    """Return all hits in the text of an .hhr file, in its order.
 
-    Raise `InputError` with `path`, line and hit if the text is no .hhr file or a hit is damaged or truncated.
+    Raise `InputError` with `path`, line and hit for any other content, and for a hit that is cut off.
     """
     if len(content) > MAX_HHR_BYTES:
         raise InputError.at(path, f"it holds more than {MAX_HHR_BYTES:,} bytes of text, the most that is read")
@@ -37,7 +37,7 @@ def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[Tem
     for index, line in enumerate(map(bytes.rstrip, content_lines(content, path))):
         is_hhr = is_hhr or line.startswith((*_HEADER, b"No "))
         if line.startswith(b"No "):
-            # Hold the lines of only one hit, so that a huge file is refused at its first invalid hit.
+            # Only the lines of one hit are held, so a huge file of invalid hits is refused at the first one.
             if lines:
                 hits.append(_hit(path, start, lines))
             start, lines = index, [line]
@@ -51,7 +51,7 @@ def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[Tem
 
 
 def _hit(path: str | PathLike[str], start: int, lines: list[bytes]) -> TemplateHit:
-    """Parse the lines of one hit: 'No' and its number, '>' and its name, a line of values, and the aligned rows."""
+    """Return one hit from its lines: 'No' and its number, '>' and its name, a line of values, the aligned rows."""
     first_line = _NUMBER.match(lines[0])
     if first_line is None:
         raise InputError.at(path, "a hit begins with 'No' and its number", line=start + 1)
@@ -74,7 +74,7 @@ def _hit(path: str | PathLike[str], start: int, lines: list[bytes]) -> TemplateH
     rows: dict[bytes, list[bytes]] = {b"Q": [], b"T": []}
     indices: dict[bytes, list[np.ndarray]] = {b"Q": [], b"T": []}
     for index, line in enumerate(lines[3:], start=3):
-        if not line.startswith((b"Q ", b"T ")) or _NO_RESIDUES.match(line):
+        if not line.startswith((b"Q ", b"T ")) or _ANNOTATION.match(line):
             continue
         match = _ROW.match(line[_NAME_END:])
         if match is None:

@@ -1,4 +1,4 @@
-"""Read mmCIF files: the full sequence of every protein chain as stated in the entry, with the observed atoms."""
+"""Read mmCIF: each protein chain's sequence as the entry states it, with the observed atoms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,23 +27,23 @@ MAX_MMCIF_BYTES = 2**27
 
 _SITES = "_atom_site."
 _RESIDUE_COLUMNS = ("auth_asym_id", "auth_seq_id", "label_asym_id", "label_seq_id", "pdbx_PDB_ins_code")
-_MAX_OBSERVED = 2**17  # gemmi's time grows with the square of this
-_MAX_CHAINS = 2**16  # every ligand is a chain in mmCIF
-_GEMMI_NEEDS = ("id", "type_symbol", "label_alt_id", "label_asym_id")  # gemmi finds no atoms if one of these is missing
-_NO_NUMBER = -(2**31) + 1  # stands for an unset residue number
-# Items with the resolution; as in AlphaFold, the last one that is a number is used.
+_MAX_OBSERVED = 2**17  # gemmi's time rises with the square of it
+_MAX_CHAINS = 2**16  # each ligand is one
+_GEMMI_NEEDS = ("id", "type_symbol", "label_alt_id", "label_asym_id")  # gemmi finds no atoms if one is missing
+_NO_NUMBER = -(2**31) + 1  # not a residue's number
+# AlphaFold takes the last of these that is a number.
 _RESOLUTIONS = (
     ("_refine.", "ls_d_res_high"),
     ("_em_3d_reconstruction.", "resolution"),
     ("_reflns.", "d_resolution_high"),
 )
-# Items with the revision dates; the second is the name used before 2017.
+# The second is the name before 2017.
 _RELEASES = (("_pdbx_audit_revision_history.", "revision_date"), ("_database_PDB_rev.", "date"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Polymer:
-    """Polymer as described in the entry, including residues that were not observed."""
+    """A polymer's residues as the entry states them, observed or not."""
 
     components: tuple[str, ...]
     first_number: int  # label_seq_id of the first component
@@ -51,11 +51,10 @@ class _Polymer:
 
 
 def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Structure:
-    """Parse the first model in the text of an mmCIF file; raise `InputError`, which names `path`, if it is invalid.
+    """Return the first model in the text of an mmCIF file; raise `InputError`, which names `path`, for other content.
 
-    As in AlphaFold, chains have the author's names (auth_asym_id), and a polymer with at least one peptide-like
-    component is a protein. If the file does not state its sequences, as those of some tools, chains consist of the
-    observed residues only.
+    As in AlphaFold, chains have the author's names, and a polymer with at least one peptide-like component is a
+    protein. Chains of files that do not state the sequence have the observed residues only.
     """
     blocks = read_blocks(content, path)
     block = next((block for block in blocks if all(_has(block, f"Cartn_{axis}") for axis in "xyz")), None)
@@ -76,19 +75,19 @@ def parse_mmcif(content: bytes, *, path: str | PathLike[str] = "mmcif") -> Struc
 
 
 def _has(block: gemmi.cif.Block, column: str) -> bool:
-    """Return True if any atom has a value in this column of _atom_site."""
+    """Return whether some atom has a value in this column."""
     return not all(map(gemmi.cif.is_null, block.find_values(_SITES + column)))
 
 
 def _polymers(block: gemmi.cif.Block, path: str | PathLike[str]) -> dict[str, _Polymer]:
-    """Return the polymers described in the entry, by entity id."""
+    """Return the polymers that the entry describes, by entity."""
     residues = Category(block, "_entity_poly_seq.", "num", path)
     entities, names = residues.text("entity_id"), residues.text("mon_id")
     numbers = residues.integers("num", unset=0).tolist()
     by_entity: dict[str, dict[int, str]] = {}
     for entity, number, name in zip(entities, numbers, names, strict=True):
-        # Differs from AlphaFold: if residues share a position (microheterogeneity), only the first is used, as in
-        # SEQRES. AlphaFold appends all of them, which shifts the sequence against the atoms of later residues.
+        # Differs from AlphaFold: of residues that share a position (microheterogeneity) the first is taken, as in
+        # SEQRES. AlphaFold takes all of them in turn, which shifts all following atoms against the sequence.
         by_entity.setdefault(entity, {}).setdefault(number, name)
     kinds = Category(block, "_chem_comp.", "id", path)
     kind_of = dict(zip(kinds.text("id"), kinds.text("type"), strict=True))
@@ -110,7 +109,7 @@ def _is_peptide(component: str, kind: str) -> bool:
 def _chains(
     block: gemmi.cif.Block, polymers: Mapping[str, _Polymer], path: str | PathLike[str]
 ) -> tuple[list[Chain], dict[str, str]]:
-    """Return the protein chains in the order of _struct_asym, and the reasons for leaving out the others, by name."""
+    """Return the protein chains in the order of _struct_asym, and the reasons for chains that were left out."""
     sites = _first_model_sites(block, path)
     label, labels = sites.codes("label_asym_id")
     author, authors = sites.codes("auth_asym_id")
@@ -160,7 +159,7 @@ def _chain(name: str, polymer: _Polymer, atoms: AtomTable, numbers: Int[np.ndarr
 
 
 def _entity_of_chain(block: gemmi.cif.Block, sites: Category, path: str | PathLike[str]) -> dict[str, str]:
-    """Return the entity id of every chain (label_asym_id), in the order of _struct_asym, then of the atoms."""
+    """Return the entity of each chain (both by mmCIF's own ids), in the order of _struct_asym, else of the atoms."""
     units = Category(block, "_struct_asym.", "id", path)
     stated = dict(zip(units.text("id"), units.text("entity_id"), strict=True))
     (label, labels), (entity, entities) = sites.codes("label_asym_id"), sites.codes("label_entity_id")
@@ -171,7 +170,7 @@ def _entity_of_chain(block: gemmi.cif.Block, sites: Category, path: str | PathLi
 
 
 def _first_model_sites(block: gemmi.cif.Block, path: str | PathLike[str]) -> Category:
-    """Return the rows of _atom_site of the first model in the file, whatever its number."""
+    """Return the rows of _atom_site that belong to the model of its first row."""
     sites = Category(block, _SITES, "Cartn_x", path)
     sites.choose(np.flatnonzero(sites.codes("pdbx_PDB_model_num")[0] == 0))
     return sites
@@ -204,16 +203,16 @@ def _coordinates(sites: Category) -> Float[np.ndarray, "n 3"]:
 
 
 def _chains_of_observed(block: gemmi.cif.Block, path: str | PathLike[str]) -> tuple[list[Chain], dict[str, str]]:
-    """Return chains, and reasons for leaving out others, of an entry that does not state its sequences by residue."""
+    """Return the chains of an entry that does not list its residues, and the reasons for chains that were left out."""
     sites = Category(block, _SITES, "Cartn_x", path)
-    _coordinates(sites)  # raises for values that are no numbers, which gemmi would read as NaN
+    _coordinates(sites)  # raises for invalid numbers, which gemmi would read as NaN
     places = np.stack([sites.codes(column)[0] for column in _RESIDUE_COLUMNS])
     if np.count_nonzero((np.diff(places) != 0).any(axis=0)) >= _MAX_OBSERVED:
         problem = f"it does not state its sequences and has more than {_MAX_OBSERVED:,} residues, water included"
         raise InputError.at(path, f"{problem}; leave out the water")
     try:
         table = block.find_mmcif_category(_SITES)
-        if not table.width():  # ensure_loop would crash the process on an empty table
+        if not table.width():  # gemmi ends the process at an empty loop
             raise ValueError(f"the loop that has {_SITES}Cartn_x begins with another category")
         table.ensure_loop()
         lacking = [_SITES + column for column in _GEMMI_NEEDS if not len(block.find_values(_SITES + column))]
@@ -236,7 +235,7 @@ def _chains_of_observed(block: gemmi.cif.Block, path: str | PathLike[str]) -> tu
 
 
 def _release_date(block: gemmi.cif.Block, path: str | PathLike[str]) -> date | None:
-    """Return the date of the earliest revision, or None if there is none."""
+    """Return the date of the first revision, or None if unknown."""
     for category, column in _RELEASES:
         dates = []
         for text in Category(block, category, column, path).text(column):

@@ -17,15 +17,15 @@ MAX_PDB_BYTES = 2**26  # 800,000 atoms
 
 _LONG_LINE = re.compile(rb"[^\n]{10000}")
 _MAX_SEQRES = MAX_RESIDUES // 8  # records of up to 13 residues
-_ATOM_END = 54  # columns, with the coordinates the last
+_ATOM_END = 54  # last column of the coordinates
 _MAX_COORDINATE = 1e8  # Angstrom; the format has eight columns
 _TO_ASCII = b"?" + bytes(range(1, 128)) + b"?" * 128
 _REVISION = re.compile(rb"^REVDAT .{6}(\d\d)-([A-Z]{3})-(\d\d)", re.MULTILINE | re.IGNORECASE)
 _METHOD = re.compile(rb"^EXPDTA  ..(.*)$", re.MULTILINE)
 _RESOLUTION = re.compile(rb"^REMARK   2 RESOLUTION\. +(\d+\.\d*) ", re.MULTILINE)
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_FIRST_YEAR = 70  # two-digit years from here on are of the 20th century; the archive began in 1971
-_NUMBER = re.compile(rb" *-?\d+ *|[A-Za-z][0-9A-Za-z]{3}")  # hybrid-36 counts on with letters
+_FIRST_YEAR = 70  # two-digit years from 70 are in the 20th century; the archive began in 1971
+_NUMBER = re.compile(rb" *-?\d+ *|[A-Za-z][0-9A-Za-z]{3}")  # hybrid-36 continues with letters
 
 
 def parse_pdb(content: bytes, *, path: str | PathLike[str] = "pdb") -> Structure:
@@ -76,8 +76,7 @@ def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
             good = False
     for start in starts.tolist() if not good else ():
         record = content[start : start + 80].split(b"\n")[0]
-        problem = _problem(record)
-        if problem is not None:
+        if (problem := _problem(record)) is not None:
             raise InputError.at(path, f"{problem}; was the file edited?", line=content.count(b"\n", 0, start) + 1)
     return int(starts[0])
 
@@ -85,10 +84,10 @@ def _check_atoms(content: bytes, path: str | PathLike[str]) -> int:
 def _begins(letters: UInt8[np.ndarray, "n"], record: bytes) -> Bool[np.ndarray, "m"]:
     """Return for each position of the content whether `record` begins there."""
     size = len(letters) - _ATOM_END
-    found = letters[:size] == record[0]
+    begins = letters[:size] == record[0]
     for offset, letter in enumerate(record[1:], start=1):
-        found &= letters[offset : offset + size] == letter
-    return found
+        begins &= letters[offset : offset + size] == letter
+    return begins
 
 
 def _problem(record: bytes) -> str | None:
@@ -118,8 +117,8 @@ def _release_date(header: bytes) -> date | None:
 
 
 def _resolution(header: bytes) -> float | None:
-    found = _RESOLUTION.search(header)
-    return float(found[1]) if found and float(found[1]) > 0 else None
+    match = _RESOLUTION.search(header)
+    return (float(match[1]) or None) if match else None
 
 
 def _method(header: bytes) -> str:

@@ -13,10 +13,9 @@ from data_pipeline.parse.alignment_rows import GAP, first_row_problem, row_limit
 from data_pipeline.parse.stockholm_blocks import StockholmBlocks, sequence_lines
 from data_pipeline.parse.text_files import content_lines
 
-# What is changed as text is held whole: AlphaFold does this with at most 10,000 rows. Beyond it, room for Python's
-# own part of each line is counted.
+# Text to be edited is held whole: AlphaFold does this with at most 10,000 rows.
 MAX_EDITED_BYTES = 2**28
-_LINE_COST = 50
+_LINE_COST = 50  # bytes that Python takes to hold a line, besides its text
 MAX_EDITED_ROWS = 500_000
 MAX_EDITED_COLUMNS = 2_000_000
 
@@ -48,8 +47,7 @@ def stockholm_from_lines(
     if not first_line:
         raise InputError.at(path, "there is no alignment row; a Stockholm file has lines of a name and a sequence")
     alignment = blocks.alignment()
-    problem = first_row_problem(alignment.letters[0].tobytes(), query)
-    if problem is not None:
+    if (problem := first_row_problem(alignment.letters[0].tobytes(), query)) is not None:
         raise InputError.at(path, f"the first row {problem}", line=first_line, record=alignment.names[0])
     if query is not None:
         alignment.letters[0] = np.frombuffer(query.encode(), np.uint8)  # its own letters for unknown residues
@@ -64,7 +62,7 @@ def stockholm_to_a3m(content: bytes, *, max_rows: int | None = None, path: str |
     is_column = target != GAP
     a3m = BytesIO()
     for name, row in rows.items():
-        # Differs from AlphaFold: '.' is a gap; AlphaFold takes it out, and then columns no longer match the target's.
+        # Differs from AlphaFold: '.' is a gap. AlphaFold removes it, and then columns no longer match the target's.
         letters = np.frombuffer(row.translate(_DOTS_TO_GAPS), np.uint8)
         lower = np.where(is_column, letters, np.frombuffer(row.lower(), np.uint8))
         a3m.write(b">%s %s\n%s\n" % (name, descriptions.get(name, b""), lower[is_column | (letters != GAP)].tobytes()))
@@ -94,7 +92,7 @@ def without_empty_columns(content: bytes, *, path: str | PathLike[str] = "stockh
     """Return the text without columns in which no row has a residue, and without annotation except `#=GC RF`."""
     stockholm_rows(content, path)
     text = BytesIO()
-    block: list[bytes] = []  # the rows and the reference annotation of the present block
+    block: list[bytes] = []  # the rows and the reference annotation of the current block
     for line in content_lines(content, path):
         if line.startswith((b"#=GR", b"#=GC")) and not _is_reference(line):
             continue
@@ -114,7 +112,7 @@ def a3m_to_stockholm(content: bytes, *, path: str | PathLike[str] = "a3m") -> by
 
     From this, hmmbuild makes a profile whose match states are the target's residues. Names are made unique.
     """
-    longest = np.zeros(0, np.int64)  # insertion before each column of the target, and after the last
+    longest = np.zeros(0, np.int64)  # longest insertion before each column of the target, and after the last
     for count, (_, text, row) in enumerate(checked_rows(content_lines(content, path), None, path), start=1):
         letters = np.frombuffer(text, np.uint8)
         bounds = np.concatenate([[-1], np.flatnonzero(letters < ord("a")), [len(letters)]])
@@ -187,11 +185,7 @@ def stockholm_descriptions(content: bytes, path: str | PathLike[str] = "stockhol
 
 def _with_rows(content: bytes, names: Collection[bytes], path: str | PathLike[str]) -> bytes:
     """Return the text with only these rows, their descriptions and the reference annotation."""
-    text = BytesIO()
-    for line in content_lines(content, path):
-        if _is_kept(line, names):
-            text.write(b"%s\n" % line)
-    return text.getvalue()
+    return b"".join(b"%s\n" % line for line in content_lines(content, path) if _is_kept(line, names))
 
 
 def _first_of_equals(rows: Mapping[bytes, bytes]) -> set[bytes]:
@@ -222,27 +216,20 @@ def _is_reference(line: bytes) -> bool:
 
 def _without_empty_columns(block: list[bytes], path: str | PathLike[str]) -> Iterator[bytes]:
     """Yield the lines of one block without columns that have no residue; lines without any column are empty."""
-    kept: np.ndarray | None = None
-    for line in block:
+    segments = [line.split()[-1] for line in block]
+    if len({len(segment) for segment in segments}) > 1:
+        raise InputError.at(path, "the rows and annotation of a block differ in length; was the file cut or edited?")
+    is_used: np.ndarray | None = None
+    for line, segment in zip(block, segments, strict=True):
         if not _is_reference(line):
-            is_residue = np.frombuffer(line.split()[-1].translate(_DOTS_TO_GAPS), np.uint8) != GAP
-            if kept is not None and len(kept) != len(is_residue):
-                raise _uneven(path)
-            kept = is_residue if kept is None else kept | is_residue
-    for line in block:
-        text = line.rstrip()
-        segment = text.split()[-1]
-        if kept is None:
+            is_residue = np.frombuffer(segment.translate(_DOTS_TO_GAPS), np.uint8) != GAP
+            is_used = is_residue if is_used is None else is_used | is_residue
+    for line, segment in zip(block, segments, strict=True):
+        if is_used is None:
             yield line
-        elif len(segment) != len(kept):
-            raise _uneven(path)
         else:
-            columns = np.frombuffer(segment, np.uint8)[kept].tobytes()
-            yield text[: -len(segment)] + columns if columns else b""
-
-
-def _uneven(path: str | PathLike[str]) -> InputError:
-    return InputError.at(path, "the rows and annotation of a block differ in length; was the file cut or edited?")
+            columns = np.frombuffer(segment, np.uint8)[is_used].tobytes()
+            yield line.rstrip()[: -len(segment)] + columns if columns else b""
 
 
 def _unique(name: bytes, names: set[bytes]) -> bytes:

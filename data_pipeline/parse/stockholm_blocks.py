@@ -54,20 +54,21 @@ class StockholmBlocks:
         self._seen: set[bytes] = set()
         self._name_bytes = 0
         self._skipped = False  # rows after the first `max_rows`
-        # Of each complete block: letters and deletion counts of all rows in the target's columns.
+        # Letters and deletion counts of all rows in the target's columns, for each complete block.
         self._blocks: list[tuple[np.ndarray, np.ndarray]] = []
         self._block_bytes = 0
-        self._carried = np.zeros(0, np.int32)  # residues after the last complete block's last column, for each row
-        # Of the present block: its columns, the rows taken apart, and numbered segments of the rows still to be.
+        self._carried = np.zeros(0, np.int32)  # each row's residues after the last complete block's last column
+        # The current block: its columns, the rows already split, and numbered segments of the rows still to split.
         self._columns: TargetColumns | None = None
         self._width = 0
-        self._line = 0  # the last one read
-        self._position = 0  # rows read
+        self._line = 0  # the last line read
+        self._position = 0  # number of rows read
         self._batches: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._pending: list[tuple[int, bytes]] = []
         self._pending_bytes = 0
 
     def add(self, line: int, name: bytes, segment: bytes) -> None:
+        """Add one row's segment of the current block."""
         if not self._names or name == self._names[0]:
             self._begin_block(line, name, segment)
         elif not self._blocks:
@@ -94,9 +95,10 @@ class StockholmBlocks:
         self._pending.append((line, segment))
         self._pending_bytes += len(segment) + 100
         if self._pending_bytes > _BATCH_BYTES:
-            self._take_apart()
+            self._split_pending()
 
     def alignment(self) -> Alignment:
+        """End the last block, and return the whole alignment."""
         self._end_block()
         letters, deletions = (
             parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for parts in zip(*self._blocks, strict=True)
@@ -116,8 +118,8 @@ class StockholmBlocks:
         self._width, self._position = len(segment), 0
         self._columns = TargetColumns(np.frombuffer(segment.translate(ALIGNED_TO_COLUMNS), np.uint8))
 
-    def _take_apart(self) -> None:
-        """Turn the pending segments into letters and counts."""
+    def _split_pending(self) -> None:
+        """Split the pending segments into letters and deletion counts."""
         text = b"".join([segment for _, segment in self._pending]).translate(ALIGNED_TO_COLUMNS)
         if text.translate(None, COLUMN_LETTERS):
             self._refuse_letters()
@@ -130,13 +132,13 @@ class StockholmBlocks:
         counts = counts.astype(smallest_count_type(int(counts.max(initial=0))))
         self._batches.append((letters, counts, inserted[:, -1].copy()))
         self._block_bytes += letters.nbytes + counts.nbytes + 4 * len(letters)
-        # Twice, because batches and blocks are joined.
+        # Twice the memory, because batches and blocks are joined.
         check_memory(self._path, 2 * self._block_bytes + self._name_bytes, len(self._names))
         self._pending, self._pending_bytes = [], 0
 
     def _end_block(self) -> None:
         if self._pending:
-            self._take_apart()
+            self._split_pending()
         if self._position != len(self._names):
             missing = self._names[self._position].decode("utf-8", "replace")
             problem = f"the block ends here without its row '{printable(missing)}'; was the file cut or edited?"
@@ -156,8 +158,7 @@ class StockholmBlocks:
         """Raise the error for the first pending segment that has other letters than residues and gaps."""
         names = self._names[self._position - len(self._pending) : self._position]
         for name, (line, segment) in zip(names, self._pending, strict=True):
-            wrong = segment.translate(ALIGNED_TO_COLUMNS).translate(None, COLUMN_LETTERS)
-            if wrong:
+            if wrong := segment.translate(ALIGNED_TO_COLUMNS).translate(None, COLUMN_LETTERS):
                 raise self._error(line, name, f"'{printable(wrong[:1].decode('latin-1'))}' is no residue letter or gap")
 
     def _error(self, line: int, name: bytes, problem: str) -> InputError:

@@ -18,8 +18,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _CHUNK = 2**20
-# Gzip shrinks text to a 1,030th at most, and an alignment that is nearly all gaps to about a hundredth.
-_MAX_RATIO, _SURELY_FINE = 250, 2**22
+# Gzip compresses text 1,030-fold at most, and an alignment that is nearly all gaps about a hundredfold.
+_MAX_RATIO, _HARMLESS_BYTES = 250, 2**22
 
 
 def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
@@ -47,7 +47,7 @@ def content_lines(content: bytes, path: str | PathLike[str]) -> Iterator[bytes]:
 
 def split_lines(chunks: Iterable[bytes], path: str | PathLike[str]) -> Iterator[bytes]:
     """Yield lines without their ends of any kind; raise `InputError` for one longer than `MAX_LINE_BYTES`."""
-    begun: list[bytes] = []  # pieces of a line that goes on in the next chunk
+    begun: list[bytes] = []  # parts of a line that continues in the next chunk
     size, number, after_return, at_start = 0, 1, False, True
     for raw in chunks:
         chunk = raw
@@ -85,7 +85,7 @@ def read_chunks(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
             size += len(chunk)
             if size > max_bytes:
                 raise InputError.at(path, f"it holds more than {max_bytes:,} bytes of text, the most that is read")
-            if packed is not None and size > _SURELY_FINE and size > _MAX_RATIO * packed.tell():
+            if packed is not None and size > _HARMLESS_BYTES and size > _MAX_RATIO * packed.tell():
                 problem = f"it unpacks to more than {_MAX_RATIO} times its size, as no sequences or structures do"
                 raise InputError.at(path, f"{problem}; is it a gzip bomb?")
             yield chunk

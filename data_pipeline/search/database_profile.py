@@ -238,8 +238,7 @@ def _choice(profile: Path, where: str, entry: dict[str, Any], key: str, allowed:
 
 
 def _only_keys(profile: Path, where: str, table: dict[str, Any], allowed: Collection[str]) -> None:
-    unknown = sorted(set(table) - set(allowed))
-    if unknown:
+    if unknown := sorted(set(table) - set(allowed)):
         raise InputError.at(
             profile, f"{where}: unknown {printable(', '.join(unknown))}; it can hold {', '.join(allowed)}"
         )

@@ -112,8 +112,7 @@ def _checked(path: Path, chunk: FastaChunk) -> FastaChunk:
         sequence, mark, header = line.partition(b">")  # HMMER begins a record wherever '>' stands
         if sequence.strip() and record is None:
             raise InputError.at(path, "text before the first '>name' line; is this a FASTA file?", line=number)
-        wrong = sequence.translate(None, _IN_SEQUENCE)
-        if wrong:
+        if wrong := sequence.translate(None, _IN_SEQUENCE):
             problem = f"'{printable(chr(wrong[0]))}' is not an amino acid letter; correct or remove the record"
             raise InputError.at(path, problem, line=number, column=sequence.index(wrong[:1]) + 1, record=record)
         if mark:

@@ -64,8 +64,7 @@ def unpack(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
             pass
     except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError, RecursionError) as error:
         raise DamagedArchiveError(printable(str(error))) from error
-    missing = sorted(set(names) - contents.keys())
-    if missing:
+    if missing := sorted(set(names) - contents.keys()):
         raise SearchError(f"the server's answer lacks {', '.join(missing)}")
     return contents
 
@@ -96,8 +95,7 @@ def _parts(name: str, content: bytes, sequences: Mapping[int, str]) -> dict[int,
         if not _is_target(row.translate(None, b"\r\n"), sequences[number]):
             raise SearchError(f"{name} of the server's answer is for another sequence than was asked for ('{shown}')")
         parts[number] = b">" + rest.rstrip(b"\n") + b"\n" if mark else b""
-    missing = sorted(sequences.keys() - parts.keys())
-    if missing:
+    if missing := sorted(sequences.keys() - parts.keys()):
         raise SearchError(f"{name} of the server's answer lacks {len(missing)} of {len(sequences)} sequences")
     return parts
 

@@ -147,8 +147,7 @@ def _program(name: str) -> Path:
 def _options(kind: type[Options], given: Mapping[str, Any], where: str) -> Options:
     """Return a tool's options from a profile's table."""
     known = tuple(kind.__dataclass_fields__)  # type: ignore[attr-defined]  # all tools' options are dataclasses
-    unknown = sorted(set(given) - set(known))
-    if unknown:
+    if unknown := sorted(set(given) - set(known)):
         raise InputError(f"{where}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
     try:
         return kind(**given)

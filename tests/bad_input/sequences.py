@@ -120,7 +120,7 @@ TABLES = {
     "a table with a wrong letter": csv(b"id,sequence\na,MKT1\n", "line 2", "'a'", "residue 4", "'1'"),
     "a table with a name that climbs": csv(b"id,sequence\n../a,MK\n", "line 2", "another directory"),
     "a table with an empty name": csv(b"id,sequence\n,MK\n", "line 2", "name is empty"),
-    "a table with an empty sequence": csv(b"id,sequence\na,\n", "line 2", "'a'", "sequence is empty"),
+    "a table with an empty sequence": csv(b"id,sequence\na,\n", "line 2", "'a'", "has no sequence"),
     "a table of DNA": csv(b"id,sequence\na,ATGGCGTTAGCCTGATTGCAG\n", "line 2", "'a'", "DNA", "translate"),
     "a table of complexes": csv(b"id,sequence\na,MKT:AYI\n", "line 2", "'a'", "':'", "one chain"),
     "a table with a name twice": csv(b"id,sequence\na,MK\nA,MK\n", "line 3", "'A'", "line 2"),

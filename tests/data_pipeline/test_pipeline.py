@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError, SearchError
-from data_pipeline.parse.a3m import read_a3m
+from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.pipeline import Target, prepare, search_ahead
 from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
 from data_pipeline.search.tool import FileFormat
@@ -264,7 +264,7 @@ def test_the_users_own_templates_take_the_place_of_the_search(tmp_path: Path, st
 )
 def test_real_alignments_become_samples(real_data: Path, name: str, rows: int) -> None:
     path = real_data / "msa" / f"{name}.a3m.gz"
-    alignment = read_a3m(path)
+    alignment = read_alignment(path)
     assert len(alignment.letters) == rows
     features = prepare(Target(name="target", sequence=alignment.query, alignments=(path,))).features
     assert 0.5 * rows < len(features.msa) <= rows

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.features.msa import msa_features
-from data_pipeline.parse.a3m import Alignment, read_a3m
+from data_pipeline.parse.a3m import Alignment
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.hhr import read_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
@@ -85,7 +85,7 @@ def compare_a3m(real_data: Path, least: int, most: int) -> None:
     for name in files(".a3m.gz"):
         path = real_data / "msa" / name
         if least <= path.stat().st_size < most and not name.startswith("5ius"):  # its first row is no target
-            assert of(read_a3m(path)) == ALPHAFOLD[name]["rows"], name
+            assert of(read_alignment(path)) == ALPHAFOLD[name]["rows"], name
             compared += 1
     assert compared > 20
 

@@ -3,9 +3,6 @@
 from collections.abc import Callable, Mapping
 
 from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.parse.alignment import parse_alignment
-from data_pipeline.parse.csv_table import parse_csv
-from data_pipeline.parse.fasta import parse_fasta
 from data_pipeline.parse.hhr import parse_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.mmcif import parse_mmcif
@@ -18,6 +15,7 @@ from data_pipeline.parse.stockholm import (
     truncated,
     without_empty_columns,
 )
+from tests.data_pipeline.parse.in_memory import parse_alignment, parse_csv, parse_fasta
 
 PATH = "any.file"
 QUERY = "ACDEFGHIKL"

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.a3m import parse_a3m, read_a3m
+from data_pipeline.parse.a3m import parse_a3m
+from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 LETTERS = RESTYPES + AMBIGUOUS_LETTERS
@@ -106,9 +107,9 @@ def test_first_row_that_is_not_the_target_is_told_with_the_difference(row: bytes
 def test_gzip_and_windows_line_ends_are_read_and_errors_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.a3m"
     path.write_bytes(gzip.compress(b">q\r\nACDE\r\n>h\r\nA-cDE\r\n"))
-    assert read_a3m(path, "ACDE").letters.shape == (2, 4)
+    assert read_alignment(path, "ACDE").letters.shape == (2, 4)
     with pytest.raises(InputError, match=r"a\.a3m, line 1, record 'q': the first row is not the target"):
-        read_a3m(path, "ACDF")
+        read_alignment(path, "ACDF")
 
 
 @st.composite
@@ -156,7 +157,7 @@ def test_any_bytes_give_an_alignment_or_an_input_error(content: bytes, query: st
 
 @pytest.mark.parity
 def test_real_alignment_equals_alphafolds_parser(real_data: Path, reference: Path) -> None:
-    alignment = read_a3m(real_data / "msa" / "T1084_D1__bfd_uniclust_hits.a3m.gz")
+    alignment = read_alignment(real_data / "msa" / "T1084_D1__bfd_uniclust_hits.a3m.gz")
     with np.load(reference / "pipeline" / "dm200_msa_bfd.npz") as alphafold:
         assert [row.tobytes().decode() for row in alignment.letters] == alphafold["sequences"].tolist()
         np.testing.assert_array_equal(alignment.deletion_matrix, alphafold["deletion_matrix"])
@@ -166,7 +167,7 @@ def test_real_files_are_read_or_refused_for_a_reason(real_data: Path) -> None:
     refused: dict[str, str] = {}
     for path in (real_data / "msa").glob("*.a3m.gz"):
         try:
-            read_a3m(path, max_rows=200)
+            read_alignment(path, max_rows=200)
         except InputError as error:
             refused[path.name] = str(error)
     # Its target has selenocysteine and isoleucine in lower case: no columns, so a target cannot be read off it.

@@ -8,7 +8,8 @@ import pytest
 
 from data_pipeline.errors import InputError
 from data_pipeline.parse import alignment as alignment_module
-from data_pipeline.parse.alignment import parse_alignment, read_alignment
+from data_pipeline.parse.alignment import read_alignment
+from tests.data_pipeline.parse.in_memory import parse_alignment
 
 A3M = b">q\nACDEF\n>h\nA-wwDEFkk\n>i\n--D-F\n"
 SAME = {

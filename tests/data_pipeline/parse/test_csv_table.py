@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.csv_table import parse_csv
+from tests.data_pipeline.parse.in_memory import parse_csv
 
 
 def test_columns_are_found_by_name_and_others_ignored() -> None:
@@ -21,7 +21,7 @@ def test_columns_are_found_by_name_and_others_ignored() -> None:
         (b"id,sequence\n", "no record"),
         (b"id,sequence\none\n", "line 2: 1 cells where the first line names 2"),
         (b"id,sequence\none,MK1\n", "line 2, record 'one': residue 3: '1' is not an amino acid"),
-        (b"id,sequence\none,\n", "record 'one': the sequence is empty"),
+        (b"id,sequence\none,\n", "record 'one': the record has no sequence"),
         (b"id,sequence\n../a,MK\n", "could lead to another directory"),
         (b"id,sequence\n,MK\n", "line 2: the name is empty"),
         (b'id,sequence\n"one,MK\n', "not a CSV table"),

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.fasta import FastaRecord, parse_fasta, read_fasta, target_name_problem
+from data_pipeline.parse.fasta import FastaRecord, read_fasta, target_name_problem
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
+from tests.data_pipeline.parse.in_memory import parse_fasta
 
 
 def test_records_come_in_order_with_name_description_sequence_and_line() -> None:
