@@ -16,6 +16,15 @@ class ConfigError(InputError):
     """Invalid value of a setting, or stored settings that do not match this version."""
 
 
+# Mark of the settings that files of an earlier version may lack.
+_ADDED = "added after files were written without it"
+
+
+def added_setting(default: Any) -> Any:
+    """Return the field of a setting that is newer than some files; where they lack it, `default` is what they meant."""
+    return dataclasses.field(default=default, metadata={_ADDED: True})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Base class of all settings, with a strict round trip to dictionaries that JSON can hold."""
@@ -30,12 +39,16 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings that `to_dict` wrote; raise `ConfigError` for missing or unknown keys and wrong types."""
+        """Return the settings that `to_dict` wrote, also those of an earlier version (see `added_setting`).
+
+        Raise `ConfigError` for missing or unknown keys and for values of a wrong type.
+        """
         kinds = typing.get_type_hints(cls)
-        unknown, missing = sorted(values.keys() - kinds.keys()), sorted(kinds.keys() - values.keys())
+        added = {field.name for field in dataclasses.fields(cls) if field.metadata.get(_ADDED)}
+        unknown, missing = sorted(values.keys() - kinds.keys()), sorted(kinds.keys() - values.keys() - added)
         if unknown or missing:
             raise ConfigError(f"{cls.__name__}: unknown settings {unknown}, missing settings {missing}")
-        return cls(**{name: _restore(f"{cls.__name__}.{name}", kinds[name], values[name]) for name in kinds})
+        return cls(**{name: _restore(f"{cls.__name__}.{name}", kinds[name], value) for name, value in values.items()})
 
     def with_settings(self, settings: Sequence[str]) -> Self:
         """Return a copy with some settings changed; each change is written `outer.inner=value`.

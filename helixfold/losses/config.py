@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, fields
 
+from data_pipeline.config import added_setting
 from helixfold.config import Config, ConfigError, require
 
 TERMS = (
@@ -34,7 +35,7 @@ class LossConfig(Config):
     experimentally_resolved: float = 0.0
     aligned_error: float = 0.0  # has no effect on models without that head
     violation: float = 0.0
-    smooth_lddt: float = 0.0  # of AlphaFold 3; AlphaFold 2 does not have this term
+    smooth_lddt: float = added_setting(0.0)  # of AlphaFold 3; AlphaFold 2 does not have this term
 
     fape_clamp: float = 10.0  # Angstrom; larger errors count as this in FAPE
     # Confidences and resolved atoms are learnt only from structures with a resolution (Angstrom) in this range, to
