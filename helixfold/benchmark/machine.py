@@ -54,7 +54,7 @@ class Machine:
         }
 
 
-def look_at(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -> Machine:
+def measured_machine(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -> Machine:
     """Return the machine of a device, with its rates measured; `repeats` is the number of readings for each."""
     refused = allocator.refusal()
     return Machine(

@@ -13,7 +13,7 @@ import torch
 from cyclopts import Parameter
 
 from data_pipeline.errors import InputError
-from helixfold.benchmark.memory_points import EVOFORMER, Found, Point, measure
+from helixfold.benchmark.memory_points import EVOFORMER, MemoryMeasurement, Point, measure
 from helixfold.benchmark.options import Device, Model
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device
@@ -35,10 +35,10 @@ _HEADER = (
 Part = Literal["prediction", "evoformer"]
 MeasuredExecutor = Literal["plain", "whole", "slabs", "spilled"]
 # A point with its measurement.
-Reading = tuple[Point, Found]
+Reading = tuple[Point, MemoryMeasurement]
 
 
-def _line(point: Point, found: Found) -> str:
+def _line(point: Point, found: MemoryMeasurement) -> str:
     start = f"{point.residues:8,} {point.dtype:8} {point.executor:8} {point.ranks:5} {point.floor() / _MIB:9,.1f}"
     if found.failure is not None:
         return f"{start} {found.failure}"
@@ -190,9 +190,10 @@ def _read(path: Path) -> Iterator[Reading]:
     try:
         for row in json.loads(path.read_text())["readings"]:
             point, found = (
-                {each.name: row[each.name] for each in fields(kind) if each.name in row} for kind in (Point, Found)
+                {each.name: row[each.name] for each in fields(kind) if each.name in row}
+                for kind in (Point, MemoryMeasurement)
             )
-            yield Point(**point), Found(**found)
+            yield Point(**point), MemoryMeasurement(**found)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} is no JSON of `helixfold benchmark memory`: {type(error).__name__}: {error}"

@@ -104,7 +104,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class MemoryMeasurement:
     """Result of a measurement: memory in bytes and seconds, or the reason of a failure.
 
     `peak` is beyond the memory with the model loaded, `resident` is all memory at the peak. With several ranks, the
@@ -117,31 +117,33 @@ class Found:
     failure: str | None = None
 
 
-def measure(point: Point, spill: Path, limit: int | None = None) -> Found:
+def measure(point: Point, spill: Path, limit: int | None = None) -> MemoryMeasurement:
     """Measure a point in fresh processes.
 
     `spill` is the directory of the spilled executor. Each process may hold `limit` bytes in all, or what is available.
     """
     threads = max(1, torch.get_num_threads() // point.ranks)
     try:
-        found: Found = on_ranks(point.ranks, measured_here, point, spill, limit, device=point.device, threads=threads)
+        found: MemoryMeasurement = on_ranks(
+            point.ranks, measured_here, point, spill, limit, device=point.device, threads=threads
+        )
     except RuntimeError as error:
-        return Found(failure=f"{error}, or was ended from outside, as systems do when memory runs out")
+        return MemoryMeasurement(failure=f"{error}, or was ended from outside, as systems do when memory runs out")
     return found
 
 
-def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
+def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> MemoryMeasurement:
     """Measure a point in this process, as one of the ranks of a mesh; every rank must call this function."""
     allocator.keep_few_kernels()
     torch.manual_seed(0)
     if mesh.size > 1:
         mesh = make_mesh(Layout(dap=mesh.size), mesh.device)
     found = _measure(mesh, point, spill, limit)
-    everyone = [Found(**each) for each in mesh.all_gather(asdict(found))]
+    everyone = [MemoryMeasurement(**each) for each in mesh.all_gather(asdict(found))]
     return max(everyone, key=lambda each: each.peak)
 
 
-def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
+def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> MemoryMeasurement:
     device, kind = mesh.device, "whole" if point.executor == PLAIN else point.executor
 
     def executor() -> Executor:
@@ -170,11 +172,11 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Found:
             if mesh.size > 1:
                 raise  # the others wait for this rank: all end with it
             message = f"{type(error).__name__}: {str(error).strip()[:_LINE_LENGTH]}"
-            return Found(failure="out of memory" if is_out_of_memory(error) else message)
+            return MemoryMeasurement(failure="out of memory" if is_out_of_memory(error) else message)
         seconds, peak = time.perf_counter() - began, peak_memory(device)
         resident = max(loaded, peak)
         failure = f"took {gib(resident)} in all" if limit is not None and resident > limit else None
-        return Found(peak=peak - start, resident=resident, seconds=seconds, failure=failure)
+        return MemoryMeasurement(peak=peak - start, resident=resident, seconds=seconds, failure=failure)
 
 
 def _prediction(point: Point, device: torch.device) -> Run:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from helixfold.benchmark.machine import Machine, look_at
+from helixfold.benchmark.machine import Machine, measured_machine
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import HEADER, Readings, write_json
 from helixfold.execution.allocator import freed_memory_kept
@@ -21,7 +21,7 @@ def show(readings: Callable[[Machine], Iterator[Readings]], options: CommonOptio
         torch.set_num_threads(options.threads)
     device = pick_device(options.device)
     with freed_memory_kept():
-        machine = look_at(device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5)
+        machine = measured_machine(device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5)
         print("\n".join(machine.lines()))
         print(f"\n{HEADER}")
         made: list[Readings] = []

@@ -13,7 +13,7 @@ from data_pipeline.residue_geometry import PSI_GROUP
 from data_pipeline.residues import UNKNOWN
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.ambiguity import RenamedTruth
-from helixfold.model.outputs import Structure
+from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.card import card_of
 
 UNIT = 10.0  # Angstrom that count as an error of 1
@@ -133,7 +133,7 @@ def backbone_fape(
 
 
 def sidechain_fape(
-    structure: Structure, truth: RenamedTruth, aatype: Int[Tensor, "b r"], clamp: float
+    structure: PredictedStructure, truth: RenamedTruth, aatype: Int[Tensor, "b r"], clamp: float
 ) -> Float[Tensor, " b"]:
     """Return the FAPE of all atoms in the frames of all rigid groups, last iteration only (Suppl. Alg. 20 line 28)."""
     # Differs from AlphaFold: groups of unknown residues do not count. This type has no groups, and the structure

@@ -18,7 +18,7 @@ from data_pipeline.stereochemistry import MeanAndDeviation, distance_bounds
 from helixfold.batch import Batch
 from helixfold.geometry.tables import per_residue
 from helixfold.losses.labels import Labels
-from helixfold.model.outputs import Structure
+from helixfold.model.outputs import PredictedStructure
 
 _N, _CA, _C = 0, 1, 2  # atom14 slots
 _PROLINE = RESTYPES.index("P")
@@ -61,7 +61,7 @@ class Violations:
 
 
 def violation_loss(
-    structure: Structure,
+    structure: PredictedStructure,
     labels: Labels,
     batch: Batch,
     *,

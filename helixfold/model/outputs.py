@@ -32,7 +32,7 @@ class Representations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Structure:
+class PredictedStructure:
     """Result of the structure module, lengths in Angstrom; dim `l` counts the structure module's iterations."""
 
     single: Float[Tensor, "b r c"]
@@ -67,7 +67,7 @@ class Folded:
     """Result of one recycling iteration without the heads' logits."""
 
     representations: Representations
-    structure: Structure
+    structure: PredictedStructure
 
     def recycled(self) -> Recycled:
         """Return the next recycling iteration's input, without gradients and with this result's pair stream."""

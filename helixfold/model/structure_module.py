@@ -12,7 +12,7 @@ from helixfold.geometry import atoms
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm, Linear
-from helixfold.model.outputs import Structure
+from helixfold.model.outputs import PredictedStructure
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.invariant_point import invariant_point_attention
 from helixfold.ops.precision import to_float32
@@ -176,7 +176,7 @@ class StructureModule(nn.Module):
         pair: Float[Stream, "b r r c_z"],
         aatype: Int[Tensor, "b r"],
         mask: Float[Tensor, "b r"],
-    ) -> Structure:
+    ) -> PredictedStructure:
         initial = self.norm_single(to_float32(single))
         state = self.initial(initial)
         frames = BackboneFrames.identity(state)
@@ -199,7 +199,7 @@ class StructureModule(nn.Module):
         flat = (backbone.to_tensor(), matrices, atoms.atom14_from_rigid_groups(types, groups), torsions, raw)
         trajectory, rigid_groups, atom14, torsions, raw = (x.unflatten(0, (self.layers, -1)) for x in flat)
         mask37 = atoms.atom37_mask(aatype, mask)
-        return Structure(
+        return PredictedStructure(
             single=state,
             frames=trajectory,
             rigid_groups=rigid_groups,

@@ -21,12 +21,12 @@ _UNIT = np.eye(3)
 class PackedStructure:
     """A PDB file as a page holds it, with the rotation and the shift that superpose it on the best structure.
 
-    `turn` is the rotation matrix (3 x 3, by rows) and `shift` is in Angstrom, applied after it. `data` is the file in
-    zlib's format and base64.
+    `rotation` is a 3 x 3 matrix by rows; `shift`, in Angstrom, is applied after it. `data` is the file in zlib's format
+    and base64.
     """
 
     file: str
-    turn: tuple[float, ...]
+    rotation: tuple[float, ...]
     shift: tuple[float, ...]
     data: str
 
@@ -50,10 +50,10 @@ class Placing:
         content = path.read_bytes()
         if len(content) > _MOST_BYTES:
             return None
-        turn, shift = self._place(_alpha_carbons(path, content))
+        rotation, shift = self._place(_alpha_carbons(path, content))
         return PackedStructure(
             file=path.name,
-            turn=tuple(round(float(number), 6) for number in turn.ravel()),
+            rotation=tuple(round(float(number), 6) for number in rotation.ravel()),
             shift=tuple(round(float(number), 3) for number in shift),
             data=packed(content),
         )
@@ -66,15 +66,15 @@ class Placing:
         centre = np.average(atoms, axis=0, weights=self.weights)
         if self.first is None:
             # The longest axis lies across the page, the shortest points at the reader.
-            turn = np.linalg.svd(atoms - centre)[2]
-            turn[2] *= np.sign(np.linalg.det(turn))
-            self.first = (atoms - centre) @ turn.T
+            rotation = np.linalg.svd(atoms - centre)[2]
+            rotation[2] *= np.sign(np.linalg.det(rotation))
+            self.first = (atoms - centre) @ rotation.T
         else:
             correlation = (self.first * self.weights[:, None]).T @ (atoms - centre)
             left, _, right = np.linalg.svd(correlation)
             mirrored = np.diag([1.0, 1.0, np.sign(np.linalg.det(left @ right))])
-            turn = left @ mirrored @ right
-        return turn, -turn @ centre
+            rotation = left @ mirrored @ right
+        return rotation, -rotation @ centre
 
 
 def _alpha_carbons(path: Path, content: bytes) -> Float[np.ndarray, "n 3"]:

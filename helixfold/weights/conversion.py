@@ -40,12 +40,12 @@ IDENTITY = Axes("...", "...")
 TRANSPOSE = Axes("i o", "o i")
 
 
-def heads_out(heads: int) -> Axes:
+def to_heads(heads: int) -> Axes:
     """Return the axes of a projection to heads: theirs [c, h, d], ours [h d, c]."""
     return Axes("c h d", "(h d) c", (("h", heads),))
 
 
-def heads_in(heads: int) -> Axes:
+def from_heads(heads: int) -> Axes:
     """Return the axes of a projection from heads (or from the two factors of an outer product).
 
     Theirs is [h, d, c], ours [c, h d].
@@ -53,7 +53,7 @@ def heads_in(heads: int) -> Axes:
     return Axes("h d c", "c (h d)", (("h", heads),))
 
 
-def heads_bias(heads: int) -> Axes:
+def head_bias(heads: int) -> Axes:
     """Return the axes of the bias of a projection to heads: theirs [h, d], ours [h d]."""
     return Axes("h d", "(h d)", (("h", heads),))
 

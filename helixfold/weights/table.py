@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from helixfold.config import ModelConfig, StackConfig, TemplateConfig
-from helixfold.weights.conversion import IDENTITY, TRANSPOSE, Axes, heads_bias, heads_in, heads_out
+from helixfold.weights.conversion import IDENTITY, TRANSPOSE, Axes, from_heads, head_bias, to_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,27 +89,27 @@ def _norms(module: ModulePath, *names: tuple[str, str, str]) -> Iterator[Paramet
 
 def _gate_and_output(module: ModulePath, heads: int) -> list[ParameterNames]:
     return [
-        module.parameter("gate.weight", "gating_w", "linear_g.weight", heads_out(heads)),
-        module.parameter("gate.bias", "gating_b", "linear_g.bias", heads_bias(heads)),
+        module.parameter("gate.weight", "gating_w", "linear_g.weight", to_heads(heads)),
+        module.parameter("gate.bias", "gating_b", "linear_g.bias", head_bias(heads)),
         *_attention_output(module, heads),
     ]
 
 
 def _attention_output(module: ModulePath, heads: int) -> list[ParameterNames]:
     return [
-        module.parameter("out.weight", "output_w", "linear_o.weight", heads_in(heads)),
+        module.parameter("out.weight", "output_w", "linear_o.weight", from_heads(heads)),
         module.parameter("out.bias", "output_b", "linear_o.bias"),
     ]
 
 
 def _self_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
     parts = [(f"{part}_w", f"linear_{part[0]}.weight") for part in ("query", "key", "value")]
-    return [module.joined("qkv.weight", parts, heads_out(heads)), *_gate_and_output(module, heads)]
+    return [module.joined("qkv.weight", parts, to_heads(heads)), *_gate_and_output(module, heads)]
 
 
 def _global_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
     return [
-        module.parameter("query.weight", "query_w", "linear_q.weight", heads_out(heads)),
+        module.parameter("query.weight", "query_w", "linear_q.weight", to_heads(heads)),
         module.parameter("key.weight", "key_w", "linear_k.weight", TRANSPOSE),
         module.parameter("value.weight", "value_w", "linear_v.weight", TRANSPOSE),
         *_gate_and_output(module, heads),
@@ -187,7 +187,7 @@ def _evoformer_block(block: ModulePath, stack: StackConfig, *, global_columns: b
         *_transition(block.child("msa_transition", "msa_transition", "msa_transition")),
         *_norms(outer, ("norm", "layer_norm_input", "layer_norm")),
         *_linears(outer, ("left", "left_projection", "linear_1"), ("right", "right_projection", "linear_2")),
-        outer.parameter("out.weight", "output_w", "linear_out.weight", heads_in(stack.c_outer)),
+        outer.parameter("out.weight", "output_w", "linear_out.weight", from_heads(stack.c_outer)),
         outer.parameter("out.bias", "output_b", "linear_out.bias"),
         *_pair_updates(block, "pair_stack", stack.pair_heads),
     ]
@@ -224,7 +224,7 @@ def _templates(root: ModulePath, config: TemplateConfig) -> list[ParameterNames]
     one = templates.child("pair", "template_embedding/single_template_embedding", "")
     block = one.child("blocks.*", "template_pair_stack/__layer_stack_no_state", "template_pair_stack.blocks.*")
     attention = templates.child("attention", "template_embedding/attention", "template_pointwise_att.mha")
-    into_heads = heads_out(config.attention_heads)
+    head_axes = to_heads(config.attention_heads)
     return [
         *_linears(
             templates,
@@ -234,9 +234,9 @@ def _templates(root: ModulePath, config: TemplateConfig) -> list[ParameterNames]
         *_linears(one, ("linear", "embedding2d", "template_pair_embedder.linear")),
         *_norms(one, ("norm", "output_layer_norm", "template_pair_stack.layer_norm")),
         *_stacked(_pair_updates(block, "", config.pair_heads), config.blocks),
-        attention.parameter("query.weight", "query_w", "linear_q.weight", into_heads),
-        attention.parameter("key.weight", "key_w", "linear_k.weight", into_heads),
-        attention.parameter("value.weight", "value_w", "linear_v.weight", into_heads),
+        attention.parameter("query.weight", "query_w", "linear_q.weight", head_axes),
+        attention.parameter("key.weight", "key_w", "linear_k.weight", head_axes),
+        attention.parameter("value.weight", "value_w", "linear_v.weight", head_axes),
         *_attention_output(attention, config.attention_heads),
     ]
 

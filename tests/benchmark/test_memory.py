@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helixfold.benchmark import memory
-from helixfold.benchmark.memory_points import Found, Point, measure, measured_here
+from helixfold.benchmark.memory_points import MemoryMeasurement, Point, measure, measured_here
 from helixfold.cli.main import main
 from helixfold.execution.stages import peak_memory
 from helixfold.parallel.mesh import Mesh
@@ -30,10 +30,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
     """Points that would be measured; each takes a MiB for each residue, spilled ones half of it."""
     points: list[Point] = []
 
-    def found(point: Point, _: Path, limit: int | None) -> Found:
+    def found(point: Point, _: Path, limit: int | None) -> MemoryMeasurement:
         points.append(point)
         peak = point.residues * MIB // (2 if point.executor == "spilled" else 1)
-        return Found(peak=peak, resident=peak + MIB, seconds=1.0) if limit is None else Found(failure="out of memory")
+        return (
+            MemoryMeasurement(peak=peak, resident=peak + MIB, seconds=1.0)
+            if limit is None
+            else MemoryMeasurement(failure="out of memory")
+        )
 
     monkeypatch.setattr(memory, "measure", found)
     return points

@@ -20,7 +20,7 @@ from helixfold.geometry.atoms import (
 )
 from helixfold.geometry.rigid import Rigid, quaternion_to_rotation, rigid_from_tensor
 from helixfold.losses.labels import Labels
-from helixfold.model.outputs import Structure
+from helixfold.model.outputs import PredictedStructure
 
 # Every residue type, the ambiguous ones (D, E, F, Y) twice.
 SEQUENCE = "ARNDCQEGHILKMFPSTWYVDEFY"
@@ -30,7 +30,7 @@ def residue_types(sequence: str = SEQUENCE) -> Tensor:
     return torch.tensor([[RESTYPES.find(letter) % 21 for letter in sequence]])
 
 
-def random_structure(aatype: Tensor, seed: int = 0, *, layers: int = 2, spread: float = 8.0) -> Structure:
+def random_structure(aatype: Tensor, seed: int = 0, *, layers: int = 2, spread: float = 8.0) -> PredictedStructure:
     """A prediction whose iterations have random frames (some Angstrom apart) and random torsions."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -41,7 +41,7 @@ def random_structure(aatype: Tensor, seed: int = 0, *, layers: int = 2, spread: 
     return structure_from(aatype, frames, randn(7, 2))
 
 
-def structure_from(aatype: Tensor, frames: Tensor, raw: Tensor) -> Structure:
+def structure_from(aatype: Tensor, frames: Tensor, raw: Tensor) -> PredictedStructure:
     """What the structure module hands out for these frames (l b r 7) and torsions that need not have unit length."""
     torsions, mask = normalize(raw, dim=-1), torch.ones(aatype.shape)
     groups, atoms = [], []
@@ -50,7 +50,7 @@ def structure_from(aatype: Tensor, frames: Tensor, raw: Tensor) -> Structure:
         groups.append(torch.cat([each.rotation, each.translation[..., None]], -1))
         atoms.append(atom14_from_rigid_groups(aatype, each))
     mask37 = atom37_mask(aatype, mask)
-    return Structure(
+    return PredictedStructure(
         single=torch.zeros(*aatype.shape, 1),
         frames=frames,
         rigid_groups=torch.stack(groups),
@@ -63,7 +63,7 @@ def structure_from(aatype: Tensor, frames: Tensor, raw: Tensor) -> Structure:
     )
 
 
-def labels_of(structure: Structure, aatype: Tensor, observed: Tensor | None = None, **settings: Any) -> Labels:
+def labels_of(structure: PredictedStructure, aatype: Tensor, observed: Tensor | None = None, **settings: Any) -> Labels:
     """The labels of a chain that looks as the last iteration of `structure`; `observed` (b r 37) leaves atoms out."""
     mask = structure.mask if observed is None else structure.mask * observed
     return labels_from(aatype, structure.positions, mask, **settings)
@@ -113,7 +113,7 @@ def moved(points: Tensor, motion: Rigid) -> Tensor:
     return points @ motion.rotation.mT + motion.translation
 
 
-def moved_structure(structure: Structure, motion: Rigid) -> Structure:
+def moved_structure(structure: PredictedStructure, motion: Rigid) -> PredictedStructure:
     """The same prediction elsewhere; `frames`, which hold quaternions, stay where they are."""
     groups = structure.rigid_groups
     return replace(

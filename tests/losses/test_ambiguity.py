@@ -10,7 +10,7 @@ from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses.ambiguity import RenamedTruth, alternative_is_better, renamed_truth
 from helixfold.losses.fape import sidechain_fape
 from helixfold.losses.labels import Labels
-from helixfold.model.outputs import Structure
+from helixfold.model.outputs import PredictedStructure
 from tests.losses.chains import (
     SEQUENCE,
     a_motion,
@@ -36,12 +36,12 @@ def chosen(atom14: Tensor, labels: Labels) -> Tensor:
     )
 
 
-def renamed(structure: Structure, labels: Labels) -> RenamedTruth:
+def renamed(structure: PredictedStructure, labels: Labels) -> RenamedTruth:
     groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
     return renamed_truth(structure.atom14[-1], labels, groups)
 
 
-def other_names(structure: Structure, aatype: Tensor) -> Structure:
+def other_names(structure: PredictedStructure, aatype: Tensor) -> PredictedStructure:
     """The same chain with all ambiguous groups turned by half."""
     raw = structure.unnormalized_torsions.clone()
     for place, letter in enumerate(SEQUENCE):

@@ -14,7 +14,7 @@ from helixfold.losses import fape
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.fape import FramesAndPoints, backbone_fape, frame_aligned_point_error, sidechain_fape
 from helixfold.losses.labels import Labels
-from helixfold.model.outputs import Structure
+from helixfold.model.outputs import PredictedStructure
 from tests.losses.chains import (
     a_motion,
     labels_from,
@@ -28,13 +28,13 @@ from tests.losses.chains import (
 FLOOR = 1e-3  # what a perfect prediction is left with
 
 
-def backbone(structure: Structure, labels: Labels, clamp: float = 10.0) -> Tensor:
+def backbone(structure: PredictedStructure, labels: Labels, clamp: float = 10.0) -> Tensor:
     groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
     clamps = torch.full(labels.aatype.shape[:1], clamp)
     return backbone_fape(structure.frames, groups.frames[..., 0], groups.mask[..., 0], clamps)
 
 
-def sidechain(structure: Structure, labels: Labels) -> Tensor:
+def sidechain(structure: PredictedStructure, labels: Labels) -> Tensor:
     groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
     truth = renamed_truth(structure.atom14[-1].detach(), labels, groups)
     return sidechain_fape(structure, truth, labels.aatype, 10.0)
@@ -174,7 +174,7 @@ def test_the_backbones_error_is_the_mean_over_iterations() -> None:
     torch.testing.assert_close(backbone(structure, labels), torch.stack(each).mean(0))
 
 
-def only(structure: Structure, layer: int) -> dict[str, Tensor]:
+def only(structure: PredictedStructure, layer: int) -> dict[str, Tensor]:
     names = ("frames", "rigid_groups", "atom14", "torsions", "unnormalized_torsions")
     return {name: getattr(structure, name)[layer : layer + 1] for name in names}
 

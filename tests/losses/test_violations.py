@@ -17,7 +17,7 @@ from helixfold.geometry.rigid import Rigid
 from helixfold.losses import violations as module
 from helixfold.losses.labels import Labels
 from helixfold.losses.violations import Violations, violation_loss, violations
-from helixfold.model.outputs import Structure
+from helixfold.model.outputs import PredictedStructure
 from tests.parity.test_functions import Function
 
 ALPHAFOLD = {
@@ -286,7 +286,9 @@ def test_real_structures_break_few_rules(real_data: Path) -> None:
 
 def test_the_loss_is_of_the_last_iteration_and_by_existing_atoms() -> None:
     given = chain(6, b=2)
-    structure = holding(Structure, atom14=torch.stack([given["atoms"] + 7 * given["atoms"].sign(), given["atoms"]]))
+    structure = holding(
+        PredictedStructure, atom14=torch.stack([given["atoms"] + 7 * given["atoms"].sign(), given["atoms"]])
+    )
     labels = holding(Labels, aatype=given["aatype"], atom14_atom_exists=given["exists"])
     batch = holding(Batch, residue_index=given["residue_index"], seq_mask=given["seq_mask"])
     found = violations(**given, tolerance_factor=9.0, overlap_tolerance=1.0)

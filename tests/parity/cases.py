@@ -11,7 +11,7 @@ import torch
 from helixfold.batch import Batch
 from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 from helixfold.model.alphafold import AlphaFold
-from helixfold.model.outputs import Outputs, Recycled, Structure
+from helixfold.model.outputs import Outputs, PredictedStructure, Recycled
 from helixfold.weights.load import load_weights
 from tests.parity import parameters
 
@@ -90,7 +90,7 @@ def outputs_as_deepmind(outputs: Outputs) -> dict[str, np.ndarray]:
     return named | {f"structure_module/{name}": value for name, value in structure.items()}
 
 
-def structure_as_deepmind(structure: Structure) -> dict[str, np.ndarray]:
+def structure_as_deepmind(structure: PredictedStructure) -> dict[str, np.ndarray]:
     """The structure module's results of one target under DeepMind's names; its state is `single`."""
     groups = structure.rigid_groups
     named = {

@@ -88,9 +88,9 @@ def test_structures_are_laid_on_the_best_one(target: Path) -> None:
         given = model["structures"]["unrelaxed"]
         lines = [line for line in blob_of(page, given["data"]).decode().splitlines() if line[12:16] == " CA "]
         atoms = np.array([[float(line[start : start + 8]) for start in (30, 38, 46)] for line in lines])
-        turn = np.array(given["turn"]).reshape(3, 3)
-        assert np.linalg.det(turn) == pytest.approx(1, abs=1e-4)
-        placed.append(atoms @ turn.T + given["shift"])
+        rotation = np.array(given["rotation"]).reshape(3, 3)
+        assert np.linalg.det(rotation) == pytest.approx(1, abs=1e-4)
+        placed.append(atoms @ rotation.T + given["shift"])
     assert np.sqrt(((placed[0] - placed[1]) ** 2).sum(-1).mean()) < 0.5
     assert placed[0].std(0)[0] == placed[0].std(0).max()
     assert placed[0].std(0)[2] == placed[0].std(0).min()

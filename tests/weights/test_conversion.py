@@ -8,9 +8,9 @@ from helixfold.weights.conversion import (
     Axes,
     ParameterMapping,
     differences,
-    heads_bias,
-    heads_in,
-    heads_out,
+    from_heads,
+    head_bias,
+    to_heads,
     to_ours,
     to_theirs,
 )
@@ -22,9 +22,9 @@ from helixfold.weights.conversion import (
         (IDENTITY, (5,), (5,)),
         (TRANSPOSE, (5, 7), (7, 5)),
         (TRANSPOSE, (1, 7), (7, 1)),
-        (heads_out(3), (5, 3, 2), (6, 5)),
-        (heads_in(3), (3, 2, 5), (5, 6)),
-        (heads_bias(3), (3, 2), (6,)),
+        (to_heads(3), (5, 3, 2), (6, 5)),
+        (from_heads(3), (3, 2, 5), (5, 6)),
+        (head_bias(3), (3, 2), (6,)),
     ],
 )
 def test_axes_are_moved_and_moved_back(axes: Axes, theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
@@ -40,13 +40,13 @@ def test_axes_are_moved_and_moved_back(axes: Axes, theirs: tuple[int, ...], ours
 
 def test_heads_are_the_slow_axis() -> None:
     numbers = torch.arange(12)
-    assert heads_out(3).to_ours(numbers.reshape(1, 3, 4))[:, 0].tolist() == list(range(12))
-    assert heads_in(3).to_ours(numbers.reshape(3, 4, 1))[0].tolist() == list(range(12))
-    assert heads_bias(3).to_ours(numbers.reshape(3, 4)).tolist() == list(range(12))
+    assert to_heads(3).to_ours(numbers.reshape(1, 3, 4))[:, 0].tolist() == list(range(12))
+    assert from_heads(3).to_ours(numbers.reshape(3, 4, 1))[0].tolist() == list(range(12))
+    assert head_bias(3).to_ours(numbers.reshape(3, 4)).tolist() == list(range(12))
 
 
 def test_query_key_and_value_of_every_block_become_one_tensor() -> None:
-    row = ParameterMapping(ours=("a.0", "a.1"), theirs=("q", "k", "v"), axes=heads_out(2), stacked=True)
+    row = ParameterMapping(ours=("a.0", "a.1"), theirs=("q", "k", "v"), axes=to_heads(2), stacked=True)
     arrays = {name: torch.randn(2, 5, 2, 3) for name in ("q", "k", "v")}
     state = to_ours([row], arrays)
     assert [state[name].shape for name in ("a.0", "a.1")] == [(18, 5)] * 2

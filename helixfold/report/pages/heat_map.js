@@ -49,9 +49,9 @@ function offerMaps(model) {
 
 async function chooseMap() {
   const map = shown.model.maps[Number(byId('map').value)];
-  const turn = (heat.loading += 1);
+  const request = (heat.loading += 1);
   const bytes = map && (await unpack(map.data));
-  if (turn !== heat.loading) return;
+  if (request !== heat.loading) return;
   heat.map = map ? { ...map, bytes } : null;
   byId('map-title').textContent = map ? (map.title === 'PAE' ? 'Predicted aligned error' : map.title) : 'Predicted aligned error';
   heat.image = map ? picture(heat.map) : null;

@@ -65,9 +65,9 @@ async function load() {
   const kinds = shown.model.structures;
   byId('kind-label').hidden = !(kinds.relaxed && kinds.unrelaxed);
   const wanted = chosen();
-  const turn = (structure.loading += 1);
+  const request = (structure.loading += 1);
   const text = wanted && (await unpackText(wanted.data));
-  if (turn !== structure.loading) return; // another was chosen meanwhile
+  if (request !== structure.loading) return; // another was chosen meanwhile
   const { viewer } = structure;
   const view = structure.carbons.size ? viewer.getView() : null;
   viewer.removeAllModels();
@@ -110,11 +110,11 @@ function centreOf(atoms) {
 const marksOf = (atom) => (atom.place === undefined ? null : { residues: [atom.place] });
 
 // Turn the atoms to where the page wants them, and tell each its place in the sequence.
-function place(model, { turn, shift }) {
+function place(model, { rotation, shift }) {
   const places = new Map(data.numbers.map((number, at) => [`${chainOf[at]}|${number}`, at]));
   for (const atom of model.selectedAtoms({})) {
     const { x, y, z } = atom;
-    [atom.x, atom.y, atom.z] = [0, 3, 6].map((row, axis) => turn[row] * x + turn[row + 1] * y + turn[row + 2] * z + shift[axis]);
+    [atom.x, atom.y, atom.z] = [0, 3, 6].map((row, axis) => rotation[row] * x + rotation[row + 1] * y + rotation[row + 2] * z + shift[axis]);
     atom.place = places.get(`${atom.chain}|${atom.resi}`);
     if (atom.atom === 'CA') structure.carbons.set(atom.place, atom);
   }
