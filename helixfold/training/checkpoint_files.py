@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 from data_pipeline.errors import printable
+from helixfold.weights.checkpoint import sort_metadata
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -201,6 +202,8 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     written = writer.write_data(planner.finish_plan(plan), planner)
     written.wait()
     writer.finish(metadata, [written.value()])
+    for file in path.glob("*.safetensors"):
+        sort_metadata(file)
 
 
 def _pieces(flat: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -1,7 +1,7 @@
 """Run a training from its settings to its end, on one device or on the ranks of `torchrun`."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from helixfold.config import ModelConfig
+from helixfold.model.alphafold import AlphaFold
 from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
 from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
 from helixfold.planning.layouts import chosen_layout
@@ -21,9 +22,11 @@ from helixfold.training.evaluate import read_names
 from helixfold.training.log import TrainingHistory
 from helixfold.training.memory import memory_per_rank, workload
 from helixfold.training.options import AUTO_LAYOUT
+from helixfold.training.progress import print_message
 from helixfold.training.run_files import RunFiles
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError, Trainer
+from helixfold.weights import demonstration
 from helixfold.weights.load import load_weights
 
 FAILED, TERMINATED = 1, 143
@@ -91,8 +94,19 @@ def _train_on(
     if workers is None:
         workers = _GPU_WORKERS if mesh.device.type == "cuda" else 0
     with StopRequest().handling_signals() as stop:
-        trainer = Trainer(config, chains, files, mesh, held_out=names, initial=initial, workers=workers)
+        trainer = Trainer(
+            config,
+            chains,
+            files,
+            mesh,
+            held_out=names,
+            initial=initial,
+            descends_from=None if weights is None else demonstration.ancestor(weights),
+            workers=workers,
+        )
         if mesh.is_first:
+            if weights is not None and initial is not None and trainer.progress.step == 0:
+                print_message(starting_point(weights, initial, config.model))
             files.write_config(
                 trainer.config,
                 {
@@ -105,6 +119,15 @@ def _train_on(
                 },
             )
         return 0 if trainer.run(stop) else TERMINATED
+
+
+def starting_point(path: Path, initial: Mapping[str, Tensor], config: ModelConfig) -> str:
+    """Describe in one sentence which parameters of a model come from a file, and which begin with random values."""
+    with torch.device("meta"):
+        shapes = {name: tensor.numel() for name, tensor in AlphaFold(config).state_dict().items()}
+    new = [name for name in shapes if name not in initial]
+    text = f"starts from {sum(shapes.values()) - sum(map(shapes.__getitem__, new)):,} parameters of {path}"
+    return f"{text}; new, with random values: {', '.join(new)}" if new else text
 
 
 def initial_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:

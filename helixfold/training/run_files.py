@@ -62,13 +62,18 @@ class RunFiles:
         except OSError as error:
             raise ConfigError(f"{self.directory}: cannot be written: {error.strerror or error}") from error
 
-    def write_weights(self, name: str, state: Mapping[str, Tensor], config: TrainingConfig) -> None:
-        """Write parameters for `helixfold predict`. Raise `InputError` if they cannot be written."""
+    def write_weights(
+        self, name: str, state: Mapping[str, Tensor], config: TrainingConfig, descends_from: str | None = None
+    ) -> None:
+        """Write parameters for `helixfold predict` (`descends_from`: see `weights.checkpoint.Header`).
+
+        Raise `InputError` if they cannot be written.
+        """
         preset = config.prediction_preset(self.name)
         path = self.directory / "weights" / f"{name}.safetensors"
         try:
             path.parent.mkdir(exist_ok=True)
-            save_checkpoint(path, state, preset.model.to_dict(), preset.without_model())
+            save_checkpoint(path, state, preset.model.to_dict(), preset.without_model(), descends_from=descends_from)
         except (OSError, SafetensorError) as error:
             raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 

@@ -53,6 +53,7 @@ class RunProgress:
     skipped_in_a_row: int = 0
     best_score: float | None = None  # mean CA-lDDT of the held-out chains
     best_step: int | None = None
+    descends_from: str | None = None  # packaged model whose parameters the run began with
 
 
 class Trainer:
@@ -71,11 +72,13 @@ class Trainer:
         *,
         held_out: tuple[str, ...] = (),
         initial: dict[str, Tensor] | None = None,
+        descends_from: str | None = None,
         workers: int = 0,
         progress: bool = True,
     ) -> None:
         """Prepare a run that starts from `initial`, all or some parameters, and evaluates on the `held_out` chains.
 
+        `descends_from` names the packaged model that `initial` comes from; all weights of the run carry it.
         Raise `ConfigError` if the settings do not fit the layout, the memory or the run's checkpoints.
         """
         mesh.layout.require_blocks(config.model)
@@ -112,7 +115,7 @@ class Trainer:
             self.optimizer, self.outer_sync.islands.within, dtype=getattr(torch, config.reduction)
         )
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
-        self.progress, self._notes["restore"] = self._restored()
+        self.progress, self._notes["restore"] = self._restored(RunProgress(descends_from=descends_from))
         self._shows_progress = progress
         self.log: TrainingLog = SilentLog()
 
@@ -127,7 +130,7 @@ class Trainer:
                 return False
             self.checkpoints.finish()
             if self.mesh.is_first:
-                self.files.write_weights("last", self.optimizer.averaged(), self.config)
+                self._write_weights("last")
             return True
         finally:
             for text in self.outer_sync.communication_summary():
@@ -274,6 +277,9 @@ class Trainer:
                 f"optimizer.learning_rate or look at these chains, and start again from an earlier checkpoint"
             )
 
+    def _write_weights(self, name: str) -> None:
+        self.files.write_weights(name, self.optimizer.averaged(), self.config, self.progress.descends_from)
+
     def _save(self) -> None:
         self.checkpoints.save(
             self.progress.step,
@@ -286,12 +292,12 @@ class Trainer:
             },
         )
 
-    def _restored(self) -> tuple[RunProgress, list[str]]:
-        """Restore the newest intact checkpoint; return its progress, and messages for the log."""
+    def _restored(self, first: RunProgress) -> tuple[RunProgress, list[str]]:
+        """Restore the newest intact checkpoint; return its progress or else `first`, and messages for the log."""
         state = self.outer_sync.empty_state()
         restored = self.checkpoints.restore(state)
         if restored is None:
-            return RunProgress(), []
+            return first, []
         record, notes = restored.record, list(restored.damaged)
         _require_same(TrainingConfig.from_dict(record["config"]), self.config, self.files.directory)
         if json.loads(json.dumps([list(place) for place in self.optimizer.layout])) != record["layout"]:
@@ -352,7 +358,7 @@ class Trainer:
             try:
                 self.files.plot_curves()
                 if is_best:
-                    self.files.write_weights("best", self.optimizer.averaged(), self.config)
+                    self._write_weights("best")
             except InputError as error:  # a full disk is no reason to end the run
                 self.log.event("save", str(error), step=step - 1)
 

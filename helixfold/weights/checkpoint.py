@@ -26,12 +26,14 @@ class Header:
     """Metadata of a file: the model's settings (`ModelConfig.to_dict()`) and the shapes of its tensors.
 
     `use` has the other settings of the model's preset, if it is not one of the named presets; None if not given.
+    `descends_from` names the packaged model whose parameters the training of these began with; None for any other.
     """
 
     config: dict[str, Any]
     use: dict[str, Any] | None
     shapes: dict[str, tuple[int, ...]]
     sha256: str
+    descends_from: str | None
 
 
 def save_checkpoint(
@@ -39,8 +41,13 @@ def save_checkpoint(
     state: Mapping[str, Tensor],
     config: Mapping[str, Any],
     use: Mapping[str, Any] | None = None,
+    *,
+    descends_from: str | None = None,
 ) -> None:
-    """Write a model's state dict, its settings and its `use` (see `Header`) as one atomic file."""
+    """Write a model's state dict, its settings, `use` and `descends_from` (see `Header`) as one atomic file.
+
+    Equal arguments give equal bytes.
+    """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     metadata = {
         "format": "helixfold",
@@ -49,8 +56,22 @@ def save_checkpoint(
         "use": json.dumps(use, allow_nan=False),
         "sha256": digest_of(tensors),
     }
+    if descends_from is not None:
+        metadata["descends_from"] = descends_from
     with atomic_write(Path(path)) as temporary:
         save_file(tensors, temporary, metadata=metadata)
+        sort_metadata(temporary)
+
+
+def sort_metadata(path: Path) -> None:
+    """Sort the metadata of a safetensors file, which the library writes in an order that differs between processes."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        file.seek(8)
+        file.write(text.ljust(length))
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -92,7 +113,13 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         raise _damaged(path, error) from error
     if not isinstance(config, dict) or not isinstance(use, dict | None):
         raise InputError.at(path, "its settings are not a table of names and values")
-    return Header(config=config, use=use, shapes=shapes, sha256=metadata.get("sha256", ""))
+    return Header(
+        config=config,
+        use=use,
+        shapes=shapes,
+        sha256=metadata.get("sha256", ""),
+        descends_from=metadata.get("descends_from"),
+    )
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:

@@ -47,18 +47,39 @@ def facts() -> ModelFacts:
     )
 
 
-def note() -> str:
-    """Return the warning that the terminal, every output file and the report show."""
+def note(*, descendant: bool = False) -> str:
+    """Return the warning that the terminal, every output file and the report show.
+
+    It is that of the packaged parameters, or of a `descendant`, whose training began with them.
+    """
     known = facts()
     score = known.held_out_lddt_ca
+    model = (
+        f"'{NAME}', the small model that comes with helixfold ({known.parameters / 1e6:.1f} million parameters, "
+        f"trained on {known.training_chains:,} chains)"
+    )
+    accuracy = (
+        f"on {known.held_out_chains:,} chains unlike those, its mean CA-lDDT is {score.mean:.2f} ({score.low:.2f} to "
+        f"{score.high:.2f}) of 1"
+    )
+    made_by = (
+        f"parameters that were trained further from {model}; before that, {accuracy}"
+        if descendant
+        else f"{model}; {accuracy}"
+    )
     return (
-        f"{MARK}: made by '{NAME}', the small model that comes with helixfold ({known.parameters / 1e6:.1f} "
-        f"million parameters, trained on {known.training_chains:,} chains); on {known.held_out_chains:,} chains unlike "
-        f"those, its mean CA-lDDT is {score.mean:.2f} ({score.low:.2f} to {score.high:.2f}) of 1, so do not rely on "
-        "this structure; 'helixfold weights download' fetches DeepMind's parameters, which are then used"
+        f"{MARK}: made by {made_by}, so do not rely on this structure; 'helixfold weights download' fetches DeepMind's "
+        f"parameters, which {'are another model' if descendant else 'are then used'}"
     )
 
 
-def is_of_package(path: Path) -> bool:
-    """Return whether a file has the package's parameters, whatever its name."""
+def is_packaged(path: Path) -> bool:
+    """Return whether a parameter file holds the packaged parameters, whatever its name."""
     return file_format(path) == "safetensors" and read_header(path).sha256 == read_header(WEIGHTS).sha256
+
+
+def ancestor(path: Path) -> str | None:
+    """Return the name of the packaged model if a file's parameters are its own or descend from them, else None."""
+    if file_format(path) != "safetensors":
+        return None
+    return NAME if is_packaged(path) else read_header(path).descends_from

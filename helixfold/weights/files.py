@@ -12,7 +12,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import require_file
 from helixfold import presets
 from helixfold.presets import PRESETS
-from helixfold.weights import alphafold, openfold
+from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters
 from helixfold.weights.find import named_preset, trained_preset
@@ -71,9 +71,13 @@ def convert(
             write_pt(target, openfold.from_state_dict(state, config))
         else:
             rounded = {name: tensor.to(getattr(torch, dtype)) for name, tensor in state.items()}
-            save_checkpoint(target, rounded, config.to_dict(), chosen.without_model())
+            save_checkpoint(
+                target, rounded, config.to_dict(), chosen.without_model(), descends_from=demonstration.ancestor(source)
+            )
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
+    if form != ".safetensors" and demonstration.ancestor(source) is not None:
+        print(f"{target}: this format cannot hold the note {demonstration.MARK}, so results will not carry it")
     print(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
 
 

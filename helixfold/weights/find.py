@@ -25,8 +25,8 @@ UNTRAINED_PRESET = "tiny"
 SUFFIXES = (".npz", ".safetensors", ".pt")
 
 
-# Origin of the parameters: random, the package's demonstration model, or any other training. Predictions of one are
-# replaced by those of a later one in this order.
+# Origin of the parameters: random, the package's demonstration model or training that began with it, or any other
+# training. Predictions of one are replaced by those of a later one in this order.
 WeightsProvenance = Literal["untrained", "demonstration", "trained"]
 
 
@@ -90,10 +90,11 @@ def _load(chosen: Preset, path: Path) -> ReadyModel:
         network = AlphaFold(chosen.model)
     network.load_state_dict(load_weights(path, chosen.model), assign=True)
     ready = _ready(chosen, network.eval())
-    if not demonstration.is_of_package(path):
+    if demonstration.ancestor(path) is None:
         return ready
-    # Its results carry the note wherever the file was copied to.
-    return replace(ready, notes=(demonstration.note(),), provenance="demonstration")
+    # The results carry the note wherever the file was copied to.
+    note = demonstration.note(descendant=not demonstration.is_packaged(path))
+    return replace(ready, notes=(note,), provenance="demonstration")
 
 
 def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:

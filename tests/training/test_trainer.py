@@ -24,6 +24,7 @@ from helixfold.training.log import read_log
 from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError, Trainer
+from helixfold.weights.checkpoint import read_header
 from helixfold.weights.find import find_models
 from tests.data_pipeline.datasets.memory_store import small_store
 from tests.training.runs import small_config, small_run
@@ -206,6 +207,25 @@ def test_training_starts_from_given_weights(tmp_path: Path) -> None:
     given = {name: torch.full_like(value, 0.25) for name, value in small_run(tmp_path / "a").model.state_dict().items()}
     trainer = small_run(tmp_path / "b", initial=given)
     assert all(torch.equal(parameter, given[name]) for name, parameter in trainer.model.named_parameters())
+
+
+def test_weights_say_from_which_packaged_model_they_descend(tmp_path: Path) -> None:
+    config = small_config(steps=4, save_every=2, evaluation=replace(small_config().evaluation, every=2))
+    first = small_run(tmp_path, config, descends_from="small", held_out=("chain1",))
+    assert not first.run(StopAfter(3))
+    again = small_run(tmp_path, config, held_out=("chain1",))
+    assert again.run(StopRequest())
+    for name in ("best", "last"):
+        assert read_header(tmp_path / f"weights/{name}.safetensors").descends_from == "small"
+
+
+def test_equal_runs_leave_equal_bytes(tmp_path: Path) -> None:
+    for directory in ("one", "two"):
+        small_run(tmp_path / directory).run(StopRequest())
+    files = [path.relative_to(tmp_path / "one") for path in sorted((tmp_path / "one").rglob("*.safetensors"))]
+    assert len(files) == 3
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
 
 
 def test_the_seed_decides_how_parameters_begin(tmp_path: Path) -> None:

@@ -46,6 +46,17 @@ def test_header_tells_settings_and_shapes(saved: Path) -> None:
     assert header.shapes == {"a.weight": (3, 4), "a.bias": (3,), "half": (5,)}
 
 
+def test_equal_parameters_give_equal_bytes_in_every_process(tmp_path: Path) -> None:
+    # The library's metadata comes in an order of chance: eight files of seven entries would hardly agree by luck.
+    state, files = small_state(), [tmp_path / f"{number}.safetensors" for number in range(8)]
+    for file in files:
+        save_checkpoint(file, state, CONFIG, {"étude": "€"}, descends_from="small")
+    assert len({file.read_bytes() for file in files}) == 1
+    header = read_header(files[0])
+    assert (header.use, header.descends_from) == ({"étude": "€"}, "small")
+    assert load_checkpoint(files[0])[0].keys() == state.keys()
+
+
 def test_a_failed_save_leaves_the_old_file_alone(saved: Path) -> None:
     before = saved.read_bytes()
     with pytest.raises(ValueError, match="JSON compliant"):

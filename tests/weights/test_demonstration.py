@@ -11,6 +11,7 @@ from safetensors import safe_open
 from helixfold.presets import preset
 from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.files import convert
 from helixfold.weights.find import find_models, trained_preset
 from helixfold.weights.load import load_weights
 
@@ -59,6 +60,26 @@ def test_a_copy_is_known_by_its_content_and_another_of_its_kind_is_not(tmp_path:
     save_checkpoint(copy, trained_on, preset("small").model.to_dict(), preset("small").without_model())
     (model,) = find_models([], copy, seed=0)
     assert (model.provenance, model.notes) == ("trained", ())
+
+
+def test_what_was_trained_from_it_says_so(tmp_path: Path) -> None:
+    assert demonstration.ancestor(demonstration.WEIGHTS) == "small"
+    chosen = preset("small")
+    state = load_weights(demonstration.WEIGHTS, chosen.model)
+    changed = {name: tensor + 0.01 for name, tensor in state.items()}
+    tuned = tmp_path / "tuned.safetensors"
+    save_checkpoint(tuned, changed, chosen.model.to_dict(), chosen.without_model(), descends_from="small")
+    (model,) = find_models([], tuned, seed=0)
+    assert model.provenance == "demonstration"
+    assert model.notes[0].startswith("DEMONSTRATION: made by parameters that were trained further from 'small', the")
+    convert(tuned, tmp_path / "half.safetensors", dtype="bfloat16")
+    assert demonstration.ancestor(tmp_path / "half.safetensors") == "small"
+
+
+def test_a_format_that_loses_the_note_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert(demonstration.WEIGHTS, tmp_path / "small.npz")
+    assert "this format cannot hold the note DEMONSTRATION" in capsys.readouterr().out
+    assert demonstration.ancestor(tmp_path / "small.npz") is None
 
 
 def test_the_note_says_what_it_knows_and_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
