@@ -22,7 +22,7 @@ def report(directory: Path, /) -> int:
         The output directory, or the directory of one target in it.
     """
     from helixfold.report.files import RANKING
-    from helixfold.report.index import INDEX_FILE, Index
+    from helixfold.report.index import INDEX_FILE, write_index
     from helixfold.report.target_page import REPORT_FILE, write_report
 
     if not directory.is_dir():
@@ -41,6 +41,6 @@ def report(directory: Path, /) -> int:
         except (InputError, OSError) as error:
             failed += 1
             print(f"helixfold: {target.name}: no report: {error}", file=sys.stderr)
-    Index(directory).write()
+    write_index(directory)
     print(f"{directory / INDEX_FILE}: {len(targets) - failed} of {len(targets)} reports written")
     return SOME_FAILED if failed else 0

@@ -25,7 +25,6 @@ from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, SOME_FAILED, BatchRunner, archive_finished, close
 from helixfold.predict.search import check_earlier, check_output, search_for_all
-from helixfold.report.index import Index
 from helixfold.weights.find import find_models
 
 _MOST_LINES = 10  # about finished targets; more are counted in one line
@@ -130,9 +129,8 @@ def _fold_all(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: B
         workers.world.run_together(search)
     if workers.mesh.is_first:
         workers.queue.open([job.name for job, _ in remaining])
-    index = Index(output, [job.name for job in jobs])
     runner = BatchRunner(remaining, output, settings, overwrite=batch.overwrite, archive=batch.archive)
-    runner.run(index, loading.finished)
+    runner.run(loading.finished)
     workers.leave()
     return close(workers.queue, output) if workers.mesh.is_first else 0
 

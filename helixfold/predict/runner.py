@@ -3,7 +3,7 @@
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from helixfold.predict.eta import TimeEstimator, format_duration
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.resume import ResumeStatus
 from helixfold.predict.target import fold_target
-from helixfold.report.index import INDEX_FILE, Index
+from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.write.archive import write_archive
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_failures
@@ -43,7 +43,7 @@ class BatchRunner:
         self._overwrite, self._archive = overwrite, archive
         self._workers, self._estimator = settings.workers, TimeEstimator()
 
-    def run(self, index: Index, shared_stages: Sequence[Stage]) -> None:
+    def run(self, shared_stages: Sequence[Stage]) -> None:
         """Fold the targets that this group of processes takes, and keep failures.json and the index page up to date.
 
         `shared_stages` precede all targets, such as loading parameters, and are part of the timings of each.
@@ -67,7 +67,7 @@ class BatchRunner:
                     # At once, for a run that is ended has no other chance to say so.
                     failures = workers.queue.failures_so_far()
                     write_failures(self._output, failures)
-                _write_index(index, failures)
+                _write_index(self._output, failures, [job.name for job, _ in self._remaining])
             bar.set_postfix_str("")
 
     def _fold(self, number: int, stages: Stages) -> str | None:
@@ -138,7 +138,7 @@ def close(queue: TaskQueue, output: Path) -> int:
     """
     failures = queue.failures()
     write_failures(output, failures)
-    _write_index(Index(output), failures)
+    _write_index(output, failures)
     if len(queue):
         print(f"all targets on one page: {output / INDEX_FILE}")
     if failures:
@@ -146,12 +146,12 @@ def close(queue: TaskQueue, output: Path) -> int:
     return SOME_FAILED if failures else 0
 
 
-def _write_index(index: Index, failures: Mapping[str, str]) -> None:
+def _write_index(output: Path, failures: Mapping[str, str], names: Iterable[str] = ()) -> None:
     """Write the page of the batch; that it cannot be written is no reason to end one."""
     try:
-        index.write(failures)
+        write_index(output, names, failures)
     except OSError as error:
-        tqdm.write(f"helixfold: {index.output / INDEX_FILE}: not written: {error.strerror}", file=sys.stderr)
+        tqdm.write(f"helixfold: {output / INDEX_FILE}: not written: {error.strerror}", file=sys.stderr)
 
 
 def _summary(directory: Path, order: Sequence[FinishedPrediction]) -> str:

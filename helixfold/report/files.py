@@ -82,13 +82,7 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
 
     Raise `InputError` if a file is damaged, or if files disagree about the number of residues.
     """
-    if order is None:
-        order = JsonObject.read(directory / RANKING).texts("order")
-    if not all(map(_PREDICTION_NAME.fullmatch, order)):
-        raise InputError.at(directory / RANKING, "a prediction's name is no part of a file name; fold it again")
-    if not order:
-        raise InputError.at(directory / RANKING, "it names no prediction; fold the target again")
-    predictions = tuple(read_prediction(directory, name) for name in order)
+    predictions = tuple(read_prediction(directory, name) for name in order or read_order(directory))
     length = len(predictions[0].plddt)
     for prediction in predictions:
         if len(prediction.plddt) != length:
@@ -104,11 +98,21 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
         sequence=_sequence(predictions[0], features),
         predictions=predictions,
         features=features,
-        templates=_record(directory / TEMPLATES),
-        relaxation=_record(directory / RELAXATION),
-        timings=_record(directory / TIMINGS),
-        settings=_record(directory / SETTINGS),
+        templates=read_record(directory / TEMPLATES),
+        relaxation=read_record(directory / RELAXATION),
+        timings=read_record(directory / TIMINGS),
+        settings=read_record(directory / SETTINGS),
     )
+
+
+def read_order(directory: Path) -> tuple[str, ...]:
+    """Return the names of a finished target's predictions, the best first. Raise `InputError` for a damaged ranking."""
+    order = JsonObject.read(directory / RANKING).list_of("order", str)
+    if not all(map(_PREDICTION_NAME.fullmatch, order)):
+        raise InputError.at(directory / RANKING, "a prediction's name is no part of a file name; fold it again")
+    if not order:
+        raise InputError.at(directory / RANKING, "it names no prediction; fold the target again")
+    return order
 
 
 def read_prediction(directory: Path, name: str) -> PredictionFiles:
@@ -117,26 +121,26 @@ def read_prediction(directory: Path, name: str) -> PredictionFiles:
     Raise `InputError` if the confidence file is missing or damaged.
     """
     confidence = JsonObject.read(directory / f"confidence_{name}.json")
-    plddt = confidence.numbers("plddt")
-    numbers = confidence.numbers("residueNumber")
+    plddt = confidence.list_of("plddt", float)
+    numbers = confidence.list_of("residueNumber", float)
     if not plddt or len(numbers) != len(plddt):
         raise InputError.at(confidence.path, f"{len(plddt)} pLDDT for {len(numbers)} residues; fold the target again")
     msa = confidence.child("msa")
-    depth = msa.numbers("coverage", ())
+    depth = msa.list_of("coverage", float, [])
     structures = {kind: directory / f"{kind}_{name}.pdb" for kind in ("relaxed", "unrelaxed")}
     return PredictionFiles(
         name=name,
         numbers=tuple(int(number) for number in numbers),
         plddt=plddt,
-        mean_plddt=confidence.number("mean_plddt"),
+        mean_plddt=confidence.get("mean_plddt", float),
         ptm=confidence.optional_number("ptm"),
-        num_recycles=confidence.integer("num_recycles", -1),
+        num_recycles=confidence.get("num_recycles", int, -1),
         converged=confidence.content.get("converged") is True,
-        notes=confidence.texts("notes", ()),
+        notes=confidence.list_of("notes", str, []),
         chains=tuple(_chain(record) for record in confidence.children("chains")),
         domains=tuple(_domain(record) for record in confidence.children("domains")),
         depth=depth if len(depth) == len(plddt) else (),
-        rows=msa.integer("rows") if "rows" in msa.content else None,
+        rows=msa.get("rows", int) if "rows" in msa.content else None,
         effective_rows=msa.optional_number("effective_rows"),
         structures={kind: path for kind, path in structures.items() if _present(path)},
         pae=_present(directory / f"pae_{name}.json"),
@@ -147,26 +151,26 @@ def read_prediction(directory: Path, name: str) -> PredictionFiles:
 def _chain(record: JsonObject) -> Part:
     ptm = record.optional_number("ptm")
     return Part(
-        name=record.text("chain"),
-        ranges=((record.integer("first"), record.integer("last")),),
-        residues=record.integer("residues"),
-        mean_plddt=record.number("mean_plddt"),
+        name=record.get("chain", str),
+        ranges=((record.get("first", int), record.get("last", int)),),
+        residues=record.get("residues", int),
+        mean_plddt=record.get("mean_plddt", float),
         measures=() if ptm is None else (("pTM", ptm),),
     )
 
 
 def _domain(record: JsonObject) -> Part:
-    ranges = record.items("ranges")
+    ranges = record.get("ranges", list)
     if not all(
         isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends) for ends in ranges
     ):
         raise InputError.at(record.path, "a domain's range is no pair of residue numbers; fold the target again")
     pae = record.optional_number("mean_pae")
     return Part(
-        name=record.text("name"),
+        name=record.get("name", str),
         ranges=tuple((first, last) for first, last in ranges),
-        residues=record.integer("residues"),
-        mean_plddt=record.number("mean_plddt"),
+        residues=record.get("residues", int),
+        mean_plddt=record.get("mean_plddt", float),
         measures=() if pae is None else (("mean PAE", pae),),
     )
 
@@ -184,7 +188,8 @@ def _sequence(prediction: PredictionFiles, features: Features | None) -> str:
     return "X" * len(prediction.plddt)
 
 
-def _record(path: Path) -> JsonObject | None:
+def read_record(path: Path) -> JsonObject | None:
+    """Read the object in a JSON file; return None if there is no such file."""
     return JsonObject.read(path) if path.is_file() else None
 
 

@@ -6,6 +6,7 @@ are not read again. A damaged file makes a line that says so, and never stops th
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +15,20 @@ import numpy as np
 from data_pipeline.errors import InputError
 from helixfold import __version__
 from helixfold.prediction import CONFIDENCE_BANDS
-from helixfold.report.files import FEATURES, RANKING, RELAXATION, TIMINGS, PredictionFiles, read_prediction
+from helixfold.report.files import (
+    FEATURES,
+    RANKING,
+    RELAXATION,
+    TIMINGS,
+    PredictionFiles,
+    read_order,
+    read_prediction,
+    read_record,
+)
 from helixfold.report.page import page
-from helixfold.report.tables import DEMONSTRATION, UNTRAINED, band_of, mark_of
+from helixfold.report.tables import DEMONSTRATION, UNTRAINED, band_of, mark_of, stage_records
 from helixfold.report.target_page import REPORT_FILE
-from helixfold.write.json_object import JsonObject, read_json
+from helixfold.write.json_object import read_json
 from helixfold.write.results import FAILURES_FILE, write_file
 
 INDEX_FILE: Final = "index.html"
@@ -46,93 +56,81 @@ class Line:
     strip: tuple[tuple[str, str], ...] = ()  # the letter of each confidence band, and the SVG path of its steps
 
 
-class Index:
-    """Index page of one output directory, with a line for every target in it and for every one of `names`.
+def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, str] | None = None) -> None:
+    """Write index.html of an output directory, with a line for every target in it and for every one of `names`.
 
-    It remembers the lines of targets whose files have not changed.
+    `failures` has the reasons of targets that failed in this run; if None, they are read from failures.json.
     """
-
-    def __init__(self, output: Path, names: Iterable[str] = ()) -> None:
-        self.output, self.names = output, frozenset(names)
-        self._known: dict[str, tuple[object, Line]] = {}
-
-    def write(self, failures: Mapping[str, str] | None = None) -> None:
-        """Write index.html.
-
-        `failures` has the reasons of targets that failed in this run; if None, they are read from failures.json.
-        """
-        failed = dict(self._failures() if failures is None else failures)
-        names = self.names | failed.keys() | {path.name for path in self.output.iterdir() if _is_target(path)}
-        lines = [self._line(name, failed.get(name)) for name in sorted(names, key=str.casefold)]
-        finished = [line for line in lines if line.mean_plddt is not None]
-        text = page(
-            "index.html",
-            styles=("page.css", "index.css"),
-            scripts=("index.js",),
-            version=__version__,
-            title=self.output.resolve().name,
-            lines=lines,
-            finished=len(finished),
-            failed=sum(line.problem is not None for line in lines),
-            residues=sum(line.residues or 0 for line in finished),
-            seconds=sum(line.seconds or 0 for line in finished),
-            mean=float(np.mean([line.mean_plddt for line in finished])) if finished else None,
-            untrained=sum(line.mark == UNTRAINED for line in finished),
-            demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
-            bands=CONFIDENCE_BANDS,
-            band=band_of,
-            width=_STRIP,
-        )
-        write_file(self.output / INDEX_FILE, text)
-
-    def _line(self, name: str, failure: str | None) -> Line:
-        directory = self.output / name
-        if failure is not None:
-            return Line(name=name, problem=failure, has_report=(directory / REPORT_FILE).is_file())
-        state = tuple(_state(directory / file) for file in (RANKING, REPORT_FILE, TIMINGS, RELAXATION))
-        if name not in self._known or self._known[name][0] != state:
-            self._known[name] = (state, _read(directory))
-        return self._known[name][1]
-
-    def _failures(self) -> dict[str, str]:
-        path = self.output / FAILURES_FILE
-        if not path.is_file():
-            return {}
-        try:
-            content = read_json(path)
-        except InputError as error:
-            return {FAILURES_FILE: str(error)}
-        return {str(name): str(why) for name, why in content.items()} if isinstance(content, dict) else {}
+    failed = _failures(output) if failures is None else failures
+    names = {*names, *failed, *(path.name for path in output.iterdir() if _is_target(path))}
+    lines = [_line(output, name, failed.get(name)) for name in sorted(names, key=str.casefold)]
+    finished = [line for line in lines if line.mean_plddt is not None]
+    text = page(
+        "index.html",
+        styles=("page.css", "index.css"),
+        scripts=("index.js",),
+        version=__version__,
+        title=output.resolve().name,
+        lines=lines,
+        finished=len(finished),
+        failed=sum(line.problem is not None for line in lines),
+        residues=sum(line.residues or 0 for line in finished),
+        seconds=sum(line.seconds or 0 for line in finished),
+        mean=float(np.mean([line.mean_plddt for line in finished])) if finished else None,
+        untrained=sum(line.mark == UNTRAINED for line in finished),
+        demonstrations=sum(line.mark == DEMONSTRATION for line in finished),
+        bands=CONFIDENCE_BANDS,
+        band=band_of,
+        width=_STRIP,
+    )
+    write_file(output / INDEX_FILE, text)
 
 
-def _read(directory: Path) -> Line:
-    name, has_report = directory.name, (directory / REPORT_FILE).is_file()
+def _failures(output: Path) -> dict[str, str]:
+    path = output / FAILURES_FILE
+    if not path.is_file():
+        return {}
     try:
-        if not (directory / RANKING).is_file():
-            return Line(name=name)
-        order = JsonObject.read(directory / RANKING).texts("order")
-        if not order:
-            raise InputError.at(directory / RANKING, "it names no prediction; fold the target again")
-        best = read_prediction(directory, order[0])
-        timings = JsonObject.read(directory / TIMINGS) if (directory / TIMINGS).is_file() else None
-        stages = timings.child("stages") if timings is not None else None
-        times = [] if stages is None else [stages.child(stage) for stage in stages.content]
-        rows = best.rows if best.rows is not None or timings is None else int(timings.number("msa_rows", 0)) or None
-        return Line(
-            name=name,
-            has_report=has_report,
-            residues=len(best.plddt),
-            mean_plddt=best.mean_plddt,
-            ptm=best.ptm,
-            rows=rows,
-            relaxed="relaxed" in best.structures,
-            seconds=sum(stage.number("seconds", 0) for stage in times) if times else None,
-            peak_gib=max((stage.number("peak_memory_gib", 0) for stage in times), default=None),
-            mark=mark_of(best.notes),
-            strip=_strip(best),
-        )
+        content = read_json(path)
+    except InputError as error:
+        return {FAILURES_FILE: str(error)}
+    return {str(name): str(why) for name, why in content.items()} if isinstance(content, dict) else {}
+
+
+def _line(output: Path, name: str, failure: str | None) -> Line:
+    directory = output / name
+    has_report = (directory / REPORT_FILE).is_file()
+    if failure is not None:
+        return Line(name=name, problem=failure, has_report=has_report)
+    states = tuple(_state(directory / file) for file in (RANKING, REPORT_FILE, TIMINGS, RELAXATION))
+    try:
+        return _read_line(directory, states)
     except (InputError, OSError) as error:
         return Line(name=name, problem=str(error), has_report=has_report)
+
+
+@cache
+def _read_line(directory: Path, _: object) -> Line:
+    """Read the line of a target; while the states of its files stay the same, it is not read again."""
+    if not (directory / RANKING).is_file():
+        return Line(name=directory.name)
+    best = read_prediction(directory, read_order(directory)[0])
+    timings = read_record(directory / TIMINGS)
+    times = [stage for _, stage in stage_records(timings)]
+    rows = best.rows if best.rows is not None or timings is None else int(timings.get("msa_rows", float, 0.0)) or None
+    return Line(
+        name=directory.name,
+        has_report=(directory / REPORT_FILE).is_file(),
+        residues=len(best.plddt),
+        mean_plddt=best.mean_plddt,
+        ptm=best.ptm,
+        rows=rows,
+        relaxed="relaxed" in best.structures,
+        seconds=sum(stage.get("seconds", float, 0.0) for stage in times) if times else None,
+        peak_gib=max((stage.get("peak_memory_gib", float, 0.0) for stage in times), default=None),
+        mark=mark_of(best.notes),
+        strip=_strip(best),
+    )
 
 
 def _strip(prediction: PredictionFiles) -> tuple[tuple[str, str], ...]:

@@ -84,7 +84,7 @@ def warnings_of(target: TargetFiles) -> list[str]:
         found.append(f"{unknown} of {len(target.sequence)} residues are unknown (X), and have no side chains.")
     for name, result in relaxation_results(target):
         if "failed" in result.content:
-            found.append(f"{name} could not be relaxed and stays as predicted: {result.text('failed')}")
+            found.append(f"{name} could not be relaxed and stays as predicted: {result.get('failed', str)}")
     return found
 
 
@@ -112,16 +112,16 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
         return None
     used = [
         {
-            "name": record.text("name"),
-            "release_date": record.text("release_date", "") or None,
-            "aligned": record.integer("aligned_residues"),
-            "identity": record.number("identity"),
-            "note": record.text("note", ""),
+            "name": record.get("name", str),
+            "release_date": record.get("release_date", str, "") or None,
+            "aligned": record.get("aligned_residues", int),
+            "identity": record.get("identity", float),
+            "note": record.get("note", str, ""),
         }
         for record in target.templates.children("used")
     ]
     rejected = [
-        {"name": record.text("name"), "reason": record.text("reason"), "detail": record.text("detail", "")}
+        {"name": record.get("name", str), "reason": record.get("reason", str), "detail": record.get("detail", str, "")}
         for record in target.templates.children("rejected")
     ]
     return {"used": used, "rejected": rejected[:_MOST_REJECTED], "more": max(0, len(rejected) - _MOST_REJECTED)}
@@ -129,16 +129,19 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
 
 def stages_of(target: TargetFiles) -> list[Stage]:
     """Return seconds and peak memory of each stage, in the order in which the stages began."""
-    if target.timings is None:
-        return []
-    table = target.timings.child("stages")
-    rows = [(name, table.child(name)) for name in table.content]
-    seconds = [row.number("seconds", 0) for _, row in rows]
+    rows = stage_records(target.timings)
+    seconds = [row.get("seconds", float, 0.0) for _, row in rows]
     longest = max([*seconds, 1e-9])
     return [
-        Stage(name=name, seconds=taken, share=100 * taken / longest, peak_gib=row.number("peak_memory_gib", 0))
+        Stage(name=name, seconds=taken, share=100 * taken / longest, peak_gib=row.get("peak_memory_gib", float, 0.0))
         for (name, row), taken in zip(rows, seconds, strict=True)
     ]
+
+
+def stage_records(timings: JsonObject | None) -> list[tuple[str, JsonObject]]:
+    """Return the name and the measurements of each stage in timings.json, if it is there."""
+    table = timings and timings.child("stages")
+    return [(name, table.child(name)) for name in table.content] if table else []
 
 
 def facts_of(record: JsonObject | None, without: tuple[str, ...] = ()) -> list[tuple[str, str]]:

@@ -1,19 +1,20 @@
 """Checked reading of the JSON files in a target's directory, which may be damaged or written by other programs."""
 
 import json
-import math
-from collections.abc import Callable, Sequence
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError, printable
 
 _MAX_BYTES = 2**28
 _AGAIN = "fold the target again with --overwrite"
+_Value = TypeVar("_Value", str, int, float, list[Any])
+_WORDS: dict[type, str] = {str: "text", int: "a whole number", float: "a number", list: "a list"}
 
 
 class JsonObject:
-    """JSON object whose methods return fields of one type each, and raise `InputError` for any other value.
+    """JSON object whose fields are read with the type that they must have; any other value raises `InputError`.
 
     A field that is missing or null has the given default; without a default it is an error.
     """
@@ -29,62 +30,39 @@ class JsonObject:
         """Read the object in a file."""
         return cls(path, read_json(path))
 
-    def text(self, key: str, default: str | None = None) -> str:
-        """Return a string."""
-        return str(self._checked(key, default, lambda found: isinstance(found, str), "text"))
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """Return a finite number."""
-        return float(self._checked(key, default, _is_number, "a number"))
+    def get(self, key: str, kind: type[_Value], default: _Value | None = None) -> _Value:
+        """Return a field of type str, int, float (any finite number) or list."""
+        found = self.content.get(key)
+        if found is None:
+            if default is None:
+                raise self._error(key, "is missing")
+            return default
+        if not _fits(found, kind):
+            raise self._error(key, f"{_WORDS[kind]} is expected, got {_short(found)}")
+        return kind(found)
 
     def optional_number(self, key: str) -> float | None:
         """Return a finite number, or None if it is missing or null."""
-        return None if self.content.get(key) is None else self.number(key)
+        return None if self.content.get(key) is None else self.get(key, float)
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """Return an integer."""
-        return int(self._checked(key, default, lambda found: type(found) is int, "a whole number"))
-
-    def numbers(self, key: str, default: Sequence[float] | None = None) -> tuple[float, ...]:
-        """Return a list of finite numbers."""
-        found = self.items(key, default)
-        if not all(map(_is_number, found)):
-            raise self._error(key, "a list of numbers is expected")
-        return tuple(map(float, found))
-
-    def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
-        """Return a list of strings."""
-        found = self.items(key, default)
-        if not all(isinstance(item, str) for item in found):
-            raise self._error(key, "a list of texts is expected")
-        return tuple(found)
-
-    def items(self, key: str, default: Sequence[object] | None = None) -> list[Any]:
-        """Return a list of any values."""
-        return list(self._checked(key, default, lambda found: isinstance(found, list | tuple), "a list"))
+    def list_of(self, key: str, kind: type[_Value], default: list[Any] | None = None) -> tuple[_Value, ...]:
+        """Return a list whose items are all of one type, as for `get`."""
+        found = self.get(key, list, default)
+        if not all(_fits(item, kind) for item in found):
+            raise self._error(key, f"a list of {_WORDS[kind].removeprefix('a ')}s is expected")
+        return tuple(map(kind, found))
 
     def children(self, key: str) -> list["JsonObject"]:
         """Return a list of objects; it is empty if the field is missing."""
         return [
             JsonObject(self.path, item, f"{self._name(key)}[{number}]")
-            for number, item in enumerate(self.items(key, ()))
+            for number, item in enumerate(self.get(key, list, []))
         ]
 
     def child(self, key: str) -> "JsonObject":
         """Return an object; it is empty if the field is missing."""
-        return JsonObject(self.path, self._get(key, {}), self._name(key))
-
-    def _checked(self, key: str, default: object, is_right: Callable[[Any], bool], expected: str) -> Any:
-        found = self._get(key, default)
-        if not is_right(found):
-            raise self._error(key, f"{expected} is expected, got {_short(found)}")
-        return found
-
-    def _get(self, key: str, default: object) -> Any:
         found = self.content.get(key)
-        if found is None and default is None:
-            raise self._error(key, "is missing")
-        return default if found is None else found
+        return JsonObject(self.path, {} if found is None else found, self._name(key))
 
     def _name(self, key: str) -> str:
         return f"{self.place}.{printable(key)}" if self.place else printable(key)
@@ -108,11 +86,10 @@ def read_json(path: Path, max_bytes: int = _MAX_BYTES) -> object:
         raise InputError.at(path, f"not a complete JSON file ({printable(str(error))}); {_AGAIN}") from error
 
 
-def _is_number(found: object) -> bool:
-    try:
-        return isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found)
-    except OverflowError:  # an integer beyond every float
-        return False
+def _fits(found: object, kind: type) -> bool:
+    if kind is float and type(found) in (int, float):
+        return abs(found) <= sys.float_info.max  # neither NaN nor infinite, nor an integer beyond every float
+    return type(found) is kind
 
 
 def _short(found: object) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helixfold.report import index
-from helixfold.report.index import INDEX_FILE, Index
+from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.target_page import write_report
 from tests.report.reported import write_target
 
@@ -33,7 +33,7 @@ def rows_of(output: Path) -> dict[str, str]:
 
 
 def test_each_target_has_a_line_with_its_figures(output: Path) -> None:
-    Index(output).write()
+    write_index(output)
     rows = rows_of(output)
     assert list(rows) == ["good", "poor"]
     order = json.loads((output / "good" / "ranking_debug.json").read_text())["order"]
@@ -47,7 +47,7 @@ def test_each_target_has_a_line_with_its_figures(output: Path) -> None:
 
 def test_targets_that_failed_or_are_not_finished_are_there_too(output: Path) -> None:
     (output / "poor" / "ranking_debug.json").unlink()
-    Index(output, ["good", "poor", "waiting"]).write({"bad": "NotEnoughMemoryError: 20 GiB"})
+    write_index(output, ["good", "poor", "waiting"], {"bad": "NotEnoughMemoryError: 20 GiB"})
     rows = rows_of(output)
     assert rows["bad"] == "failed: NotEnoughMemoryError: 20 GiB"
     assert rows["poor"] == rows["waiting"] == "not finished"
@@ -55,10 +55,10 @@ def test_targets_that_failed_or_are_not_finished_are_there_too(output: Path) -> 
 
 def test_failures_are_read_from_their_file_where_none_are_given(output: Path) -> None:
     (output / "failures.json").write_text(json.dumps({"bad": "it was too long"}))
-    Index(output).write()
+    write_index(output)
     assert rows_of(output)["bad"] == "failed: it was too long"
     (output / "failures.json").write_text("[")
-    Index(output).write()
+    write_index(output)
     assert "not a complete JSON file" in rows_of(output)["failures.json"]
 
 
@@ -66,7 +66,7 @@ def test_failures_are_read_from_their_file_where_none_are_given(output: Path) ->
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"order": [], "stages": 3}', "[" * 100_000, '{"plddt": [1e999]}'])
 def test_a_damaged_file_is_a_line_that_says_so(output: Path, file: str, content: str) -> None:
     (output / "poor" / file).write_text(content)
-    Index(output).write()
+    write_index(output)
     rows = rows_of(output)
     assert "failed" not in rows["good"]
     # Times without stages are none, and nothing is wrong with them.
@@ -75,7 +75,7 @@ def test_a_damaged_file_is_a_line_that_says_so(output: Path, file: str, content:
 
 
 def test_names_and_reasons_are_text(output: Path) -> None:
-    Index(output, ["javascript:alert(1)"]).write({HOSTILE: HOSTILE, "x": "\u202e<b>"})
+    write_index(output, ["javascript:alert(1)"], {HOSTILE: HOSTILE, "x": "\u202e<b>"})
     page = (output / INDEX_FILE).read_text(encoding="utf-8")
     assert page.count("<script>") == 1
     assert "<b>" not in page
@@ -85,14 +85,15 @@ def test_names_and_reasons_are_text(output: Path) -> None:
 def test_what_has_not_changed_is_not_read_again(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
     monkeypatch.setattr(
-        index, "_read", lambda directory, of=index._read: (read.append(directory.name), of(directory))[1]
+        index,
+        "read_prediction",
+        lambda directory, name, of=index.read_prediction: (read.append(directory.name), of(directory, name))[1],
     )
-    page = Index(output)
-    page.write()
+    write_index(output)
     assert sorted(read) == ["good", "poor"]
     read.clear()
     write_report(output / "poor")
-    page.write()
+    write_index(output)
     assert read == ["poor"]
     assert 'href="./poor/report.html"' in (output / INDEX_FILE).read_text()
 
@@ -100,5 +101,5 @@ def test_what_has_not_changed_is_not_read_again(output: Path, monkeypatch: pytes
 def test_nothing_else_in_the_directory_is_taken_for_a_target(output: Path) -> None:
     (output / "notes").mkdir()
     (output / "notes" / "a.txt").write_text("")
-    Index(output).write()
+    write_index(output)
     assert list(rows_of(output)) == ["good", "poor"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.report.index import INDEX_FILE, Index
+from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.target_page import write_report
 from tests.report.browser import Browser
 from tests.report.reported import write_target
@@ -18,9 +18,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, noise in NOISE.items():
         write_target(output / name, noise=noise)
         write_report(output / name)
-    Index(output).write(
-        {"broken": "InputError: sequence with a letter that is no residue, and a very long reason " * 3}
-    )
+    reason = "InputError: sequence with a letter that is no residue, and a very long reason "
+    write_index(output, failures={"broken": reason * 3})
     return output / INDEX_FILE
 
 

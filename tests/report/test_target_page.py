@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from helixfold.report.index import Index
+from helixfold.report.index import write_index
 from helixfold.report.maps import pae_map, square_map
 from helixfold.report.target_page import REPORT_FILE, write_report
 from tests.report.reported import write_relaxation, write_target, write_templates
@@ -226,7 +226,7 @@ def test_whatever_a_file_holds_makes_a_page_or_a_sentence(full_target: Path, dat
         file.write_text(json.dumps(content))
         with contextlib.suppress(InputError):
             write_report(full_target)
-        Index(full_target.parent).write()
+        write_index(full_target.parent)
     finally:
         file.write_bytes(good)
 
