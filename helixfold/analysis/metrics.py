@@ -86,11 +86,11 @@ class Superposition:
 def superposition(predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"]) -> Superposition:
     """Return the rotation and the shift that superpose predicted points on the true ones with the least RMSD."""
     centre, onto = (points.mean(0, dtype=np.float64) for points in (predicted, true))
-    rotation = _best_rotation((true - onto).T.astype(np.float64) @ (predicted - centre))
+    rotation = best_rotation((true - onto).T.astype(np.float64) @ (predicted - centre))
     return Superposition(rotation=rotation, shift=onto - rotation @ centre)
 
 
-def _best_rotation(covariance: Float[np.ndarray, "*f 3 3"]) -> Float[np.ndarray, "*f 3 3"]:
+def best_rotation(covariance: Float[np.ndarray, "*f 3 3"]) -> Float[np.ndarray, "*f 3 3"]:
     """Return the rotations that superpose centred points x on points y, from the sums of y x^T over the pairs."""
     left, _, right = np.linalg.svd(covariance)
     # Where a reflection would fit better than any rotation, reverse the least important axis.
@@ -203,7 +203,7 @@ class _Search:
         weights = chosen / chosen.sum(1, keepdims=True)
         x, y = weights @ self._x, weights @ self._y
         covariance = (weights @ self._products).reshape(-1, 3, 3) - y[:, :, None] * x[:, None]
-        rotation = _best_rotation(covariance)
+        rotation = best_rotation(covariance)
         shift = y - np.einsum("f a b, f b -> f a", rotation, x)
         # |R x + t - y|^2, expanded: a matrix product for all superpositions and pairs.
         turned_shift = np.einsum("f a b, f a -> f b", rotation, shift)

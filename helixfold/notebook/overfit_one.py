@@ -29,7 +29,7 @@ from helixfold.training.config import TrainingConfig
 from helixfold.training.loader import pack
 from helixfold.training.presets import tiny
 from helixfold.training.step import forward_losses
-from helixfold.write.distances import structure_distances
+from helixfold.write.results import structure_distances
 
 NOTE = "learnt by heart: this network has seen one chain, and knows nothing of others"
 # Angstrom: the confidence heads learn only from structures with a resolution in a range that includes this one.

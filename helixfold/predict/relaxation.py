@@ -14,7 +14,6 @@ from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed
 from helixfold.write.ranking import FinishedPrediction, ranked
 from helixfold.write.relaxed import (
-    failure,
     read_metrics,
     read_unrelaxed,
     relaxation_metrics,
@@ -71,7 +70,7 @@ def relax_predictions(
             write_relaxed(directory, prediction, relaxed)
         except (RelaxationError, MemoryError) as error:
             why = str(error) or "memory is used up"
-            metrics[prediction.name] = failure(why)
+            metrics[prediction.name] = {"failed": why}
             say(f"{prediction.name}: not relaxed: {why}")
         else:
             metrics[prediction.name] = relaxation_metrics(relaxed)

@@ -22,7 +22,7 @@ from helixfold.predict.postprocess import PredictedTarget, postprocess
 from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.prediction import Prediction
-from helixfold.report.alignment import write_alignment
+from helixfold.report.plots import write_alignment
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_prediction, write_timings
 

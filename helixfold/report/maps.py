@@ -73,15 +73,6 @@ def pae_map(path: Path, length: int) -> PackedMap:
         return _packed_map(rows, length, title="PAE", unit=ANGSTROM, step=step, largest=_LARGEST_ERROR)
 
 
-def square_map(matrix: Float[np.ndarray, "r r"], *, title: str, unit: str, step: float) -> PackedMap:
-    """Return a matrix over pairs of residues as a map with steps of `step`.
-
-    The colour scale ends at the largest value, or at 1 for probabilities, whose `unit` is empty.
-    """
-    largest = math.ceil(float(matrix.max())) if unit else 1.0
-    return _packed_map(matrix, len(matrix), title=title, unit=unit, step=step, largest=largest)
-
-
 def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
     """Yield the maps of a `distances_<prediction>.npz`: expected distances and probabilities of contacts.
 
@@ -93,14 +84,11 @@ def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:
         ("contact_probability", "Contact probability", "", 0.01),
     ):
         matrix = arrays.get(name, np.empty(0))
-        if (
-            matrix is None
-            or matrix.shape != (length, length)
-            or matrix.dtype.kind != "f"
-            or not np.isfinite(matrix).all()
-        ):
+        if matrix.shape != (length, length) or matrix.dtype.kind != "f" or not np.isfinite(matrix).all():
             raise InputError.at(path, f"{name} is not {length} x {length} numbers; {_AGAIN}")
-        yield square_map(matrix, title=title, unit=unit, step=step)
+        # The scale of distances ends at the largest one, and that of probabilities at 1.
+        largest = math.ceil(float(matrix.max())) if unit else 1.0
+        yield _packed_map(matrix, length, title=title, unit=unit, step=step, largest=largest)
 
 
 def angstrom_step(length: int) -> float:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int8
 
-from data_pipeline.features.alignment_depth import AlignmentDepth
+from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_depth
+from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.write.pdb import plain_text
 from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
 from helixfold.write.results import write_file
+from helixfold.write.tables import msa_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,6 +49,17 @@ def write_plots(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     if paes:
         panels, largest = {name: pae for name, pae, _ in paes}, max(most for _, _, most in paes)
         write_file(directory / "pae.png", pae_plot(panels, largest, notes))
+
+
+def write_alignment(directory: Path, features: Features) -> AlignmentDepth:
+    """Write `coverage.png` and `<target>_msa.tsv` into a target's directory, and return the alignment's depth.
+
+    All models read the same alignment, so its depth is the same for all predictions of the target.
+    """
+    depth = alignment_depth(features.msa)
+    write_file(directory / "coverage.png", coverage_plot(features.msa, depth))
+    write_file(directory / f"{directory.resolve().name}_msa.tsv", msa_table(features.msa))
+    return depth
 
 
 def plddt_plot(plddts: Mapping[str, Float[np.ndarray, "r"]], notes: Sequence[str] = ()) -> bytes:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.errors import InputError
+from helixfold.analysis.metrics import best_rotation
 from helixfold.report.page import packed
 
 # A browser takes too long to draw a larger file; the page names it instead.
@@ -31,8 +32,8 @@ class PackedStructure:
     data: str
 
 
-class Placing:
-    """Superposition of one target's structures on the first one, by C-alpha atoms weighted by squared pLDDT.
+class Superposer:
+    """Superposes one target's structures on the first one, by C-alpha atoms weighted by squared pLDDT.
 
     `weights` are the residues' pLDDT (0 to 100).
     """
@@ -70,10 +71,7 @@ class Placing:
             rotation[2] *= np.sign(np.linalg.det(rotation))
             self.first = (atoms - centre) @ rotation.T
         else:
-            correlation = (self.first * self.weights[:, None]).T @ (atoms - centre)
-            left, _, right = np.linalg.svd(correlation)
-            mirrored = np.diag([1.0, 1.0, np.sign(np.linalg.det(left @ right))])
-            rotation = left @ mirrored @ right
+            rotation = best_rotation((self.first * self.weights[:, None]).T @ (atoms - centre))
         return rotation, -rotation @ centre
 
 

@@ -13,7 +13,7 @@ from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import PredictionFiles, TargetFiles, read_target
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
-from helixfold.report.structures import Placing
+from helixfold.report.structures import Superposer
 from helixfold.report.tables import (
     band_of,
     described_files,
@@ -134,12 +134,12 @@ def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
 
     Structures and PAEs are added from the best prediction on, and then distances, until the page is full.
     """
-    placing = Placing(np.array(target.best.plddt))
+    superposer = Superposer(np.array(target.best.plddt))
     models: list[dict[str, Any]] = [
         {
             "name": prediction.name,
             "plddt": [round(value, 2) for value in prediction.plddt],
-            "structures": {} if blobs.full else _structures(prediction, placing, blobs),
+            "structures": {} if blobs.full else _structures(prediction, superposer, blobs),
             "maps": []
             if blobs.full or prediction.pae is None
             else [_packed(pae_map(prediction.pae, len(target.sequence)), blobs)],
@@ -155,8 +155,8 @@ def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
     return models
 
 
-def _structures(prediction: PredictionFiles, placing: Placing, blobs: _Blobs) -> dict[str, Any]:
-    found = {kind: placing.packed(path) for kind, path in prediction.structures.items()}
+def _structures(prediction: PredictionFiles, superposer: Superposer, blobs: _Blobs) -> dict[str, Any]:
+    found = {kind: superposer.packed(path) for kind, path in prediction.structures.items()}
     return {kind: _packed(structure, blobs) for kind, structure in found.items() if structure is not None}
 
 

@@ -10,15 +10,13 @@ ARCHIVE_SUFFIX = ".result.zip"
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has, so that equal files give equal archives
 
 
-def archive_path(directory: Path) -> Path:
-    """Return the path of a target's archive, which is beside its directory."""
-    return directory.with_name(directory.name + ARCHIVE_SUFFIX)
-
-
 def write_archive(directory: Path) -> None:
-    """Write all files of a target into `<target>.result.zip`, unless the archive is newer than all of them."""
+    """Write all files of a target into `<target>.result.zip` beside its directory.
+
+    An archive that is newer than all of them stays.
+    """
     files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
-    target = archive_path(directory)
+    target = directory.with_name(directory.name + ARCHIVE_SUFFIX)
     if target.is_file() and target.stat().st_mtime_ns > max((path.stat().st_mtime_ns for path in files), default=0):
         return
     with atomic_write(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -9,8 +9,8 @@ from data_pipeline.errors import InputError, printable
 
 _MAX_BYTES = 2**28
 _AGAIN = "fold the target again with --overwrite"
-_Value = TypeVar("_Value", str, int, float, list[Any])
-_WORDS: dict[type, str] = {str: "text", int: "a whole number", float: "a number", list: "a list"}
+_Value = TypeVar("_Value", str, bool, int, float, list[Any])
+_WORDS: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
 
 
 class JsonObject:
@@ -31,7 +31,7 @@ class JsonObject:
         return cls(path, read_json(path))
 
     def get(self, key: str, kind: type[_Value], default: _Value | None = None) -> _Value:
-        """Return a field of type str, int, float (any finite number) or list."""
+        """Return a field of type str, bool, int, float (any finite number) or list."""
         found = self.content.get(key)
         if found is None:
             if default is None:
@@ -86,7 +86,7 @@ def read_json(path: Path, max_bytes: int = _MAX_BYTES) -> object:
         raise InputError.at(path, f"not a complete JSON file ({printable(str(error))}); {_AGAIN}") from error
 
 
-def _fits(found: object, kind: type) -> bool:
+def _fits(found: Any, kind: type) -> bool:
     if kind is float and type(found) in (int, float):
         return abs(found) <= sys.float_info.max  # neither NaN nor infinite, nor an integer beyond every float
     return type(found) is kind

@@ -4,7 +4,6 @@ Predictions are read back from their files, so it does not matter which run made
 and finished later has the same files, byte for byte.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.errors import InputError
-from helixfold.write.json_object import read_json
+from helixfold.write.json_object import JsonObject, read_json
 from helixfold.write.results import RANKING_FILE, remove_ranks_from, to_json, write_file
 
 KINDS: Final = ("cif", "pdb")  # of structure files
 _MOST_BYTES = 2**31
+_DAMAGED = "is damaged; --overwrite makes it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,23 +40,21 @@ def read_finished(directory: Path, name: str) -> FinishedPrediction | None:
     if not all((directory / f"unrelaxed_{name}.{kind}").is_file() for kind in KINDS):
         return None
     try:
-        content = _read_json(directory / f"confidence_{name}.json")
-        ptm = content["ptm"]
+        content = JsonObject.read(directory / f"confidence_{name}.json")
         prediction = FinishedPrediction(
             name=name,
-            plddt=np.array(content["plddt"], dtype=np.float32),
-            ptm=None if ptm is None else float(ptm),
-            ranking_confidence=float(content["ranking_confidence"]),
-            num_recycles=int(content["num_recycles"]),
-            converged=bool(content["converged"]),
-            notes=tuple(map(str, content["notes"])),
+            plddt=np.array(content.list_of("plddt", float), dtype=np.float32),
+            ptm=content.optional_number("ptm"),
+            ranking_confidence=content.get("ranking_confidence", float),
+            num_recycles=content.get("num_recycles", int),
+            converged=content.get("converged", bool),
+            notes=content.list_of("notes", str),
         )
-    except (InputError, KeyError, TypeError, ValueError, OverflowError):
+    except InputError:
         return None
-    plddt = prediction.plddt
-    is_valid = plddt.ndim == 1 and len(plddt) > 0 and ((plddt >= 0) & (plddt <= 100)).all()
-    has_pae = ptm is None or (directory / f"pae_{name}.json").is_file()
-    return prediction if is_valid and has_pae and math.isfinite(prediction.ranking_confidence) else None
+    has_plddt = prediction.plddt.size > 0 and ((prediction.plddt >= 0) & (prediction.plddt <= 100)).all()
+    has_pae = prediction.ptm is None or (directory / f"pae_{name}.json").is_file()
+    return prediction if has_plddt and has_pae else None
 
 
 def ranked(predictions: Sequence[FinishedPrediction]) -> list[FinishedPrediction]:
@@ -96,31 +94,14 @@ def all_notes(order: Sequence[FinishedPrediction]) -> list[str]:
 def read_pae(path: Path) -> tuple[Float[np.ndarray, "r r"], float]:
     """Read predicted aligned errors in Angstrom, and their upper limit, from a file in AlphaFold DB's format."""
     try:
-        content = _read_json(path)
-        pae = np.array(content["predicted_aligned_error"], dtype=np.float32)
-        largest = float(content["max_predicted_aligned_error"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _damaged(path) from error
+        content: Any = read_json(path, _MOST_BYTES)
+        pae = np.array(content[0]["predicted_aligned_error"], dtype=np.float32)
+        largest = float(content[0]["max_predicted_aligned_error"])
+    except (InputError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise InputError.at(path, _DAMAGED) from error
     if pae.ndim != 2 or pae.shape[0] != pae.shape[1] or not pae.size or not np.isfinite(pae).all():
-        raise _damaged(path)
+        raise InputError.at(path, _DAMAGED)
     return pae, largest
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read the object in one of our JSON files, which may be the only element of a list."""
-    try:
-        content = read_json(path, _MOST_BYTES)
-    except InputError as error:
-        raise _damaged(path) from error
-    if isinstance(content, list) and len(content) == 1:
-        content = content[0]
-    if not isinstance(content, dict):
-        raise _damaged(path)
-    return content
-
-
-def _damaged(path: Path) -> InputError:
-    return InputError.at(path, "is damaged; --overwrite makes it again")
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:

@@ -77,11 +77,6 @@ def relaxation_metrics(relaxed: Relaxed) -> dict[str, Any]:
     }
 
 
-def failure(why: str) -> dict[str, Any]:
-    """Return the entry of a prediction that could not be relaxed."""
-    return {"failed": why}
-
-
 def write_metrics(directory: Path, metrics: Mapping[str, Mapping[str, Any]]) -> None:
     """Write relax_metrics.json with an entry for each prediction."""
     write_file(directory / RELAXATION_FILE, to_json(dict(metrics), indent=4))
@@ -96,13 +91,9 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
     return {
         name: metrics
         for name, metrics in content.items()
-        if isinstance(metrics, dict) and ("failed" in metrics or is_relaxed(directory, name))
+        if isinstance(metrics, dict)
+        and ("failed" in metrics or all((directory / f"relaxed_{name}.{kind}").is_file() for kind in KINDS))
     }
-
-
-def is_relaxed(directory: Path, name: str) -> bool:
-    """Return whether a prediction's relaxed structure exists in both formats."""
-    return all((directory / f"relaxed_{name}.{kind}").is_file() for kind in KINDS)
 
 
 def _finite(energy: float) -> float | None:

@@ -15,10 +15,11 @@ from jaxtyping import Float
 
 from data_pipeline.features.alignment_depth import AlignmentDepth
 from data_pipeline.files import atomic_write
+from data_pipeline.protein import Protein
+from data_pipeline.transforms.templates import pseudo_beta
 from helixfold import __version__
-from helixfold.prediction import Prediction
+from helixfold.prediction import Distances, Prediction
 from helixfold.write.confidence import confidence_content
-from helixfold.write.distances import distance_arrays
 from helixfold.write.mmcif import to_mmcif
 from helixfold.write.pdb import to_pdb
 
@@ -48,13 +49,40 @@ def write_prediction(directory: Path, prediction: Prediction, depth: AlignmentDe
         write_file(directory / f"pae_{model}.json", _pae_json(prediction, prediction.pae))
     if prediction.distances is not None:
         with atomic_write(directory / f"distances_{model}.npz") as temporary, temporary.open("wb") as archive:
-            np.savez_compressed(archive, allow_pickle=False, **distance_arrays(prediction))
+            np.savez_compressed(archive, allow_pickle=False, **_distance_arrays(prediction, prediction.distances))
     if prediction.logits is not None:
         with atomic_write(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
             np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
     # Last, because a structure that the PDB format cannot hold is an error, and the mmCIF file then remains.
     origin = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
     write_file(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [origin, *notes]))
+
+
+def _distance_arrays(prediction: Prediction, distances: Distances) -> dict[str, np.ndarray]:
+    """Return the arrays of distances_<prediction>.npz, with distances in Angstrom between pseudo-beta atoms.
+
+    Pseudo-beta atoms are C-beta, and C-alpha of glycine. For r residues, the arrays are:
+
+    `residue_number` (r), and (r r) in half precision, which has steps of at most 0.016 Angstrom below 32:
+    `expected_distance`, the mean of the distogram, whose last bin is open: what is further apart than 21.7 has 21.8;
+    `contact_probability` of less than 8 Angstrom; `structure_distance` in the predicted coordinates, NaN without them.
+    `notes` (n) are strings.
+    """
+    return {
+        "residue_number": prediction.protein.residue_index.astype(np.int32),
+        "expected_distance": distances.expected.astype(np.float16),
+        "contact_probability": distances.contact.astype(np.float16),
+        "structure_distance": structure_distances(prediction.protein).astype(np.float16),
+        "notes": np.array(prediction.notes, dtype=np.str_),
+    }
+
+
+def structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
+    """Return distances in Angstrom between pseudo-beta atoms; NaN for residues without one."""
+    points, mask = pseudo_beta(protein.aatype, protein.atom_positions, protein.atom_mask)
+    points[mask < 0.5] = np.nan
+    squared = sum(np.square(points[:, None, axis] - points[None, :, axis]) for axis in range(3))
+    return np.sqrt(squared)
 
 
 def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequence[str] = ()) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
 from helixfold.report.index import write_index
-from helixfold.report.maps import pae_map, square_map
+from helixfold.report.maps import distance_maps, pae_map
 from helixfold.report.target_page import REPORT_FILE, write_report
 from tests.report.reported import write_relaxation, write_target, write_templates
 
@@ -235,11 +235,12 @@ def test_the_same_files_give_the_same_page(target: Path) -> None:
     assert page_of(target) == page_of(target)
 
 
-def test_a_long_chain_takes_no_more_room_than_is_said() -> None:
+def test_a_long_chain_takes_no_more_room_than_is_said(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     matrix = random.uniform(0, 31, (64, 64))
     large = np.kron(matrix, np.ones((40, 40)))[:2500, :2500]
-    packed = square_map(large, title="PAE", unit="Å", step=0.5)
+    np.savez(tmp_path / "distances.npz", expected_distance=large, contact_probability=np.zeros_like(large))
+    packed, _ = distance_maps(tmp_path / "distances.npz", 2500)
     assert (packed.cells, packed.block) == (1250, 2)
     values = np.frombuffer(zlib.decompress(base64.b64decode(packed.data)), np.uint8).reshape(1250, 1250)
     np.testing.assert_allclose(values * 0.5, large[::2, ::2], atol=0.251)

@@ -13,8 +13,6 @@ from helixfold.relax.flaws import Flaws
 from helixfold.relax.result import Relaxed
 from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.relaxed import (
-    failure,
-    is_relaxed,
     read_metrics,
     read_unrelaxed,
     relaxation_metrics,
@@ -100,7 +98,7 @@ def test_a_prediction_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_metrics_have_alphafolds_keys_and_only_numbers_that_json_has(tmp_path: Path) -> None:
     found, relaxed = written(tmp_path)
-    write_metrics(tmp_path, {found.name: relaxation_metrics(relaxed), "other": failure("it is no fold")})
+    write_metrics(tmp_path, {found.name: relaxation_metrics(relaxed), "other": {"failed": "it is no fold"}})
     content = read_json(tmp_path / "relax_metrics.json")
     assert content["other"] == {"failed": "it is no fold"}
     mine = content[found.name]
@@ -112,10 +110,9 @@ def test_metrics_have_alphafolds_keys_and_only_numbers_that_json_has(tmp_path: P
 
 def test_metrics_count_only_while_their_structures_are_there(tmp_path: Path) -> None:
     found, relaxed = written(tmp_path)
-    write_metrics(tmp_path, {found.name: relaxation_metrics(relaxed), "other": failure("why")})
+    write_metrics(tmp_path, {found.name: relaxation_metrics(relaxed), "other": {"failed": "why"}})
     assert set(read_metrics(tmp_path)) == {found.name, "other"}
     (tmp_path / "relaxed_model_1_ptm.pdb").unlink()
-    assert not is_relaxed(tmp_path, found.name)
     assert set(read_metrics(tmp_path)) == {"other"}
     for damaged in ("[1]", "{", '{"model_1_ptm": 3}'):
         (tmp_path / "relax_metrics.json").write_text(damaged)
