@@ -4,7 +4,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, Self
@@ -14,6 +14,14 @@ from data_pipeline.errors import InputError, printable
 
 class ConfigError(InputError):
     """Invalid value of a setting, or stored settings that do not match this version."""
+
+
+def require(settings: object, names: Iterable[str], is_right: Callable[[Any], bool], what: str) -> None:
+    """Raise `ConfigError` for the first of these settings that is set and not right; `what` completes "must ..."."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not is_right(value):
+            raise ConfigError(f"{type(settings).__name__}.{name} must {what}, got {value}")
 
 
 # Mark of the settings that files of an earlier version may lack.
@@ -76,15 +84,10 @@ class Config:
         return type(self).from_dict(values)
 
     def _require_positive(self, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{type(self).__name__}.{name} must be at least 1, got {getattr(self, name)}")
+        require(self, names, lambda value: value >= 1, "be at least 1")
 
     def _require_fraction(self, *names: str) -> None:
-        for name in names:
-            if not 0 <= getattr(self, name) < 1:
-                given = getattr(self, name)
-                raise ConfigError(f"{type(self).__name__}.{name} must be at least 0 and below 1, got {given}")
+        require(self, names, lambda value: 0 <= value < 1, "be at least 0 and below 1")
 
     def _require_divisible(self, channels: str, heads: str) -> None:
         self._require_positive(channels, heads)

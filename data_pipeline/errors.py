@@ -49,10 +49,11 @@ def error_reason(error: OSError | ValueError) -> str:
 
 
 def check_at_least(settings: object, error: type[ValueError] = ValueError, **least: float) -> None:
-    """Raise `error` for the first named setting that is NaN or below its minimum in `least`."""
+    """Raise `error` for the first named setting that is NaN or below its minimum in `least`; None is accepted."""
     for name, limit in least.items():
-        if not getattr(settings, name) >= limit:
-            raise error(f"{name} must be at least {limit}, got {getattr(settings, name)}")
+        value = getattr(settings, name)
+        if value is not None and not value >= limit:
+            raise error(f"{name} must be at least {limit}, got {value}")
 
 
 def check_positive(settings: object, *names: str, error: type[ValueError] = ValueError) -> None:
@@ -64,7 +65,8 @@ def check_positive(settings: object, *names: str, error: type[ValueError] = Valu
 
 
 def check_fractions(settings: object, *names: str, error: type[ValueError] = ValueError) -> None:
-    """Raise `error` for the first named setting that is not within 0..1."""
+    """Raise `error` for the first named setting that is not within 0..1; None is accepted."""
     for name in names:
-        if not 0 <= getattr(settings, name) <= 1:
-            raise error(f"{name} must be within 0..1, got {getattr(settings, name)}")
+        value = getattr(settings, name)
+        if value is not None and not 0 <= value <= 1:
+            raise error(f"{name} must be within 0..1, got {value}")

@@ -36,8 +36,11 @@ def require_file(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a new file beside `path` to write to; it replaces `path` at the end, or is removed after an error."""
+def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
+    """Yield a new file beside `path` to write to; it replaces `path` at the end, or is removed after an error.
+
+    Without `sync`, a power failure may leave the file truncated.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     temporary.touch(exist_ok=False)
@@ -45,8 +48,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(permissions)  # safetensors makes its files readable by their owner only
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        if sync:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

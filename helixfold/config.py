@@ -1,21 +1,12 @@
 """Settings of the network, validated on construction and saved with every checkpoint."""
 
 import typing
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from data_pipeline.config import Config, ConfigError
+from data_pipeline.config import Config, ConfigError, require
 
-__all__ = ["Config", "ConfigError"]
-
-
-def require(settings: object, names: Iterable[str], is_right: Callable[[Any], bool], what: str) -> None:
-    """Raise `ConfigError` for the first of these settings that is set and not right; `what` completes "must ..."."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not is_right(value):
-            raise ConfigError(f"{type(settings).__name__}.{name} must {what}, got {value}")
+__all__ = ["Config", "ConfigError", "require"]
 
 
 OuterProductPosition = Literal["middle", "first", "end"]

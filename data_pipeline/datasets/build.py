@@ -11,11 +11,11 @@ from tqdm import tqdm
 from data_pipeline.datasets.build_cache import BuildCache, store_lock
 from data_pipeline.datasets.cluster_files import read_clusters
 from data_pipeline.datasets.clustering import cluster_chains, cluster_shard
-from data_pipeline.datasets.index import IndexEntry, write_index
+from data_pipeline.datasets.index import write_index
 from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.source_files import find_structures
 from data_pipeline.datasets.store import INDEX_FILE, has_shards, shard_name
-from data_pipeline.datasets.workers import FileOutcome, process_files
+from data_pipeline.datasets.workers import ChainOutcome, FileOutcome, process_files
 from data_pipeline.errors import InputError, check_at_least, printable
 from data_pipeline.extras import require
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
@@ -84,7 +84,7 @@ def build_store(options: BuildOptions, builder: RecordBuilder) -> BuildReport:
         running = process_files(builder, directory, paths, options.workers)
         shown = tqdm(running, total=len(paths), desc="structures", unit="file", disable=None)
         outcomes = sorted(shown, key=lambda outcome: outcome.path)
-        found = _gather(outcomes, options.structures, is_distillation=builder.is_distillation)
+        found = _gather(outcomes, options.structures)
         return _finish(options, builder, cache, found, clusters)
 
 
@@ -99,50 +99,33 @@ def shard_of(path: Path, shards: int) -> int:
 
 @dataclass(kw_only=True)
 class _Gathered:
-    """Index entries, sequences, cache keys and reasons joined over all structure files."""
+    """Chains by name, cache keys of the summaries, and reasons, joined over all structure files."""
 
-    entries: dict[str, IndexEntry] = field(default_factory=dict)
-    sequences: dict[str, str] = field(default_factory=dict)
-    summaries: set[str] = field(default_factory=set)
+    chains: dict[str, ChainOutcome] = field(default_factory=dict)
+    summary_keys: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    made: int = 0
-    without_alignment: int = 0
 
 
-def _gather(outcomes: Sequence[FileOutcome], root: Path, *, is_distillation: bool) -> _Gathered:
+def _gather(outcomes: Sequence[FileOutcome], root: Path) -> _Gathered:
     """Join the outcomes of all files in order of path; if two files have a chain of the same name, use the first."""
     found = _Gathered()
     files: dict[str, str] = {}
     for outcome in outcomes:
         file = str(outcome.path.relative_to(root))
-        if outcome.summary is None:
+        if outcome.problem:
             found.failed[file] = outcome.problem
             continue
         found.refused |= outcome.refused
         found.failed |= outcome.failed
-        found.summaries.add(outcome.summary_key)
-        for chain_summary in outcome.summary.chains:
-            name = chain_summary.name
-            if name not in outcome.keys:
-                continue
+        found.summary_keys.add(outcome.summary_key)
+        for chain in outcome.chains:
+            name = chain.entry.name
             first = files.setdefault(name, file)
-            if first != file:
+            if first == file:
+                found.chains[name] = chain
+            else:
                 found.refused[f"{name} of {file}"] = f"{first} has a chain of this name already"
-                continue
-            found.made += name in outcome.made
-            found.without_alignment += name in outcome.without_alignment
-            found.sequences[name] = chain_summary.sequence
-            found.entries[name] = IndexEntry(
-                name=name,
-                cluster=name,
-                length=len(chain_summary.sequence),
-                msa_rows=outcome.msa_rows[name],
-                release_date=outcome.summary.release_date,
-                resolution=outcome.summary.resolution,
-                is_distillation=is_distillation,
-                key=outcome.keys[name],
-            )
     return found
 
 
@@ -154,14 +137,16 @@ def _finish(
     given: Mapping[str, str] | None,
 ) -> BuildReport:
     """Cluster the chains, write the database, and write the index last, since its presence marks a finished store."""
+    sequences = {name: chain.sequence for name, chain in found.chains.items()}
     whole = options.shard is None
-    grouped = cluster_chains(found.sequences, given, cache) if whole else cluster_shard(found.sequences, given)
+    grouped = cluster_chains(sequences, given, cache) if whole else cluster_shard(sequences, given)
     notes = [*grouped.notes]
-    if found.without_alignment and builder.alignments is not None:
-        count = f"{found.without_alignment} of {len(found.entries)} chains"
+    alone = sum(not chain.has_alignment for chain in found.chains.values())
+    if alone and builder.alignments is not None:
+        count = f"{alone} of {len(found.chains)} chains"
         notes.append(f"{count} have no alignment, only their own sequence (--require-alignments leaves such out)")
-    keys = found.summaries | grouped.pieces | {entry.key for entry in found.entries.values()}
-    entries = [replace(entry, cluster=grouped.clusters[name]) for name, entry in sorted(found.entries.items())]
+    keys = found.summary_keys | grouped.cache_keys | {chain.entry.key for chain in found.chains.values()}
+    entries = [replace(chain.entry, cluster=grouped.clusters[name]) for name, chain in sorted(found.chains.items())]
     with os_errors_as_input_errors(options.directory, "cannot be written"):
         cache.pack(sorted(keys))
         _write_reasons(options.directory, found.refused, found.failed)
@@ -170,7 +155,7 @@ def _finish(
     return BuildReport(
         directory=options.directory,
         chains=len(entries),
-        made=found.made,
+        made=sum(chain.is_new for chain in found.chains.values()),
         refused=found.refused,
         failed=found.failed,
         notes=tuple(notes),

@@ -8,7 +8,6 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import zlib
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import Any
 
 from data_pipeline.datasets.store import DATABASE_FILE, open_database, write_database
 from data_pipeline.errors import InputError
-from data_pipeline.files import os_errors_as_input_errors
+from data_pipeline.files import atomic_write, os_errors_as_input_errors
 
 WORK_DIRECTORY, LOCK_FILE = "work", ".lock"
 
@@ -60,14 +59,8 @@ class BuildCache:
         It is not synced to disk, because that would take most of the time: results are checked when they are read,
         and one truncated by a power failure is computed again.
         """
-        file = self._file(key)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{key}.{secrets.token_hex(4)}.partial")
-        try:
+        with atomic_write(self._file(key), sync=False) as temporary:
             temporary.write_bytes(content)
-            os.replace(temporary, file)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def size(self, key: str) -> int:
         """Return the size of a cached result in bytes, or 0 if there is none under this key."""

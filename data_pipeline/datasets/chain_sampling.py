@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int
 
 from data_pipeline.config import Config, ConfigError
 from data_pipeline.datasets.index import IndexEntry
-from data_pipeline.errors import InputError, check_fractions
+from data_pipeline.errors import InputError, check_at_least, check_fractions, check_positive
 
 _SEED = 2**128
 _COUNTER = 2**32
@@ -66,15 +66,12 @@ class ChainSelection(Config):
     aligned_rows: int = 16
 
     def __post_init__(self) -> None:
-        check_fractions(self, "distillation_probability", error=ConfigError)
-        if self.aligned_probability is not None:
-            check_fractions(self, "aligned_probability", error=ConfigError)
-        if self.aligned_rows < 2:
-            raise ConfigError(f"aligned_rows must be at least 2: every alignment has 1, got {self.aligned_rows}")
-        if self.max_resolution is not None and not self.max_resolution > 0:
-            raise ConfigError(f"max_resolution must be above 0 (Angstrom), got {self.max_resolution}")
+        check_fractions(self, "distillation_probability", "aligned_probability", error=ConfigError)
+        check_at_least(self, ConfigError, aligned_rows=2)  # every alignment has 1
+        check_positive(self, "max_resolution", error=ConfigError)
 
     def admits(self, entry: IndexEntry) -> bool:
+        """Return whether a chain may be drawn."""
         if entry.is_distillation:
             return self.distillation_probability > 0
         if self.distillation_probability == 1:

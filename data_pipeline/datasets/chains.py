@@ -6,6 +6,7 @@ from datetime import date
 
 import numpy as np
 
+from data_pipeline.errors import check_at_least, check_fractions, check_positive
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain, Structure
@@ -24,13 +25,9 @@ class ChainFilter:
     min_observed: int = 1  # residues with atoms
 
     def __post_init__(self) -> None:
-        if not self.below_resolution > 0:
-            raise ValueError(f"below_resolution must be positive, got {self.below_resolution}")
-        if not 0 < self.max_share <= 1:
-            raise ValueError(f"max_share must be more than 0 and at most 1, got {self.max_share}")
-        if min(self.min_length, self.min_observed) < 1:
-            given = f"{self.min_length} and {self.min_observed}"
-            raise ValueError(f"min_length and min_observed must be at least 1, got {given}")
+        check_positive(self, "below_resolution", "max_share")
+        check_fractions(self, "max_share")
+        check_at_least(self, min_length=1, min_observed=1)
 
     def refusal(self, structure: Structure, chain: Chain) -> str | None:
         """Return the reason for excluding a chain from training, or None if it is accepted."""

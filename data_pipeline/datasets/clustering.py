@@ -24,7 +24,7 @@ class Clustering:
 
     clusters: dict[str, str]
     notes: tuple[str, ...] = ()  # messages for the user
-    pieces: frozenset[str] = frozenset()  # keys of results stored in the build cache
+    cache_keys: frozenset[str] = frozenset()  # keys of results stored in the build cache
 
 
 def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None, cache: BuildCache) -> Clustering:
@@ -39,7 +39,7 @@ def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None
     if clusters is None:
         clusters = _similar(sequences)
         cache.put(key, compress_json(clusters))
-    return Clustering(clusters=clusters, pieces=frozenset([key]))
+    return Clustering(clusters=clusters, cache_keys=frozenset([key]))
 
 
 def cluster_shard(sequences: Mapping[str, str], given: Mapping[str, str] | None) -> Clustering:

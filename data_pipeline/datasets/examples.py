@@ -1,6 +1,6 @@
 """Training dataset: gives the examples of any step, independently of other steps, ranks and workers."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -41,8 +41,11 @@ class TrainingDataset:
 
     Part p holds the batch places from p * `batch_size` up to (p + 1) * `batch_size`, and every place has its own random
     streams. The rank that draws a part does not matter, so a run resumes exactly on another number of ranks. A chain
-    whose record cannot be used is replaced by the next one drawn from the same stream. Raise `ValueError` if
-    `batch_size` is above 1 without `config.fixed_shapes`.
+    whose record cannot be used is replaced by the next one drawn from the same stream.
+
+    Chains named in `held_out`, and all chains of their clusters, are never drawn: training on similar chains would
+    spoil an evaluation. Raise `InputError` if no chain is left, and `ValueError` if `batch_size` is above 1 without
+    `config.fixed_shapes`.
     """
 
     store: ChainStore
@@ -50,13 +53,23 @@ class TrainingDataset:
     selection: ChainSelection = field(default_factory=ChainSelection)
     seed: int = 0
     batch_size: int = 1  # examples of one micro-batch
+    held_out: Collection[str] = ()
+    entries: tuple[IndexEntry, ...] = field(init=False, repr=False, compare=False)  # of the chains that may be drawn
     _sampler: ChainSampler = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_at_least(self, batch_size=1)
         if self.batch_size > 1 and not self.config.fixed_shapes:
             raise ValueError(f"{self.batch_size} examples stack only if config.fixed_shapes is set")
-        object.__setattr__(self, "_sampler", ChainSampler(self.store.entries, self.selection))
+        clusters = {entry.cluster for entry in self.store.entries if entry.name in self.held_out}
+        entries = tuple(entry for entry in self.store.entries if entry.cluster not in clusters)
+        if clusters and not entries:
+            raise InputError(
+                f"the {len(self.held_out)} held-out chains and their clusters are all of the training set; "
+                "hold out fewer"
+            )
+        object.__setattr__(self, "entries", entries)
+        object.__setattr__(self, "_sampler", ChainSampler(entries, self.selection))
 
     def num_passes(self, step: int) -> int:
         """Return the number of recycling iterations of this step, the same for all its examples."""
@@ -72,7 +85,7 @@ class TrainingDataset:
     def _draw(self, step: int, place: int, refused: list[str]) -> TrainingExample:
         choice = random_stream(self.seed, StreamUse.CHOICE, step, place)
         for attempt in range(_MAX_DRAWS):
-            name = self.store.entries[self._sampler.draw(choice)].name
+            name = self.entries[self._sampler.draw(choice)].name
             transform = random_stream(self.seed, StreamUse.TRANSFORM, step, place, attempt)
             with _naming(f"chain '{printable(name)}', step {step}, place {place} in the batch"):
                 try:

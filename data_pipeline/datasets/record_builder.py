@@ -1,7 +1,8 @@
 """Building of training records from one structure file, with the alignments and templates of its chains."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -23,7 +24,7 @@ from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.residues import GAP
-from data_pipeline.structure import Chain, Structure
+from data_pipeline.structure import Structure
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.from_hits import templates_from_hits
 from data_pipeline.templates.result import UnusableHitError
@@ -53,6 +54,7 @@ class StructureSummary:
     refused: dict[str, str]  # reason by name in the training set
 
     def pack(self) -> bytes:
+        """Return the summary as compressed bytes; equal summaries give equal bytes."""
         return compress_json(
             {
                 "release_date": self.release_date and self.release_date.isoformat(),
@@ -89,14 +91,13 @@ class TemplateLibrary:
 
         They are part of a record's cache key, because hashing hundreds of files for every chain would be slow.
         """
-        return sorted({(path.name, path.stat().st_size) for path in self._paths(content)})
-
-    def _paths(self, content: bytes) -> Iterator[Path]:
-        for entry in sorted({match.decode().lower() for match in _HIT_NAMES.findall(content)}):
-            try:
-                yield self.source.path(self.source.current_entry(entry))
-            except UnusableHitError:
-                continue  # if the file is added later, the inputs differ and the record is built again
+        inputs: set[tuple[str, int]] = set()
+        for entry in {match.decode().lower() for match in _HIT_NAMES.findall(content)}:
+            # If a missing file is added later, the inputs differ and the record is built again.
+            with suppress(UnusableHitError):
+                path = self.source.path(self.source.current_entry(entry))
+                inputs.add((path.name, path.stat().st_size))
+        return sorted(inputs)
 
     def features(
         self, target: str, hits: Sequence[TemplateHit], own_entry: str, released: date | None
@@ -120,6 +121,7 @@ class RecordBuilder:
     is_distillation: bool = False
 
     def summary_key(self, path: Path, digest: str) -> str:
+        """Return the hash of all inputs of a file's summary; `digest` is the hash of the structure file at `path`."""
         return content_key("survey", RECORD_VERSION, path.name, digest, repr(self.filter), self.is_distillation)
 
     def summary(self, structure: Structure, path: Path) -> StructureSummary:
@@ -141,13 +143,13 @@ class RecordBuilder:
             refused=refused,
         )
 
-    def results(self, chain_summary: ChainSummary) -> SearchResults | None:
-        """Return the search results of a chain, or None if it has no directory of results."""
-        return None if self.alignments is None else self.alignments.find(chain_summary.name)
+    def results(self, chain_summary: ChainSummary) -> SearchResults:
+        """Return the search results of a chain, which are empty if it has no directory of results."""
+        found = None if self.alignments is None else self.alignments.find(chain_summary.name)
+        return found or SearchResults()
 
-    def record_key(self, path: Path, digest: str, chain_summary: ChainSummary, results: SearchResults | None) -> str:
+    def record_key(self, path: Path, digest: str, chain_summary: ChainSummary, results: SearchResults) -> str:
         """Return the hash of all inputs of a chain's record; `digest` is the hash of the structure file at `path`."""
-        results = results or SearchResults()
         alignments = [[file.path.name, file.max_rows, file_digest(file.path)] for file in results.alignments]
         templates: list[object] = []
         if results.template_hits is not None and self.templates is not None:
@@ -159,14 +161,12 @@ class RecordBuilder:
             "chain", RECORD_VERSION, path.name, digest, chain_summary.chain, self.is_distillation, alignments, templates
         )
 
-    def record(
-        self, key: str, structure: Structure, chain: Chain, chain_summary: ChainSummary, results: SearchResults | None
-    ) -> bytes:
-        """Build the record of one chain from its structure, alignments and templates, as bytes.
+    def record(self, key: str, structure: Structure, chain_summary: ChainSummary, results: SearchResults) -> bytes:
+        """Build the record of one chain of `structure` with its alignments and templates, as bytes.
 
         Raise `InputError` if a search result cannot be read or an alignment does not fit the chain.
         """
-        results = results or SearchResults()
+        chain = next(chain for chain in structure.chains if chain.name == chain_summary.chain)
         sequence = chain.sequence
         found = [(file.path, read_alignment(file.path, max_rows=file.max_rows)) for file in results.alignments]
         alignments = [alignment_for_chain(alignment, sequence, path) for path, alignment in found]
@@ -201,11 +201,6 @@ def chain_name(structure: Structure, chain: str, path: Path) -> str:
     if len(structure.chains) == 1 and chain == structure.chains[0].name and chain in stem.split("_")[1:]:
         return stem
     return structure.name if chain == BLANK_CHAIN else f"{structure.name}_{chain}"
-
-
-def find_chain(structure: Structure, chain_summary: ChainSummary) -> Chain:
-    """Return the chain of `structure` that `chain_summary` describes; both must come from the same file."""
-    return next(chain for chain in structure.chains if chain.name == chain_summary.chain)
 
 
 def _on_columns(features: TemplateFeatures, columns: np.ndarray) -> TemplateFeatures:

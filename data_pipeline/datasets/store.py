@@ -146,32 +146,30 @@ class _Database:
         self._path = path
         self._process = os.getpid()
         self._environment = environment
-        self._error = _lmdb().Error
 
     def is_usable(self) -> bool:
         """Return whether this process opened the database: LMDB's handles must not be used after a fork."""
         return self._process == os.getpid()
 
     def close(self) -> None:
+        """Close the file; the database is not usable afterwards."""
         self._process = -1
         self._environment.close()
 
     def keys(self) -> list[str]:
         """Return all keys in ascending order."""
-        try:
-            with self._environment.begin() as transaction, transaction.cursor() as cursor:
-                return [key.hex() for key in cursor.iternext(values=False)]
-        except self._error as error:
-            raise _damaged(self._path, error) from error
+        with (
+            _damage_as_input_error(self._path),
+            self._environment.begin() as transaction,
+            transaction.cursor() as cursor,
+        ):
+            return [key.hex() for key in cursor.iternext(values=False)]
 
     @contextmanager
     def record(self, key: str) -> Iterator[memoryview | None]:
         """Yield the bytes stored under a key, or None; they are valid only within the context."""
-        try:
-            with self._environment.begin(buffers=True) as transaction:
-                yield transaction.get(bytes.fromhex(key))
-        except self._error as error:
-            raise _damaged(self._path, error) from error
+        with _damage_as_input_error(self._path), self._environment.begin(buffers=True) as transaction:
+            yield transaction.get(bytes.fromhex(key))
 
 
 # LMDB allows a file to be opened once in a process, however many stores read it.
@@ -180,20 +178,16 @@ _OPEN: weakref.WeakValueDictionary[tuple[int, int], _Database] = weakref.WeakVal
 
 def open_database(path: Path) -> _Database:
     """Open a database for reading; raise `InputError` if the file is not a complete one."""
-    lmdb = _lmdb()
-    try:
+    with os_errors_as_input_errors(path, "cannot be read"):
         status = path.stat()
-        file = (status.st_dev, status.st_ino)
-        held = _OPEN.get(file)
-        if held is not None and held.is_usable():
-            return held
-        if held is not None:
-            held.close()
-        environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=False, create=False)
-    except lmdb.Error as error:
-        raise _damaged(path, error) from error
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
+    file = (status.st_dev, status.st_ino)
+    held = _OPEN.get(file)
+    if held is not None and held.is_usable():
+        return held
+    if held is not None:
+        held.close()
+    with _damage_as_input_error(path):
+        environment = _lmdb().open(str(path), subdir=False, readonly=True, lock=False, readahead=False, create=False)
     # The file is mapped into memory, and reading beyond its end would end the process.
     pages = environment.info()["last_pgno"] + 1
     if pages * environment.stat()["psize"] > status.st_size:
@@ -243,5 +237,12 @@ def _lmdb() -> Any:
     return lmdb
 
 
-def _damaged(path: Path, error: Exception) -> InputError:
-    return InputError.at(path, f"not a complete feature database ({printable(str(error))}); build it again")
+@contextmanager
+def _damage_as_input_error(path: Path) -> Iterator[None]:
+    """Convert LMDB's errors within the context to an `InputError` for the database at `path`."""
+    try:
+        yield
+    except _lmdb().Error as error:
+        raise InputError.at(
+            path, f"not a complete feature database ({printable(str(error))}); build it again"
+        ) from error

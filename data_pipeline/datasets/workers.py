@@ -14,8 +14,8 @@ from pathlib import Path
 
 from data_pipeline.datasets.build_cache import BuildCache, file_digest
 from data_pipeline.datasets.chain_record import ChainRecord, ChainRecordHeader
-from data_pipeline.datasets.record_builder import ChainSummary, RecordBuilder, StructureSummary, find_chain
-from data_pipeline.datasets.source_files import SearchResults
+from data_pipeline.datasets.index import IndexEntry
+from data_pipeline.datasets.record_builder import RecordBuilder, StructureSummary
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
@@ -24,17 +24,23 @@ _TASKS_PER_WORKER = 4  # submitted ahead, not all at once: a set has 200,000 fil
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChainOutcome:
+    """Outcome of one chain whose record is in the cache."""
+
+    entry: IndexEntry  # its cluster is the chain itself until all chains are clustered
+    sequence: str
+    is_new: bool  # the record was computed in this run
+    has_alignment: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class FileOutcome:
-    """Outcome of processing one structure file: its summary and records, or the reasons why there are none."""
+    """Outcome of processing one structure file: its chains, and the reasons why others have no record, by name."""
 
     path: Path
+    problem: str = ""  # why the file could not be read; "" if it was
     summary_key: str = ""
-    summary: StructureSummary | None = None  # None if the file could not be read
-    problem: str = ""  # why the file could not be read
-    keys: dict[str, str] = field(default_factory=dict)  # cache keys of the records, by chain
-    msa_rows: dict[str, int] = field(default_factory=dict)
-    made: frozenset[str] = frozenset()  # chains whose records were computed in this run
-    without_alignment: frozenset[str] = frozenset()
+    chains: tuple[ChainOutcome, ...] = ()
     refused: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -54,38 +60,44 @@ class Worker:
             summary, structure = self._summary(summary_key, path)
         except (InputError, OSError, MemoryError) as error:
             return FileOutcome(path=path, problem=reason(error))
-        keys: dict[str, str] = {}
-        msa_rows: dict[str, int] = {}
-        made, alone = set(), set()
+        chains: list[ChainOutcome] = []
         refused, failed = dict(summary.refused), {}
-        for chain_summary in summary.chains:
+        for chain in summary.chains:
             try:
-                results = self._builder.results(chain_summary)
-                if results is None or not results.alignments:
-                    if self._builder.require_alignments:
-                        refused[chain_summary.name] = "there is no alignment, and --require-alignments was given"
-                        continue
-                    alone.add(chain_summary.name)
-                key = self._builder.record_key(path, digest, chain_summary, results)
-                head = self._finished(key)
-                if head is None:
+                results = self._builder.results(chain)
+                if self._builder.require_alignments and not results.alignments:
+                    refused[chain.name] = "there is no alignment, and --require-alignments was given"
+                    continue
+                key = self._builder.record_key(path, digest, chain, results)
+                cached = self._cached_header(key)
+                header = cached
+                if header is None:
                     structure = structure or read_structure(path)
-                    head = self._make(key, structure, chain_summary, results)
-                    made.add(chain_summary.name)
-                keys[chain_summary.name], msa_rows[chain_summary.name] = key, head.msa_rows
+                    content = self._builder.record(key, structure, chain, results)
+                    self._cache.put(key, content)
+                    header = ChainRecord(content, key).head
             except (ValueError, RuntimeError, OSError, MemoryError) as error:
-                failed[chain_summary.name] = reason(error)
-        return FileOutcome(
-            path=path,
-            summary_key=summary_key,
-            summary=summary,
-            keys=keys,
-            msa_rows=msa_rows,
-            made=frozenset(made),
-            without_alignment=frozenset(alone & keys.keys()),
-            refused=refused,
-            failed=failed,
-        )
+                failed[chain.name] = reason(error)
+                continue
+            entry = IndexEntry(
+                name=chain.name,
+                cluster=chain.name,
+                length=len(chain.sequence),
+                msa_rows=header.msa_rows,
+                release_date=summary.release_date,
+                resolution=summary.resolution,
+                is_distillation=self._builder.is_distillation,
+                key=key,
+            )
+            chains.append(
+                ChainOutcome(
+                    entry=entry,
+                    sequence=chain.sequence,
+                    is_new=cached is None,
+                    has_alignment=bool(results.alignments),
+                )
+            )
+        return FileOutcome(path=path, summary_key=summary_key, chains=tuple(chains), refused=refused, failed=failed)
 
     def _summary(self, key: str, path: Path) -> tuple[StructureSummary, Structure | None]:
         """Return the summary of a file, and its structure if it had to be read for that."""
@@ -100,7 +112,7 @@ class Worker:
         self._cache.put(key, summary.pack())
         return summary, structure
 
-    def _finished(self, key: str) -> ChainRecordHeader | None:
+    def _cached_header(self, key: str) -> ChainRecordHeader | None:
         """Return the header of a cached record, or None if it is missing or damaged."""
         content = self._cache.get(key)
         if content is None:
@@ -111,13 +123,6 @@ class Worker:
         except InputError:
             return None  # damaged: computed again
         return record.head
-
-    def _make(
-        self, key: str, structure: Structure, chain_summary: ChainSummary, results: SearchResults | None
-    ) -> ChainRecordHeader:
-        content = self._builder.record(key, structure, find_chain(structure, chain_summary), chain_summary, results)
-        self._cache.put(key, content)
-        return ChainRecord(content, key).head
 
 
 def process_files(builder: RecordBuilder, store: Path, paths: Sequence[Path], workers: int) -> Iterator[FileOutcome]:

@@ -14,7 +14,6 @@ from data_pipeline.residues import (
     ATOM14_NAMES,
     ATOM14_TO_ATOM37,
     ATOM37_MASK,
-    ATOM37_TO_ATOM14,
     THREE_LETTER,
 )
 from data_pipeline.transforms.templates import pseudo_beta
@@ -58,8 +57,6 @@ class GroundTruth:
     all_atom_mask: Float32[np.ndarray, "r 37"]
     atom37_atom_exists: Float32[np.ndarray, "r 37"]
     atom14_atom_exists: Float32[np.ndarray, "r 14"]
-    residx_atom14_to_atom37: Int32[np.ndarray, "r 14"]
-    residx_atom37_to_atom14: Int32[np.ndarray, "r 37"]
     atom14_gt_positions: Float32[np.ndarray, "r 14 3"]
     atom14_gt_exists: Float32[np.ndarray, "r 14"]
     atom14_alt_gt_positions: Float32[np.ndarray, "r 14 3"]  # as above, with the names of ambiguous atoms exchanged
@@ -86,8 +83,6 @@ def ground_truth(aatype: Int[np.ndarray, "r"], labels: ChainLabels) -> GroundTru
         all_atom_mask=mask,
         atom37_atom_exists=ATOM37_MASK[aatype],
         atom14_atom_exists=ATOM14_MASK[aatype],
-        residx_atom14_to_atom37=to_atom37.astype(np.int32),
-        residx_atom37_to_atom14=ATOM37_TO_ATOM14[aatype].astype(np.int32),
         atom14_gt_positions=atom14,
         atom14_gt_exists=exists,
         atom14_alt_gt_positions=_take_atoms(atom14, alternative),

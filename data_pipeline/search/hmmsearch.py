@@ -18,14 +18,13 @@ from data_pipeline.search.fasta_chunks import (
     read_fasta_chunks,
     without_nucleic_acids,
 )
-from data_pipeline.search.process import program_version, run_program, working_directory
+from data_pipeline.search.process import available_cpus, program_version, run_program, working_directory
 from data_pipeline.search.profile_search import (
     AMINO,
     PYHMMER_VERSION,
     HmmerOptions,
     HmmerSearch,
     ProteinProfile,
-    available_cpus,
     search_profiles,
     to_stockholm,
 )

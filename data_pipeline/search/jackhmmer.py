@@ -10,7 +10,7 @@ from pyhmmer.plan7 import Background, Builder, Trace
 from data_pipeline.errors import InputError, check_at_least
 from data_pipeline.parse.fasta import check_sequence
 from data_pipeline.search.fasta_chunks import database_identity, is_gzip
-from data_pipeline.search.process import program_version, read_output, run_program, working_directory
+from data_pipeline.search.process import available_cpus, program_version, read_output, run_program, working_directory
 from data_pipeline.search.profile_search import (
     AMINO,
     PYHMMER_VERSION,
@@ -18,7 +18,6 @@ from data_pipeline.search.profile_search import (
     HmmerOptions,
     HmmerSearch,
     ProteinProfile,
-    available_cpus,
     search_profiles,
     to_stockholm,
 )

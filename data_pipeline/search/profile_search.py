@@ -1,7 +1,6 @@
 """Search a FASTA database of any size with HMM profiles in this process, with the results of HMMER's programs."""
 
 import io
-import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 from pyhmmer.easel import AA, MSA, Alphabet, SequenceFile
 from pyhmmer.plan7 import HMM, OptimizedProfile, Pipeline, Profile, TopHits
 
-from data_pipeline.errors import InputError, SearchError, check_positive
+from data_pipeline.errors import InputError, SearchError, check_at_least, check_positive
 from data_pipeline.search.fasta_chunks import (
     MAX_TARGET_RESIDUES,
     FastaChunk,
@@ -21,7 +20,7 @@ from data_pipeline.search.fasta_chunks import (
     read_fasta_chunks,
     require_database,
 )
-from data_pipeline.search.process import working_directory
+from data_pipeline.search.process import available_cpus, working_directory
 from data_pipeline.search.tool import FileFormat
 
 AMINO = Alphabet.amino()
@@ -74,8 +73,7 @@ class HmmerSearch:
     cpus: int | None = field(default=None, kw_only=True)  # threads; None: all processors of this process
 
     def __post_init__(self) -> None:
-        if self.cpus is not None and self.cpus < 1:
-            raise ValueError(f"cpus must be at least 1, or None for all processors, got {self.cpus}")
+        check_at_least(self, cpus=1)
         require_database(self.database)
 
 
@@ -144,13 +142,6 @@ def search_profiles(
     if is_empty:
         raise InputError.at(database, "the database holds no sequence; was it unpacked or downloaded to the end?")
     return [hits.total() for hits in merged]
-
-
-def available_cpus() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def to_stockholm(alignment: MSA, author: str) -> bytes:

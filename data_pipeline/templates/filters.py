@@ -6,7 +6,7 @@ from datetime import date
 
 import numpy as np
 
-from data_pipeline.errors import check_fractions, printable
+from data_pipeline.errors import check_at_least, check_fractions, printable
 from data_pipeline.features.templates import AlignedTemplate
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.residues import ATOM_ORDER
@@ -28,9 +28,7 @@ class TemplateOptions:
     min_residues: int = 10  # in the hit's aligned stretch, without gaps
 
     def __post_init__(self) -> None:
-        if self.max_templates < 0 or self.min_residues < 1:
-            given = f"{self.max_templates} and {self.min_residues}"
-            raise ValueError(f"max_templates must be at least 0 and min_residues at least 1, got {given}")
+        check_at_least(self, max_templates=0, min_residues=1)
         check_fractions(self, "min_align_ratio", "max_subsequence_ratio")
 
 

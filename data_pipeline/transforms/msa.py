@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Int, Int8, Int32
 
 from data_pipeline.config import Config, ConfigError
+from data_pipeline.errors import check_at_least, check_fractions
 from data_pipeline.residues import GAP, MASKED, RESTYPES, UNKNOWN
 
 CLASSES = MASKED + 1  # 20 residues, unknown, gap, masked
@@ -44,9 +45,8 @@ class BlockDeletion(Config):
     randomize_blocks: bool = False  # True: the number of blocks is drawn uniformly from 0 to `blocks`
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fraction_per_block <= 1 or self.blocks < 0:
-            given = f"{self.fraction_per_block} and {self.blocks}"
-            raise ConfigError(f"fraction_per_block must be within 0..1 and blocks not negative, got {given}")
+        check_fractions(self, "fraction_per_block", error=ConfigError)
+        check_at_least(self, ConfigError, blocks=0)
 
 
 def rows_after_block_deletion(n: int, deletion: BlockDeletion, rng: np.random.Generator) -> Int[np.ndarray, "kept"]:

@@ -52,9 +52,8 @@ def draw_sample(
 ) -> Sample:
     """Draw the model's input for one recycling iteration, with a new choice of MSA rows and a new masking on each call.
 
-    Axes are as long as the features and the config's maxima allow; `pad_sample` pads them to fixed sizes. There is
-    always at least one extra row: if the MSA is too shallow, it is the target's row or a row with mask 0, depending on
-    `config.target_as_extra`.
+    Axes are as long as the features and the config's maxima allow. There is always at least one extra row: if the MSA
+    is too shallow, it is the target's row or a row with mask 0, depending on `config.target_as_extra`.
 
     Training passes `crop`, the sorted indices of the residues to show. As in AlphaFold, rows are assigned to clusters
     by the whole chain; everything else is computed for the crop only. Masked positions are

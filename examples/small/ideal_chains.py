@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torsion_backbone import backbone_from_torsions
 
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, RESTYPES, UNKNOWN
@@ -14,7 +15,6 @@ from helixfold.geometry.atoms import (
     atom14_to_atom37,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.chain import backbone_from_torsions
 
 Angles = tuple[tuple[float, float], ...]  # phi and psi in degrees, of helix, strand and coil
 BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C", "O", "CB")]

@@ -18,8 +18,6 @@ class Labels:
     all_atom_mask: Float[Tensor, "b r 37"]
     atom37_atom_exists: Float[Tensor, "b r 37"]
     atom14_atom_exists: Float[Tensor, "b r 14"]
-    residx_atom14_to_atom37: Int[Tensor, "b r 14"]
-    residx_atom37_to_atom14: Int[Tensor, "b r 37"]
     atom14_gt_positions: Float[Tensor, "b r 14 3"]
     atom14_gt_exists: Float[Tensor, "b r 14"]
     atom14_alt_gt_positions: Float[Tensor, "b r 14 3"]

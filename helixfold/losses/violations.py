@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -36,9 +36,7 @@ class Violations:
     bond_c_n: Float[Tensor, " b"]  # mean over bonds, Suppl. Eq. 44
     angle_ca_c_n: Float[Tensor, " b"]  # means over angles, Suppl. Eq. 45
     angle_c_n_ca: Float[Tensor, " b"]
-    connections: Float[Tensor, "b r"]  # half of the violations of each peptide bond and its angles, for both residues
-    connections_mask: Float[Tensor, "b r"]
-    clash: Float[Tensor, " b"]  # mean over all pairs of atoms of different residues
+    connections_mask: Float[Tensor, "b r"]  # peptide bonds and their angles; both residues of a bond count
     clashes: Float[Tensor, "b r 14"]  # Suppl. Eq. 46, atoms of different residues; a pair counts for both atoms
     clashes_mask: Float[Tensor, "b r 14"]
     within: Float[Tensor, "b r 14"]  # Suppl. Eq. 46, atoms of one residue; a pair counts twice for both atoms
@@ -75,7 +73,6 @@ def violation_loss(
         exists,
         labels.aatype,
         batch.residue_index,
-        batch.seq_mask,
         tolerance_factor=tolerance_factor,
         overlap_tolerance=overlap_tolerance,
     )
@@ -88,7 +85,6 @@ def violations(
     exists: Float[Tensor, "b r 14"],
     aatype: Int[Tensor, "b r"],
     residue_index: Int[Tensor, "b r"],
-    seq_mask: Float[Tensor, "b r"],
     *,
     tolerance_factor: float = 12.0,
     overlap_tolerance: float = 1.5,
@@ -98,14 +94,13 @@ def violations(
     Bonds and angles may deviate by `tolerance_factor` standard deviations, other atoms may overlap by
     `overlap_tolerance`.
     """
-    bonds = _connections(atoms, exists, aatype, residue_index, seq_mask, tolerance_factor=tolerance_factor)
-    clash, clashes = _clashes(atoms, exists, aatype, residue_index, overlap_tolerance)
+    bonds = _connections(atoms, exists, aatype, residue_index, tolerance_factor)
+    clashes = _clashes(atoms, exists, aatype, residue_index, overlap_tolerance)
     within = _within(atoms, exists, aatype, tolerance_factor, overlap_tolerance)
     clashes_mask = (clashes.detach() > 0).to(clashes.dtype)
     within_mask = (within.detach() > 0).to(within.dtype)
     return Violations(
         **bonds,
-        clash=clash,
         clashes=clashes,
         clashes_mask=clashes_mask,
         within=within,
@@ -119,8 +114,6 @@ def _connections(
     exists: Float[Tensor, "b r 14"],
     aatype: Int[Tensor, "b r"],
     residue_index: Int[Tensor, "b r"],
-    seq_mask: Float[Tensor, "b r"],
-    *,
     tolerance_factor: float,
 ) -> dict[str, Tensor]:
     """Return the fields of `Violations` about peptide bonds between residues, and about their angles."""
@@ -148,10 +141,6 @@ def _connections(
     ]
     has_atoms = [has_c * has_next_n, has_ca * has_c * has_next_n, has_c * has_next_n * has_next_ca]
     means = [_mean(has * follows, value, 1e-6) for has, value in zip(has_atoms, excess, strict=True)]
-
-    # As in the released code, gaps in the numbering and absent atoms count in these sums, which neither loss nor masks
-    # use.
-    sums = 0.5 * seq_mask[:, :-1] * seq_mask[:, 1:] * (excess[0] + excess[1] + excess[2])
     violated = torch.stack([has * follows * (value > 0) for has, value in zip(has_atoms, excess, strict=True)])
     mask = violated.detach().amax(0)
     far = ((next_ca - ca).square().sum(-1) + _SMALL_BOND).sqrt() - norms.CA_CA_DISTANCE > _EXTREME
@@ -159,7 +148,6 @@ def _connections(
         "bond_c_n": means[0],
         "angle_ca_c_n": means[1],
         "angle_c_n_ca": means[2],
-        "connections": pad(sums, (0, 1)) + pad(sums, (1, 0)),
         "connections_mask": torch.maximum(pad(mask, (0, 1)), pad(mask, (1, 0))),
         "extreme_ca_ca": _mean(has_ca * has_next_ca * follows, far.to(exists.dtype), 1e-10),
     }
@@ -171,8 +159,8 @@ def _clashes(
     aatype: Int[Tensor, "b r"],
     residue_index: Int[Tensor, "b r"],
     overlap_tolerance: float,
-) -> tuple[Float[Tensor, " b"], Float[Tensor, "b r 14"]]:
-    """Return the overlap of atoms of different residues: the mean over all pairs, and the sum of each atom.
+) -> Float[Tensor, "b r 14"]:
+    """Return the sum of each atom's overlaps with atoms of other residues.
 
     Only the few pairs that clash, of many millions, have a value or a gradient. They are searched for slab by slab
     without gradients, and only their overlap is computed with gradients.
@@ -184,9 +172,7 @@ def _clashes(
     flat = atoms.flatten(0, 2)
     squared = (_rows(flat, one) - _rows(flat, other)).square().sum(-1)
     overlap = torch.relu(radius[one] + radius[other] - overlap_tolerance - (squared + _SMALL_DISTANCE).sqrt())
-    sums = overlap.new_zeros(len(flat)).scatter_add(0, torch.cat([one, other]), overlap.repeat(2)).view_as(exists)
-    # Each pair is in the sums of two atoms.
-    return sums.sum((1, 2)) / 2 / (_pair_count(exists, residue_index) + 1e-6), sums
+    return overlap.new_zeros(len(flat)).scatter_add(0, torch.cat([one, other]), overlap.repeat(2)).view_as(exists)
 
 
 @torch.no_grad()
@@ -207,7 +193,7 @@ def _clashing_pairs(
         distance = torch.cdist(atoms[:, slab].flatten(1, 2), all_atoms, compute_mode="donot_use_mm_for_euclid_dist")
         close = distance < radius[:, slab].flatten(1)[..., None] + reach[:, None]
         close = rearrange(close, "b (i a) (j c) -> b i a j c", a=14, c=14)
-        close &= _in_order(residue_index[:, slab], residue_index)[:, :, None, :, None]
+        close &= (residue_index[:, slab, None] < residue_index[:, None])[:, :, None, :, None]
         bonded = residue_index[:, slab, None] + 1 == residue_index[:, None]
         close[:, :, _C, :, _N] &= ~bonded
         # As in the released code, this excludes all atoms in the slot of cysteine's sulphur, whatever the residue type.
@@ -218,21 +204,6 @@ def _clashing_pairs(
         pairs.append(((sample * r + start + i) * 14 + a, (sample * r + j) * 14 + c))
     one, other = (torch.cat(part) for part in zip(*pairs, strict=True))
     return one, other
-
-
-@torch.no_grad()
-def _pair_count(exists: Float[Tensor, "b r 14"], residue_index: Int[Tensor, "b r"]) -> Float[Tensor, " b"]:
-    """Return the number of pairs of atoms that `_clashing_pairs` considers."""
-    in_order = _in_order(residue_index, residue_index).to(exists.dtype)
-    bonded = (residue_index[:, :, None] + 1 == residue_index[:, None]).to(exists.dtype)
-    atoms, sulphur = exists.sum(-1), exists[..., _SULPHUR]
-    pairs = torch.einsum("b i, b j, b i j -> b", atoms, atoms, in_order)
-    pairs -= torch.einsum("b i, b j, b i j -> b", exists[..., _C], exists[..., _N], bonded)
-    return pairs - torch.einsum("b i, b j, b i j -> b", sulphur, sulphur, in_order)
-
-
-def _in_order(one: Int[Tensor, "b i"], other: Int[Tensor, "b j"]) -> Bool[Tensor, "b i j"]:
-    return one[:, :, None] < other[:, None]
 
 
 def _within(

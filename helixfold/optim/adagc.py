@@ -8,11 +8,6 @@ from helixfold.optim.clip import factor
 from helixfold.optim.config import AdaGCConfig
 
 
-def unseen(tensors: int, device: torch.device) -> Float32[Tensor, " t"]:
-    """Return the moving averages before the first step: infinite, so that they clip nothing."""
-    return torch.full((tensors,), torch.inf, device=device)
-
-
 def warm_up(
     norms: Float[Tensor, " t"], averages: Float32[Tensor, " t"], clip_norm: float
 ) -> tuple[Float32[Tensor, " t"], Float32[Tensor, " t"]]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from helixfold.config import Config, ConfigError, require
+from helixfold.config import Config, require
 
 Clipping = Literal["none", "sample", "global", "adagc"]
 Method = Literal["adam", "muon"]
@@ -30,10 +30,7 @@ class AdaGCConfig(Config):
     def __post_init__(self) -> None:
         self._require_fraction("decay")
         self._require_positive("warmup_steps")
-        if not self.relative_threshold > 0:
-            raise ConfigError(
-                f"AdaGCConfig.relative_threshold must be greater than 0, got {self.relative_threshold}; 1.05 is usual"
-            )
+        require(self, ["relative_threshold"], _is_positive, "be greater than 0")
 
 
 @dataclass(frozen=True, kw_only=True)

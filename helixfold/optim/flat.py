@@ -103,7 +103,9 @@ class FlatOptimizer:
         )
         self._muon = Muon(self._layout, config.muon, master) if config.method == "muon" else None
         self._updates = torch.zeros(1, dtype=torch.int64)
-        self._norm_averages = adagc.unseen(len(lines), device) if config.clipping == "adagc" else None
+        # Before the first step, averages are infinite and clip nothing.
+        unseen = torch.full((len(lines),), torch.inf, device=device)
+        self._norm_averages = unseen if config.clipping == "adagc" else None
 
         self.gradient_sum = zeros(total)
         # Where a micro-batch's gradient is neither clipped nor converted, autograd adds it to the sum by itself.

@@ -37,7 +37,6 @@ def flaws(positions: Float[np.ndarray, "r 37 3"], pieces: Pieces) -> tuple[Flaws
         exists[None],
         torch.from_numpy(pieces.aatype.astype(np.int64))[None],
         torch.from_numpy(pieces.numbering().astype(np.int64))[None],
-        torch.from_numpy(pieces.modelled.astype(np.float32))[None],
     )
     counted = Flaws(
         residues=int(found.residues_mask.sum()),

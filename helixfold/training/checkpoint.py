@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write
+from data_pipeline.errors import InputError, error_reason
+from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from helixfold.config import ConfigError
 from helixfold.parallel.mesh import Mesh
 from helixfold.training.checkpoint_files import (
@@ -120,7 +120,9 @@ class Checkpoints:
                 temporary.write_text(json.dumps({"step": step}))
             self._prune()
         except OSError as error:
-            self._problems.append(f"step {step} could not be marked as the best in {self._directory}: {_why(error)}")
+            self._problems.append(
+                f"step {step} could not be marked as the best in {self._directory}: {error_reason(error)}"
+            )
 
     def latest(self) -> int | None:
         """Return the newest step with a checkpoint in the directory, as this rank sees it."""
@@ -135,14 +137,12 @@ class Checkpoints:
         return step if step in checkpoint_steps(self._directory) else None
 
     def _open(self) -> None:
-        try:
+        with os_errors_as_input_errors(self._directory, "cannot hold checkpoints"):
             self._directory.mkdir(parents=True, exist_ok=True)
             lock = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
             weakref.finalize(self, os.close, lock)
             self._lock(lock)
             remove_leftovers(self._directory)
-        except OSError as error:
-            raise InputError.at(self._directory, f"cannot hold checkpoints: {_why(error)}") from error
 
     def _lock(self, descriptor: int) -> None:
         deadline = time.monotonic() + LOCK_TIMEOUT
@@ -154,9 +154,8 @@ class Checkpoints:
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     # Some cluster file systems have no locks; that is no reason to fail.
-                    self._problems.append(
-                        f"{self._directory} cannot be locked ({_why(error)}), so see that no other run writes there"
-                    )
+                    reason = f"cannot be locked ({error_reason(error)})"
+                    self._problems.append(f"{self._directory} {reason}, so see that no other run writes there")
                     return
                 if time.monotonic() > deadline:
                     raise InputError.at(
@@ -186,14 +185,14 @@ class Checkpoints:
         except OSError as error:
             newest = self.latest()
             left = "there is none yet" if newest is None else f"the newest there is of step {newest}"
-            self._failed = f"the checkpoint of step {step} could not be written to {self._directory} ({_why(error)}); "
-            self._failed += left
+            where = f"to {self._directory} ({error_reason(error)})"
+            self._failed = f"the checkpoint of step {step} could not be written {where}; {left}"
             self._problems.append(self._failed)
             return
         try:
             self._prune()
         except OSError as error:
-            self._problems.append(f"old checkpoints in {self._directory} could not be deleted: {_why(error)}")
+            self._problems.append(f"old checkpoints in {self._directory} could not be deleted: {error_reason(error)}")
 
     def _prune(self) -> None:
         best = self.best()
@@ -271,7 +270,3 @@ def _broadcast(tensor: Tensor) -> None:
         dist.broadcast(flat.view(torch.uint8), src=0)
         if not tensor.is_contiguous():
             tensor.copy_(flat.view(tensor.shape))
-
-
-def _why(error: OSError) -> str:
-    return error.strerror or str(error)

@@ -25,7 +25,8 @@ from data_pipeline.transforms.training import ExampleConfig, training_example
 from helixfold.analysis import metrics
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
-from helixfold.losses.ambiguity import alternative_is_better
+from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
+from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.config import LossConfig
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
@@ -171,7 +172,6 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
         labels.atom14_atom_exists,
         labels.aatype,
         last.residue_index,
-        last.seq_mask,
         tolerance_factor=loss.violation_tolerance_factor,
         overlap_tolerance=loss.clash_overlap_tolerance,
     )
@@ -198,18 +198,11 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
 def _all_atom_lddt(outputs: Outputs, labels: Labels) -> float:
     """Return lDDT over heavy atoms; atoms of symmetric side chains have the names that fit better, as in the losses."""
     predicted = outputs.structure.atom14[-1]
-    swapped = alternative_is_better(
-        predicted,
-        labels.atom14_gt_positions,
-        labels.atom14_gt_exists,
-        labels.atom14_alt_gt_positions,
-        labels.atom14_atom_is_ambiguous,
-    )[..., None]
-    true = torch.where(swapped[..., None], labels.atom14_alt_gt_positions, labels.atom14_gt_positions)
-    exists = torch.where(swapped, labels.atom14_alt_gt_exists, labels.atom14_gt_exists)
-    observed: Bool[np.ndarray, "r 14"] = exists[0].cpu().numpy() > 0
+    groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
+    truth = renamed_truth(predicted, labels, groups)
+    observed: Bool[np.ndarray, "r 14"] = truth.atom14_mask[0].cpu().numpy() > 0
     residue, _ = observed.nonzero()
-    return metrics.lddt(predicted[0].cpu().numpy()[observed], true[0].cpu().numpy()[observed], residue)
+    return metrics.lddt(predicted[0].cpu().numpy()[observed], truth.atom14[0].cpu().numpy()[observed], residue)
 
 
 def _write_structure(

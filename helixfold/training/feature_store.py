@@ -1,6 +1,5 @@
 """Building of a training set's feature store from structures and alignments, and joining of its shards."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from data_pipeline.datasets.clustering import join_shards
 from data_pipeline.datasets.record_builder import RecordBuilder, TemplateLibrary
 from data_pipeline.datasets.source_files import AlignmentDirectory, read_duplicates
 from data_pipeline.errors import InputError
+from data_pipeline.search.process import available_cpus
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete
 from helixfold.training.options import StoreOptions
@@ -47,7 +47,7 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
             clusters=options.clusters,
             shard=number,
             shards=shards,
-            workers=_cpus() if options.workers is None else options.workers,
+            workers=available_cpus() if options.workers is None else options.workers,
         )
         chain_filter = ChainFilter(
             below_resolution=options.resolution,
@@ -93,7 +93,3 @@ def _say(report: BuildReport) -> None:
         name, reason = next(iter(sorted(report.failed.items())))
         print(f"helixfold: {len(report.failed)} failed, see {report.directory / FAILURES_FILE}", file=sys.stderr)
         print(f"helixfold: the first of them, {name}: {reason}", file=sys.stderr)
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
+from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from helixfold.training.progress import Progress, print_message
 from helixfold.training.tensorboard import TensorBoardWriter
 
@@ -217,10 +217,8 @@ def _scalars(record: StepRecord) -> dict[str, float]:
 
 def _parsed(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
     """Yield the number (from 1), bytes and content of each complete line."""
-    try:
+    with os_errors_as_input_errors(path, "cannot be read"):
         content = path.read_bytes()
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
     # Text after the last line break is an incomplete line.
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
+from data_pipeline.files import atomic_write, os_errors_as_input_errors
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
@@ -56,11 +56,12 @@ class RunFiles:
 
     def write_config(self, config: TrainingConfig, about: Mapping[str, Any]) -> None:
         """Write the settings of the run, and other facts about it, as `config.json`."""
-        try:
-            with atomic_write(self.directory / CONFIG_FILE) as temporary:
-                temporary.write_text(json.dumps({"name": self.name, **about, "config": config.to_dict()}, indent=1))
-        except OSError as error:
-            raise ConfigError(f"{self.directory}: cannot be written: {error.strerror or error}") from error
+        content = json.dumps({"name": self.name, **about, "config": config.to_dict()}, indent=1)
+        with (
+            os_errors_as_input_errors(self.directory, "cannot be written"),
+            atomic_write(self.directory / CONFIG_FILE) as temporary,
+        ):
+            temporary.write_text(content)
 
     def write_weights(
         self, name: str, state: Mapping[str, Tensor], config: TrainingConfig, descends_from: str | None = None
@@ -82,7 +83,5 @@ class RunFiles:
         if self.draw is None:
             return
         path = self.directory / "curves.png"
-        try:
+        with os_errors_as_input_errors(path, "cannot be written"):
             self.draw(read_log(self.directory / LOG_FILE), path)
-        except OSError as error:
-            raise InputError.at(path, f"cannot be written: {error.strerror or error}") from error

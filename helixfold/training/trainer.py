@@ -17,7 +17,6 @@ from torch import Tensor
 
 from data_pipeline.config import ConfigError
 from data_pipeline.datasets.examples import ChainStore, TrainingDataset
-from data_pipeline.datasets.held_out import StoreWithoutHeldOut
 from data_pipeline.errors import InputError
 from helixfold.execution.stages import peak_memory
 from helixfold.model.alphafold import AlphaFold
@@ -96,11 +95,12 @@ class Trainer:
         self.config, self.files, self.mesh = config, files, mesh
         self.store, self.held_out, self.workers = store, held_out, workers
         self.dataset = TrainingDataset(
-            store=StoreWithoutHeldOut(store=store, names=held_out) if held_out else store,
+            store=store,
             config=config.example,
             selection=config.selection,
             seed=config.seed,
             batch_size=config.micro_batch,
+            held_out=held_out,
         )
         self.model = _new_model(config, initial, mesh.device)
         self._run_updates = parallelize(self.model, mesh, config.recompute).run
@@ -364,7 +364,7 @@ class Trainer:
 
     def _fingerprint(self) -> str:
         """Return a digest of the training set's chains."""
-        entries = "\n".join(f"{entry.name}\t{entry.key}" for entry in self.dataset.store.entries)
+        entries = "\n".join(f"{entry.name}\t{entry.key}" for entry in self.dataset.entries)
         return hashlib.sha256(entries.encode()).hexdigest()
 
     def _log_problems(self) -> None:

@@ -97,7 +97,7 @@ def test_nothing_is_violated(path: Path) -> None:
     # Bonds between residues as strictly as three standard deviations; ideal proline rings do not close so well.
     number = torch.arange(aatype.shape[1])[None]
     for tolerance in (12.0, 3.0):
-        found = violations(atoms, exists, aatype, number, every_residue, tolerance_factor=tolerance)
+        found = violations(atoms, exists, aatype, number, tolerance_factor=tolerance)
         shares = found.fractions(every_residue)
         assert float(shares["between_residue_bond"]) == 0
         assert float(shares["between_residue_clash"]) == 0

@@ -24,9 +24,7 @@ ALPHAFOLD = {
     "bond_c_n": "between_residues/bonds_c_n_loss_mean",
     "angle_ca_c_n": "between_residues/angles_ca_c_n_loss_mean",
     "angle_c_n_ca": "between_residues/angles_c_n_ca_loss_mean",
-    "connections": "between_residues/connections_per_residue_loss_sum",
     "connections_mask": "between_residues/connections_per_residue_violation_mask",
-    "clash": "between_residues/clashes_mean_loss",
     "clashes": "between_residues/clashes_per_atom_loss_sum",
     "clashes_mask": "between_residues/clashes_per_atom_clash_mask",
     "within": "within_residues/per_atom_loss_sum",
@@ -51,7 +49,6 @@ def chain(residues: int, *, b: int = 1, seed: int = 0, noise: float = 0.6) -> di
         "exists": exists,
         "aatype": aatype,
         "residue_index": index.expand(b, -1).clone(),
-        "seq_mask": torch.ones(b, residues, dtype=torch.float64),
     }
 
 
@@ -65,17 +62,16 @@ def holding(kind: type[T], **values: Tensor) -> T:
 
 def loss(found: Violations) -> Tensor:
     """Everything that has a gradient, each with a weight of its own."""
-    total = found.bond_c_n + 2 * found.angle_ca_c_n + 3 * found.angle_c_n_ca + 4 * found.clash
+    total = found.bond_c_n + 2 * found.angle_ca_c_n + 3 * found.angle_c_n_ca
     weights = torch.linspace(0.5, 1.5, 14)
-    return total + (weights * (found.clashes + 0.7 * found.within)).sum((1, 2)) + found.connections.sum(1)
+    return total + (weights * (found.clashes + 0.7 * found.within)).sum((1, 2))
 
 
-def plain_clashes(given: dict[str, Tensor], tolerance: float = 1.5) -> tuple[Tensor, Tensor]:
-    """Mean and sum of each atom, pair by pair, of the first sample."""
+def plain_clashes(given: dict[str, Tensor], tolerance: float = 1.5) -> Tensor:
+    """Sum of each atom's overlaps, pair by pair, of the first sample."""
     atoms, exists = given["atoms"][0], given["exists"][0]
     aatype, index = given["aatype"][0].tolist(), given["residue_index"][0].tolist()
     sums = [[torch.zeros((), dtype=atoms.dtype) for _ in range(14)] for _ in aatype]
-    total, count = torch.zeros((), dtype=atoms.dtype), 0
     for i in range(len(aatype)):
         for j in range(len(aatype)):
             for a in range(14):
@@ -89,8 +85,7 @@ def plain_clashes(given: dict[str, Tensor], tolerance: float = 1.5) -> tuple[Ten
                     )
                     overlap = torch.relu(radii - tolerance - torch.linalg.vector_norm(atoms[i, a] - atoms[j, c]))
                     sums[i][a], sums[j][c] = sums[i][a] + overlap, sums[j][c] + overlap
-                    total, count = total + overlap, count + 1
-    return total / count, torch.stack([torch.stack(row) for row in sums])
+    return torch.stack([torch.stack(row) for row in sums])
 
 
 def assert_equals_alphafold(found: Violations, expected: dict[str, np.ndarray]) -> None:
@@ -105,7 +100,7 @@ def assert_equals_alphafold(found: Violations, expected: dict[str, np.ndarray]) 
 def test_violations_equal_alphafolds(name: str) -> None:
     function = Function(name)
     given = [function.given[key] for key in ("atom14_pred_positions", "atom14_atom_exists", "aatype")]
-    found = violations(*given, function.given["residue_index"], function.given["seq_mask"])
+    found = violations(*given, function.given["residue_index"])
     assert_equals_alphafold(found, function.returned)
     variants = Function("angles_ca_c_n_loss_mean_variants").returned
     if name.endswith("perturbed"):
@@ -121,7 +116,7 @@ def test_violations_of_a_prediction_equal_alphafolds(reference: Path) -> None:
     given = {name: torch.from_numpy(features[name]) for name in ("aatype", "residue_index", "seq_mask")}
     atoms = torch.from_numpy(outputs["structure_module/final_atom14_positions"])[None]
     exists = torch.from_numpy(features["atom14_atom_exists"])
-    found = violations(atoms, exists, given["aatype"].long(), given["residue_index"].long(), given["seq_mask"])
+    found = violations(atoms, exists, given["aatype"].long(), given["residue_index"].long())
     prefix = "structure_module/violations/"
     expected = {name.removeprefix(prefix): outputs[name] for name in outputs.files if name.startswith(prefix)}
     assert_equals_alphafold(found, expected)
@@ -133,13 +128,12 @@ def test_clashes_and_their_gradients_equal_a_plain_loop() -> None:
     given = chain(7)
     given["atoms"].requires_grad_()
     found = violations(**given)
-    mean, sums = plain_clashes(given)
+    sums = plain_clashes(given)
     assert 10 < int(found.clashes_mask.sum()) < int(given["exists"].sum())
-    assert torch.allclose(found.clash[0], mean, rtol=0, atol=1e-8)
     assert torch.allclose(found.clashes[0], sums, rtol=0, atol=1e-8)
     weights = torch.rand(7, 14, dtype=torch.float64)
-    (ours,) = torch.autograd.grad((weights * found.clashes[0]).sum() + found.clash[0], given["atoms"])
-    (theirs,) = torch.autograd.grad((weights * sums).sum() + mean, given["atoms"])
+    (ours,) = torch.autograd.grad((weights * found.clashes[0]).sum(), given["atoms"])
+    (theirs,) = torch.autograd.grad((weights * sums).sum(), given["atoms"])
     assert float((ours - theirs).abs().max()) < 1e-7
 
 
@@ -167,7 +161,7 @@ def test_gradients_are_finite_where_atoms_coincide(residues: int, spread: float)
 def test_without_atoms_there_is_nothing_wrong() -> None:
     given = chain(4)
     atoms = given["atoms"].requires_grad_()
-    found = violations(**{**given, "exists": torch.zeros_like(given["exists"]), "seq_mask": torch.zeros(1, 4).double()})
+    found = violations(**{**given, "exists": torch.zeros_like(given["exists"])})
     assert all(not getattr(found, field.name).any() for field in fields(found))
     loss(found).sum().backward()
     assert atoms.grad is not None
@@ -220,24 +214,24 @@ def test_ideal_residues_break_no_rule_within_and_stretched_ones_do() -> None:
     where = torch.arange(20.0)[None, :, None] * torch.tensor([50.0, 0.0, 0.0])
     backbone = Rigid(rotation=torch.eye(3).expand(1, 20, 3, 3), translation=where)
     atoms = atom14_from_rigid_groups(aatype, rigid_groups_from_torsions(aatype, backbone, torsions))
-    exists, index, mask = torch.tensor(ATOM14_MASK)[aatype], 2 * aatype, torch.ones(1, 20)
+    exists, index = torch.tensor(ATOM14_MASK)[aatype], 2 * aatype
     # Of random torsions some bring atoms of one side chain together; bonds and angles are right whatever they are.
     stretched = where[:, :, None] + 1.6 * (atoms - where[:, :, None])
-    few, many = (violations(each, exists, aatype, index, mask).within_mask.sum() for each in (atoms, stretched))
+    few, many = (violations(each, exists, aatype, index).within_mask.sum() for each in (atoms, stretched))
     assert few <= 6
     assert many >= 100
-    assert not violations(atoms, exists, aatype, index, mask).clashes.any()
+    assert not violations(atoms, exists, aatype, index).clashes.any()
 
 
 def test_a_disulphide_bond_is_no_clash_and_any_other_contact_so_close_is() -> None:
     aatype, index = torch.tensor([[CYSTEINE, CYSTEINE]]), torch.tensor([[1, 9]])
     atoms = torch.zeros(1, 2, 14, 3)
     atoms[0, :, :, 0] = 100 * torch.arange(28.0).view(2, 14)
-    exists, mask = torch.tensor(ATOM14_MASK)[aatype], torch.ones(1, 2)
+    exists = torch.tensor(ATOM14_MASK)[aatype]
     atoms[0, 1, 5] = atoms[0, 0, 5] + torch.tensor([2.0, 0.0, 0.0])
-    assert not violations(atoms, exists, aatype, index, mask).clashes.any()
+    assert not violations(atoms, exists, aatype, index).clashes.any()
     atoms[0, 1, 4] = atoms[0, 0, 5] + torch.tensor([0.0, 1.0, 0.0])
-    clashes = violations(atoms, exists, aatype, index, mask).clashes[0]
+    clashes = violations(atoms, exists, aatype, index).clashes[0]
     assert clashes[0, 5] == pytest.approx(1.8 + 1.7 - 1.5 - 1)
     assert clashes[1, 4] == pytest.approx(1.8 + 1.7 - 1.5 - 1)
     assert int((clashes > 0).sum()) == 2
@@ -248,11 +242,10 @@ def test_only_neighbours_in_the_numbering_are_bonded_and_proline_has_its_own_bon
     atoms[0, 1, 0, 0] = 1.335  # N of the second residue from C of the first
     exists = torch.zeros(1, 2, 14)
     exists[0, 0, 2] = exists[0, 1, 0] = 1
-    mask = torch.ones(1, 2)
 
     def bond(second: str, number: int) -> Violations:
         aatype = torch.tensor([[0, RESTYPES.index(second)]])
-        return violations(atoms, exists, aatype, torch.tensor([[1, number]]), mask, tolerance_factor=0.0)
+        return violations(atoms, exists, aatype, torch.tensor([[1, number]]), tolerance_factor=0.0)
 
     # 1e-6 under the root keeps what is off by nothing from 0.
     assert float(bond("A", 2).bond_c_n) == pytest.approx(np.hypot(0.006, 1e-3), abs=1e-5)
@@ -262,8 +255,6 @@ def test_only_neighbours_in_the_numbering_are_bonded_and_proline_has_its_own_bon
     gap = bond("A", 3)
     assert not gap.bond_c_n.any()
     assert not gap.connections_mask.any()
-    assert gap.connections.any()
-    assert torch.equal(gap.connections, bond("A", 2).connections)
     assert gap.clashes[0, 0, 2] == pytest.approx(1.7 + 1.55 - 1.5 - 1.335, abs=1e-5)
 
 
@@ -276,10 +267,10 @@ def test_real_structures_break_few_rules(real_data: Path) -> None:
     atoms = torch.from_numpy(observed.atom_positions[rows, slots])[None]
     aatype, index = torch.from_numpy(observed.aatype).long()[None], torch.arange(len(slots))[None]
     assert aatype.eq(CYSTEINE).sum() == 6
-    shares = violations(atoms, exists, aatype, index, torch.ones(1, len(slots))).fractions(torch.ones(1, len(slots)))
+    shares = violations(atoms, exists, aatype, index).fractions(torch.ones(1, len(slots)))
     assert max(float(share) for share in shares.values()) == 0
     moved = atoms + torch.tensor([0.0, 0.0, 5.0]) * (index >= 20)[..., None, None]
-    shares = violations(moved, exists, aatype, index, torch.ones(1, len(slots))).fractions(torch.ones(1, len(slots)))
+    shares = violations(moved, exists, aatype, index).fractions(torch.ones(1, len(slots)))
     assert float(shares["extreme_ca_ca_distance"]) == pytest.approx(1 / 45)
     assert float(shares["between_residue_bond"]) == pytest.approx(2 / 46)
 
@@ -290,7 +281,7 @@ def test_the_loss_is_of_the_last_iteration_and_by_existing_atoms() -> None:
         PredictedStructure, atom14=torch.stack([given["atoms"] + 7 * given["atoms"].sign(), given["atoms"]])
     )
     labels = holding(Labels, aatype=given["aatype"], atom14_atom_exists=given["exists"])
-    batch = holding(Batch, residue_index=given["residue_index"], seq_mask=given["seq_mask"])
+    batch = holding(Batch, residue_index=given["residue_index"], seq_mask=torch.ones(2, 6))
     found = violations(**given, tolerance_factor=9.0, overlap_tolerance=1.0)
     per_atom = (found.clashes + found.within).sum((1, 2)) / given["exists"].sum((1, 2))
     expected = found.bond_c_n + found.angle_ca_c_n + found.angle_c_n_ca + per_atom

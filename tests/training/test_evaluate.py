@@ -132,8 +132,8 @@ def test_losses_are_those_of_training_with_the_whole_network(model: AlphaFold) -
     expected = {name: float(value) for name, value in losses.terms().items()}
     assert found.losses == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert found.losses["total"] > 0
-    labels, numbers, mask = batch.labels, batch.recycling_inputs[1].residue_index, batch.recycling_inputs[1].seq_mask
-    broken = violations(outputs.structure.atom14[-1], labels.atom14_atom_exists, labels.aatype, numbers, mask)
+    labels, numbers = batch.labels, batch.recycling_inputs[1].residue_index
+    broken = violations(outputs.structure.atom14[-1], labels.atom14_atom_exists, labels.aatype, numbers)
     assert found.violations == pytest.approx(float(broken.residues_mask.mean()))
     assert found.violations > float(broken.within_mask.amax(-1).mean())
 

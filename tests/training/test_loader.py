@@ -9,7 +9,7 @@ import torch
 
 from data_pipeline.datasets.examples import TrainingDataset
 from data_pipeline.errors import InputError
-from data_pipeline.transforms.pad import pad_sample
+from data_pipeline.features.sample import SAMPLE_AXES, Sample
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import Batch
@@ -31,6 +31,16 @@ def tensors(batch: TrainingBatch) -> list[torch.Tensor]:
     return [getattr(part, field.name) for part in parts for field in fields(part)]
 
 
+def padded(sample: Sample, **sizes: int) -> Sample:
+    """Return the sample with zeros after the real values, up to these sizes of its axes."""
+
+    def fill(array: np.ndarray, axes: str) -> np.ndarray:
+        widths = [(0, sizes[axis] - size) for axis, size in zip(axes, array.shape, strict=False)]
+        return np.pad(array, [*widths, *[(0, 0)] * (array.ndim - len(axes))])
+
+    return replace(sample, **{name: fill(getattr(sample, name), axes) for name, axes in SAMPLE_AXES.items()})
+
+
 def assert_equal(one: TrainingBatch, two: TrainingBatch) -> None:
     assert (one.step, one.names, one.refused) == (two.step, two.names, two.refused)
     for left, right in zip(tensors(one), tensors(two), strict=True):
@@ -48,8 +58,7 @@ def test_a_batch_holds_its_examples_padded_and_their_labels(fixed_shapes: bool) 
     for place, example in enumerate(drawn.examples):
         r = len(example.truth.aatype)
         for found, sample in zip(batch.recycling_inputs, example.samples, strict=True):
-            full = {"residues": 40, "msa_rows": 4, "extra_rows": 6, "templates": 2}
-            expected = Batch.from_sample(pad_sample(sample, **full) if fixed_shapes else sample)
+            expected = Batch.from_sample(padded(sample, r=40, s=4, e=6, t=2) if fixed_shapes else sample)
             for field in fields(Batch):
                 tensor, wanted = getattr(found, field.name), getattr(expected, field.name)
                 assert tensor.dtype == wanted.dtype, field.name

@@ -39,7 +39,7 @@ def test_similar_chains_share_a_cluster_and_it_is_remembered(tmp_path: Path, mon
     assert len(set.union(*by_family)) == 3
     monkeypatch.setattr(clustering, "cluster_sequences", lambda *_, **__: pytest.fail("clustered twice"))
     assert cluster_chains(SEQUENCES, None, BuildCache(tmp_path)) == found
-    for key in found.pieces:
+    for key in found.cache_keys:
         BuildCache(tmp_path).put(key, b"damaged")
     monkeypatch.setattr(clustering, "cluster_sequences", lambda sequences, **_: dict.fromkeys(sequences, "one"))
     assert set(cluster_chains(SEQUENCES, None, BuildCache(tmp_path)).clusters.values()) == {"one"}

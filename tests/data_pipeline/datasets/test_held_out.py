@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from data_pipeline.datasets.examples import TrainingDataset
-from data_pipeline.datasets.held_out import StoreWithoutHeldOut
 from data_pipeline.errors import InputError
 from tests.data_pipeline.datasets.memory_store import small_store
 
@@ -14,11 +13,10 @@ def test_held_out_chains_and_their_clusters_are_never_drawn() -> None:
     store = small_store()
     first = store.entries[0]
     twins = tuple(entry for entry in store.entries if entry.cluster == first.cluster)
-    left = StoreWithoutHeldOut(store=store, names=frozenset({first.name}))
-    assert {entry.name for entry in left.entries} == {entry.name for entry in store.entries} - {
+    dataset = TrainingDataset(store=store, seed=1, held_out=frozenset({first.name}))
+    assert {entry.name for entry in dataset.entries} == {entry.name for entry in store.entries} - {
         entry.name for entry in twins
     }
-    dataset = TrainingDataset(store=left, seed=1)
     drawn = {dataset.draw(step).examples[0].name for step in range(30)}
     assert drawn
     assert drawn.isdisjoint({entry.name for entry in twins})
@@ -28,4 +26,4 @@ def test_holding_out_everything_is_refused() -> None:
     store = small_store()
     one_cluster = replace(store, entries=tuple(replace(entry, cluster="same") for entry in store.entries))
     with pytest.raises(InputError, match="hold out fewer"):
-        StoreWithoutHeldOut(store=one_cluster, names=["chain0"])
+        TrainingDataset(store=one_cluster, held_out=["chain0"])

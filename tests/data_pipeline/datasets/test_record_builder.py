@@ -144,7 +144,7 @@ def stored_features(root: Path, entry: str, builder: RecordBuilder) -> Features:
     found = read_structure(path)
     chain_summary = builder.summary(found, path).chains[0]
     return ChainRecord(
-        builder.record("0" * 32, found, found.chains[0], chain_summary, builder.results(chain_summary)), "here"
+        builder.record("0" * 32, found, chain_summary, builder.results(chain_summary)), "here"
     ).features()
 
 

@@ -41,14 +41,14 @@ def test_a_file_that_kills_its_process_loses_only_itself(tmp_path: Path) -> None
         "1abc.pdb.gz": "ZeroDivisionError: a mistake of ours",
         "2abc.pdb": "the process that read it died (out of memory?); try again with fewer --workers",
     }
-    assert all(len(outcome.keys) == 2 for outcome in found.values() if not outcome.problem)
+    assert all(len(outcome.chains) == 2 for outcome in found.values() if not outcome.problem)
 
 
 def test_a_mistake_within_one_thread_is_also_the_files_own(tmp_path: Path) -> None:
     structures, _ = write_training_files(tmp_path, 2)
     found = outcomes(tmp_path, FaultyRecipe(filter=ChainFilter()), sorted(structures.iterdir()), workers=1)
     assert found["1abc.pdb.gz"].problem == "ZeroDivisionError: a mistake of ours"
-    assert found["0abc.pdb"].made == {"0abc_A", "0abc_B"}
+    assert [chain.entry.name for chain in found["0abc.pdb"].chains if chain.is_new] == ["0abc_A", "0abc_B"]
 
 
 def test_no_file_is_no_work(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pyhmmer.plan7 import Background, Builder, Pipeline
 from data_pipeline.errors import InputError
 from data_pipeline.search import profile_search
 from data_pipeline.search.fasta_chunks import FastaChunk, read_fasta_chunks
-from data_pipeline.search.profile_search import AMINO, Hits, available_cpus, search_profiles
+from data_pipeline.search.process import available_cpus
+from data_pipeline.search.profile_search import AMINO, Hits, search_profiles
 from tests.data_pipeline.search.families import random_protein, relative
 
 THRESHOLDS = {"E": 1e-4, "domE": 10.0, "incE": 1e-12, "incdomE": 0.01, "F1": 0.02, "F2": 1e-3, "F3": 1e-5}

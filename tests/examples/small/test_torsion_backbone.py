@@ -14,14 +14,17 @@ from helixfold.geometry.atoms import (
     atom37_mask,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.chain import backbone_from_torsions
 from helixfold.geometry.torsions import torsions_from_atom37
+from tests.examples.small.scripts import small_script
+
+backbone_from_torsions = small_script("torsion_backbone").backbone_from_torsions
 
 
 def chain(length: int, phi: float, psi: float) -> Tensor:
     """C-alpha atoms of an alanine chain, torsions in degrees."""
     angles = (torch.full((1, length), math.radians(angle), dtype=torch.float64) for angle in (phi, psi))
-    return backbone_from_torsions(torch.zeros(1, length, dtype=torch.int64), *angles).translation[0]
+    positions: Tensor = backbone_from_torsions(torch.zeros(1, length, dtype=torch.int64), *angles).translation[0]
+    return positions
 
 
 def handedness(points: Tensor) -> float:
