@@ -11,6 +11,7 @@ from pyhmmer.plan7 import Background, Builder, HMMFile
 
 from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.parse.stockholm import stockholm_rows
+from data_pipeline.processors import available_processors
 from data_pipeline.search.fasta_chunks import (
     database_identity,
     has_nucleic_acids,
@@ -18,7 +19,7 @@ from data_pipeline.search.fasta_chunks import (
     read_fasta_chunks,
     without_nucleic_acids,
 )
-from data_pipeline.search.process import available_cpus, program_version, run_program, working_directory
+from data_pipeline.search.process import program_version, run_program, working_directory
 from data_pipeline.search.profile_search import (
     AMINO,
     PYHMMER_VERSION,
@@ -109,7 +110,7 @@ class HmmsearchProgram(HmmerSearch):
             rows.write_bytes(alignment)
             command: tuple[str | Path, ...] = (self.hmmbuild, "-n", _NAME, "--hand", "--amino", profile, rows)
             run_program(command, timeout=self.timeout, directory=directory)
-            outputs = ("-o", "/dev/null", "-A", result, "--noali", "--cpu", str(self.cpus or available_cpus()))
+            outputs = ("-o", "/dev/null", "-A", result, "--noali", "--cpu", str(self.cpus or available_processors()))
             command = (self.program, *outputs, *self.options.arguments(), profile, self._proteins(directory))
             run_program(command, timeout=self.timeout, directory=directory)
             if not result.exists():

@@ -9,8 +9,9 @@ from pyhmmer.plan7 import Background, Builder, Trace
 
 from data_pipeline.errors import InputError, check_at_least
 from data_pipeline.parse.fasta import check_sequence
+from data_pipeline.processors import available_processors
 from data_pipeline.search.fasta_chunks import database_identity, is_gzip
-from data_pipeline.search.process import available_cpus, program_version, read_output, run_program, working_directory
+from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.profile_search import (
     AMINO,
     PYHMMER_VERSION,
@@ -144,7 +145,7 @@ class JackhmmerProgram(HmmerSearch):
         with working_directory() as directory:
             target, result = directory / "query.fasta", directory / "output.sto"
             target.write_text(f">{_NAME}\n{sequence}\n", encoding="ascii")
-            outputs = ("-o", "/dev/null", "-A", result, "--noali", "--cpu", str(self.cpus or available_cpus()))
+            outputs = ("-o", "/dev/null", "-A", result, "--noali", "--cpu", str(self.cpus or available_processors()))
             files: tuple[str | Path, ...] = (target, self.database.absolute())
             command = (self.program, *outputs, *self.options.arguments(), *files)
             run_program(command, timeout=self.timeout, directory=directory)

@@ -165,13 +165,6 @@ def _remove(directory: Path) -> None:
     raise SearchError(f"the temporary directory {printable(str(directory))} could not be removed; remove it by hand")
 
 
-def available_cpus() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def find_program(name: str, *directories: Path) -> Path | None:
     """Return the program of this name on the PATH or else in `directories`, or None; `name` may also be a path."""
     path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(str(directory) for directory in directories))

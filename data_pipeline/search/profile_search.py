@@ -13,6 +13,7 @@ from pyhmmer.easel import AA, MSA, Alphabet, SequenceFile
 from pyhmmer.plan7 import HMM, OptimizedProfile, Pipeline, Profile, TopHits
 
 from data_pipeline.errors import InputError, SearchError, check_at_least, check_positive
+from data_pipeline.processors import available_processors
 from data_pipeline.search.fasta_chunks import (
     MAX_TARGET_RESIDUES,
     FastaChunk,
@@ -20,7 +21,7 @@ from data_pipeline.search.fasta_chunks import (
     read_fasta_chunks,
     require_database,
 )
-from data_pipeline.search.process import available_cpus, working_directory
+from data_pipeline.search.process import working_directory
 from data_pipeline.search.tool import FileFormat
 
 AMINO = Alphabet.amino()
@@ -114,7 +115,7 @@ def search_profiles(
     The file is read in chunks that `cpus` threads search (None: all processors of this process). Memory holds a few
     chunks and the hits. `select` may drop records of a chunk, which then do not count in E-values.
     """
-    threads = cpus or available_cpus()
+    threads = cpus or available_processors()
     merged = [_MergedHits() for _ in profiles]
 
     def merge(chunk_hits: list[Hits]) -> None:

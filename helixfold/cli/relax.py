@@ -24,10 +24,11 @@ def relax(
     structures
         PDB or mmCIF files (.gz too).
     """
-    from helixfold.execution.device import pick_device
+    from helixfold.execution.device import limit_threads, pick_device
     from helixfold.predict.relax_files import relax_files
     from helixfold.relax.result import RelaxOptions
 
+    limit_threads()
     return relax_files(
         structures,
         output=options.output,

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
+from data_pipeline.processors import control_groups
 from helixfold.execution import allocator
 
-_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_PROC = Path("/proc")
 # Files of control groups by version: limits, use, and the field of memory.stat for pages in use that the system can
 # take back.
 _GROUP_FILES = {
@@ -90,17 +91,8 @@ def _of_system() -> int:
 
 def _of_groups() -> Iterator[int]:
     """Yield the bytes that are left in each control group which contains this process."""
-    for line in _lines(_PROC / "self" / "cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        version, root = (1, _GROUPS / "memory") if controllers else (2, _GROUPS)
-        # Inside a container the path may be the host's; the root is then the container's own group.
-        inner = root / path.lstrip("/")
-        for group in (inner, *inner.parents):
-            yield from _of_group(group, version)
-            if group == root:
-                break
+    for group, version in control_groups("memory"):
+        yield from _of_group(group, version)
 
 
 def _of_group(group: Path, version: int) -> Iterator[int]:

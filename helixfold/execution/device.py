@@ -1,8 +1,11 @@
 """Choice of the device to compute on."""
 
+import os
+
 import torch
 
 from data_pipeline.errors import InputError
+from data_pipeline.processors import available_processors
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -23,3 +26,12 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device 'mps' is not there; choose auto or cpu")
     return device
+
+
+def limit_threads() -> None:
+    """Have PyTorch use no more threads than there are processors for, unless `OMP_NUM_THREADS` says how many.
+
+    PyTorch sees the affinity of the process, but not the share of time that a container or a batch system gives it.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(torch.get_num_threads(), available_processors()))

@@ -9,6 +9,8 @@ from types import MappingProxyType
 
 import torch
 
+from data_pipeline.processors import available_processors
+
 _KIB, _GIB = 2**10, 2**30
 
 
@@ -95,5 +97,5 @@ def _card_at_hand(device: torch.device) -> Card:
         name=device.type,
         kind=device.type,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        multiprocessors=os.cpu_count() or 1,
+        multiprocessors=available_processors(),
     )

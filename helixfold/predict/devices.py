@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from data_pipeline.errors import InputError
+from data_pipeline.processors import available_processors
 
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
@@ -40,7 +41,7 @@ def processes(devices: str | None, device: str, ranks_per_target: int) -> Proces
             f"{count} processes cannot be divided into groups of {ranks_per_target}; --ranks-per-target must divide "
             "the number of --devices"
         )
-    environment = {_THREADS: os.environ.get(_THREADS) or str(max(1, (os.cpu_count() or 1) // count))}
+    environment = {_THREADS: os.environ.get(_THREADS) or str(max(1, available_processors() // count))}
     if chosen is not None:
         names = os.environ.get(_VISIBLE, "").split(",")
         environment[_VISIBLE] = ",".join(names[number] if len(names) == there else str(number) for number in chosen)

@@ -10,6 +10,7 @@ import torch
 import helixfold
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target
+from data_pipeline.processors import available_processors
 from data_pipeline.search.database import (
     HMMER_TOOLS,
     AlignmentDatabase,
@@ -65,7 +66,7 @@ def _machine() -> Iterator[str]:
     yield f"helixfold {helixfold.__version__}, Python {platform.python_version()}, PyTorch {torch.__version__}"
     device = pick_device()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    yield _row("device", f"{device} ({name}), {os.cpu_count()} processors")
+    yield _row("device", f"{device} ({name}), {available_processors()} of {os.cpu_count()} processors")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield _row("memory", _size(memory))
     directory = parameters_directory()

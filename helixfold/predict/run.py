@@ -6,6 +6,7 @@ from pathlib import Path
 from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution import allocator
+from helixfold.execution.device import limit_threads
 from helixfold.inference import FoldingOptions
 from helixfold.options import given
 from helixfold.parallel.worker_group import OtherRankError, join_workers
@@ -25,6 +26,7 @@ def run(options: PredictOptions) -> int:
     Raise `InputError` for wrong input, before anything is written.
     """
     allocator.keep_few_kernels()
+    limit_threads()
     targets, devices, memory = options.targets, options.devices, options.memory
     try:
         with join_workers(devices.device, devices.ranks_per_target) as workers, allocator.freed_memory_kept():

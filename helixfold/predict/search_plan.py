@@ -1,6 +1,5 @@
 """From the search options of a command to the searches that it makes."""
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +8,7 @@ from platformdirs import user_cache_path
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.pipeline import Target
+from data_pipeline.processors import available_processors
 from data_pipeline.search.database import DatabaseProfile
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.mmseqs_server import PUBLIC_SERVER, Mode, ServerOptions
@@ -50,7 +50,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True) -> SearchPlan:
         print(f"helixfold: {note}", file=sys.stderr)
     return plan_searches(
         profile,
-        cpus=options.threads or os.cpu_count() or 1,
+        cpus=options.threads or available_processors(),
         cache=user_cache_path("helixfold") / "databases",
         server=server,
         latest_template=options.max_template_date,

@@ -9,7 +9,7 @@ from data_pipeline.datasets.clustering import join_shards
 from data_pipeline.datasets.record_builder import RecordBuilder, TemplateLibrary
 from data_pipeline.datasets.source_files import AlignmentDirectory, read_duplicates
 from data_pipeline.errors import InputError
-from data_pipeline.search.process import available_cpus
+from data_pipeline.processors import available_processors
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete
 from helixfold.training.options import StoreOptions
@@ -47,7 +47,7 @@ def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | Non
             clusters=options.clusters,
             shard=number,
             shards=shards,
-            workers=available_cpus() if options.workers is None else options.workers,
+            workers=available_processors() if options.workers is None else options.workers,
         )
         chain_filter = ChainFilter(
             below_resolution=options.resolution,

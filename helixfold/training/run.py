@@ -13,6 +13,7 @@ from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from helixfold.config import ModelConfig
+from helixfold.execution.device import limit_threads
 from helixfold.model.alphafold import AlphaFold
 from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
 from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
@@ -57,6 +58,7 @@ def train(
     by short measurements of devices and links at every start. `draw` draws the training curves into a PNG file.
     """
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold train")
+    limit_threads()
     files = RunFiles(directory=output, name=name, draw=draw)
     try:
         with report_lost_ranks(timeout):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_pipeline import processors
 from helixfold.execution import available
 from helixfold.execution.available import available_memory, free_disk, held_to
 
@@ -17,7 +18,8 @@ GIB = 2**30
 def system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A system with 8 GiB free, whose control groups a test adds."""
     monkeypatch.setattr(available, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(available, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(processors, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(processors, "_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
     write(tmp_path / "proc" / "meminfo", f"MemTotal: 999 kB\nMemAvailable:   {8 * 2**20} kB\n")
     write(tmp_path / "proc" / "self" / "status", f"VmSize:\t {2**20} kB\nVmData:\t {2**19} kB\n")

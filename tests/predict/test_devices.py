@@ -148,7 +148,7 @@ def test_targets_of_processes_that_died_are_failures(
 def test_processes_get_their_share_of_devices_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(devices, "available_processors", lambda: 12)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     assert devices.processes(None, "auto", 1) is None
     on_cpu = devices.processes("5", "cpu", 1)

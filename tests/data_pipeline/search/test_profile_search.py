@@ -10,7 +10,6 @@ from pyhmmer.plan7 import Background, Builder, Pipeline
 from data_pipeline.errors import InputError
 from data_pipeline.search import profile_search
 from data_pipeline.search.fasta_chunks import FastaChunk, read_fasta_chunks
-from data_pipeline.search.process import available_cpus
 from data_pipeline.search.profile_search import AMINO, Hits, search_profiles
 from tests.data_pipeline.search.families import random_protein, relative
 
@@ -108,10 +107,6 @@ def test_a_database_of_which_nothing_is_selected_is_refused(family: tuple[profil
     profile, database = family
     with pytest.raises(InputError, match="holds no sequence"):
         search_profiles([profile], database, THRESHOLDS, cpus=1, select=lambda chunk: FastaChunk(content=b"\n", line=1))
-
-
-def test_there_is_at_least_one_processor() -> None:
-    assert available_cpus() >= 1
 
 
 def test_hits_are_copied_few_times(family: tuple[profile_search.ProteinProfile, Path]) -> None:
