@@ -25,7 +25,6 @@ C_N_LENGTH: Final = MeanAndDeviation(1.329, 0.014)
 C_N_LENGTH_TO_PROLINE: Final = MeanAndDeviation(1.341, 0.016)
 CA_C_N_COSINE: Final = MeanAndDeviation(-0.4473, 0.0311)  # 116.568 +- 1.995 degrees
 C_N_CA_COSINE: Final = MeanAndDeviation(-0.5203, 0.0353)  # 121.352 +- 2.315 degrees
-CA_CA_DISTANCE: Final = 3.80209737096  # Angstrom, of neighbours joined by a trans peptide bond
 
 _RADIUS: Final = {"C": 1.7, "N": 1.55, "O": 1.52, "S": 1.8}  # Angstrom, by element
 VAN_DER_WAALS_RADIUS: Float[np.ndarray, "37"] = np.array([_RADIUS[name[0]] for name in ATOM_TYPES], np.float32)

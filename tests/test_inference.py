@@ -32,6 +32,7 @@ from helixfold.presets import PRESETS, tiny
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
 from helixfold.write.results import write_prediction
+from tests.model.ptm import ptm_of
 from tests.networks import random_batch, tiny_model
 
 
@@ -54,7 +55,7 @@ def test_logits_are_there_if_they_are_asked_for_and_give_the_same_confidences() 
     errors = torch.from_numpy(prediction.logits["aligned_error"])[None]
     pae, _ = confidence.predicted_aligned_error(errors)
     np.testing.assert_allclose(prediction.pae, pae[0], rtol=1e-5)
-    assert abs(float(confidence.predicted_tm_score(errors, torch.ones(1, 20))) - prediction.ptm) < 1e-6
+    assert abs(float(ptm_of(errors, torch.ones(1, 20))) - prediction.ptm) < 1e-6
     np.testing.assert_allclose(prediction.plddt, confidence.plddt(torch.from_numpy(prediction.logits["lddt"])[None])[0])
     assert prediction.logits["distogram"].shape == (20, 20, 64)
     distances = torch.from_numpy(prediction.logits["distogram"]).softmax(-1) @ confidence.distance_values(64)

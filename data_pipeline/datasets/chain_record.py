@@ -23,7 +23,7 @@ from data_pipeline.datasets.array_codecs import (
 )
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.labels import ChainLabels
-from data_pipeline.features.schema import Features
+from data_pipeline.features.schema import FEATURE_AXES, Features, array_shape
 
 # Part of every cache key: increase it when the same input would give other features or another record.
 RECORD_VERSION = 1
@@ -31,21 +31,11 @@ RECORD_VERSION = 1
 _MAGIC = b"hfchain1"
 _START = struct.Struct("<8sII")  # magic, size and checksum of the header
 _MAX_HEAD = 2**24
-# Axes: residues r, MSA rows n and templates t. A mask comes before its positions, which need it to be decoded.
+# Axes as in `FEATURE_AXES`. In both, a mask comes before its positions, which need it to be decoded.
 _LABELS: dict[str, tuple[str | int, ...]] = {
     "all_atom_mask": ("r", 37),
     "all_atom_positions": ("r", 37, 3),
     "confidence": ("r",),
-}
-_FEATURES: dict[str, tuple[str | int, ...]] = {
-    "aatype": ("r",),
-    "residue_index": ("r",),
-    "template_aatype": ("t", "r"),
-    "template_all_atom_masks": ("t", "r", 37),
-    "template_all_atom_positions": ("t", "r", 37, 3),
-    "template_sum_probs": ("t", 1),
-    "deletion_matrix": ("n", "r"),
-    "msa": ("n", "r"),
 }
 _MASK_OF = {
     "all_atom_positions": "all_atom_mask",
@@ -80,12 +70,12 @@ def encode_record(key: str, features: Features, labels: ChainLabels) -> bytes:
         resolution=labels.resolution,
         is_distillation=labels.is_distillation,
     )
-    table, parts = {}, []
-    for holder, shapes in ((labels, _LABELS), (features, _FEATURES)):
+    sizes, table, parts = _sizes(head), {}, []
+    for holder, shapes in ((labels, _LABELS), (features, FEATURE_AXES)):
         arrays = {name: getattr(holder, name) for name in shapes}
-        for name, shape in shapes.items():
-            if arrays[name].shape != _shape(shape, head):
-                raise ValueError(f"{name} of '{head.name}' is {arrays[name].shape}, not {_shape(shape, head)}")
+        for name, axes in shapes.items():
+            if arrays[name].shape != (shape := array_shape(axes, sizes)):
+                raise ValueError(f"{name} of '{head.name}' is {arrays[name].shape}, not {shape}")
             packed = _pack(name, arrays)
             table[name] = [packed.codec, packed.dtype, packed.stored, len(packed.content), zlib.crc32(packed.content)]
             parts.append(packed.content)
@@ -116,7 +106,7 @@ class ChainRecord:
             domain_name=self.head.name,
             sequence=self.head.sequence,
             template_domain_names=self.head.template_domain_names,
-            **self._arrays(_FEATURES),
+            **self._arrays(FEATURE_AXES),
         )
 
     def check(self) -> None:
@@ -139,7 +129,7 @@ class ChainRecord:
             for entry in table.values():
                 entry.append(offset)
                 offset += entry[3]
-            if offset != len(self._content) or [*table] != [*_LABELS, *_FEATURES]:
+            if offset != len(self._content) or [*table] != [*_LABELS, *FEATURE_AXES]:
                 raise ValueError("it is incomplete")
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, struct.error, RecursionError) as error:
             raise self._damaged(error) from error
@@ -147,11 +137,11 @@ class ChainRecord:
 
     def _arrays(self, shapes: Mapping[str, tuple[str | int, ...]]) -> dict[str, np.ndarray]:
         arrays: dict[str, np.ndarray] = {}
-        for name, shape in shapes.items():
+        for name, axes in shapes.items():
             packed = self._packed(name)
             mask = arrays.get(_MASK_OF.get(name, ""))
             try:
-                arrays[name] = decode_array(packed, _shape(shape, self.head), mask)
+                arrays[name] = decode_array(packed, array_shape(axes, _sizes(self.head)), mask)
             except (ValueError, TypeError, zlib.error) as error:
                 raise self._damaged(error) from error
         return arrays
@@ -177,6 +167,5 @@ def _pack(name: str, arrays: Mapping[str, np.ndarray]) -> EncodedArray:
     return encode_sparse(arrays[name]) if name == "deletion_matrix" else encode_dense(arrays[name])
 
 
-def _shape(axes: tuple[str | int, ...], head: ChainRecordHeader) -> tuple[int, ...]:
-    sizes = {"r": len(head.sequence), "n": head.msa_rows, "t": len(head.template_domain_names)}
-    return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in axes)
+def _sizes(head: ChainRecordHeader) -> dict[str, int]:
+    return {"r": len(head.sequence), "n": head.msa_rows, "t": len(head.template_domain_names)}

@@ -11,7 +11,7 @@ from pathlib import Path
 from data_pipeline.datasets.index import chain_name_problem
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
-from data_pipeline.parse.text_files import read_text_bytes
+from data_pipeline.parse.text_files import read_text
 
 MAX_CLUSTERS_BYTES = 2**30
 
@@ -23,10 +23,7 @@ def read_clusters(path: str | PathLike[str]) -> dict[str, str]:
     chain, or two columns separated by a tab: chain and cluster. Names are case-sensitive. Raise `InputError` with the
     line if a name is invalid or a chain is in two clusters.
     """
-    try:
-        text = read_text_bytes(path, MAX_CLUSTERS_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise InputError.at(path, "not UTF-8 text") from error
+    text = read_text(path, MAX_CLUSTERS_BYTES, "give one cluster in each line, chains parted by blanks")
     clusters: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():

@@ -27,18 +27,22 @@ class Clustering:
     cache_keys: frozenset[str] = frozenset()  # keys of results stored in the build cache
 
 
-def cluster_chains(sequences: Mapping[str, str], given: Mapping[str, str] | None, cache: BuildCache) -> Clustering:
+def cluster_chains(
+    sequences: Mapping[str, str], given: Mapping[str, str] | None, cache: BuildCache | None = None
+) -> Clustering:
     """Cluster all chains of a set, given their sequences: by `given`, else with MMseqs2, else by identical sequence.
 
-    Clusters from MMseqs2 are stored in the cache for the next run. Raise `InputError` if MMseqs2 fails.
+    Clusters from MMseqs2 are stored in the cache, if there is one, for the next run. Raise `InputError` if MMseqs2
+    fails.
     """
     if given is not None or find_program(_PROGRAM) is None:
         return _without_program(sequences, given, _ADVICE)
     key = content_key("clusters", _VERSION, MIN_IDENTITY, sorted(sequences.items()))
-    clusters = _kept(cache, key)
+    clusters = None if cache is None else _cached(cache, key)
     if clusters is None:
         clusters = _similar(sequences)
-        cache.put(key, compress_json(clusters))
+        if cache is not None:
+            cache.put(key, compress_json(clusters))
     return Clustering(clusters=clusters, cache_keys=frozenset([key]))
 
 
@@ -58,10 +62,7 @@ def join_shards(output: Path, clusters_file: Path | None = None) -> tuple[Featur
     given = None if clusters_file is None else read_clusters(clusters_file)
     store = FeatureStore.open(output)
     sequences = {entry.name: store.sequence(entry.name) for entry in store.entries}
-    if given is not None or find_program(_PROGRAM) is None:
-        found = _without_program(sequences, given, _ADVICE)
-    else:
-        found = Clustering(clusters=_similar(sequences))
+    found = cluster_chains(sequences, given)
     write_clusters(output / SHARD_CLUSTERS_FILE, found.clusters)
     return FeatureStore.open(output), found.notes
 
@@ -83,7 +84,7 @@ def _similar(sequences: Mapping[str, str]) -> dict[str, str]:
         raise InputError(f"the chains could not be clustered; give --clusters FILE instead: {error}") from error
 
 
-def _kept(cache: BuildCache, key: str) -> dict[str, str] | None:
+def _cached(cache: BuildCache, key: str) -> dict[str, str] | None:
     """Return the clusters that an earlier run stored; None if there are none or they are damaged."""
     content = cache.get(key)
     try:

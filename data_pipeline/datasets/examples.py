@@ -1,7 +1,6 @@
 """Training dataset: gives the examples of any step, independently of other steps, ranks and workers."""
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,7 +18,8 @@ class ChainStore(Protocol):
     """Protocol for stores of training chains, such as `datasets.store.FeatureStore`."""
 
     @property
-    def entries(self) -> tuple[IndexEntry, ...]: ...
+    def entries(self) -> tuple[IndexEntry, ...]:
+        """Index entries of all chains in the store."""
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
         """Return the features and labels of the chain `name`; raise `InputError` if its record cannot be used."""
@@ -87,22 +87,16 @@ class TrainingDataset:
         for attempt in range(_MAX_DRAWS):
             name = self.entries[self._sampler.draw(choice)].name
             transform = random_stream(self.seed, StreamUse.TRANSFORM, step, place, attempt)
-            with _naming(f"chain '{printable(name)}', step {step}, place {place} in the batch"):
-                try:
-                    return training_example(*self.store.load(name), self.config, transform, self.num_passes(step))
-                except InputError as error:
-                    refused.append(f"{printable(name)}: {error}")
+            try:
+                return training_example(*self.store.load(name), self.config, transform, self.num_passes(step))
+            except InputError as error:
+                refused.append(f"{printable(name)}: {error}")
+            except BaseException as error:
+                # A worker's traceback alone would not name the chain.
+                where = f"chain '{printable(name)}', step {step}, place {place} in the batch"
+                error.add_note(f"while an example was made of {where}")
+                raise
         raise InputError(
             f"{_MAX_DRAWS} chains drawn one after the other for step {step}, place {place} cannot be used "
             f"(the last is {refused[-1]}); check the feature store"
         )
-
-
-@contextmanager
-def _naming(place: str) -> Iterator[None]:
-    """Add a note with the chain, step and batch place to any error; a worker's traceback alone would not name them."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"while an example was made of {place}")
-        raise

@@ -17,7 +17,7 @@ from typing import Any
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
 from data_pipeline.parse.fasta import MAX_NAME_BYTES
-from data_pipeline.parse.text_files import read_text_bytes
+from data_pipeline.parse.text_files import read_text
 
 MAX_INDEX_BYTES = 2**30
 
@@ -73,11 +73,7 @@ def write_index(path: str | PathLike[str], entries: Iterable[IndexEntry]) -> Non
 
 def read_index(path: str | PathLike[str]) -> tuple[IndexEntry, ...]:
     """Return the entries of a table written by `write_index`, in order; raise `InputError` with the invalid line."""
-    try:
-        text = read_text_bytes(path, MAX_INDEX_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise InputError.at(path, "not UTF-8 text; build the feature store again") from error
-    lines = io.StringIO(text, newline="\n")
+    lines = io.StringIO(read_text(path, MAX_INDEX_BYTES, "build the feature store again"), newline="\n")
     columns = next(lines, "").rstrip("\n").split("\t")
     if columns == [name for name in _COLUMNS if name != "msa_rows"]:
         problem = "made by an earlier version; give the command that built the store again, nothing is made twice"
@@ -119,12 +115,8 @@ def _is_resolution(cell: str) -> bool:
     return not cell or 0 < float(cell) < math.inf
 
 
-def _date(cell: str) -> date | None:
-    return date.fromisoformat(cell) if cell else None
-
-
-def _resolution(cell: str) -> float | None:
-    return float(cell) if cell else None
+def _optional(read: Callable[[str], object]) -> Callable[[str], object]:
+    return lambda cell: read(cell) if cell else None
 
 
 # For each column: the check of a cell, its conversion, and the allowed values for error messages.
@@ -133,8 +125,8 @@ _CELLS: dict[str, tuple[Callable[[str], object], Callable[[str], object], str]] 
     "cluster": (_is_name, str, "a name without blanks at its ends"),
     "length": (_COUNT.fullmatch, int, "a whole number from 1"),
     "msa_rows": (_COUNT.fullmatch, int, "a whole number from 1"),
-    "release_date": (lambda _: True, _date, "a date such as 2018-04-30, or empty"),
-    "resolution": (_is_resolution, _resolution, "a number above 0 (Angstrom), or empty"),
+    "release_date": (lambda _: True, _optional(date.fromisoformat), "a date such as 2018-04-30, or empty"),
+    "resolution": (_is_resolution, _optional(float), "a number above 0 (Angstrom), or empty"),
     "is_distillation": (_YES_NO.__contains__, _YES_NO.__getitem__, "yes or no"),
     "key": (_KEY.fullmatch, str, "32 hexadecimal digits"),
 }

@@ -23,6 +23,7 @@ _DATABASES: tuple[tuple[str, int | None], ...] = (
     ("uniref30", None),
     ("uniclust", None),
     ("mgnify", 501),
+    ("", None),  # any other
 )
 _FOR_COMPLEXES = ("uniprot_hits", "uniprot.")  # searches of all of UniProt, used to pair the chains of a complex
 _HMMSEARCH_HITS = ("hmm_output.sto", "pdb_hits.sto")
@@ -88,14 +89,13 @@ def search_results(folder: Path) -> SearchResults:
     with os_errors_as_input_errors(folder, "cannot be listed"):
         files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
     alignments: list[tuple[int, str, AlignmentFile]] = []
-    hits: list[tuple[int, str, Path]] = []
+    hits: list[tuple[bool, str, Path]] = []
     for path in files:
         name = _plain(path.name)
         if name.endswith(".hhr") or name in _HMMSEARCH_HITS:
-            hits.append((0 if name.startswith("pdb") else 1, path.name, path))
+            hits.append((not name.startswith("pdb"), path.name, path))
         elif name.endswith(_ALIGNMENT_SUFFIXES) and not name.startswith(_FOR_COMPLEXES):
-            rank = next((rank for rank, (word, _) in enumerate(_DATABASES) if word in name), len(_DATABASES))
-            max_rows = _DATABASES[rank][1] if rank < len(_DATABASES) else None
+            rank, max_rows = next((rank, rows) for rank, (word, rows) in enumerate(_DATABASES) if word in name)
             alignments.append((rank, path.name, AlignmentFile(path=path, max_rows=max_rows)))
     alignments.sort(key=lambda found: found[:2])
     return SearchResults(

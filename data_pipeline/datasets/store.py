@@ -1,7 +1,8 @@
-"""Store the training examples of many chains in few files that many processes read at random.
+"""Read and write feature stores, which hold the training examples (features and labels) of many chains.
 
-A store is a directory with `index.tsv` and `features.lmdb`, or a directory of shards (`shard-0003-of-0010`) that each
-are such a store; both are read alike. Records lie in the database under their keys, not their names.
+A store is a directory with `index.tsv`, the table of its chains (`datasets.index`), and `features.lmdb`, a database
+with one record for each chain (`datasets.chain_record`), or a directory of shards (`shard-0003-of-0010`), each of which
+is such a directory. The database finds records by the keys in the index, not by the names of chains.
 """
 
 import os
@@ -35,9 +36,9 @@ _TRANSACTION_BYTES = 64 * 2**20
 
 
 class FeatureStore:
-    """Reader of the training examples in a store, by chain name.
+    """Reader of the training examples in a store, by chain name; `entries` are its index, sorted by name.
 
-    Files are opened when first read, in each process anew, so a store may be sent to other processes or be forked.
+    A database file is opened at its first use in each process, so a store may be pickled, and processes may be forked.
     """
 
     def __init__(self, entries: tuple[IndexEntry, ...], databases: tuple[Path, ...], shards: dict[str, int]) -> None:
@@ -198,9 +199,10 @@ def open_database(path: Path) -> _Database:
 
 
 def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iterable[int]) -> None:
-    """Write records, given in ascending order of their keys, as a database that appears whole or not at all.
+    """Write records (key as hexadecimal digits, content), in ascending order of keys, as a new database.
 
-    Equal records, of the `sizes` told beforehand, give equal bytes: LMDB lays pages out in the order of writing, and
+    `sizes` are the records' sizes in bytes, for LMDB must know the size of the file beforehand. The database replaces
+    an earlier one when it is complete. Equal records give equal bytes: LMDB lays pages out in the order of writing, and
     transactions end at fixed sizes.
     """
     lmdb = _lmdb()

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from data_pipeline.features.msa import msa_features, single_sequence
 from data_pipeline.features.schema import Features
-from data_pipeline.features.sequence import aatype_from_sequence, residue_index
+from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.features.templates import TemplateFeatures, no_templates
 from data_pipeline.parse.a3m import Alignment
 
@@ -21,7 +23,7 @@ def monomer_features(
         domain_name=name,
         sequence=sequence,
         aatype=aatype_from_sequence(sequence),
-        residue_index=residue_index(len(sequence)),
+        residue_index=np.arange(len(sequence), dtype=np.int32),
         msa=msa,
         deletion_matrix=deletion_matrix,
         **(no_templates(len(sequence)) if templates is None else templates),

@@ -1,6 +1,6 @@
-"""The raw features of a target, from which samples are drawn, and the file that holds them."""
+"""Features of a target, from which the model's inputs are drawn, and the `.npz` file that holds them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
@@ -15,25 +15,40 @@ from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import find_invalid_letter
 from data_pipeline.residues import GAP, UNKNOWN
 
+# The axes of every array of numbers: residues r, MSA rows n and templates t. Stored training examples have this order.
+FEATURE_AXES: dict[str, tuple[str | int, ...]] = {
+    "aatype": ("r",),
+    "residue_index": ("r",),
+    "template_aatype": ("t", "r"),
+    "template_all_atom_masks": ("t", "r", 37),
+    "template_all_atom_positions": ("t", "r", 37, 3),
+    "template_sum_probs": ("t", 1),
+    "deletion_matrix": ("n", "r"),
+    "msa": ("n", "r"),
+}
+_STRING_AXES: dict[str, tuple[str | int, ...]] = {"domain_name": (), "sequence": (), "template_domain_names": ("t",)}
+_REAL_NUMBERS = ("template_all_atom_positions", "template_all_atom_masks", "template_sum_probs")  # others are integers
+
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Raw features of one target before any sampling; `features.npz` holds exactly these.
+    """Features of one target from which the model's inputs are drawn: sequence, MSA and templates.
 
-    Names are AlphaFold's. Residue types are 0..19, 20 unknown, in MSAs and templates also 21 gap.
+    Names are AlphaFold's, and `features.npz` holds these arrays. For a target of `r` residues with `n` MSA rows and `t`
+    templates; residue types are 0 to 19, 20 for unknown, and in the MSA and templates 21 for a gap.
     """
 
     domain_name: str  # the target's name
-    sequence: str
-    aatype: Int[np.ndarray, "r"]
+    sequence: str  # one-letter codes
+    aatype: Int[np.ndarray, "r"]  # residue types of the sequence
     residue_index: Int[np.ndarray, "r"]  # from 0
     msa: Int[np.ndarray, "n r"]  # int8, without duplicate rows; row 0 is the target
     deletion_matrix: Int[np.ndarray, "n r"]  # residues a row has just before each column that the target lacks
-    template_domain_names: tuple[str, ...]
+    template_domain_names: tuple[str, ...]  # entry and chain, "1abc_A"
     template_aatype: Int[np.ndarray, "t r"]
-    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Angstrom
-    template_all_atom_masks: Float[np.ndarray, "t r 37"]
-    template_sum_probs: Float[np.ndarray, "t 1"]
+    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Angstrom, 0 where the mask is 0
+    template_all_atom_masks: Float[np.ndarray, "t r 37"]  # 1 where the template has the atom
+    template_sum_probs: Float[np.ndarray, "t 1"]  # hhsearch's sum of probabilities; 0 if the search gives none
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a compressed `.npz`, with strings as unicode arrays; equal features give equal bytes."""
@@ -45,61 +60,54 @@ class Features:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Features":
         """Read the file that `save` wrote; raise an `InputError` that says what is wrong with any other file."""
-        names = [field.name for field in fields(cls)]
-        arrays = read_npz(path, problem=lambda outlines: _advised(_shape_problem(names, outlines)))
+        arrays = read_npz(path, problem=lambda outlines: _advised(_shape_problem(outlines)))
         if (problem := _advised(_problem(arrays))) is not None:
             raise InputError.at(path, problem)
         return cls(
             domain_name=str(arrays["domain_name"]),
             sequence=str(arrays["sequence"]),
             template_domain_names=tuple(map(str, arrays["template_domain_names"])),
-            **{name: arrays[name] for name in names if arrays[name].dtype.kind != "U"},
+            **{name: arrays[name] for name in FEATURE_AXES},
         )
+
+
+def array_shape(axes: tuple[str | int, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of an array of `FEATURE_AXES` from the sizes of its axes."""
+    return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in axes)
 
 
 def _advised(problem: str | None) -> str | None:
     return problem and f"{problem}; make the features again"
 
 
-def _shape_problem(names: Sequence[str], arrays: dict[str, np.ndarray]) -> str | None:
-    """What makes arrays no features whatever they hold, or None."""
-    if missing := [name for name in names if name not in arrays]:
+def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Return why arrays of these types and shapes cannot be features, whatever their values are; None if they can."""
+    axes_of = _STRING_AXES | FEATURE_AXES
+    if missing := [name for name in axes_of if name not in arrays]:
         return f"{', '.join(missing)} missing"
-    if unknown := [name for name in arrays if name not in names]:
+    if unknown := [name for name in arrays if name not in axes_of]:
         return f"'{printable(unknown[0])}' is no feature"
-    strings, numbers = ("domain_name", "sequence", "template_domain_names"), ("aatype", "msa")
-    for name, ndim in zip((*strings, *numbers), (0, 0, 1, 1, 2), strict=True):
+    for name, axes in axes_of.items():
         array = arrays[name]
-        if array.ndim != ndim or (array.dtype.kind == "U") == (name in numbers):
+        kind = "U" if name in _STRING_AXES else "f" if name in _REAL_NUMBERS else "i"
+        if array.ndim != len(axes) or array.dtype.kind != kind:
             return f"{name} is {array.dtype} {array.shape}"
-    n, r, t = (len(arrays[name]) for name in ("msa", "aatype", "template_domain_names"))
-    if r < 1 or n < 1:
-        return f"there are {r} residues and {n} MSA rows, and each must be at least 1"
-    for name, kind, shape in (
-        ("aatype", "i", (r,)),
-        ("residue_index", "i", (r,)),
-        ("msa", "i", (n, r)),
-        ("deletion_matrix", "i", (n, r)),
-        ("template_aatype", "i", (t, r)),
-        ("template_all_atom_positions", "f", (t, r, 37, 3)),
-        ("template_all_atom_masks", "f", (t, r, 37)),
-        ("template_sum_probs", "f", (t, 1)),
-    ):
-        array = arrays[name]
-        if array.shape != shape or array.dtype.kind != kind:
-            return f"{name} is {array.dtype} {array.shape} and should be {'int' if kind == 'i' else 'float'} {shape}"
+    sizes = {"r": len(arrays["aatype"]), "n": len(arrays["msa"]), "t": len(arrays["template_domain_names"])}
+    if sizes["r"] < 1 or sizes["n"] < 1:
+        return f"there are {sizes['r']} residues and {sizes['n']} MSA rows, and each must be at least 1"
+    for name, axes in axes_of.items():
+        if arrays[name].shape != (shape := array_shape(axes, sizes)):
+            return f"{name} is {arrays[name].dtype} {arrays[name].shape} and should be {shape}"
     return None
 
 
 def _problem(arrays: dict[str, np.ndarray]) -> str | None:
     """Return why the values of arrays of the right shapes are not valid features, or None if they are."""
-    if len(str(arrays["sequence"])) != len(arrays["aatype"]):
-        return f"the sequence has {len(str(arrays['sequence']))} residues and aatype {len(arrays['aatype'])}"
     for name, highest in (("aatype", UNKNOWN), ("msa", GAP), ("template_aatype", GAP)):
         array = arrays[name]
         if array.size and (array.min() < 0 or array.max() > highest):
             return f"{name} has values outside 0..{highest}"
-    for name in ("template_all_atom_positions", "template_all_atom_masks", "template_sum_probs"):
+    for name in _REAL_NUMBERS:
         if not np.isfinite(arrays[name]).all():
             return f"{name} has values that are not finite"
     return _disagreement(arrays)

@@ -12,7 +12,3 @@ _AATYPE[np.frombuffer(RESTYPES.encode(), np.uint8)] = np.arange(len(RESTYPES))
 def aatype_from_sequence(sequence: str) -> Int32[np.ndarray, "r"]:
     """Return the residue type of each letter, 0..19; any letter but the twenty gives 20 (unknown)."""
     return _AATYPE[np.frombuffer(sequence.encode("ascii"), np.uint8)]
-
-
-def residue_index(length: int) -> Int32[np.ndarray, "r"]:
-    return np.arange(length, dtype=np.int32)

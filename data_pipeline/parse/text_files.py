@@ -35,6 +35,14 @@ def read_text_bytes(path: str | PathLike[str], max_bytes: int) -> bytes:
     return content.removeprefix(_UTF8_MARK)
 
 
+def read_text(path: str | PathLike[str], max_bytes: int, advice: str) -> str:
+    """Return the text of a UTF-8 file as `read_text_bytes` reads it; `advice` ends the error for other encodings."""
+    try:
+        return read_text_bytes(path, max_bytes).decode()
+    except UnicodeDecodeError as error:
+        raise InputError.at(path, f"not UTF-8 text; {advice}") from error
+
+
 def read_lines(path: str | PathLike[str], max_bytes: int) -> Iterator[bytes]:
     """Yield a file's lines without their ends, unpacked if it is gzip, without holding the whole file."""
     return split_lines(read_chunks(path, max_bytes), path)

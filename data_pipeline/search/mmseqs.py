@@ -161,7 +161,7 @@ def cluster_sequences(
         return {}
     # MMseqs2 breaks ties by order, so order by the sequences alone.
     unique = sorted(names, key=lambda sequence: (-len(sequence), sequence))
-    program = require_program("mmseqs", "mmseqs2")
+    program = require_program("mmseqs")
     length = ["--max-seq-len", str(len(unique[0]))] if len(unique[0]) > _MAX_RESIDUES else []
     with working_directory() as directory:
         # Numbers, because the names might clash with the program's own rules.

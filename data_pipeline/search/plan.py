@@ -20,11 +20,6 @@ from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.from_files import UserTemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete, read_release_dates
 
-PACKAGES = {
-    **dict.fromkeys(("jackhmmer", "hmmsearch", "hmmbuild"), "hmmer"),
-    **dict.fromkeys(("hhblits", "hhsearch"), "hhsuite"),
-    "mmseqs": "mmseqs2",
-}
 SERVER_RESULT = "server_hits.a3m"
 Options = TypeVar("Options")
 
@@ -91,7 +86,7 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> Sequ
     where = f"database '{database.name}'"
     if database.tool == "hhblits":
         return Hhblits(
-            program=_program("hhblits"),
+            program=require_program("hhblits"),
             databases=database.paths,
             options=_options(HhblitsOptions, database.options, where),
             cpus=cpus,
@@ -99,7 +94,7 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> Sequ
     (path,) = database.paths
     if database.tool == "mmseqs":
         return Mmseqs(
-            program=_program("mmseqs"),
+            program=require_program("mmseqs"),
             database=path,
             cache=cache,
             options=_options(MmseqsOptions, database.options, where),
@@ -107,7 +102,7 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> Sequ
         )
     jackhmmer = _options(JackhmmerOptions, database.options, where)
     if database.engine == "program":
-        return JackhmmerProgram(path, jackhmmer, _program("jackhmmer"), cpus=cpus)
+        return JackhmmerProgram(path, jackhmmer, require_program("jackhmmer"), cpus=cpus)
     return InProcessJackhmmer(path, jackhmmer, cpus=cpus)
 
 
@@ -128,7 +123,7 @@ def _template_tool(database: TemplateDatabase, cpus: int) -> TemplateSearch:
     where = "[templates]"
     if database.tool == "hhsearch":
         return Hhsearch(
-            program=_program("hhsearch"),
+            program=require_program("hhsearch"),
             databases=database.paths,
             options=_options(HhsearchOptions, database.options, where),
             cpus=cpus,
@@ -136,12 +131,8 @@ def _template_tool(database: TemplateDatabase, cpus: int) -> TemplateSearch:
     (path,) = database.paths
     hmmsearch = _options(HmmsearchOptions, database.options, where)
     if database.engine == "program":
-        return HmmsearchProgram(path, hmmsearch, _program("hmmsearch"), _program("hmmbuild"), cpus=cpus)
+        return HmmsearchProgram(path, hmmsearch, require_program("hmmsearch"), require_program("hmmbuild"), cpus=cpus)
     return InProcessHmmsearch(path, hmmsearch, cpus=cpus)
-
-
-def _program(name: str) -> Path:
-    return require_program(name, PACKAGES[name])
 
 
 def _options(kind: type[Options], given: Mapping[str, Any], where: str) -> Options:

@@ -28,6 +28,12 @@ _SHOWN_CHARACTERS = 400  # of a stream or a command, in an error
 _LAST_OUTPUT_SECONDS = 0.5  # to wait for the end of the streams, which a child outside the group may hold open
 _VERSION_SECONDS = 60.0
 _REMOVAL_ATTEMPTS, _REMOVAL_PAUSE = 40, 0.05
+# The package that installs each search program.
+PACKAGES = {
+    **dict.fromkeys(("jackhmmer", "hmmsearch", "hmmbuild"), "hmmer"),
+    **dict.fromkeys(("hhblits", "hhsearch"), "hhsuite"),
+    "mmseqs": "mmseqs2",
+}
 # What programs need to start and to find their libraries and hh-suite's data; they get no other variables.
 _ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
 
@@ -165,18 +171,19 @@ def _remove(directory: Path) -> None:
     raise SearchError(f"the temporary directory {printable(str(directory))} could not be removed; remove it by hand")
 
 
-def find_program(name: str, *directories: Path) -> Path | None:
-    """Return the program of this name on the PATH or else in `directories`, or None; `name` may also be a path."""
-    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(str(directory) for directory in directories))
+def find_program(name: str) -> Path | None:
+    """Return the program of this name on the PATH, or None; `name` may also be a path."""
+    path = shutil.which(name)
     return None if path is None else Path(path).absolute()
 
 
-def require_program(name: str, package: str, *directories: Path) -> Path:
-    """Return the program as `find_program` does; raise an `InputError` that says what to install if there is none."""
-    program = find_program(name, *directories)
+def require_program(name: str) -> Path:
+    """Return the program on the PATH; raise an `InputError` that says which package to install if there is none."""
+    program = find_program(name)
     if program is None:
-        shown = printable(name)
-        raise InputError(f"the program {shown} was not found; install {package} and see that {shown} is on the PATH")
+        raise InputError(
+            f"the program {name} was not found; install {PACKAGES[name]} and see that {name} is on the PATH"
+        )
     return program
 
 

@@ -1,6 +1,5 @@
 """Checks that decide which template hits and which structures may become templates of a target."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -49,13 +48,10 @@ def check_hit(query: str, hit: TemplateHit, letters: str, options: TemplateOptio
         )
 
 
-def check_table_date(entry: str, release_dates: Mapping[str, date], latest: date | None) -> None:
-    """Raise `UnusableHitError` if a table of release dates lists the PDB entry with a date after `latest`.
-
-    This check comes first because it needs no structure file.
-    """
-    if latest is not None and entry in release_dates and release_dates[entry] > latest:
-        raise _released_later(entry, release_dates[entry], latest)
+def check_release_date(entry: str, released: date | None, latest: date | None) -> None:
+    """Raise `UnusableHitError` if the PDB entry was released after `latest`; None is an unknown date or no limit."""
+    if released is not None and latest is not None and released > latest:
+        raise UnusableHitError(RejectionReason.RELEASED_LATER, f"{entry} was released on {released}, after {latest}")
 
 
 def check_structure_date(structure: Structure, entry: str, known: date | None, latest: date | None) -> None:
@@ -63,15 +59,12 @@ def check_structure_date(structure: Structure, entry: str, known: date | None, l
 
     `known` is the date of the entry from a table, if there is one; the caller has already compared it with `latest`.
     """
-    if latest is None:
-        return
-    if structure.release_date is None and known is None:
+    if latest is not None and structure.release_date is None and known is None:
         raise UnusableHitError(
             RejectionReason.DATE_UNKNOWN,
             f"neither its file nor a table says when {entry} was released, and it must not be after {latest}",
         )
-    if structure.release_date is not None and structure.release_date > latest:
-        raise _released_later(entry, structure.release_date, latest)
+    check_release_date(entry, structure.release_date, latest)
 
 
 def check_distances(chain: Chain) -> None:
@@ -96,7 +89,3 @@ def check_atoms(template: AlignedTemplate) -> None:
             RejectionReason.NO_ATOMS,
             f"{template.name} has {atoms} atoms where it is aligned, and {_MIN_ATOMS} are needed",
         )
-
-
-def _released_later(entry: str, released: date, latest: date) -> UnusableHitError:
-    return UnusableHitError(RejectionReason.RELEASED_LATER, f"{entry} was released on {released}, after {latest}")

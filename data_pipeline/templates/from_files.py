@@ -14,7 +14,7 @@ from data_pipeline.files import os_errors_as_input_errors
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Chain, Structure
 from data_pipeline.templates.filters import check_atoms, check_distances, check_structure_date
-from data_pipeline.templates.pairwise_alignment import align_local, identity
+from data_pipeline.templates.pairwise_alignment import align, identity
 from data_pipeline.templates.result import RejectedHit, RejectionReason, TemplateResult, UnusableHitError, UsedTemplate
 from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_structure_name
 
@@ -125,7 +125,7 @@ def _candidates(
 def _candidate(query: str, name: str, structure: Structure, chain: Chain, options: UserTemplateOptions) -> _Candidate:
     """Align one chain to the target; raise `UnusableHitError` if it cannot be a template."""
     check_structure_date(structure, structure.name, None, options.latest_release)
-    alignment = align_local(query, chain.sequence)
+    alignment = align("local", query, chain.sequence)
     partner = alignment.partner
     aligned = int(np.sum(partner >= 0))
     e_value = alignment.e_value(len(chain.sequence))

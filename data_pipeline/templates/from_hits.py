@@ -15,8 +15,8 @@ from data_pipeline.templates.filters import (
     check_atoms,
     check_distances,
     check_hit,
+    check_release_date,
     check_structure_date,
-    check_table_date,
 )
 from data_pipeline.templates.locate_hit import find_exact, find_with_unknown, locate_hit
 from data_pipeline.templates.pairwise_alignment import identity
@@ -79,10 +79,11 @@ def template_from_hit(
     columns = _columns_on_target(query, hit)
     hit_letters = hit.hit_sequence.replace("-", "").upper()
     entry = source.current_entry(match[1].lower())
-    check_table_date(entry, source.release_dates, options.latest_release)
+    listed = source.release_dates.get(entry)
+    check_release_date(entry, listed, options.latest_release)  # before a structure file is opened
     check_hit(query, hit, hit_letters, options)
     structure = source.load(entry)
-    check_structure_date(structure, entry, source.release_dates.get(entry), options.latest_release)
+    check_structure_date(structure, entry, listed, options.latest_release)
     located = locate_hit(structure, match[2], hit_letters, columns.hit_start, options.min_residues)
     check_distances(located.chain)
 
@@ -97,7 +98,7 @@ def template_from_hit(
     return template, UsedTemplate(
         name=name,
         rank=hit.index,
-        release_date=structure.release_date or source.release_dates.get(entry),
+        release_date=structure.release_date or listed,
         aligned=int(np.sum(template.masks.any(axis=1))),
         identity=identity(query, letters),
         note=", ".join(notes),

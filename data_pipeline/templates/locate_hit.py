@@ -9,7 +9,7 @@ from jaxtyping import Int
 from data_pipeline.errors import printable
 from data_pipeline.residues import AMBIGUOUS_LETTERS
 from data_pipeline.structure import Chain, Structure
-from data_pipeline.templates.pairwise_alignment import align_global
+from data_pipeline.templates.pairwise_alignment import align
 from data_pipeline.templates.result import RejectionReason, UnusableHitError
 
 # With less identity, the hit and the file hold two different proteins, not two versions of one.
@@ -81,7 +81,7 @@ def _realigned(structure: Structure, chain_name: str, letters: str, min_residues
         raise UnusableHitError(RejectionReason.NO_CHAIN, problem + _why(structure, chain_name))
     # Differs from AlphaFold, which aligns to an only chain of another name, then looks for atoms under the hit's name.
     chain = named[0] if named else structure.chains[0]
-    alignment = align_global(letters, chain.sequence)
+    alignment = align("global", letters, chain.sequence)
     identity = alignment.identities / min(len(letters), len(chain.sequence))
     if identity < _MIN_IDENTITY:
         problem = f"only {identity:.0%} of its residues are those of chain {printable(chain.name)} in the file"

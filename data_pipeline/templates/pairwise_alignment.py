@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 from math import exp
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from Bio.Align import PairwiseAligner, substitution_matrices
@@ -19,6 +19,7 @@ _FIRST_GAP, _NEXT_GAP = -12, -1
 # Extreme-value statistics of local alignments with BLOSUM62 and these gaps: Altschul & Gish, Methods Enzymol. 266
 # (1996), table of gapped parameters.
 _LAMBDA, _K = 0.267, 0.041
+Mode = Literal["global", "local"]
 _TO_X = {**dict.fromkeys(range(128), "X"), **{ord(letter): letter for letter in RESTYPES}}
 
 
@@ -38,24 +39,8 @@ class PairAlignment:
         return _K * len(self.partner) * partner_length * exp(-_LAMBDA * self.score)
 
 
-def align_global(first: str, second: str) -> PairAlignment:
-    """Align two versions of one sequence over their whole length (Needleman-Wunsch); gaps at the ends cost nothing.
-
-    Raise `UnusableHitError` if the sequences are too long to align.
-    """
-    return _align("global", first, second)
-
-
-def align_local(first: str, second: str) -> PairAlignment:
-    """Align the best-scoring stretch that two sequences share (Smith-Waterman).
-
-    No residue is aligned if they share none. Raise `UnusableHitError` if the sequences are too long to align.
-    """
-    return _align("local", first, second)
-
-
 def local_score(first: str, second: str) -> float:
-    """Return the score of `align_local` in a fraction of its time, to find the best of many sequences."""
+    """Return the score of a local alignment in a fraction of its time, to find the best of many sequences."""
     return float(_aligner("local").score(first.translate(_TO_X), second.translate(_TO_X)))
 
 
@@ -68,7 +53,12 @@ def identity(query: str, letters: np.ndarray) -> float:
     return float(np.mean(letters[aligned] == np.array(list(query))[aligned])) if aligned.any() else 0.0
 
 
-def _align(mode: str, first: str, second: str) -> PairAlignment:
+def align(mode: Mode, first: str, second: str) -> PairAlignment:
+    """Align two protein sequences; raise `UnusableHitError` if they are too long to align.
+
+    Mode "global" aligns two versions of one sequence over their whole length (Needleman-Wunsch), without cost for gaps
+    at the ends. "local" aligns the best-scoring stretch that two sequences share (Smith-Waterman), which may be empty.
+    """
     if len(first) * len(second) > _MAX_CELLS:
         lengths = f"{len(first):,} and {len(second):,} residues"
         raise UnusableHitError(RejectionReason.TOO_LONG, f"sequences of {lengths} are too long to align")
@@ -93,7 +83,7 @@ def _letters(sequence: str) -> np.ndarray:
 
 
 @cache
-def _aligner(mode: str) -> Any:
+def _aligner(mode: Mode) -> Any:
     aligner = PairwiseAligner(
         mode=mode,
         substitution_matrix=substitution_matrices.load("BLOSUM62").select(RESTYPES_WITH_X),

@@ -187,6 +187,7 @@ def summarize_clusters(
 
 
 def has_deletion(deletions: Int[np.ndarray, "n r"]) -> Float32[np.ndarray, "n r"]:
+    """Return 1 where a row has residues just before a column that the target lacks, else 0."""
     return (deletions > 0).astype(np.float32)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from chains import KnownChain
 from ideal_chains import BACKBONE, Backbone
 
-from data_pipeline.templates.pairwise_alignment import PairAlignment, align_global, align_local, local_score
+from data_pipeline.templates.pairwise_alignment import PairAlignment, align, local_score
 
 Alignment = Literal["local", "whole"]
 
@@ -30,7 +30,7 @@ class Neighbour:
 def nearest(sequence: str, known: Sequence[KnownChain]) -> Neighbour:
     """The known chain with the best local alignment (BLOSUM62, gaps 11 + n); the first of equals."""
     best = max(known, key=lambda chain: local_score(sequence, chain.sequence))
-    local = align_local(sequence, best.sequence)
+    local = align("local", sequence, best.sequence)
     return Neighbour(chain=best, local=local, e_value=local.e_value(sum(len(each.sequence) for each in known)))
 
 
@@ -38,7 +38,7 @@ def copied(sequence: str, neighbour: Neighbour, alignment: Alignment) -> Backbon
     """The neighbour's backbone for the residues that are aligned, and nothing for all others."""
     found = neighbour.local
     if alignment == "whole":
-        found = align_global(sequence, neighbour.chain.sequence)
+        found = align("global", sequence, neighbour.chain.sequence)
     positions, mask = np.zeros((len(sequence), 37, 3), np.float32), np.zeros((len(sequence), 37), np.float32)
     aligned = np.flatnonzero(found.partner >= 0)
     rows, columns = aligned[:, None], np.array(BACKBONE)[None]

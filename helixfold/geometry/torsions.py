@@ -17,7 +17,7 @@ _CA, _C, _N, _O = (residues.ATOM_ORDER[name] for name in ("CA", "C", "N", "O"))
 class Torsions:
     """Sine and cosine of pre-omega, phi, psi and chi1 to chi4.
 
-    `alternative_sin_cos` has the chi angles that are symmetric under a turn by 180 degrees turned.
+    In `alternative_sin_cos`, 180 degrees are added to the chi angles of groups that this rotation maps to themselves.
     """
 
     sin_cos: Float[Tensor, "*batch r 7 2"]

@@ -15,7 +15,7 @@ _FIRST_CHI = 3
 def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[Tensor, " b"]:
     """Return the squared chord between predicted and true chi angles, the mean over iterations and observed angles.
 
-    AlphaFold 2, Suppl. Alg. 27. For angles that are symmetric under a turn by 180 degrees the nearer one counts.
+    AlphaFold 2, Suppl. Alg. 27. For angles that are symmetric under a rotation by 180 degrees the nearer one counts.
     """
     # DeepMind's program differs from the supplement here: backbone angles do not count.
     predicted = sin_cos[..., _FIRST_CHI:, :]

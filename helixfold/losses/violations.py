@@ -25,7 +25,6 @@ _PROLINE = RESTYPES.index("P")
 _SULPHUR = ATOM14_NAMES[RESTYPES.index("C")].index("SG")
 # Added to squared lengths, so that their roots have a gradient where two atoms coincide.
 _SMALL_BOND, _SMALL_DISTANCE = 1e-6, 1e-10
-_EXTREME = 1.5  # Angstrom by which the CA distance of neighbours may exceed that of a trans peptide
 _SLAB_ELEMENTS = 2**20  # distances computed at once, 4 MiB
 
 
@@ -42,20 +41,6 @@ class Violations:
     within: Float[Tensor, "b r 14"]  # Suppl. Eq. 46, atoms of one residue; a pair counts twice for both atoms
     within_mask: Float[Tensor, "b r 14"]
     residues_mask: Float[Tensor, "b r"]  # any of the above
-    extreme_ca_ca: Float[Tensor, " b"]  # fraction of neighbours whose CA distance is extreme
-
-    def fractions(self, seq_mask: Float[Tensor, "b r"]) -> dict[str, Float[Tensor, " b"]]:
-        """Return the fraction of residues with each kind of violation, by kind."""
-        masks = {
-            "between_residue_bond": self.connections_mask,
-            "between_residue_clash": self.clashes_mask.amax(-1),
-            "within_residue": self.within_mask.amax(-1),
-            "per_residue": self.residues_mask,
-        }
-        return {
-            **{name: _mean(seq_mask, mask, 1e-10) for name, mask in masks.items()},
-            "extreme_ca_ca_distance": self.extreme_ca_ca,
-        }
 
 
 def violation_loss(
@@ -140,16 +125,15 @@ def _connections(
         _excess((-c_to_n * n_to_ca).sum(-1) - at_n.mean, tolerance_factor * at_n.deviation),
     ]
     has_atoms = [has_c * has_next_n, has_ca * has_c * has_next_n, has_c * has_next_n * has_next_ca]
-    means = [_mean(has * follows, value, 1e-6) for has, value in zip(has_atoms, excess, strict=True)]
-    violated = torch.stack([has * follows * (value > 0) for has, value in zip(has_atoms, excess, strict=True)])
+    counted = [has * follows for has in has_atoms]
+    means = [(mask * value).sum(-1) / (mask.sum(-1) + 1e-6) for mask, value in zip(counted, excess, strict=True)]
+    violated = torch.stack([mask * (value > 0) for mask, value in zip(counted, excess, strict=True)])
     mask = violated.detach().amax(0)
-    far = ((next_ca - ca).square().sum(-1) + _SMALL_BOND).sqrt() - norms.CA_CA_DISTANCE > _EXTREME
     return {
         "bond_c_n": means[0],
         "angle_ca_c_n": means[1],
         "angle_c_n_ca": means[2],
         "connections_mask": torch.maximum(pad(mask, (0, 1)), pad(mask, (1, 0))),
-        "extreme_ca_ca": _mean(has_ca * has_next_ca * follows, far.to(exists.dtype), 1e-10),
     }
 
 
@@ -247,7 +231,3 @@ def _bounds(
 def _rows(table: Float[Tensor, "n c"], index: Int[Tensor, " pairs"]) -> Float[Tensor, "pairs c"]:
     # The gradient of `table[index]` would be summed in an order that changes from run to run.
     return table.gather(0, index[:, None].expand(-1, table.shape[1]))
-
-
-def _mean(mask: Float[Tensor, "b r"], value: Float[Tensor, "b r"], small: float) -> Float[Tensor, " b"]:
-    return (mask * value).sum(-1) / (mask.sum(-1) + small)

@@ -41,11 +41,6 @@ def predicted_aligned_error(logits: Float[Tensor, "b i j v"]) -> tuple[Float[Ten
     return _expectation(logits, centers.to(logits.device).expand(logits.shape[0], -1)), float(centers[-1])
 
 
-def predicted_tm_score(logits: Float[Tensor, "b i j v"], seq_mask: Float[Tensor, "b i"]) -> Float[Tensor, "b"]:
-    """Return pTM, the expected TM-score (0 to 1) of each sample under its best alignment, from aligned-error logits."""
-    return (_tm_of_alignments(logits, seq_mask) * seq_mask).amax(-1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AlignedError:
     """Predicted aligned error and pTM of each sample."""
@@ -65,7 +60,7 @@ def aligned_error(
 
     def errors_and_tm(_: slice, rows: Tensor) -> Tensor:
         logits = head(rows)
-        return torch.cat([predicted_aligned_error(logits)[0], _tm_of_alignments(logits, seq_mask)[..., None]], -1)
+        return torch.cat([predicted_aligned_error(logits)[0], tm_of_alignments(logits, seq_mask)[..., None]], -1)
 
     result = run.gather(run.map_rows(errors_and_tm, pair))
     return AlignedError(
@@ -117,8 +112,8 @@ def ranking_confidence(plddt: Float[Tensor, "b r"], seq_mask: Float[Tensor, "b r
     return (plddt * seq_mask).sum(-1) / seq_mask.sum(-1)
 
 
-def _tm_of_alignments(logits: Float[Tensor, "b i j v"], seq_mask: Float[Tensor, "b j"]) -> Float[Tensor, "b i"]:
-    """Return each sample's expected TM-score when it is aligned on residue i."""
+def tm_of_alignments(logits: Float[Tensor, "b i j v"], seq_mask: Float[Tensor, "b j"]) -> Float[Tensor, "b i"]:
+    """Return each sample's expected TM-score (0 to 1) when it is aligned on residue i, from aligned-error logits."""
     residues = seq_mask.sum(-1, dtype=torch.float32)
     # The TM-score's scale (Zhang & Skolnick 2004, Eq. 5) is undefined for short chains; AlphaFold uses at least 19.
     scale = 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8

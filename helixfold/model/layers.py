@@ -40,6 +40,7 @@ class Linear(nn.Linear):
 
     @property
     def affine(self) -> Affine:
+        """Weight and bias, as operators take them."""
         return Affine(self.weight, self.bias)
 
     def forward(self, x: Float[Tensor, "*batch c_in"]) -> Float[Tensor, "*batch c_out"]:
@@ -68,6 +69,7 @@ class LayerNorm(nn.LayerNorm):
 
     @property
     def affine(self) -> Affine:
+        """Weight and bias, as operators take them."""
         return Affine(self.weight, self.bias)
 
     def forward(self, x: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:

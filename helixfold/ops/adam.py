@@ -19,6 +19,7 @@ class AdamBuffers:
 
     @property
     def device(self) -> torch.device:
+        """Device of the buffers."""
         return self.master.device
 
 

@@ -37,10 +37,12 @@ class NormStatistics:
 
     @classmethod
     def none(cls, islands: int, modules: int, device: torch.device) -> "NormStatistics":
+        """Return the statistics before the first synchronisation."""
         mean, variance, seen = (torch.zeros(islands, modules, dtype=torch.float64, device=device) for _ in range(3))
         return cls(mean=mean, variance=variance, seen=seen)
 
     def deviation(self) -> Float64[Tensor, "k m"]:
+        """Return the standard deviations, at least 1 % of the means."""
         return torch.maximum(self.variance.sqrt(), _LEAST_DEVIATION * self.mean)
 
     def anomalous(self, norms: Float64[Tensor, "k m"], config: PenaltyConfig) -> Bool[Tensor, "k m"]:

@@ -20,6 +20,7 @@ class Slot:
 
     @property
     def lines(self) -> int:
+        """Return the number of lines that the parameter takes in the buffer."""
         return -(-torch.Size(self.shape).numel() // LINE)
 
 

@@ -18,8 +18,7 @@ from data_pipeline.search.database import (
     TemplateDatabase,
     database_files,
 )
-from data_pipeline.search.plan import PACKAGES
-from data_pipeline.search.process import find_program, program_version
+from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device

@@ -12,8 +12,8 @@ from data_pipeline.processors import available_processors
 from data_pipeline.search.database import DatabaseProfile
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.mmseqs_server import PUBLIC_SERVER, Mode, ServerOptions
-from data_pipeline.search.plan import PACKAGES, SearchPlan, plan_searches
-from data_pipeline.search.process import find_program
+from data_pipeline.search.plan import SearchPlan, plan_searches
+from data_pipeline.search.process import PACKAGES, find_program
 from helixfold.options import given
 from helixfold.predict.options import NO_TEMPLATE_TABLE, SearchOptions
 

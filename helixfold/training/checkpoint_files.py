@@ -1,7 +1,7 @@
 """Files of one checkpoint: written completely or not at all, and verified before they are used.
 
-A checkpoint is a directory `step_00001000/` of safetensors files, written and read by `torch.distributed.checkpoint`'s
-Hugging Face storage (the default storage writes its table as a pickle), and `manifest.json`: size and SHA-256 of each
+A checkpoint is a directory `step_00001000/` of safetensors files, written by `torch.distributed.checkpoint`'s Hugging
+Face storage (the default storage writes its table as a pickle), and `manifest.json`: size and SHA-256 of each
 file, shapes and dtypes, and the caller's record. A directory that is incomplete, or is being deleted, has a hidden
 name; one rename makes it a checkpoint or ends it.
 """
@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from data_pipeline.errors import printable
 from helixfold.weights.checkpoint import sort_metadata
@@ -37,7 +38,7 @@ _UNFINISHED = re.compile(r"\.best\.json\.[0-9a-f]{8}\.partial")
 _HIDDEN = re.compile(r"\.(step_\d{8,})\.[0-9a-f]{8}\.(partial|replaced|deleted)")
 
 
-class DamagedError(ValueError):
+class DamagedError(Exception):
     """Error for a damaged checkpoint; the text says what is wrong with it."""
 
 
@@ -127,19 +128,13 @@ def read_tensors(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> N
     """Fill tensors in place from an intact checkpoint, which holds tensors of these names, shapes and dtypes."""
     # A tensor that is not contiguous has no flat view: its values are read into a copy.
     flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
-    state: dict[str, Any] = dict(_pieces(flat))
-    if state:
-        reader = HuggingFaceStorageReader(str(checkpoint_path(directory, step)))
-        planner = DefaultLoadPlanner()
-        try:
-            metadata = reader.read_metadata()
-            planner.set_up_planner(state, metadata, is_coordinator=True)
-            reader.set_up_storage_reader(metadata, is_coordinator=True)
-            plan = reader.prepare_local_plan(planner.create_local_plan())
-            (plan,) = reader.prepare_global_plan(planner.create_global_plan([plan]))
-            reader.read_data(planner.finish_plan(plan), planner).wait()
-        except (SafetensorError, OSError) as error:
-            raise DamagedError(f"its tensors cannot be read: {printable(str(error))}") from error
+    pieces = dict(_pieces(flat))
+    try:
+        for path in checkpoint_path(directory, step).glob("*.safetensors"):
+            for name, values in load_file(path).items():
+                pieces[name].copy_(values)
+    except (SafetensorError, OSError) as error:
+        raise DamagedError(f"its tensors cannot be read: {printable(str(error))}") from error
     with torch.no_grad():
         for name, tensor in tensors.items():
             if not tensor.is_contiguous():
@@ -232,8 +227,6 @@ def _parse(content: bytes) -> Manifest:
             files={name: (entry["bytes"], entry["sha256"]) for name, entry in body["files"].items()},
             record=body["record"],
         )
-    except DamagedError:
-        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{MANIFEST} is not one that helixfold wrote") from error
 

@@ -17,7 +17,7 @@ from data_pipeline.datasets.examples import ChainStore, StepExamples
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
 from data_pipeline.parse.fasta import target_name_problem
-from data_pipeline.parse.text_files import read_text_bytes
+from data_pipeline.parse.text_files import read_text
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.msa import BlockDeletion
@@ -81,11 +81,8 @@ def read_names(path: str | PathLike[str], store: ChainStore) -> tuple[str, ...]:
     """
     known = {entry.name for entry in store.entries}
     lines_of: dict[str, int] = {}
-    try:
-        lines = read_text_bytes(path, MAX_NAMES_BYTES).decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError.at(path, "not UTF-8 text; a list of chains has one name on each line") from error
-    for number, line in enumerate(lines, start=1):
+    text = read_text(path, MAX_NAMES_BYTES, "a list of chains has one name on each line")
+    for number, line in enumerate(text.split("\n"), start=1):
         name = _COMMENT.split(line, maxsplit=1)[0].strip()
         if not name:
             continue
@@ -190,7 +187,7 @@ def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig)
         gdt_ha=superposed.gdt_ha,
         rmsd=superposed.rmsd,
         plddt=float(plddt(outputs.logits.lddt).mean()),
-        violations=float(violated.fractions(last.seq_mask)["per_residue"]),
+        violations=float(violated.residues_mask.mean()),
         losses={term: float(value) for term, value in losses.terms().items()},
     )
 

@@ -20,7 +20,7 @@ Settings = Annotated[tuple[str, ...], Parameter(name="--set", metavar="NAME=VALU
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Options for the chains of a training set and for building it."""
+    """Options of `helixfold features` for building a feature store: which chains it holds, and from which files."""
 
     structures: Directory | None = None
     """mmCIF or PDB files (.gz too), in one directory or in subdirectories."""

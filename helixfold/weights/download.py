@@ -124,7 +124,11 @@ class Checksums:
 
 
 class ArchiveMember:
-    """Pooch downloader of one preset's parameters from a tar archive on a server."""
+    """Downloader for `pooch.retrieve` that fetches one preset's parameter file out of a tar archive.
+
+    It reads the archive's member headers and requests only the bytes of the member `params_<name>.npz`, in parts that
+    can be resumed. It raises `InputError` if the file does not fit the preset's model.
+    """
 
     def __init__(self, name: str, *, retry: RetryPolicy, progress: bool) -> None:
         self.config = preset(name).model

@@ -14,6 +14,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model import confidence
 from helixfold.model.heads import DistogramHead
 from helixfold.model.update import Executor
+from tests.model.ptm import ptm_of
 
 
 def float64_scores(logits: np.ndarray, centers: np.ndarray) -> np.ndarray:
@@ -46,7 +47,7 @@ def test_scores_equal_those_of_deepminds_functions(reference: Path) -> None:
     np.testing.assert_array_equal(confidence.aligned_error_breaks(64), arrays["confidence_pae|in:breaks"])
 
     everyone = torch.ones(1, 20)
-    ptm = confidence.predicted_tm_score(given("confidence_ptm|in:logits"), everyone)
+    ptm = ptm_of(given("confidence_ptm|in:logits"), everyone)
     np.testing.assert_allclose(ptm[0], arrays["confidence_ptm|out:result"], rtol=1e-5)
     plddt = confidence.plddt(given("confidence_plddt|in:logits"))
     np.testing.assert_allclose(plddt[0], arrays["confidence_plddt|out:result"], rtol=1e-5)
@@ -68,7 +69,7 @@ def test_scores_equal_those_of_deepminds_whole_runs(reference: Path) -> None:
             pae, max_pae = confidence.predicted_aligned_error(logits)
             np.testing.assert_allclose(pae[0], run["confidence/predicted_aligned_error"], rtol=1e-5)
             assert max_pae == run["confidence/max_predicted_aligned_error"]
-            ptm = confidence.predicted_tm_score(logits, everyone)
+            ptm = ptm_of(logits, everyone)
             np.testing.assert_allclose(ptm[0], run["confidence/ptm"], rtol=1e-5)
 
 
@@ -86,7 +87,7 @@ def test_predicted_tm_score_is_that_of_the_best_alignment(residues: int) -> None
     logits = 4 * torch.randn(1, residues, residues, 64)
     scale = 1.24 * (max(residues, 19) - 15) ** (1 / 3) - 1.8
     terms = float64_scores(logits[0].numpy(), 1 / (1 + ((np.arange(64) * 0.5 + 0.25) / scale) ** 2))
-    ptm = confidence.predicted_tm_score(logits, torch.ones(1, residues))
+    ptm = ptm_of(logits, torch.ones(1, residues))
     np.testing.assert_allclose(ptm[0], terms.mean(1).max(), rtol=1e-5)
 
 
@@ -95,9 +96,9 @@ def test_padding_and_the_rest_of_the_batch_change_nothing() -> None:
     plddt = 100 * torch.rand(2, 30)
     mask = torch.ones(2, 30)
     mask[0, 22:] = 0
-    ptm = confidence.predicted_tm_score(logits, mask)
-    torch.testing.assert_close(ptm[:1], confidence.predicted_tm_score(logits[:1, :22, :22], torch.ones(1, 22)))
-    torch.testing.assert_close(ptm[1:], confidence.predicted_tm_score(logits[1:], torch.ones(1, 30)))
+    ptm = ptm_of(logits, mask)
+    torch.testing.assert_close(ptm[:1], ptm_of(logits[:1, :22, :22], torch.ones(1, 22)))
+    torch.testing.assert_close(ptm[1:], ptm_of(logits[1:], torch.ones(1, 30)))
     ranking = confidence.ranking_confidence(plddt, mask)
     torch.testing.assert_close(ranking, torch.stack([plddt[0, :22].mean(), plddt[1].mean()]))
 
@@ -105,12 +106,12 @@ def test_padding_and_the_rest_of_the_batch_change_nothing() -> None:
 def test_small_slabs_change_nothing_and_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, mask = torch.randn(2, 17, 17, 64), torch.ones(2, 17)
     pae, _ = confidence.predicted_aligned_error(logits)
-    ptm = confidence.predicted_tm_score(logits, mask)
+    ptm = ptm_of(logits, mask)
     rows = 3
     monkeypatch.setattr(confidence, "_SLAB_ELEMENTS", rows * logits[:, 0].numel())
     with LargestResult() as largest:
         torch.testing.assert_close(confidence.predicted_aligned_error(logits)[0], pae)
-        torch.testing.assert_close(confidence.predicted_tm_score(logits, mask), ptm)
+        torch.testing.assert_close(ptm_of(logits, mask), ptm)
     assert largest.elements == rows * logits[:, 0].numel()
 
 

@@ -18,6 +18,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, Outputs, Recycled
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
+from tests.model.ptm import ptm_of
 from tests.parity.cases import DATA, SMALL_CASES, Case, deviation, outputs_as_deepmind, read_case
 
 pytestmark = pytest.mark.parity
@@ -141,7 +142,7 @@ def test_confidences_equal_deepminds(case: Case, model: AlphaFold) -> None:
             pae, max_pae = confidence.predicted_aligned_error(logits.aligned_error)
             scores["predicted_aligned_error"] = pae[0]
             scores["max_predicted_aligned_error"] = torch.tensor(max_pae)
-            scores["ptm"] = confidence.predicted_tm_score(logits.aligned_error, everyone)[0]
+            scores["ptm"] = ptm_of(logits.aligned_error, everyone)[0]
             breaks = case.outputs["predicted_aligned_error/breaks"]
             assert deviation(confidence.aligned_error_breaks(len(breaks) + 1).numpy(), breaks) < 1e-6
     expected = {name.split("/")[1]: value for name, value in case.outputs.items() if name.startswith("confidence/")}

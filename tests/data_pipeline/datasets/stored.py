@@ -7,7 +7,7 @@ import numpy as np
 from data_pipeline.datasets.index import IndexEntry
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
-from data_pipeline.features.sequence import aatype_from_sequence, residue_index
+from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.residues import ATOM37_MASK, GAP, RESTYPES
 
 
@@ -26,7 +26,7 @@ def example(
         domain_name=name,
         sequence=sequence,
         aatype=aatype,
-        residue_index=residue_index(residues),
+        residue_index=np.arange(residues, dtype=np.int32),
         msa=rng.integers(0, GAP + 1, (rows, residues)).astype(np.int8),
         deletion_matrix=deletions,
         template_domain_names=tuple(f"{seed}abc_{index}" for index in range(templates)),

@@ -2,14 +2,10 @@
 
 import numpy as np
 
-from data_pipeline.features.sequence import aatype_from_sequence, residue_index
+from data_pipeline.features.sequence import aatype_from_sequence
 from data_pipeline.residues import RESTYPES, UNKNOWN
 
 
 def test_the_twenty_letters_are_numbered_and_all_others_are_unknown() -> None:
     np.testing.assert_array_equal(aatype_from_sequence(RESTYPES), np.arange(20))
     np.testing.assert_array_equal(aatype_from_sequence("BJOUXZ"), np.full(6, UNKNOWN))
-
-
-def test_residues_are_numbered_from_zero() -> None:
-    assert residue_index(3).tolist() == [0, 1, 2]

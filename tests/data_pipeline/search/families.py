@@ -11,7 +11,7 @@ from data_pipeline.search.process import find_program, run_program
 
 AMINO_ACIDS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
 # Debian's own starter of cstranslate looks for it in the wrong folder; this is what it would start on any processor.
-DEBIAN_PROGRAMS = Path("/usr/libexec/hhsuite")
+DEBIAN_PROGRAM = "/usr/libexec/hhsuite/cstranslate-plain"
 
 
 def needed_program(name: str) -> Path:
@@ -50,7 +50,7 @@ def real_alignments(real_data: Path) -> dict[str, bytes]:
 def build_hhsuite_database(prefix: Path, alignments: Mapping[str, bytes]) -> Path:
     """The six files of a database of a3m alignments, as HH-suite's manual makes them; names have at most 31 letters."""
     hhmake, ffindex_apply = needed_program("hhmake"), needed_program("ffindex_apply")
-    cstranslate = find_program("cstranslate") or find_program("cstranslate-plain", DEBIAN_PROGRAMS)
+    cstranslate = find_program("cstranslate") or find_program(DEBIAN_PROGRAM)
     if cstranslate is None:
         pytest.skip("needs the program cstranslate")
     files = {part: [f"{prefix.name}_{part}.{kind}" for kind in ("ffdata", "ffindex")] for part in ("a3m", "hhm")}

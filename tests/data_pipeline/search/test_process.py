@@ -238,19 +238,20 @@ def test_no_room_for_a_working_directory_is_an_own_error(tmp_path: Path) -> None
         pass
 
 
-def test_programs_are_found_on_the_path_and_in_named_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_are_found_on_the_path_or_by_their_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for folder in ("bin", "other"):
         (tmp_path / folder).mkdir()
-    program = tmp_path / "other" / "tool"
+    program = tmp_path / "bin" / "mmseqs"
     program.write_text("#!/bin/sh\n")
-    assert find_program("tool", tmp_path / "other") is None  # not executable
+    assert find_program("mmseqs") is None  # not executable
+    with pytest.raises(InputError, match="the program mmseqs was not found; install mmseqs2 and see that mmseqs is on"):
+        require_program("mmseqs")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    assert find_program("tool") is None
-    assert find_program("tool", tmp_path / "other") == program
-    assert find_program(str(program)) == program
-    with pytest.raises(InputError, match="the program tool was not found; install tools and see that tool is on"):
-        require_program("tool", "tools")
+    assert find_program("mmseqs") == require_program("mmseqs") == program
+    elsewhere = program.rename(tmp_path / "other" / "mmseqs")
+    assert find_program("mmseqs") is None
+    assert find_program(str(elsewhere)) == elsewhere
 
 
 @pytest.mark.parametrize(

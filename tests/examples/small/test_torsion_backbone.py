@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_pipeline import stereochemistry
 from data_pipeline.residues import RESTYPES
 from helixfold.geometry.atoms import (
     atom14_from_rigid_groups,
@@ -48,7 +47,7 @@ def test_a_strand_is_extended() -> None:
 
 def test_neighbours_are_as_far_apart_as_a_trans_peptide_bond_makes_them() -> None:
     steps = chain(12, -75.0, 145.0).diff(dim=0).norm(dim=-1)
-    assert steps.tolist() == pytest.approx([stereochemistry.CA_CA_DISTANCE] * 11, abs=0.03)
+    assert steps.tolist() == pytest.approx([3.80] * 11, abs=0.03)
 
 
 def test_atoms_have_the_torsions_that_were_asked_for() -> None:
