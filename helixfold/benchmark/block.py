@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from cyclopts import Parameter
@@ -16,7 +16,6 @@ from helixfold.benchmark.options import CommonOptions, Model
 from helixfold.benchmark.screen import show
 from helixfold.benchmark.table import Readings
 from helixfold.benchmark.timing import PLAIN, measure
-from helixfold.execution.graphs import Replayed
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerStack
@@ -64,9 +63,7 @@ def readings(options: BlockOptions, common: CommonOptions, machine: Machine) -> 
             if not gradients:
                 ways["ours, in slabs"] = _way(stack, Slabs(), given)
                 if machine.device.type == "cuda":
-                    # A CUDA graph does without the time to launch each kernel.
-                    whole = Replayed(partial(stack, Whole()))
-                    ways["ours, replayed"] = torch.no_grad()(partial(whole, *given))
+                    ways["ours, replayed"] = _replayed(partial(stack, Whole()), given)
             flops = block_flops(options.residues, options.rows, options.preset, gradients=gradients)
             yield Readings(
                 part="block",
@@ -96,6 +93,17 @@ def _way(stack: EvoformerStack, run: Executor, streams: Streams, backend: str | 
             return torch.autograd.grad(outputs, leaves, [torch.ones_like(each) for each in outputs])
 
     return both
+
+
+def _replayed(function: Callable[..., object], streams: Streams) -> Callable[[], object]:
+    """Return a call that records a CUDA graph the first time; a graph needs no time to launch each kernel."""
+
+    @cache
+    def graph() -> Callable[..., object]:
+        recorded: Callable[..., object] = torch.cuda.make_graphed_callables(function, streams)
+        return recorded
+
+    return torch.no_grad()(lambda: graph()(*streams))
 
 
 def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: bool = False) -> int:

@@ -120,7 +120,7 @@ def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> f
         mesh = make_mesh(layout, mesh.device)
     with freed_memory_kept(KEPT_BLOCKS):
         model, size = AlphaFold(work.needs.model).train(), work.needs.size
-        run = parallelize(model, mesh, work.recompute).run
+        run = parallelize(model, mesh, work.recompute)
         losses, dtype = initial_training(), size.dtype
         optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"), working_dtype=dtype)
         gradients = GradientReducer(optimizer, mesh)

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 import torch
 from cyclopts import Parameter
-from torch.utils.flop_counter import FlopCounterMode
 
 from data_pipeline.errors import SearchError
 from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14
@@ -28,6 +27,7 @@ from helixfold.benchmark.options import CommonOptions, Model
 from helixfold.benchmark.screen import show
 from helixfold.benchmark.table import Readings
 from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts, settle
+from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
@@ -36,6 +36,7 @@ from helixfold.model.outputs import Outputs
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from helixfold.options import File, Integer, Positive
+from helixfold.planning.prediction import META
 from helixfold.presets import PRESETS, Preset, preset
 from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.untrained import untrained_model
@@ -141,30 +142,11 @@ def _pass(model: AlphaFold, run: Executor, batch: Batch, dtype: torch.dtype, *, 
 
 
 def _flops(chosen: Preset, batch: Batch) -> int:
-    """Return the FLOPs of a pass, computed from PyTorch's counts with one block in each stack and with two.
-
-    Counting uses meta tensors, so nothing is computed.
-    """
-    one = _counted(chosen, batch, extra_blocks=1, blocks=1)
-    extra = _counted(chosen, batch, extra_blocks=2, blocks=1) - one
-    block = _counted(chosen, batch, extra_blocks=1, blocks=2) - one
-    return one + (chosen.model.extra_msa.blocks - 1) * extra + (chosen.model.evoformer.blocks - 1) * block
-
-
-def _counted(chosen: Preset, batch: Batch, *, extra_blocks: int, blocks: int) -> int:
-    model = chosen.model
-    config = replace(
-        model,
-        extra_msa=replace(model.extra_msa, blocks=extra_blocks),
-        evoformer=replace(model.evoformer, blocks=blocks),
-    )
-    with torch.device("meta"):
-        network = AlphaFold(config).eval()
-        shapes = batch.msa_mask.shape, batch.extra_msa_mask.shape, batch.template_mask.shape
-        meta = random_batch(shapes[0][2], shapes[0][1], shapes[1][1], shapes[2][1], torch.device("meta"))
-    with FlopCounterMode(display=False) as counter:
-        _pass(network, Whole(), meta, torch.float32, plain=True)
-    return int(counter.get_total_flops())
+    """Return the FLOPs of the matrix products of a pass, counted on meta tensors, so that nothing is computed."""
+    with META, Counter() as counter:
+        meta = Batch(**{field.name: getattr(batch, field.name).to(META) for field in fields(batch)})
+        _pass(AlphaFold(chosen.model).eval(), Whole(), meta, torch.float32, plain=True)
+    return counter.products
 
 
 def _shapes(outputs: Outputs) -> dict[str, tuple[int, ...]]:

@@ -6,7 +6,8 @@ for another machine, and at sizes that would not fit into this one.
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial, reduce
 from math import prod
 from typing import Any
@@ -31,16 +32,15 @@ class Counter(TorchDispatchMode):
     `live` is the bytes of tensors that were allocated inside and still exist, and `peak` the most of them during the
     current stage. `peaks` has the peak of each finished stage, by the names that `begin` was given. `products` is the
     floating-point operations of matrix products, `moved` the bytes of the tensors that operators read and wrote, and
-    `launches` the number of operators that compute something. `apart` is the live bytes allocated inside `elsewhere`,
-    such as those of streams on a disk, which `live` does not include; `peak_apart` is the most of these.
+    `launches` the number of operators that compute something. `offloaded` is the live bytes that were allocated under
+    `counted_as_offloaded`, which `live` does not include; `peak_offloaded` is the most of these.
     """
 
     def __init__(self, stage: str = "") -> None:
         super().__init__()
         self.stage, self.peaks = stage, dict[str, int]()
-        self.live = self.peak = self.apart = self.peak_apart = 0
+        self.live = self.peak = self.offloaded = self.peak_offloaded = 0
         self.products = self.moved = self.launches = 0
-        self._is_elsewhere = False
         self._held: dict[int, weakref.finalize[Any, Any]] = {}
 
     @classmethod
@@ -77,47 +77,42 @@ class Counter(TorchDispatchMode):
         self.peaks[self.stage] = max(self.peaks.get(self.stage, 0), self.peak)
         self.stage, self.peak = stage, self.live
 
-    def __enter__(self) -> "Counter":
-        _counting.append(self)
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        _counting.pop()
-
-    @contextmanager
-    def elsewhere(self) -> Iterator[None]:
-        """Count memory that is allocated inside this context in `apart` instead of `live`: it is not the device's."""
-        before, self._is_elsewhere = self._is_elsewhere, True
-        try:
-            yield
-        finally:
-            self._is_elsewhere = before
-
     def _hold(self, tensor: Tensor) -> None:
         key = _storage(tensor)
         if key in self._held:
             return
         storage = tensor.untyped_storage()
         size = storage.nbytes()
-        if self._is_elsewhere:
-            self.apart += size
-            self.peak_apart = max(self.peak_apart, self.apart)
+        is_offloaded = _is_offloaded.get()
+        if is_offloaded:
+            self.offloaded += size
+            self.peak_offloaded = max(self.peak_offloaded, self.offloaded)
         else:
             self.live += size
             self.peak = max(self.peak, self.live)
-        self._held[key] = weakref.finalize(storage, self._release, key, size, self._is_elsewhere)
+        self._held[key] = weakref.finalize(storage, self._release, key, size, is_offloaded)
 
-    def _release(self, key: int, size: int, is_elsewhere: bool) -> None:
+    def _release(self, key: int, size: int, is_offloaded: bool) -> None:
         del self._held[key]
-        if is_elsewhere:
-            self.apart -= size
+        if is_offloaded:
+            self.offloaded -= size
         else:
             self.live -= size
 
 
-_counting: list[Counter] = []
+_is_offloaded: ContextVar[bool] = ContextVar("_is_offloaded", default=False)
+
+
+@contextmanager
+def counted_as_offloaded() -> Iterator[None]:
+    """Count memory that is allocated inside this context as `offloaded`: it is a disk's or the host's beside a GPU."""
+    token = _is_offloaded.set(True)
+    try:
+        yield
+    finally:
+        _is_offloaded.reset(token)
+
+
 # Layouts of operators' results for tensors on the meta device, by everything that they depend on: PyTorch takes long to
 # find them, and a network repeats the same calls.
 _known: dict[Hashable, Any] = {}
@@ -268,18 +263,6 @@ def _made(layout: _Layout | None) -> Tensor | None:
         return None
     shape, stride, dtype = layout
     return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-
-
-@contextmanager
-def held_elsewhere() -> Iterator[None]:
-    """Count memory that is allocated inside this context in `apart` of all active counters.
-
-    It is for memory of another device than the one that computes, such as a disk.
-    """
-    with ExitStack() as stack:
-        for counter in _counting:
-            stack.enter_context(counter.elsewhere())
-        yield
 
 
 def _storage(tensor: Tensor) -> int:

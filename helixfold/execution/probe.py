@@ -24,31 +24,16 @@ _UPDATE_ROWS = (32, 64)
 _ROWS = (1, 3)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowCost:
-    """Bytes that the temporaries of a slab take: `fixed` for any number of rows, and `each` for every row."""
-
-    fixed: int
-    each: int
-
-    def rows(self, budget: int, staged: int = 0) -> int:
-        """Return the number of rows, at least one, whose temporaries fit into `budget` bytes beyond the fixed ones.
-
-        `staged` are the bytes that every row takes in addition, in staging buffers.
-        """
-        return max(1, budget // max(self.each + staged, 1))
-
-
-_costs: dict[Hashable, RowCost] = {}
+_row_bytes: dict[Hashable, int] = {}
 _twins: WeakKeyDictionary[Update, Update] = WeakKeyDictionary()
 # Shapes of updates' parameters, which take long to list.
 _shapes: WeakKeyDictionary[Update, tuple[torch.Size, ...]] = WeakKeyDictionary()
 
 
-def forward_cost(
+def forward_row_bytes(
     update: Update, slab: Tensor, mask: Tensor, context: tuple[Tensor, ...], rows: list[Tensor]
-) -> RowCost:
-    """Return the bytes that `update.forward` takes for the rows of a slab.
+) -> int:
+    """Return the bytes of temporaries that `update.forward` takes for each row of a slab.
 
     `slab`, `mask` and `rows` (the context's input, if the update reads it) are given with all rows of the stream, of
     which only the layout is used.
@@ -59,43 +44,48 @@ def forward_cost(
         given = [_Like.of(each).make(count) for each in (slab, mask, *rows)]
         return twin(*given[:2], tuple(each.make() for each in whole), *given[2:])
 
-    return _update_cost("forward", update, slab, run, [_Like.of(each) for each in (slab, mask, *rows)] + whole)
+    return _update_row_bytes("forward", update, slab, run, [_Like.of(each) for each in (slab, mask, *rows)] + whole)
 
 
-def context_cost(update: Update, slab: Tensor, mask: Tensor) -> RowCost:
-    """Return the bytes that `update.context` takes for the rows of its input, given with all rows."""
+def context_row_bytes(update: Update, slab: Tensor, mask: Tensor) -> int:
+    """Return the bytes of temporaries that `update.context` takes for each row of its input, given with all rows."""
     like = [_Like.of(each) for each in (slab, mask)]
-    return _update_cost("context", update, slab, lambda twin, count: twin.context(*(e.make(count) for e in like)), like)
+    return _update_row_bytes(
+        "context", update, slab, lambda twin, count: twin.context(*(e.make(count) for e in like)), like
+    )
 
 
-def map_cost(make: Callable[..., Tensor], like: Tensor, slabs: Callable[[int], list[Tensor]], length: int) -> RowCost:
-    """Return the bytes that `make(slice, *slabs)` takes for the rows it returns.
+def map_row_bytes(make: Callable[..., Tensor], like: Tensor, slabs: Callable[[int], list[Tensor]], length: int) -> int:
+    """Return the bytes of temporaries that `make(slice, *slabs)` takes for each row it returns.
 
     `like` is one row of the result, `slabs(count)` returns the first rows of its inputs, and `length` is the number of
     all rows.
     """
     key = (_identity(make), like.shape, like.dtype, card_of(like.device), length == 1)
-    if key not in _costs:
-        _costs[key] = _measured(lambda count: make(slice(0, count), *slabs(count)), _ROWS, length)
-    return _costs[key]
+    if key not in _row_bytes:
+        _row_bytes[key] = _measured(lambda count: make(slice(0, count), *slabs(count)), _ROWS, length)
+    return _row_bytes[key]
 
 
-def _update_cost(
+def _update_row_bytes(
     method: str, update: Update, slab: Tensor, run: Callable[[Update, int], object], like: "list[_Like]"
-) -> RowCost:
+) -> int:
     card = card_of(slab.device)
     length = slab.shape[1]
     if update not in _shapes:
         _shapes[update] = tuple(each.shape for each in update.parameters())
     key = (method, type(update), update.axis, _shapes[update], length, *like, card, torch.get_num_threads())
-    if key not in _costs:
+    if key not in _row_bytes:
         with described(card), torch.no_grad():
-            _costs[key] = _measured(partial(run, _twin(update)), _UPDATE_ROWS, length)
-    return _costs[key]
+            _row_bytes[key] = _measured(partial(run, _twin(update)), _UPDATE_ROWS, length)
+    return _row_bytes[key]
 
 
-def _measured(run: Callable[[int], object], counts: tuple[int, int], length: int) -> RowCost:
-    """Return the line through the peak memory at two numbers of rows."""
+def _measured(run: Callable[[int], object], counts: tuple[int, int], length: int) -> int:
+    """Return the bytes by which the peak memory grows with each row, measured at two numbers of rows.
+
+    What is taken for any number of rows does not count, unless there is only one number.
+    """
     few, many = (min(count, length) for count in counts)
     peaks = []
     for count in (few, many):
@@ -104,9 +94,8 @@ def _measured(run: Callable[[int], object], counts: tuple[int, int], length: int
             run(count)
         peaks.append(counter.peak)
     if few == many:
-        return RowCost(fixed=0, each=-(-peaks[0] // few))
-    each = max(0, peaks[1] - peaks[0]) // (many - few)
-    return RowCost(fixed=max(0, peaks[0] - few * each), each=each)
+        return -(-peaks[0] // few)
+    return max(0, peaks[1] - peaks[0]) // (many - few)
 
 
 def _twin(update: Update) -> Update:

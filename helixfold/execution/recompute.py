@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from helixfold.config import Config, ConfigError
+from helixfold.config import Config, ConfigError, require
 from helixfold.execution.stand_in import StandIn, put_back, replace_method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import ContextInput, Executor, Stream, Update
@@ -49,10 +49,9 @@ class RecomputeConfig(Config):
     structure: Choice = "inputs"
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) not in typing.get_args(Choice):
-                allowed, given = ", ".join(typing.get_args(Choice)), getattr(self, field.name)
-                raise ConfigError(f"RecomputeConfig.{field.name} must be one of {allowed}; got {given!r}")
+        choices = typing.get_args(Choice)
+        names = [field.name for field in fields(self)]
+        require(self, names, lambda choice: choice in choices, f"be one of {', '.join(choices)}")
 
     @classmethod
     def everywhere(cls, keep: Choice) -> "RecomputeConfig":

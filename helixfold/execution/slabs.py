@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helixfold.config import require
 from helixfold.execution.allocator import give_back
-from helixfold.execution.probe import RowCost, context_cost, forward_cost, map_cost
+from helixfold.execution.probe import context_row_bytes, forward_row_bytes, map_row_bytes
 from helixfold.execution.spilled_stream import SpilledStream
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
 from helixfold.ops.card import is_described
@@ -78,7 +78,7 @@ class Slabs(Executor):
             read += [transposed(held(each), update.context_axis) for each in context_input]
         size = self._size(
             changed,
-            lambda: forward_cost(update, layout(changed), layout(read[0]), context, [*map(layout, read[1:])]),
+            lambda: forward_row_bytes(update, layout(changed), layout(read[0]), context, [*map(layout, read[1:])]),
             LEAST_ELEMENTS_OF_PRODUCTS if isinstance(update, Factored) else LEAST_ELEMENTS,
         )
         for _, (slab_mask, *rows), slab in self.visited(read, size, changed):
@@ -123,7 +123,7 @@ class Slabs(Executor):
         def slabs(count: int) -> list[Tensor]:
             return next(self.visited([each[:, :count] for each in streams], count))[1]
 
-        size = self._size(room, lambda: map_cost(make, like, slabs, room.shape[1]))
+        size = self._size(room, lambda: map_row_bytes(make, like, slabs, room.shape[1]))
         for rows, given, slab in self.visited(streams, size, room):
             assert slab is not None
             slab.copy_(make(rows, *given))
@@ -149,7 +149,7 @@ class Slabs(Executor):
             return ()
         given = transposed(held(context_input), update.context_axis)
         given_mask = transposed(mask, update.context_axis)
-        size = self._size(given, lambda: context_cost(update, layout(given), given_mask))
+        size = self._size(given, lambda: context_row_bytes(update, layout(given), given_mask))
         whole: Context = ()
         for rows, (slab, slab_mask), _ in self.visited([given, given_mask], size):
             parts = update.context(slab, slab_mask)
@@ -162,15 +162,15 @@ class Slabs(Executor):
 
     def rows_at_once(self, row_bytes: int, stream: Stream) -> int:
         """Return the number of rows of a slab, each of which takes `row_bytes` bytes of temporaries."""
-        return self._size(stream, lambda: RowCost(fixed=0, each=row_bytes))
+        return self._size(stream, lambda: row_bytes)
 
-    def _size(self, stream: Stream, cost: Callable[[], RowCost], least: int = LEAST_ELEMENTS) -> int:
+    def _size(self, stream: Stream, row_bytes: Callable[[], int], least: int = LEAST_ELEMENTS) -> int:
         if self.rows is not None:
             return self.rows
         if not size_of(stream):
             return max(1, stream.shape[1])  # an empty stream cannot be measured
         budget = self.budget or max(least // self.ranks * stream.dtype.itemsize, int(size_of(stream) * BUDGET_SHARE))
-        return cost().rows(budget, self.staged(stream))
+        return max(1, budget // max(row_bytes() + self.staged(stream), 1))
 
     # Subclasses override these methods to place streams in other memory.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helixfold.config import ConfigError
-from helixfold.execution.counter import held_elsewhere
+from helixfold.execution.counter import counted_as_offloaded
 from helixfold.execution.slabs import Held, Slabs, row_slices
 from helixfold.execution.spilled_stream import HostMemory, SpilledStream, mapped_tensor
 from helixfold.execution.staging import SLOTS, Lane, visited
@@ -83,7 +83,7 @@ class Spilled(Slabs):
 
     def _stream(self, shape: Sequence[int], dtype: torch.dtype) -> SpilledStream:
         if is_described():
-            with held_elsewhere():
+            with counted_as_offloaded():
                 tensor = torch.empty(shape, dtype=dtype, device="meta")
             return SpilledStream(tensor, HostMemory(crosses=card_of(tensor.device).kind != "cpu"), tensor.device)
         if self._device.type != "cpu":

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from helixfold.execution.counter import held_elsewhere
+from helixfold.execution.counter import counted_as_offloaded
 from helixfold.execution.spilled_stream import SpilledStream
 
 # One slab is computed while another is written back and, in its place, the next one is read.
@@ -32,7 +32,7 @@ class Lane:
         elements = tensor[:, :size].numel()
         slots = range(SLOTS if size < tensor.shape[1] else 1)
         pinned = self.crosses and device.type == "cuda"
-        with held_elsewhere() if self.crosses else nullcontext():
+        with counted_as_offloaded() if self.crosses else nullcontext():
             self._near = [tensor.new_empty(elements, pin_memory=pinned) for _ in slots]
         self._far = self._near
         if self.crosses:

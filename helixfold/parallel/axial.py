@@ -16,7 +16,7 @@ from helixfold.execution.slabs import Held, Slabs, held
 from helixfold.execution.whole import Whole
 from helixfold.model.stream import DIM
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor
-from helixfold.parallel.collectives import Channel, CommunicationCost
+from helixfold.parallel.collectives import Channel, Message
 from helixfold.parallel.low_memory_axial import exchange_by_slabs, multiply_triangles_by_slabs
 from helixfold.parallel.mesh import Group
 from helixfold.parallel.shard import Shard, pad_to, padded
@@ -31,10 +31,10 @@ class Axial(Executor):
     """
 
     def __init__(
-        self, group: Group, within: Whole | Slabs | None = None, communication: CommunicationCost | None = None
+        self, group: Group, within: Whole | Slabs | None = None, messages: list[Message] | None = None
     ) -> None:
         self.within = Whole() if within is None else within
-        self.channel = Channel(group, communication)
+        self.channel = Channel(group, messages)
         if isinstance(self.within, Slabs):
             self.within.ranks = group.size
         # The dims along which the streams that an update makes are used, in order.

@@ -4,7 +4,6 @@ A collective is started by one call and awaited by another, so that computation 
 the adjoint is started where the gradient arrives and awaited where it is used.
 """
 
-from collections import Counter
 from typing import Any, Literal
 
 import torch
@@ -28,21 +27,18 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-class CommunicationCost:
-    """Count the collectives of each kind that this rank took part in, and the bytes that it sent in them."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[Kind] = Counter()
-        self.sent: Counter[Kind] = Counter()
-        self.messages: list[tuple[Kind, int]] = []  # of simulated groups, each with its bytes
+# A collective that this rank took part in, and the bytes that it sent in it.
+Message = tuple[Kind, int]
 
 
 class Channel:
-    """The collectives of a group, which all its ranks must start in the same order."""
+    """The collectives of a group, which all its ranks must start in the same order.
 
-    def __init__(self, group: Group, communication: CommunicationCost | None = None) -> None:
-        self.group = group
-        self.communication = communication or CommunicationCost()
+    If a list of `messages` is given, every collective is added to it.
+    """
+
+    def __init__(self, group: Group, messages: list[Message] | None = None) -> None:
+        self.group, self.messages = group, messages
 
     def begin(self, kind: Kind, tensor: Tensor, root: int = 0) -> "Pending":
         """Start a differentiable collective; `root` is the rank that a broadcast sends from.
@@ -54,14 +50,14 @@ class Channel:
     def start(self, kind: Kind, tensor: Tensor, root: int) -> "tuple[Tensor, dist.Work | _Done]":
         """Start a collective and return its output, which is filled once the returned work is done.
 
-        In a simulated group the output is zeros and the message is recorded.
+        In a simulated group the output is zeros.
         """
         n, group = self.group.size, self.group.handle
         tensor = tensor.contiguous()
         shape = {"all_gather": (n, *tensor.shape), "reduce_scatter": tensor.shape[1:]}.get(kind, tensor.shape)
-        sent = self._count(kind, tensor, root)
+        if self.messages is not None:
+            self.messages.append((kind, self._bytes_sent(kind, tensor, root)))
         if group is None:
-            self.communication.messages.append((kind, sent))
             return tensor.new_zeros(shape), _Done()
         options: dict[str, Any] = {"group": group, "async_op": True}
         output = tensor.clone() if kind in ("broadcast", "reduce") else tensor.new_empty(shape)
@@ -82,12 +78,10 @@ class Channel:
             work = dist.reduce(output, group_dst=root, **options)
         return output, work
 
-    def _count(self, kind: Kind, tensor: Tensor, root: int) -> int:
+    def _bytes_sent(self, kind: Kind, tensor: Tensor, root: int) -> int:
         n, rank = self.group.size, self.group.rank
         others = {"broadcast": (n - 1) * (rank == root), "reduce": int(rank != root)}.get(kind, n - 1)
         size = tensor.nbytes // n if kind in ("all_to_all", "reduce_scatter") else tensor.nbytes
-        self.communication.calls[kind] += 1
-        self.communication.sent[kind] += size * others
         return size * others
 
 

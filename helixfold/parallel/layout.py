@@ -1,10 +1,10 @@
 """Parallel layouts: how ranks are divided by data, branch and dynamic axial parallelism."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 
 from data_pipeline.config import ConfigError
-from helixfold.config import ModelConfig
+from helixfold.config import ModelConfig, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +21,8 @@ class Layout:
     dap: int = 1
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) < 1:
-                raise ConfigError(f"{field.name} of a layout must be at least 1, got {getattr(self, field.name)}")
-        if self.bp > 2:
-            raise ConfigError(f"bp of a layout is 1 or 2, as a block has two branches; got {self.bp}")
+        require(self, ["dp", "dap"], lambda degree: degree >= 1, "be at least 1")
+        require(self, ["bp"], lambda degree: degree in (1, 2), "be 1 or 2, as a block has two branches")
 
     @classmethod
     def parse(cls, text: str, ranks: int, *, any_dp: bool = False) -> "Layout":

@@ -62,18 +62,9 @@ class Mesh:
     sample: Group = field(default_factory=Group)
 
     @classmethod
-    def alone(cls, device: torch.device | str = "cpu", *, collectives: bool = False) -> "Mesh":
-        """Return the mesh of this process alone.
-
-        With `collectives` it has a process group of one rank, so that collectives can be tested on one device. `leave`
-        ends this process group.
-        """
-        place, group = torch.device(device), Group()
-        if collectives:
-            backend = "nccl" if place.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-            group = Group(handle=dist.group.WORLD)
-        return cls(rank=0, size=1, device=place, world=group, data=group, branch=group, axial=group, sample=group)
+    def alone(cls, device: torch.device | str = "cpu") -> "Mesh":
+        """Return the mesh of this process alone."""
+        return cls(rank=0, size=1, device=torch.device(device))
 
     @classmethod
     def simulated(cls, layout: Layout, branch_rank: int = 0, device: torch.device | str = "meta") -> "Mesh":

@@ -74,7 +74,7 @@ def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card
     if card.kind == "cpu":
         beside = _LIBRARIES * torch.get_num_threads()
         stages = {name: peak + _idle(executor, peak, size) + beside for name, peak in stages.items()}
-    return Forecast(stages=stages, spilled=counter.peak_apart)
+    return Forecast(stages=stages, spilled=counter.peak_offloaded)
 
 
 def _idle(executor: str, peak: int, size: PassSize) -> int:

@@ -32,7 +32,7 @@ from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.parallel.collectives import Kind
+from helixfold.parallel.collectives import Message
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
@@ -67,7 +67,7 @@ class Direction:
     moved: int = 0
     launches: int = 0
     seconds: float = 0.0
-    messages: list[tuple[Kind, int]] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
 
     def add(self, other: "Direction", count: int = 1) -> None:
         """Add the work of another direction, `count` times; `peak` stays as it is."""
@@ -202,8 +202,9 @@ class Pass:
                 FlatOptimizer(self.model, OptimizerConfig(), working_dtype=size.dtype)
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
-        parallelized = parallelize(self.model, mesh, keep or RecomputeConfig.everywhere("none"))
-        self.run, self.communication, self.counter = parallelized.run, parallelized.communication, Counter()
+        self.messages: list[Message] = []
+        self.run = parallelize(self.model, mesh, keep, messages=self.messages)
+        self.counter = Counter()
         self.forward: list[_Segment] = []
         self.backward: list[_Segment] = []
         self.segments = self.forward
@@ -285,7 +286,7 @@ class Pass:
         counter.begin(label)
         work = Direction(products=counter.products, moved=counter.moved, launches=counter.launches, seconds=self._now())
         self.segments.append(_Segment(label, counter.live, work=work))
-        self.communication.messages = self.segments[-1].work.messages
+        self.messages.clear()
 
     def _end(self) -> None:
         if not self.segments or self.segments[-1].end:
@@ -296,6 +297,7 @@ class Pass:
         work.products = counter.products - work.products
         work.moved, work.launches = counter.moved - work.moved, counter.launches - work.launches
         work.seconds = self._now() - work.seconds
+        work.messages = self.messages.copy()
 
     def _now(self) -> float:
         """Return the time in seconds after the device has finished its work; always 0 on the meta device."""

@@ -103,7 +103,7 @@ class Trainer:
             held_out=held_out,
         )
         self.model = _new_model(config, initial, mesh.device)
-        self._run_updates = parallelize(self.model, mesh, config.recompute).run
+        self._run_updates = parallelize(self.model, mesh, config.recompute)
         self.optimizer = FlatOptimizer(
             self.model,
             config.optimizer,

@@ -2,19 +2,22 @@
 
 import stat
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.benchmark import model
 from helixfold.benchmark.machine import Machine
-from helixfold.benchmark.model import PEER, ModelOptions, Way, _counted, _flops, deepmind_features, readings
+from helixfold.benchmark.model import PEER, ModelOptions, Way, _flops, deepmind_features, readings
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import Readings
 from helixfold.execution.random_inputs import random_batch, random_labels
+from helixfold.execution.whole import Whole
+from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.dispatch import forced
 from helixfold.presets import preset
 from tests.parity.spec import Spec
 from tests.parity.synthetic_features import make_features
@@ -87,10 +90,12 @@ def test_features_are_those_that_deepminds_program_reads() -> None:
     }
 
 
-def test_operations_of_the_whole_network_are_counted_by_growth() -> None:
+def test_operations_are_those_that_pytorch_counts() -> None:
     chosen, batch = preset("tiny"), random_batch(12, 4, 3, 2, CPU)
-    deeper = replace(chosen, model=replace(chosen.model, extra_msa=replace(chosen.model.extra_msa, blocks=3)))
-    assert _flops(deeper, batch) == _counted(chosen, batch, extra_blocks=3, blocks=2)
+    network = AlphaFold(chosen.model).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), forced("reference"):
+        network(Whole(), [batch], None, torch.float32)
+    assert _flops(chosen, batch) == counter.get_total_flops()
 
 
 def test_labels_are_of_the_batchs_sequence() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helixfold.execution import counter as subject
-from helixfold.execution.counter import Counter, held_elsewhere
+from helixfold.execution.counter import Counter, counted_as_offloaded
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import initial_training
@@ -34,13 +34,13 @@ def test_live_bytes_and_their_peak(device: str) -> None:
         assert (counter.live, counter.peak) == (2 * KIB, 3 * KIB)
         counter.begin("second")
         assert counter.peak == 2 * KIB
-        with held_elsewhere():
+        with counted_as_offloaded():
             away = torch.empty(5 * KIB, dtype=torch.uint8, device=device)
-        assert (counter.live, counter.apart) == (2 * KIB, 5 * KIB)
+        assert (counter.live, counter.offloaded) == (2 * KIB, 5 * KIB)
         del two, away
         gc.collect()
         counter.begin("")
-    assert (counter.live, counter.apart, counter.peak_apart) == (0, 0, 5 * KIB)
+    assert (counter.live, counter.offloaded, counter.peak_offloaded) == (0, 0, 5 * KIB)
     assert counter.peaks == {"first": 3 * KIB, "second": 2 * KIB}
 
 

@@ -88,7 +88,7 @@ def test_a_copy_may_be_given_away() -> None:
 def test_the_rows_of_a_slab_follow_from_what_they_are_found_to_take(
     numbers: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_costs", {})
+    monkeypatch.setattr(probe, "_row_bytes", {})
     sizes, rows = list[int](), torch.randn(1, 7, 2)
 
     def make(_: slice, some: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ from helixfold.model.outputs import Recycled
 from helixfold.model.update import Executor
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.axial import Axial
-from helixfold.parallel.collectives import Channel, CommunicationCost, Kind, Pending
+from helixfold.parallel.collectives import Channel, Kind, Message, Pending
 from helixfold.parallel.mesh import Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
@@ -81,7 +81,7 @@ def gradients_on(mesh: Mesh, dtype: torch.dtype, keep: Keep) -> tuple[float, flo
     parts = range(mesh.layout.dp)
     alone, model = (tiny_model(order).to(dtype).train() for _ in range(2))
     expected = learn(alone, Whole(), parts, dtype)
-    run = parallelize(model, mesh, RecomputeConfig.everywhere(keep)).run
+    run = parallelize(model, mesh, RecomputeConfig.everywhere(keep))
     found = learn(model, run, mesh.micro_batches(len(parts)), dtype)
     dist.all_reduce(found)
     right, ours = gradients(alone), gradients(model)
@@ -102,7 +102,7 @@ def gradients(model: AlphaFold) -> list[Tensor]:
 def predictions_on(mesh: Mesh, within: Whole | Slabs, order: OuterProductPosition = "middle") -> dict[str, float]:
     """How far all results of two passes, the second over two draws, are from those of a process alone."""
     alone, model = (tiny_model(order).eval() for _ in range(2))
-    run = parallelize(model, mesh, within=within).run
+    run = parallelize(model, mesh, within=within)
     expected, found = (results(*each) for each in ((alone, Whole()), (model, run)))
     return {name: relative_error(found[name], each) for name, each in expected.items()}
 
@@ -253,13 +253,16 @@ def count_on_ranks(order: OuterProductPosition) -> None:
                 run.map_rows(lambda _, rows: rows.clone(), torch.randn(*mask.shape, c))
                 for mask, c in zip(masks, (config.c_m, 32), strict=True)
             )
-            communication = run.channel.communication = CommunicationCost()
+            messages: list[Message] = []
+            run.channel.messages = messages
             with torch.no_grad(), travelling() as meanwhile:
                 stack(run, msa, pair, *masks)
             # Once it is known that it will be needed, the MSA travels while the pair stream is updated: in the order in
             # which that comes between the outer product, which reads the MSA, and the next block.
             assert (max(meanwhile) >= 4) == (early > 0 and order == "middle")
-            calls, sent = communication.calls, communication.sent
+            calls, sent = Counter(kind for kind, _ in messages), Counter[Kind]()
+            for kind, size in messages:
+                sent[kind] += size
             assert calls["all_gather"] == 6 * config.blocks
             assert 5 * config.blocks <= calls["all_to_all"] <= 6 * config.blocks
             assert calls.total() == calls["all_gather"] + calls["all_to_all"]

@@ -17,6 +17,7 @@ from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS
+from helixfold.parallel.collectives import Message
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
@@ -24,7 +25,7 @@ from helixfold.planning import links, machines
 from helixfold.planning.layouts import chosen_layout
 from helixfold.planning.prediction import recycled
 from helixfold.planning.size import PassSize
-from helixfold.planning.training import PARTS, Costs, Pass, part_costs
+from helixfold.planning.training import PARTS, PartCost, Pass, part_costs
 from tests.planning.planned import small_config, workload
 from tests.training.ranks import Ranks
 
@@ -75,18 +76,9 @@ def test_what_is_timed_is_what_is_counted(layout: Layout, rank: int) -> None:
     assert Counter(sent) == Counter(message for cost in counted.values() for message in _messages(cost))
 
 
-def _messages(cost: object) -> Iterator[tuple[str, int]]:
-    for way in (cost.forward, cost.backward):  # type: ignore[attr-defined]
+def _messages(cost: PartCost) -> Iterator[Message]:
+    for way in (cost.forward, cost.backward):
         yield from way.messages
-
-
-def _tally(costs: Costs) -> dict[str, list[int]]:
-    """Return calls and bytes of each kind."""
-    messages = [message for cost in costs.values() for message in _messages(cost)]
-    calls, sent = Counter(kind for kind, _ in messages), Counter[str]()
-    for kind, size in messages:
-        sent[kind] += size
-    return {kind: [count, sent[kind]] for kind, count in sorted(calls.items())}
 
 
 def send(layout: str) -> None:
@@ -98,8 +90,8 @@ def send(layout: str) -> None:
         keeps: tuple[Keep | None, ...] = ("block", None)
         for keep in keeps:
             model = AlphaFold(MODEL).train()
-            parallelized = parallelize(model, mesh, RecomputeConfig.everywhere(keep or "none"))
-            run, communication = parallelized.run, parallelized.communication
+            messages: list[Message] = []
+            run = parallelize(model, mesh, RecomputeConfig.everywhere(keep or "none"), messages=messages)
             with torch.set_grad_enabled(keep is not None):
                 previous = recycled(run, MODEL, batch.seq_mask, SIZE.dtype)
                 if keep is None:
@@ -107,10 +99,10 @@ def send(layout: str) -> None:
                 else:
                     outputs = model(run, [batch], previous, SIZE.dtype)
                     total_loss(outputs, batch, random_labels(batch), initial_training()).total.sum().backward()
-            counted = part_costs(MODEL, SIZE, keep, CARDS["cpu"], sharing, branch_rank=branch)
-            found = {kind: [count, communication.sent[kind]] for kind, count in sorted(communication.calls.items())}
-            assert found == _tally(counted), (keep, mesh.rank, found, _tally(counted))
-            assert found
+            costs = part_costs(MODEL, SIZE, keep, CARDS["cpu"], sharing, branch_rank=branch)
+            counted = [message for cost in costs.values() for message in _messages(cost)]
+            assert Counter(messages) == Counter(counted), (keep, mesh.rank)
+            assert messages
     finally:
         leave()
 
