@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model
 from helixfold.benchmark.screen import show
@@ -49,7 +49,7 @@ def run(options: BlockOptions = _USUAL, common: CommonOptions = _COMMON) -> None
     show(partial(readings, options, common), common)
 
 
-def readings(options: BlockOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
+def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield readings of a forward pass without gradients, whole and in slabs, then of forward and backward."""
     name = f"Evoformer block of {options.preset}, {options.residues} residues, {options.rows} rows"
     for dtype in common.dtypes:

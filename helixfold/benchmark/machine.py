@@ -12,12 +12,13 @@ import torch
 from helixfold.benchmark.timing import median_seconds
 from helixfold.execution import allocator
 from helixfold.ops.cpu.products import mapped
+from helixfold.planning.size import dtype_name
 
 _SHOWN = ("torch", "triton", "trifast", "cuequivariance_torch", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class BenchmarkDevice:
     """A device with its best rates: FLOPs per second of a product by dtype, and bytes read and written per second."""
 
     device: torch.device
@@ -32,7 +33,7 @@ class Machine:
     def lines(self) -> list[str]:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         rates = ", ".join(
-            f"{rate / 1e9:,.0f} GFLOP/s in products of {_word(dtype)}" for dtype, rate in self.product.items()
+            f"{rate / 1e9:,.0f} GFLOP/s in products of {dtype_name(dtype)}" for dtype, rate in self.product.items()
         )
         return [
             f"{self.name} ({self.device}), {self.threads} threads, load average {self.load:.2f}",
@@ -49,15 +50,15 @@ class Machine:
             "versions": self.versions,
             "load": self.load,
             "allocator": self.allocator,
-            "product_flops": {_word(dtype): rate for dtype, rate in self.product.items()},
+            "product_flops": {dtype_name(dtype): rate for dtype, rate in self.product.items()},
             "copy_bytes": self.copy,
         }
 
 
-def measured_machine(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -> Machine:
-    """Return the machine of a device, with its rates measured; `repeats` is the number of readings for each."""
+def measured_device(device: torch.device, dtypes: Sequence[torch.dtype], repeats: int) -> BenchmarkDevice:
+    """Return a device with its rates measured; `repeats` is the number of readings for each."""
     refused = allocator.refusal()
-    return Machine(
+    return BenchmarkDevice(
         device=device,
         name=device_name(device),
         threads=torch.get_num_threads(),
@@ -102,7 +103,3 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

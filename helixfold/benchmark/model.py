@@ -21,7 +21,7 @@ from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, A
 from data_pipeline.search.process import run_program
 from helixfold.batch import Batch
 from helixfold.benchmark import deepmind
-from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model
 from helixfold.benchmark.screen import show
@@ -79,7 +79,7 @@ def run(options: ModelOptions = _USUAL, common: CommonOptions = _COMMON) -> None
     show(partial(readings, options, common), common)
 
 
-def readings(options: ModelOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
+def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield readings of one pass without recycling, in every dtype."""
     chosen = preset(options.preset)
     model = untrained_model(chosen.model, seed=0).requires_grad_(False).to(machine.device)

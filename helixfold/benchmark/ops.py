@@ -11,7 +11,7 @@ import torch
 from cyclopts import Parameter
 from torch import Tensor
 
-from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
 from helixfold.benchmark.options import CommonOptions, Model
 from helixfold.benchmark.screen import show
@@ -67,7 +67,7 @@ def run(options: OpsOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
     show(partial(readings, options, common), common)
 
 
-def readings(options: OpsOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
+def readings(options: OpsOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield readings of all cases at each size and in every dtype: forward, then forward and backward."""
     for sentence in absent(machine.device):
         print(f"no peer: {sentence}")

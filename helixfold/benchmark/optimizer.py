@@ -1,48 +1,36 @@
 """Measure an optimizer step for `helixfold benchmark optimizer`, beside PyTorch's Adam with clipping and average."""
 
-import os
-import platform
 import statistics
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
 
 import torch
 from cyclopts import Parameter
 from torch import nn
 
-from helixfold.benchmark.machine import device_name
-from helixfold.benchmark.options import Device, Model
-from helixfold.execution.device import pick_device
+from helixfold.benchmark.machine import BenchmarkDevice
+from helixfold.benchmark.op_cases import Work
+from helixfold.benchmark.options import CommonOptions, Model
+from helixfold.benchmark.screen import show
+from helixfold.benchmark.table import Readings
+from helixfold.benchmark.timing import PLAIN, Cost, peak_of
 from helixfold.execution.stages import mean_seconds
-from helixfold.inference import DTYPES
 from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.config import AdaGCConfig, Clipping, OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.options import Positive
-from helixfold.predict.options import Dtype
+from helixfold.planning.prediction import META
 from helixfold.presets import preset
 
 _GRADIENT = 1e-4
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepTime:
-    """Seconds of each measured step of clipping, Adam and moving average together.
-
-    `traffic` are the least bytes that a step must read and write.
-    """
-
-    seconds: tuple[float, ...]
-    traffic: int
-
-
-def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> StepTime:
-    """Measure collecting the gradients of one micro-batch and a step of `FlatOptimizer`.
+def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> tuple[Cost, Work]:
+    """Measure collecting the gradients of one micro-batch and a step of `FlatOptimizer`, with clipping and average.
 
     Time runs from gradients that are there to gradients that are cleared. `dtype` is that of the working copy of the
-    parameters.
+    parameters. Also return the least bytes that a step must read and write.
     """
     # With one step of warm-up, the adaptive part of AdaGC is measured.
     config = OptimizerConfig(clipping=clipping, adagc=AdaGCConfig(warmup_steps=1))
@@ -55,7 +43,7 @@ def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repea
         if optimizer.step(1e-3, parts=1).skipped:
             raise AssertionError("the gradients are finite")
 
-    seconds = _measure(parameters, step, repeats)
+    cost = _measure(parameters, step, repeats)
     elements = len(optimizer.gradient_sum)
     # Norms read the gradients once and the update makes ten passes; a micro-batch with its own buffer is read, added to
     # the sum (read and written), and cleared.
@@ -63,11 +51,11 @@ def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repea
     norm = clipping == "sample"
     own = (p for p in parameters if norm or p.dtype == torch.bfloat16)
     traffic += sum(p.numel() * ((2 + norm) * p.element_size() + 8) for p in own)
-    return StepTime(seconds=seconds, traffic=traffic)
+    return cost, Work(flops=0, bytes=traffic)
 
 
-def measure_by_tensor(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> tuple[float, ...]:
-    """Return the seconds of each step of the same work done tensor by tensor, with `torch.optim.Adam`."""
+def measure_by_tensor(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> Cost:
+    """Return the cost of a step of the same work done tensor by tensor, with `torch.optim.Adam`."""
     parameters = list(model.parameters())
     masters = [nn.Parameter(parameter.detach()) for parameter in parameters]
     averages = [master.detach().clone() for master in masters]
@@ -108,8 +96,8 @@ def measure_by_tensor(model: nn.Module, clipping: Clipping, dtype: torch.dtype, 
     return _measure(parameters, step, repeats)
 
 
-def measure_torch(model: nn.Module, repeats: int, **way: bool) -> tuple[float, ...]:
-    """Return the seconds of each step of `torch.optim.Adam` in float32, with global clipping and a moving average.
+def measure_torch(model: nn.Module, repeats: int, **way: bool) -> Cost:
+    """Return the cost of a step of `torch.optim.Adam` in float32, with global clipping and a moving average.
 
     `way` chooses one of its faster implementations: foreach=True or fused=True.
     """
@@ -133,16 +121,21 @@ def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     return parameter.grad
 
 
-def _measure(parameters: list[nn.Parameter], step: Callable[[], None], repeats: int) -> tuple[float, ...]:
-    """Return the seconds of each of `repeats` steps, after a first one that is not counted."""
-    seconds = []
-    for _ in range(repeats + 1):
+def _measure(parameters: list[nn.Parameter], step: Callable[[], None], repeats: int) -> Cost:
+    """Return the median seconds of `repeats` steps and the peak memory of a last one; a first one is not counted."""
+    device, seconds = parameters[0].device, []
+
+    def fill_gradients() -> None:
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
             parameter.grad.fill_(_GRADIENT)
-        seconds.append(mean_seconds(step, device=parameters[0].device))
-    return tuple(seconds[1:])
+
+    for _ in range(repeats + 1):
+        fill_gradients()
+        seconds.append(mean_seconds(step, device=device))
+    fill_gradients()
+    return Cost(seconds=statistics.median(seconds[1:]), memory=peak_of(step, device))
 
 
 def network(name: str, device: torch.device) -> AlphaFold:
@@ -158,40 +151,30 @@ class OptimizerBenchmarkOptions:
 
     preset: Model = "model_1_ptm"
     """Model whose parameters are updated."""
-    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
-    """Precisions of the working copy."""
-    device: Device = "cpu"
-    """auto, cpu, cuda or cuda:N."""
-    threads: Annotated[Positive | None, Parameter(show_default="PyTorch's")] = None
-    """Threads of a CPU."""
-    repeats: Positive = 9
-    """Number of steps that are timed; the table has their median."""
 
 
-_USUAL = OptimizerBenchmarkOptions()
+_USUAL, _COMMON = OptimizerBenchmarkOptions(), CommonOptions()
+_REPEATS = 9
 
 
-def run(options: OptimizerBenchmarkOptions = _USUAL) -> None:
+def run(options: OptimizerBenchmarkOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
     """Measure optimizer steps and print the readings."""
-    threads = options.threads or torch.get_num_threads()
-    torch.set_num_threads(threads)
-    device = pick_device(options.device)
-    parameters = list(network(options.preset, torch.device("meta")).parameters())
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    print(f"{device_name(device)}, {threads} threads, {versions}")
-    print(f"{options.preset}: {sum(p.numel() for p in parameters):,} parameters in {len(parameters):,} tensors")
-    if hasattr(os, "getloadavg"):
-        print(f"load average when it began: {os.getloadavg()[0]:.2f}")
-    print(f"{'milliseconds':20} {'flat':>7} {'least':>7} {'most':>7} {'GB/s':>6} {'by tensor':>10} {'faster':>7}")
-    for dtype in options.dtypes:
+    show(partial(readings, options, common), common)
+
+
+def readings(options: OptimizerBenchmarkOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
+    """Yield readings of a step with each way of clipping in every dtype, then of PyTorch's faster steps."""
+    repeats, new = common.repeats or _REPEATS, partial(network, options.preset, machine.device)
+    parameters = list(network(options.preset, META).parameters())
+    name = f"{options.preset}, {sum(p.numel() for p in parameters):,} parameters in {len(parameters):,} tensors"
+
+    def reading(dtype: torch.dtype, clipping: str, costs: dict[str, Cost], work: Work | None = None) -> Readings:
+        return Readings(part="optimizer", name=name, dtype=dtype, passes=clipping, costs=costs, work=work)
+
+    for dtype in (getattr(torch, each) for each in common.dtypes):
         for clipping in typing.get_args(Clipping):
-            flat = measure_flat(network(options.preset, device), clipping, DTYPES[dtype], options.repeats)
-            tensors = measure_by_tensor(network(options.preset, device), clipping, DTYPES[dtype], options.repeats)
-            median = statistics.median(flat.seconds)
-            times = " ".join(f"{1e3 * value:7.1f}" for value in (median, min(flat.seconds), max(flat.seconds)))
-            other = statistics.median(tensors)
-            ratio = f"{1e3 * other:10.1f} {other / median:6.1f}x"
-            print(f"{clipping + ', ' + dtype:20} {times} {flat.traffic / median / 1e9:6.1f} {ratio}", flush=True)
-    for way in ("foreach", "fused"):
-        seconds = statistics.median(measure_torch(network(options.preset, device), options.repeats, **{way: True}))
-        print(f"torch.optim.Adam({way}=True), global, float32: {1e3 * seconds:.1f}")
+            flat, work = measure_flat(new(), clipping, dtype, repeats)
+            tensors = measure_by_tensor(new(), clipping, dtype, repeats)
+            yield reading(dtype, f"clipping {clipping}", {PLAIN: tensors, "ours": flat}, work)
+    ways = {f"torch, {way}": measure_torch(new(), repeats, **{way: True}) for way in ("foreach", "fused")}
+    yield reading(torch.float32, "clipping global", ways)

@@ -1,6 +1,6 @@
 """Measure and predict the memory of training for `helixfold benchmark recompute`, by what is recomputed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -31,7 +31,7 @@ from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.prediction import META
 from helixfold.planning.recompute_choice import KEEPS
-from helixfold.planning.size import PassSize
+from helixfold.planning.size import PassSize, dtype_name
 from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds, beside_tensors
 from helixfold.predict.options import Dtype
 from helixfold.presets import preset
@@ -46,20 +46,17 @@ _WAYS: tuple[tuple[bool, Keep], ...] = ((True, "none"), *((False, keep) for keep
 class Point:
     """A measurement to make: forward and backward of `blocks` of a stack, or of a whole network with its losses.
 
-    `keep` is the checkpoint policy; `plain` uses the reference of every operator.
+    A stack also has the rows of templates in its MSA. `keep` is the checkpoint policy; `plain` uses the reference of
+    every operator.
     """
 
     part: str
     preset: str
-    blocks: int
-    residues: int
-    rows: int
-    extra_rows: int
-    templates: int
-    dtype: str
-    keep: Keep
-    plain: bool
+    size: PassSize
     device: str
+    blocks: int = 1
+    keep: Keep = "none"
+    plain: bool = False
 
     @property
     def config(self) -> ModelConfig:
@@ -100,7 +97,7 @@ def prepared(point: Point, device: torch.device) -> Callable[[Point], None]:
     It has been run once, so that gradients, and what libraries allocate once, exist before memory is measured.
     """
     run = _network(point, device) if point.part == WHOLE else _stack(point, device)
-    run(replace(point, residues=8, rows=4, extra_rows=4))
+    run(replace(point, size=replace(point.size, residues=8, msa_rows=4, extra_rows=4)))
     return run
 
 
@@ -117,11 +114,11 @@ def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
     recompute(network, RecomputeConfig.everywhere(point.keep))
 
     def run(point: Point) -> None:
-        rows, residues = point.extra_rows if is_extra else point.rows, point.residues
+        size, residues = point.size, point.size.residues
+        rows = size.extra_rows if is_extra else size.msa_rows + size.templates
 
         def stream(count: int, channels: int) -> Tensor:
-            shape = 1, count, residues, channels
-            return torch.randn(shape, dtype=DTYPES[point.dtype], device=device, requires_grad=True)
+            return torch.randn(1, count, residues, channels, dtype=size.dtype, device=device, requires_grad=True)
 
         masks = [torch.ones(1, count, residues, device=device) for count in (rows, residues)]
         found = stack(Whole(), stream(rows, stack_config.c_m), stream(residues, config.c_z), *masks)
@@ -138,9 +135,10 @@ def _network(point: Point, device: torch.device) -> Callable[[Point], None]:
     recompute(network, RecomputeConfig.everywhere(point.keep))
 
     def run(point: Point) -> None:
-        batch = random_batch(point.residues, point.rows, point.extra_rows, point.templates, device)
+        size = point.size
+        batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, device)
         labels = random_labels(batch)
-        outputs = network(Whole(), [batch], None, DTYPES[point.dtype])
+        outputs = network(Whole(), [batch], None, size.dtype)
         losses = total_loss(outputs, batch, labels, initial_training())
         del outputs
         losses.total.sum().backward()
@@ -184,33 +182,29 @@ def run(options: RecomputeOptions = _USUAL) -> None:
     for stage in options.stages:
         example = STAGES[stage]()
         sampling = example.sampling
-        point = Point(
-            part=WHOLE,
-            preset=options.network,
-            blocks=1,
-            residues=options.crop or example.crop_size,
-            rows=options.rows or sampling.max_msa_clusters + sampling.max_templates,
-            extra_rows=options.extra_rows or sampling.max_extra_msa,
-            templates=sampling.max_templates,
-            dtype="float32",
-            keep="none",
-            plain=False,
-            device=options.device,
-        )
-        print(f"\n{stage}: {point.residues} residues, {point.rows} rows, {point.extra_rows:,} extra rows")
+        rows = options.rows or sampling.max_msa_clusters + sampling.max_templates
+        sizes = [
+            PassSize(
+                residues=options.crop or example.crop_size,
+                msa_rows=max(1, rows - sampling.max_templates),
+                extra_rows=options.extra_rows or sampling.max_extra_msa,
+                templates=sampling.max_templates,
+                dtype=DTYPES[dtype],
+            )
+            for dtype in options.dtypes
+        ]
+        print(f"\n{stage}: {sizes[0].residues} residues, {rows} rows, {sizes[0].extra_rows:,} extra rows")
         columns = f"{'measured':>9} {'predicted':>9} {'ratio':>6}"
         print(f"{'':28} {'at the peak':^26}   {'kept by each further block':^26}")
         print(f"{'':10} {'dtype':9} {'recompute':12} {columns}   {columns}")
         for part in options.parts:
-            for dtype in options.dtypes:
-                measured = (
-                    replace(point, rows=max(1, point.rows - point.templates))
-                    if part == WHOLE
-                    else replace(point, preset=options.preset)
-                )
+            name = options.network if part == WHOLE else options.preset
+            for size in sizes:
                 for plain, keep in _WAYS[options.no_plain :]:
-                    print(_row(replace(measured, part=part, dtype=dtype, plain=plain, keep=keep)), flush=True)
-        _print_whole(replace(point, preset=options.preset), options.dtypes)
+                    point = Point(part=part, preset=name, size=size, device=options.device, keep=keep, plain=plain)
+                    print(_row(point), flush=True)
+        for size in sizes:
+            _print_whole(options.preset, size, card_of(pick_device(options.device)))
 
 
 def _row(point: Point) -> str:
@@ -221,28 +215,20 @@ def _row(point: Point) -> str:
         two = replace(point, blocks=2)
         cells += "   " + _cells(measure(two) - peak, two.predicted() - point.predicted())
     name = point.preset if point.part == WHOLE else point.part
-    return f"{name:10} {point.dtype:9} {'plain, ' * point.plain + point.keep:12} {cells}"
+    return f"{name:10} {dtype_name(point.size.dtype):9} {'plain, ' * point.plain + point.keep:12} {cells}"
 
 
 def _cells(measured: int, predicted: int) -> str:
     return f"{measured / 2**20:9.0f} {predicted / 2**20:9.0f} {predicted / max(measured, 1):6.2f}"
 
 
-def _print_whole(point: Point, dtypes: Sequence[str]) -> None:
-    """Print the forecast of memory by stage for the whole network, with all its blocks."""
-    for dtype in dtypes:
-        size = PassSize(
-            residues=point.residues,
-            msa_rows=max(1, point.rows - point.templates),
-            extra_rows=point.extra_rows,
-            templates=point.templates,
-            dtype=DTYPES[dtype],
-        )
-        needs = TrainingNeeds(model=point.config, size=size, card=point.card)
-        estimates = {keep: needs.forecast(RecomputeConfig.everywhere(keep)) for keep in KEEPS}
-        stages = next(iter(estimates.values())).stages
-        title = f"all of {point.preset}, {dtype}: GiB predicted"
-        print(f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}")
-        for keep, estimate in estimates.items():
-            cells = "".join(f"{estimate.stages[stage] / 2**30:12.2f}" for stage in stages)
-            print(f"{keep:44}{cells}{estimate.peak / 2**30:8.2f}")
+def _print_whole(name: str, size: PassSize, card: Card) -> None:
+    """Print the forecast of memory by stage for the whole network of a preset, with all its blocks."""
+    needs = TrainingNeeds(model=preset(name).model, size=size, card=card)
+    estimates = {keep: needs.forecast(RecomputeConfig.everywhere(keep)) for keep in KEEPS}
+    stages = estimates["none"].stages
+    title = f"all of {name}, {dtype_name(size.dtype)}: GiB predicted"
+    print(f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}")
+    for keep, estimate in estimates.items():
+        cells = "".join(f"{estimate.stages[stage] / 2**30:12.2f}" for stage in stages)
+        print(f"{keep:44}{cells}{estimate.peak / 2**30:8.2f}")

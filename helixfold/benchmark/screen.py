@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from helixfold.benchmark.machine import Machine, measured_machine
+from helixfold.benchmark.machine import BenchmarkDevice, measured_device
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import HEADER, Readings, write_json
 from helixfold.execution.allocator import freed_memory_kept
 from helixfold.execution.device import pick_device
+from helixfold.planning.size import dtype_name
 
 
-def show(readings: Callable[[Machine], Iterator[Readings]], options: CommonOptions) -> None:
+def show(readings: Callable[[BenchmarkDevice], Iterator[Readings]], options: CommonOptions) -> None:
     """Measure the machine, then print readings as the function `readings` yields them for it.
 
     With `options.json`, all readings are also written to that file, again after each of them.
@@ -21,13 +22,13 @@ def show(readings: Callable[[Machine], Iterator[Readings]], options: CommonOptio
         torch.set_num_threads(options.threads)
     device = pick_device(options.device)
     with freed_memory_kept():
-        machine = measured_machine(device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5)
+        machine = measured_device(device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5)
         print("\n".join(machine.lines()))
         print(f"\n{HEADER}")
         made: list[Readings] = []
         for reading in readings(machine):
             if not made or (made[-1].name, made[-1].dtype) != (reading.name, reading.dtype):
-                print(f"{reading.name}, {str(reading.dtype).removeprefix('torch.')}")
+                print(f"{reading.name}, {dtype_name(reading.dtype)}")
             print("\n".join(reading.lines(machine)), flush=True)
             made.append(reading)
             if options.json is not None:

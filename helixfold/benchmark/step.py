@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
-from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.screen import show
 from helixfold.benchmark.table import Readings
@@ -67,7 +67,7 @@ def run(options: StepOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
     show(partial(readings, options, common), common)
 
 
-def readings(options: StepOptions, common: CommonOptions, machine: Machine) -> Iterator[Readings]:
+def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield readings of forward, backward and optimizer, and of all together, plain and ours, in every dtype."""
     name = options.size or ("initial_training" if machine.device.type == "cuda" else "tiny")
     network, example, usual = SIZES[name]

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.timing import PLAIN, Cost
+from helixfold.planning.size import dtype_name
 
 HEADER = (
     f"{'':22} {'by':28} {'ms':>10} {'GFLOP/s':>9} {'of best':>8} {'GB/s':>8} {'of best':>8} {'MiB':>9} "
@@ -34,7 +35,7 @@ class Readings:
     work: Work | None = None
     notes: tuple[str, ...] = ()
 
-    def lines(self, machine: Machine) -> list[str]:
+    def lines(self, machine: BenchmarkDevice) -> list[str]:
         """Return a line for each way, and the notes.
 
         Rates stand beside the machine's best rates, time and memory beside those of the plain way.
@@ -59,16 +60,16 @@ class Readings:
             lines.append(" ".join([start, *numbers]))
         return lines + [f"  {note}" for note in self.notes]
 
-    def rows(self, machine: Machine) -> list[dict[str, Any]]:
+    def rows(self, machine: BenchmarkDevice) -> list[dict[str, Any]]:
         """Return a dict for JSON for each way."""
         return [self._row(by, machine) for by in self.costs]
 
-    def _row(self, by: str, machine: Machine) -> dict[str, Any]:
+    def _row(self, by: str, machine: BenchmarkDevice) -> dict[str, Any]:
         cost, plain = self.costs[by], self.costs.get(PLAIN)
         row: dict[str, Any] = {
             "part": self.part,
             "name": self.name,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.dtype),
             "passes": self.passes,
             "by": by,
             "failure": cost.failure,
@@ -91,7 +92,7 @@ class Readings:
         }
 
 
-def write_json(path: Path, machine: Machine, readings: Sequence[Readings]) -> None:
+def write_json(path: Path, machine: BenchmarkDevice, readings: Sequence[Readings]) -> None:
     rows = [row for each in readings for row in each.rows(machine)]
     path.write_text(json.dumps({"machine": machine.to_dict(), "readings": rows}, indent=1) + "\n")
 

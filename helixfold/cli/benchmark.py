@@ -9,7 +9,7 @@ from cyclopts import App
 from helixfold.benchmark.options import CommonOptions
 
 if TYPE_CHECKING:
-    from helixfold.benchmark.machine import Machine
+    from helixfold.benchmark.machine import BenchmarkDevice
     from helixfold.benchmark.table import Readings
 
 # Each benchmark is a module with a function `run`; the first four need little more than torch.
@@ -43,7 +43,7 @@ def measure_all(common: CommonOptions = _COMMON) -> None:
     from helixfold.benchmark import block, model, ops, step
     from helixfold.benchmark.screen import show
 
-    def readings(machine: "Machine") -> Iterator["Readings"]:
+    def readings(machine: "BenchmarkDevice") -> Iterator["Readings"]:
         operators = ops.OpsOptions()
         if machine.device.type == "cuda":
             operators = replace(operators, residues=_GPU_RESIDUES)

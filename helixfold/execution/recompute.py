@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from helixfold.config import Config, ConfigError, require
-from helixfold.execution.stand_in import StandIn, put_back, replace_method
+from helixfold.execution.method_replacement import MethodReplacement, replace_method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import ContextInput, Executor, Stream, Update
 
@@ -67,20 +67,20 @@ class RecomputeConfig(Config):
 
 
 def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
-    """Make training passes of `model` recompute as `config` says, in place of earlier settings.
+    """Make training passes of `model` recompute as `config` says.
 
-    Passes without gradients, parameters and their names are not changed. Raise `ConfigError` if a setting is "auto".
+    Passes without gradients, parameters and their names are not changed. Call this once; `parallelize` also replaces
+    earlier settings. Raise `ConfigError` if a setting is "auto".
     """
     if not config.is_settled:
         raise ConfigError(f"what is recomputed must be settled before it is applied; got {config}")
-    put_back(model, Recomputed, EachUpdate)
     stacks = [(config.evoformer, model.evoformer.blocks), (config.extra_msa, model.extra_msa_stack.blocks)]
     if model.template_embedder is not None:
         stacks.append((config.template, model.template_embedder.pair.blocks))
     for keep, blocks in stacks:
         for block in blocks:
             if keep != "none":
-                replace_method(block, "forward", _STAND_INS[keep])
+                replace_method(block, "forward", _REPLACEMENTS[keep])
 
     structure = model.structure_module
     if config.structure == "block":
@@ -91,7 +91,7 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
             replace_method(module, "forward", Recomputed)
 
 
-class Recomputed(StandIn):
+class Recomputed(MethodReplacement):
     """Replacement of a method that keeps only its arguments, and computes the rest again in the backward pass."""
 
     def __call__(self, *arguments: Any) -> Any:
@@ -106,14 +106,14 @@ class Recomputed(StandIn):
         )
 
 
-class EachUpdate(StandIn):
+class EachUpdate(MethodReplacement):
     """Replacement of a block's forward in which every update keeps only its inputs for the backward pass."""
 
     def __call__(self, run: Executor, *streams: Any) -> Any:
         return self.method(_Recomputing(run), *streams)
 
 
-_STAND_INS = {"inputs": EachUpdate, "block": Recomputed}
+_REPLACEMENTS = {"inputs": EachUpdate, "block": Recomputed}
 
 
 class _Recomputing(Executor):

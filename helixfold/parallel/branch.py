@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from helixfold.execution.stand_in import StandIn, replace_method
+from helixfold.execution.method_replacement import MethodReplacement, replace_method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import EvoformerBlock, Streams
 from helixfold.model.update import ContextInput, Executor, Stream, Update, as_tensor
@@ -36,7 +36,7 @@ def divide_blocks(model: AlphaFold, channel: Channel) -> None:
     replace_method(model.evoformer, "forward", partial(_BroadcastMSA, channel))
 
 
-class _BranchForward(StandIn):
+class _BranchForward(MethodReplacement):
     """A block's forward on one of two ranks; the pair rank leaves the MSA as it is."""
 
     def __init__(self, block: EvoformerBlock, channel: Channel, method: Callable[..., Streams]) -> None:
@@ -57,7 +57,7 @@ class _BranchForward(StandIn):
         return msa, _with_part(own, part + self.channel.begin("swap", part).wait())
 
 
-class _BroadcastMSA(StandIn):
+class _BroadcastMSA(MethodReplacement):
     """A stack's forward, followed by a broadcast of its MSA from the rank that computed it."""
 
     def __init__(self, channel: Channel, method: Callable[..., Streams]) -> None:

@@ -1,8 +1,8 @@
 """Apply branch parallelism, recompute and axial parallelism to a model, in that order."""
 
+from helixfold.execution.method_replacement import restore_methods
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.slabs import Slabs
-from helixfold.execution.stand_in import StandIn, put_back
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
@@ -27,7 +27,7 @@ def parallelize(
     model's blocks depend on each other, or if `checkpointing` still has "auto".
     """
     # 1. Undo an earlier call.
-    put_back(model, StandIn)
+    restore_methods(model)
 
     # 2. Branch parallelism: the two halves of every block on two ranks.
     if mesh.branch.size > 1:

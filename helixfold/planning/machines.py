@@ -112,42 +112,19 @@ class Machine:
         return self.near if ranks <= self.per_node else self.far
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sheet:
-    """Rates in a data sheet: dense bfloat16 FLOP/s, bytes/s of memory, bytes/s one way over NVLink and the network."""
+def _machine(name: str, card: Card, *, product: float, memory: float, nvlink: float, network: float) -> Machine:
+    """Return nodes of eight GPUs by the rates in a data sheet.
 
-    card: Card
-    product: float
-    memory: float
-    nvlink: float
-    network: float
-
-
-# Nodes of eight, each GPU with a network adapter of its own: 400 Gbit/s (DGX H100 and H200), 200 Gbit/s (DGX A100).
-_SHEETS = {
-    "h100": _Sheet(card=CARDS["h100"], product=989e12, memory=3.35e12, nvlink=450e9, network=50e9),
-    "h200": _Sheet(card=CARDS["h200"], product=989e12, memory=4.8e12, nvlink=450e9, network=50e9),
-    "a100": _Sheet(card=CARDS["a100-80"], product=312e12, memory=2.0e12, nvlink=300e9, network=25e9),
-}
-NAMES = tuple(_SHEETS)
-
-
-def named(name: str) -> Machine:
-    """Return the machine of that name (one of `NAMES`), with rates from data sheets.
-
-    Raise `ConfigError` if there is none.
+    `product` is dense bfloat16 FLOP/s, `memory` bytes/s, and `nvlink` and `network` are bytes/s one way.
     """
-    if name not in _SHEETS:
-        raise ConfigError(f"there is no machine {name!r}; choose one of {', '.join(NAMES)}, or measure the one at hand")
-    sheet = _SHEETS[name]
     return Machine(
         name=name,
-        card=sheet.card,
-        speeds=Rates(product=sheet.product, memory=sheet.memory),
-        memory=int(_MEMORY_LEFT * sheet.card.memory),
+        card=card,
+        speeds=Rates(product=product, memory=memory),
+        memory=int(_MEMORY_LEFT * card.memory),
         per_node=8,
-        near=_links(sheet.nvlink, _NEAR_LATENCY),
-        far=_links(sheet.network, _FAR_LATENCY),
+        near=_links(nvlink, _NEAR_LATENCY),
+        far=_links(network, _FAR_LATENCY),
         overlaps=True,
     )
 
@@ -155,6 +132,25 @@ def named(name: str) -> Machine:
 def _links(rate: float, latency: float) -> Links:
     line = Line(fixed=latency, slope=1 / (_LINK_REACHED * rate))
     return Links(all_to_all=line, all_gather=line, reduce_scatter=line, all_reduce=line)
+
+
+# Each GPU has a network adapter of its own: 400 Gbit/s (DGX H100 and H200), 200 Gbit/s (DGX A100).
+MACHINES = {
+    "h100": _machine("h100", CARDS["h100"], product=989e12, memory=3.35e12, nvlink=450e9, network=50e9),
+    "h200": _machine("h200", CARDS["h200"], product=989e12, memory=4.8e12, nvlink=450e9, network=50e9),
+    "a100": _machine("a100", CARDS["a100-80"], product=312e12, memory=2.0e12, nvlink=300e9, network=25e9),
+}
+
+
+def named(name: str) -> Machine:
+    """Return the machine of that name (one of `MACHINES`), with rates from data sheets.
+
+    Raise `ConfigError` if there is none.
+    """
+    if name not in MACHINES:
+        known = ", ".join(MACHINES)
+        raise ConfigError(f"there is no machine {name!r}; choose one of {known}, or measure the one at hand")
+    return MACHINES[name]
 
 
 def measured_steps(

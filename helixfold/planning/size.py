@@ -70,6 +70,11 @@ def of_blocks(model: ModelConfig, blocks: int) -> ModelConfig:
     )
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype on the command line, such as "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
 def gib(size: int) -> str:
     """Return a number of bytes as text in GiB, such as "1.5 GiB"."""
     return f"{size / 2**30:,.1f} GiB"

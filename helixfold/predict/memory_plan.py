@@ -10,7 +10,7 @@ from helixfold.ops.card import Card
 from helixfold.planning.executors import Plan, Room, longest, plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.prediction import EXECUTORS
-from helixfold.planning.size import gib
+from helixfold.planning.size import dtype_name, gib
 from helixfold.presets import Preset
 
 
@@ -86,7 +86,7 @@ def machine(presets: Iterable[Preset], residues: int, card: Card, room: Room) ->
                 # Whole streams are for short chains.
                 most = "" if name == "whole" else f" ({longest(preset.model, size, room, card, name):,})"
                 cells += f"{peak + most:>18}"
-            kind = str(dtype).removeprefix("torch.")
+            kind = dtype_name(dtype)
             yield f"  {preset.name:13}{kind:11}{cells}   {found.executor if found.fits else 'none'}"
 
 

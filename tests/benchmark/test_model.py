@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.benchmark import model
-from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.model import PEER, ModelOptions, Way, _flops, deepmind_features, readings
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import Readings
@@ -23,7 +23,7 @@ from tests.parity.spec import Spec
 from tests.parity.synthetic_features import make_features
 
 CPU = torch.device("cpu")
-MACHINE = Machine(device=CPU, name="", threads=1, versions={}, load=0.0, allocator="")
+MACHINE = BenchmarkDevice(device=CPU, name="", threads=1, versions={}, load=0.0, allocator="")
 
 
 def interpreter(path: Path, positions: int = 12, *, error: str = "") -> Path:

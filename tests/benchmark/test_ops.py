@@ -13,7 +13,7 @@ from torch import Tensor
 import helixfold.ops
 from helixfold.batch import Batch
 from helixfold.benchmark.block import block_flops
-from helixfold.benchmark.machine import Machine
+from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import OpCase, Shape, Work, op_cases
 from helixfold.benchmark.ops import _ways, absent, peers_of
 from helixfold.benchmark.table import Readings
@@ -164,7 +164,7 @@ def test_a_table_says_how_much_faster() -> None:
         work=Work(flops=10**6, bytes=0),
         notes=("odd",),
     )
-    machine = Machine(device=CPU, name="", threads=1, versions={}, load=0.0, allocator="")
+    machine = BenchmarkDevice(device=CPU, name="", threads=1, versions={}, load=0.0, allocator="")
     plain, bad, ours, note = readings.lines(machine)
     assert "1.00x" in plain
     assert "failed: ZeroDivisionError" in bad

@@ -3,25 +3,16 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from helixfold.benchmark import recompute
 from helixfold.benchmark.recompute import EXTRA_MSA, WHOLE, Point, measure
 from helixfold.cli.main import main
+from helixfold.planning.size import PassSize
 
 MIB = 2**20
-POINT = Point(
-    part=WHOLE,
-    preset="tiny",
-    blocks=1,
-    residues=48,
-    rows=124,
-    extra_rows=512,
-    templates=4,
-    dtype="float32",
-    keep="none",
-    plain=True,
-    device="cpu",
-)
+SIZE = PassSize(residues=48, msa_rows=124, extra_rows=512, templates=4, dtype=torch.float32)
+POINT = Point(part=WHOLE, preset="tiny", size=SIZE, plain=True, device="cpu")
 
 
 @pytest.mark.long
@@ -31,7 +22,7 @@ def test_a_network_that_keeps_less_takes_less_memory() -> None:
 
 
 def test_a_stack_is_recomputed_as_it_is_in_the_network() -> None:
-    point = replace(POINT, part=EXTRA_MSA, blocks=3, residues=32)
+    point = replace(POINT, part=EXTRA_MSA, blocks=3, size=replace(SIZE, residues=32))
     plain, block = (measure(replace(point, keep=keep)) for keep in ("none", "block"))
     assert 0 < block < 0.8 * plain
 

@@ -21,6 +21,8 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
 from helixfold.model.update import Update
 from helixfold.ops.dispatch import forced
+from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.parallelize import parallelize
 from helixfold.training.presets import tiny
 from helixfold.training.step import forward_losses
 from tests.losses.test_total import training_batch
@@ -181,6 +183,7 @@ def test_little_is_kept_of_what_is_recomputed() -> None:
     with forced("reference"):
         everything = kept(model)
     for keep in ("inputs", "block"):
+        model = tiny_model().train()
         recompute(model, RecomputeConfig.everywhere(keep))
         assert kept(model) < 0.25 * everything
 
@@ -197,17 +200,17 @@ def test_a_second_choice_replaces_the_first() -> None:
     model = tiny_model().train()
     before = {name: set(vars(module)) for name, module in model.named_modules()}
     for keep in ("block", "inputs"):
-        recompute(model, RecomputeConfig.everywhere(keep))
+        parallelize(model, Mesh.alone(), RecomputeConfig.everywhere(keep))
     assert parts_run_twice(model) == set(PARTS)
-    recompute(model, NONE)
+    parallelize(model, Mesh.alone())
     assert parts_run_twice(model) == set()
     assert {name: set(vars(module)) for name, module in model.named_modules()} == before
 
 
 def test_names_and_parameters_stay_as_they_are() -> None:
-    model = tiny_model()
-    before = {name: each.data_ptr() for name, each in model.state_dict().items()}
     for keep in ("inputs", "block"):
+        model = tiny_model()
+        before = {name: each.data_ptr() for name, each in model.state_dict().items()}
         recompute(model, RecomputeConfig.everywhere(keep))
         assert {name: each.data_ptr() for name, each in model.state_dict().items()} == before
 

@@ -6,7 +6,7 @@ import pytest
 
 from data_pipeline.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.planning.machines import NAMES, named
+from helixfold.planning.machines import MACHINES, named
 from helixfold.planning.training import part_costs
 from tests.planning.planned import MACHINE, RATES, workload
 
@@ -22,7 +22,7 @@ def test_an_unknown_machine_is_one_sentence() -> None:
         named("h900")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MACHINES)
 def test_a_rank_takes_no_more_than_its_card_has(name: str) -> None:
     machine = named(name)
     assert 0.9 * machine.card.memory < machine.memory < machine.card.memory

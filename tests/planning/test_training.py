@@ -63,19 +63,8 @@ def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
     """Its rows are what most of the memory is for, as in fine-tuning; the gradients of the outer product's halves take
     most beside them. What is counted of meta tensors is what is counted of real ones.
     """
-    point = Point(
-        part=EXTRA_MSA,
-        preset="model_1",
-        blocks=1,
-        residues=64,
-        rows=4,
-        extra_rows=640,
-        templates=0,
-        dtype="float32",
-        keep=keep,
-        plain=False,
-        device="cpu",
-    )
+    size = PassSize(residues=64, msa_rows=4, extra_rows=640, templates=0, dtype=torch.float32)
+    point = Point(part=EXTRA_MSA, preset="model_1", size=size, device="cpu", keep=keep)
     run = prepared(point, torch.device("cpu"))
     with Counter() as counter:
         run(point)
