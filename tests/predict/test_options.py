@@ -12,7 +12,7 @@ from helixfold.cli.main import main
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import TIMEOUT
-from helixfold.planning.machines import NAMES
+from helixfold.planning.machines import MACHINES
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.predict import options
@@ -33,7 +33,7 @@ def test_choices_are_those_that_exist() -> None:
     assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *CARD_NAMES)
     assert set(CARD_NAMES) < set(CARDS)
     assert get_args(TrainingPreset) == tuple(TRAINING_PRESETS)
-    assert set(get_args(MachineName)) == {*NAMES, HERE}
+    assert set(get_args(MachineName)) == {*MACHINES, HERE}
     named = {name for preset in options.PREDICTION_PRESETS.values() for name in preset.models}
     assert named < set(PRESETS)
 
