@@ -76,7 +76,9 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
                 partial(step.tool.search, target.sequence),
             )
             searched.append((step, content))
-            rows[step.result_file] = _alignment(step, content, target.sequence, files.directory / step.result_file)
+            parse = parse_stockholm if step.tool.file_format == "sto" else parse_a3m
+            path = files.directory / step.result_file
+            rows[step.result_file] = parse(content, target.sequence, path=path, max_rows=step.max_rows)
     templates: TemplateResult | None = None
     if target.templates:
         templates = templates_from_files(target.sequence, target.templates, plan.user_templates)
@@ -118,11 +120,6 @@ def _is_missing(file: str, identity: str, target: Target, directory: Path) -> bo
         return ResultFiles(directory=directory).find(file, identity, target.sequence.encode()) is None
     except InputError:  # a damaged `searches.json`, which `prepare` reports
         return False
-
-
-def _alignment(step: AlignmentStep, content: bytes, sequence: str, path: Path) -> Alignment:
-    parse = parse_stockholm if step.tool.file_format == "sto" else parse_a3m
-    return parse(content, sequence, path=path, max_rows=step.max_rows)
 
 
 def _templates(

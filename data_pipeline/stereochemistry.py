@@ -131,7 +131,7 @@ def _distances(residue: str) -> dict[tuple[str, ...], MeanAndDeviation]:
     bonds = _table_of_residue(_BONDS, residue)
     distances = dict(bonds)
     for (one, middle, other), (degrees, degrees_off) in _table_of_residue(_ANGLES, residue).items():
-        first, second = (bonds[_in_order(atom, middle)] for atom in (one, other))
+        first, second = (bonds[tuple(sorted((atom, middle)))] for atom in (one, other))
         angle, angle_off = np.radians(degrees), np.radians(degrees_off)
         a, b, cosine = first.mean, second.mean, np.cos(angle)
         side = np.sqrt(a * a + b * b - 2 * a * b * cosine)
@@ -156,10 +156,6 @@ def _table_of_residue(table: str, residue: str) -> dict[tuple[str, ...], MeanAnd
             for bond, mean, deviation in zip(cells[::3], cells[1::3], cells[2::3], strict=True):
                 names = tuple(bond.split("-"))
                 if atoms.issuperset(names):
-                    key = _in_order(*names) if len(names) == 2 else names
+                    key = tuple(sorted(names)) if len(names) == 2 else names
                     norms[key] = MeanAndDeviation(float(mean), float(deviation))
     return norms
-
-
-def _in_order(one: str, other: str) -> tuple[str, str]:
-    return min(one, other), max(one, other)

@@ -100,9 +100,6 @@ class _WeightedChains:
         length = np.array([entries[chain].length for chain in chains], np.int64)
         return cls(chains=np.array(chains, np.int64), cumulative=np.cumsum(acceptance(length) / size))
 
-    def probabilities(self) -> Float64[np.ndarray, "n"]:
-        return np.diff(self.cumulative, prepend=0) / self.cumulative[-1]
-
     def draw(self, rng: np.random.Generator) -> int:
         # A random number below 1, times the sum, may round up to the sum itself.
         place = np.searchsorted(self.cumulative, rng.random() * self.cumulative[-1], side="right")
@@ -125,7 +122,6 @@ class ChainSampler:
         share = selection.distillation_probability if predicted else 0.0
         if not experimental and share < 1:
             raise InputError(_why_none(entries, selection))
-        self._size = len(entries)
         kinds: list[tuple[float, Sequence[int]]] = [(share, predicted)]
         kinds += [((1 - share) * part, chains) for part, chains in _by_alignment(entries, experimental, selection)]
         # Pairs of the fraction of all examples and the chains to draw them from.
@@ -139,13 +135,6 @@ class ChainSampler:
                 return lottery.draw(rng)
             left -= share
         return self._lotteries[-1][1].draw(rng)
-
-    def probabilities(self) -> Float64[np.ndarray, "n"]:
-        """Return the probability of every chain of the index at a single draw; they sum to 1."""
-        probabilities = np.zeros(self._size)
-        for share, lottery in self._lotteries:
-            probabilities[lottery.chains] = share * lottery.probabilities()
-        return probabilities
 
 
 def _by_alignment(

@@ -27,21 +27,21 @@ class ChainStore(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepExamples:
-    """Examples of one micro-batch (`part`) of a step's batch, which go through the network together."""
+    """Examples of one micro-batch of a step's batch, which go through the network together."""
 
     step: int
-    part: int
+    micro_batch: int  # index within the step
     examples: tuple[TrainingExample, ...]
     refused: tuple[str, ...]  # chains that were drawn but cannot be used, with the reason: "name: reason"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingDataset:
-    """Dataset that maps a step and a micro-batch (`part`) to examples, determined by the seed alone.
+    """Dataset that maps a step and the index of a micro-batch to examples, determined by the seed alone.
 
-    Part p holds the batch places from p * `batch_size` up to (p + 1) * `batch_size`, and every place has its own random
-    streams. The rank that draws a part does not matter, so a run resumes exactly on another number of ranks. A chain
-    whose record cannot be used is replaced by the next one drawn from the same stream.
+    Micro-batch m holds the batch places from m * `batch_size` up to (m + 1) * `batch_size`, and every place has its own
+    random streams. The rank that draws a micro-batch does not matter, so a run resumes exactly on another number of
+    ranks. A chain whose record cannot be used is replaced by the next one drawn from the same stream.
 
     Chains named in `held_out`, and all chains of their clusters, are never drawn: training on similar chains would
     spoil an evaluation. Raise `InputError` if no chain is left, and `ValueError` if `batch_size` is above 1 without
@@ -75,12 +75,12 @@ class TrainingDataset:
         """Return the number of recycling iterations of this step, the same for all its examples."""
         return num_passes(self.seed, step, self.config.max_passes)
 
-    def draw(self, step: int, part: int = 0) -> StepExamples:
+    def draw(self, step: int, micro_batch: int = 0) -> StepExamples:
         """Draw the examples of one micro-batch of a step; raise `InputError` after 10 unusable chains in a row."""
         refused: list[str] = []
-        places = range(part * self.batch_size, (part + 1) * self.batch_size)
+        places = range(micro_batch * self.batch_size, (micro_batch + 1) * self.batch_size)
         examples = tuple(self._draw(step, place, refused) for place in places)
-        return StepExamples(step=step, part=part, examples=examples, refused=tuple(refused))
+        return StepExamples(step=step, micro_batch=micro_batch, examples=examples, refused=tuple(refused))
 
     def _draw(self, step: int, place: int, refused: list[str]) -> TrainingExample:
         choice = random_stream(self.seed, StreamUse.CHOICE, step, place)

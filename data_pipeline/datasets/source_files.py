@@ -9,9 +9,9 @@ from pathlib import Path
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import os_errors_as_input_errors
 from data_pipeline.parse.text_files import read_text_bytes
+from data_pipeline.templates.structure_directory import STRUCTURE_SUFFIXES, is_structure_name
 
 MAX_DUPLICATES_BYTES = 2**28
-STRUCTURE_SUFFIXES = (".cif", ".mmcif", ".pdb", ".ent")
 
 _ALIGNMENT_SUFFIXES = (".a3m", ".sto", ".stockholm", ".aln", ".fasta", ".fas", ".fa", ".afa", ".a2m", ".an")
 # Words in file names and the number of rows to read, the target included; the first match counts. AlphaFold merges
@@ -53,10 +53,10 @@ def find_structures(directory: str | PathLike[str]) -> tuple[Path, ...]:
         raise InputError.at(error.filename or directory, f"cannot be listed: {error.strerror or error}") from error
 
     for folder, _, names in os.walk(directory, onerror=unreadable):
-        found += [Path(folder, name) for name in names if _plain(name).endswith(STRUCTURE_SUFFIXES)]
+        found += [Path(folder, name) for name in names if is_structure_name(name)]
     if not found:
         suffixes = ", ".join(STRUCTURE_SUFFIXES)
-        raise InputError.at(directory, f"there are no structure files; their names end in {suffixes}, or these and .gz")
+        raise InputError.at(directory, f"there are no structure files; their names end in {suffixes}")
     return tuple(sorted(found))
 
 

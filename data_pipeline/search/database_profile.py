@@ -1,10 +1,11 @@
 """Read which databases to search from a profile file, AlphaFold's data directory, or FASTA files."""
 
 import tomllib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.fasta import target_name_problem
@@ -126,119 +127,133 @@ def _toml_profile(path: Path) -> DatabaseProfile:
         if len(line) > _MAX_LINE_BYTES:
             raise InputError.at(path, f"the line is longer than {_MAX_LINE_BYTES:,} bytes; divide it", line=number)
     try:
-        table = tomllib.loads(content.decode())
+        profile = _Table(path, "profile", tomllib.loads(content.decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError.at(path, f"not a TOML profile of databases: {printable(str(error))}") from error
-    _only_keys(path, "profile", table, ("alignments", "templates"))
-    given = table.get("alignments", [])
+    profile.require_keys("alignments", "templates")
+    given = profile.values.get("alignments", [])
     if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
         raise InputError.at(path, "write each alignment database as its own [[alignments]] table")
     alignments = [_alignment_database(path, entry) for entry in given]
     names = [database.name for database in alignments]
     if len(set(names)) < len(names):
         raise InputError.at(path, f"each database needs its own name, got {', '.join(names)}")
-    templates = table.get("templates")
+    templates = profile.values.get("templates")
     if templates is not None and not isinstance(templates, dict):
         raise InputError.at(path, "write the template database as one [templates] table")
     if not alignments and templates is None:
         raise InputError.at(path, "the profile names no database; it needs [[alignments]] or [templates]")
     return DatabaseProfile(
-        alignments=tuple(alignments), templates=None if templates is None else _template_database(path, templates)
+        alignments=tuple(alignments),
+        templates=None if templates is None else _template_database(_Table(path, "[templates]", templates)),
     )
 
 
-def _alignment_database(profile: Path, entry: dict[str, Any]) -> AlignmentDatabase:
-    _only_keys(profile, "[[alignments]]", entry, ("name", "tool", "path", "engine", "max_rows", "options"))
-    name = entry.get("name")
-    if not isinstance(name, str) or target_name_problem(name) is not None:
-        raise InputError.at(profile, f"[[alignments]] needs a name without blanks and slashes, got {name!r}")
-    where = f"database '{name}'"
-    max_rows = entry.get("max_rows")
-    if max_rows is not None and (not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1):
-        raise InputError.at(profile, f"{where}: max_rows must be a whole number from 1, got {max_rows!r}")
-    tool = _choice(profile, where, entry, "tool", get_args(AlignmentTool))
+def _alignment_database(profile: Path, values: dict[str, Any]) -> AlignmentDatabase:
+    table = _Table(profile, "[[alignments]]", values)
+    table.require_keys("name", "tool", "path", "engine", "max_rows", "options")
+    name = table.value("name", _is_plain_name, "a word without blanks and slashes")
+    table = _Table(profile, f"database '{name}'", values)
+    tool = table.choice("tool", get_args(AlignmentTool))
     return AlignmentDatabase(
         name=name,
-        tool=tool,  # type: ignore[arg-type]  # one of the literal's values
-        paths=_database_paths(profile, where, entry, prefix=tool == "hhblits"),
-        engine=_engine(profile, where, entry, tool),
-        max_rows=max_rows,
-        options=_options(profile, where, entry),
+        tool=tool,
+        paths=table.database_paths(are_prefixes=tool == "hhblits"),
+        engine=table.engine(tool),
+        max_rows=table.value("max_rows", _is_count_or_none, "a whole number from 1"),
+        options=table.options(),
     )
 
 
-def _template_database(profile: Path, entry: dict[str, Any]) -> TemplateDatabase:
-    where = "[templates]"
-    keys = ("tool", "path", "structures", "obsolete", "release_dates", "latest_release", "engine", "options")
-    _only_keys(profile, where, entry, keys)
-    tool = _choice(profile, where, entry, "tool", get_args(TemplateTool))
-    structures: Any = entry.get("structures")
-    latest: Any = entry.get("latest_release")
-    if not isinstance(structures, str) or not (profile.parent / structures).is_dir():
-        raise InputError.at(profile, f"{where}: structures must be a directory of mmCIF files, got {structures!r}")
-    if latest is not None and type(latest) is not date:
-        raise InputError.at(profile, f"{where}: latest_release must be a date such as 2021-11-01, got {latest!r}")
+def _template_database(table: "_Table") -> TemplateDatabase:
+    table.require_keys("tool", "path", "structures", "obsolete", "release_dates", "latest_release", "engine", "options")
+    tool = table.choice("tool", get_args(TemplateTool))
     return TemplateDatabase(
-        tool=tool,  # type: ignore[arg-type]  # one of the literal's values
-        paths=_database_paths(profile, where, entry, prefix=tool == "hhsearch"),
-        structures=profile.parent / structures,
-        obsolete=_file(profile, where, entry, "obsolete"),
-        release_dates=_file(profile, where, entry, "release_dates"),
-        latest_release=latest,
-        engine=_engine(profile, where, entry, tool),
-        options=_options(profile, where, entry),
+        tool=tool,
+        paths=table.database_paths(are_prefixes=tool == "hhsearch"),
+        structures=table.path("structures", Path.is_dir, "a directory of mmCIF files"),
+        obsolete=table.path("obsolete", Path.is_file, "a file") if "obsolete" in table.values else None,
+        release_dates=table.path("release_dates", Path.is_file, "a file") if "release_dates" in table.values else None,
+        latest_release=table.value("latest_release", _is_date_or_none, "a date such as 2021-11-01"),
+        engine=table.engine(tool),
+        options=table.options(),
     )
 
 
-def _file(profile: Path, where: str, entry: dict[str, Any], key: str) -> Path | None:
-    given = entry.get(key)
-    if given is None:
-        return None
-    if not isinstance(given, str) or not (profile.parent / given).is_file():
-        raise InputError.at(profile, f"{where}: {key} must be a file, got {given!r}")
-    return profile.parent / given
+@dataclass(frozen=True)
+class _Table:
+    """A table of a profile, called `where` in errors; its methods raise `InputError` for values that are not right."""
 
+    profile: Path
+    where: str
+    values: dict[str, Any]
 
-def _database_paths(profile: Path, where: str, entry: dict[str, Any], *, prefix: bool) -> tuple[Path, ...]:
-    given: Any = entry.get("path")
-    texts: list[Any] = given if isinstance(given, list) else [given]
-    if not texts or not all(isinstance(text, str) and text for text in texts):
-        raise InputError.at(profile, f"{where}: path must be a file name (or a list of them), got {given!r}")
-    paths = tuple(profile.parent / text for text in texts)
-    for path in paths:
-        if prefix and not path.parent.joinpath(f"{path.name}_a3m.ffdata").is_file():
-            raise InputError.at(profile, f"{where}: there is no hh-suite database {path} ({path}_a3m.ffdata)")
-        if not prefix and not path.is_file():
-            raise InputError.at(profile, f"{where}: there is no file {path}")
-    if len(paths) > 1 and not prefix:
-        raise InputError.at(profile, f"{where}: only hh-suite databases are searched together; make one table for each")
-    return paths
+    def require_keys(self, *allowed: str) -> None:
+        """Raise `InputError` if the table has other keys than these."""
+        if unknown := sorted(set(self.values) - set(allowed)):
+            raise self._error(f"unknown {printable(', '.join(unknown))}; it can hold {', '.join(allowed)}")
 
+    def value(self, key: str, is_right: Callable[[Any], bool], what: str, default: object = None) -> Any:
+        """Return a value that `is_right`; `what` completes "must be ..."."""
+        value = self.values.get(key, default)
+        if not is_right(value):
+            raise self._error(f"{key} must be {what}, got {value!r}")
+        return value
 
-def _engine(profile: Path, where: str, entry: dict[str, Any], tool: str) -> Engine:
-    if tool not in HMMER_TOOLS:
-        if "engine" in entry:
-            raise InputError.at(profile, f"{where}: engine can be chosen for {' and '.join(HMMER_TOOLS)} only")
-        return "program"
-    return _choice(profile, where, {"engine": "pyhmmer", **entry}, "engine", get_args(Engine))  # type: ignore[return-value]
-
-
-def _options(profile: Path, where: str, entry: dict[str, Any]) -> dict[str, Any]:
-    options = entry.get("options", {})
-    if not isinstance(options, dict):
-        raise InputError.at(profile, f"{where}: options must be a table such as {{ e_value = 0.001 }}")
-    return options
-
-
-def _choice(profile: Path, where: str, entry: dict[str, Any], key: str, allowed: Collection[str]) -> str:
-    value = entry.get(key)
-    if value not in allowed or not isinstance(value, str):
-        raise InputError.at(profile, f"{where}: {key} must be one of {', '.join(allowed)}, got {value!r}")
-    return value
-
-
-def _only_keys(profile: Path, where: str, table: dict[str, Any], allowed: Collection[str]) -> None:
-    if unknown := sorted(set(table) - set(allowed)):
-        raise InputError.at(
-            profile, f"{where}: unknown {printable(', '.join(unknown))}; it can hold {', '.join(allowed)}"
+    def choice(self, key: str, allowed: Collection[str], default: str | None = None) -> Any:
+        """Return one of the allowed words."""
+        return self.value(
+            key, lambda value: isinstance(value, str) and value in allowed, f"one of {', '.join(allowed)}", default
         )
+
+    def path(self, key: str, is_right: Callable[[Path], bool], what: str) -> Path:
+        """Return a path, which the profile gives relative to its own directory."""
+        folder = self.profile.parent
+        return folder / self.value(key, lambda value: isinstance(value, str) and is_right(folder / value), what)
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the table's tool."""
+        what = "a table such as { e_value = 0.001 }"
+        options: dict[str, Any] = self.value("options", lambda value: isinstance(value, dict), what, default={})
+        return options
+
+    def engine(self, tool: str) -> Engine:
+        """Return what runs the table's tool."""
+        if tool in HMMER_TOOLS:
+            return cast(Engine, self.choice("engine", get_args(Engine), default="pyhmmer"))
+        if "engine" in self.values:
+            raise self._error(f"engine can be chosen for {' and '.join(HMMER_TOOLS)} only")
+        return "program"
+
+    def database_paths(self, *, are_prefixes: bool) -> tuple[Path, ...]:
+        """Return the database's file, or the prefixes of hh-suite databases that are searched together."""
+        given = self.value("path", _are_texts, "a file name (or a list of them)")
+        paths = tuple(self.profile.parent / text for text in (given if isinstance(given, list) else [given]))
+        for path in paths:
+            if are_prefixes and not path.parent.joinpath(f"{path.name}_a3m.ffdata").is_file():
+                raise self._error(f"there is no hh-suite database {path} ({path}_a3m.ffdata)")
+            if not are_prefixes and not path.is_file():
+                raise self._error(f"there is no file {path}")
+        if len(paths) > 1 and not are_prefixes:
+            raise self._error("only hh-suite databases are searched together; make one table for each")
+        return paths
+
+    def _error(self, problem: str) -> InputError:
+        return InputError.at(self.profile, f"{self.where}: {problem}")
+
+
+def _is_plain_name(value: Any) -> bool:
+    return isinstance(value, str) and target_name_problem(value) is None
+
+
+def _is_count_or_none(value: Any) -> bool:
+    return value is None or (type(value) is int and value >= 1)
+
+
+def _is_date_or_none(value: Any) -> bool:
+    return value is None or type(value) is date
+
+
+def _are_texts(value: Any) -> bool:
+    texts = value if isinstance(value, list) else [value]
+    return bool(texts) and all(isinstance(text, str) and text for text in texts)

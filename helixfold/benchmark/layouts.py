@@ -134,7 +134,7 @@ def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> f
                     previous = model.fold(run, [batch], previous, dtype).recycled()
             found = total_loss(model(run, [batch], previous, dtype), batch, labels, losses)
             gradients.backward(found.total.mean(), last=True)
-            optimizer.step(1e-3, parts=mesh.size)
+            optimizer.step(1e-3, micro_batches=mesh.size)
 
         readings = []
         for _ in range(repeats + 1):

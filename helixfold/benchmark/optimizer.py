@@ -40,7 +40,7 @@ def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repea
 
     def step() -> None:
         optimizer.collect()
-        if optimizer.step(1e-3, parts=1).skipped:
+        if optimizer.step(1e-3, micro_batches=1).skipped:
             raise AssertionError("the gradients are finite")
 
     cost = _measure(parameters, step, repeats)

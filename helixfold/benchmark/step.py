@@ -127,7 +127,7 @@ def _measure(
 
     def update() -> None:
         optimizer.collect()
-        optimizer.step(1e-3, parts=1)
+        optimizer.step(1e-3, micro_batches=1)
 
     parts: dict[str, Callable[[], None]] = {"forward": forward, "backward": backward, "optimizer": update}
     with forced("reference") if plain else nullcontext():

@@ -141,12 +141,12 @@ class ByHeart:
             random_stream(config.seed, StreamUse.TRANSFORM, step, 0),
             passes,
         )
-        packed = pack(StepExamples(step=step, part=0, examples=(example,), refused=()), None)
+        packed = pack(StepExamples(step=step, micro_batch=0, examples=(example,), refused=()), None)
         self.network.train()
         losses = forward_losses(self.network, packed.on(torch.device("cpu")), config, Whole())
         losses.total.mean().backward()
         self._optimizer.collect()
-        self._optimizer.step(config.optimizer.rate(step), parts=1)
+        self._optimizer.step(config.optimizer.rate(step), micro_batches=1)
         self._step += 1
         return float(losses.terms()["weighted"])
 

@@ -1,6 +1,6 @@
 """Optimizer with parameters, gradients, moments and averages in a few flat buffers, which it updates in one pass.
 
-A part is a micro-batch, whose gradient is clipped and added to the sum over the step.
+The gradient of each micro-batch is clipped and added to the sum over the step.
 """
 
 import math
@@ -54,8 +54,8 @@ class FlatOptimizer:
     torch.optim.Adam. Frozen parameters (requires_grad False) do not change. With clipping "sample" a micro-batch must
     be one example.
 
-    Ranks that sum gradients may replace `collect` by `clip_part`, `add` and `measure` for one range of elements after
-    another, while other ranges are still being sent.
+    Ranks that sum gradients may replace `collect` by `clip_micro_batch`, `add` and `measure` for one range of elements
+    after another, while other ranges are still being sent.
 
     Raise `InputError` for another `working_dtype`, or for a model that `lay_out` refuses.
     """
@@ -143,10 +143,10 @@ class FlatOptimizer:
 
     def collect(self) -> None:
         """Add the gradient of the micro-batch just computed to the sum, clipped if `clipping` is "sample"; clear it."""
-        self.add(self.clip_part(), 0, len(self.gradient_sum))
+        self.add(self.clip_micro_batch(), 0, len(self.gradient_sum))
 
     @torch.no_grad()
-    def clip_part(self) -> Tensor:
+    def clip_micro_batch(self) -> Tensor:
         """Return the factor that clips the gradient of the micro-batch just computed; 1 unless `clipping` is "sample".
 
         Raise `InputError` if gradients are no longer views of the buffers.
@@ -178,14 +178,14 @@ class FlatOptimizer:
         self._measured += stop - start
 
     @torch.no_grad()
-    def step(self, learning_rate: float, *, parts: int) -> StepReport:
-        """Update the weights by the mean of the gradients of `parts` micro-batches in the sum, and clear the sum.
+    def step(self, learning_rate: float, *, micro_batches: int) -> StepReport:
+        """Update the weights by the mean of the gradients of that many micro-batches in the sum, and clear the sum.
 
         If the gradient or its norm is not finite, only the sum is cleared and the step is skipped. Raise `InputError`
         if gradients are no longer views of the buffers.
         """
         self._check_views()
-        sizes = self._sizes() / parts
+        sizes = self._sizes() / micro_batches
         norm = torch.linalg.vector_norm(sizes)
         gradient_norm = float(norm)
         if not math.isfinite(gradient_norm):
@@ -194,7 +194,7 @@ class FlatOptimizer:
         scale, clipped = self._scale(sizes, norm)
         self._measured = 0
         self._updates += 1
-        config, scale = self.config, scale / parts
+        config, scale = self.config, scale / micro_batches
         if self._muon is not None:
             self._muon.step(self._buffers.master, self.gradient_sum, scale, learning_rate)
             scale = scale * self._muon.others

@@ -93,7 +93,7 @@ class GradientReducer:
         if not last or not self._mesh.world.has_collectives:
             optimizer.collect()
             return
-        self._scale = optimizer.clip_part()
+        self._scale = optimizer.clip_micro_batch()
         for bucket in self._sums.reduced():
             optimizer.measure(bucket.start, bucket.stop)
         if by_sample:

@@ -173,7 +173,7 @@ def measured_steps(
 
         def step() -> None:
             optimizer.collect()
-            optimizer.step(1e-3, parts=1)
+            optimizer.step(1e-3, micro_batches=1)
 
         seconds = least_seconds(step, device)
     return Readings(passes=passes, parameter=seconds / len(optimizer.gradient_sum))

@@ -158,7 +158,7 @@ def _held_out_batch(
     example = training_example(*store.load(name), config, np.random.default_rng(zlib.crc32(name.encode())), num_passes)
     if not example.truth.all_atom_mask[:, _CA].any():
         raise InputError(f"none of the C-alpha atoms of its {len(example.truth.aatype)} residues were observed")
-    return pack(StepExamples(step=0, part=0, examples=(example,), refused=()), None).on(device)
+    return pack(StepExamples(step=0, micro_batch=0, examples=(example,), refused=()), None).on(device)
 
 
 def _scores(name: str, outputs: Outputs, batch: TrainingBatch, loss: LossConfig) -> ChainScores:

@@ -154,7 +154,7 @@ def pack(drawn: StepExamples, sizes: dict[str, int] | None) -> PackedBatch:
         slots[name].append(_Slot(offset=offset, dtype=content.dtype, shape=content.shape))
     return PackedBatch(
         step=drawn.step,
-        micro_batch=drawn.part,
+        micro_batch=drawn.micro_batch,
         names=tuple(example.name for example in drawn.examples),
         refused=drawn.refused,
         num_iterations=len(drawn.examples[0].samples),

@@ -74,20 +74,25 @@ class TrainingLog:
 
     def __init__(self, directory: Path, *, first_step: int, last_step: int, progress: bool) -> None:
         """Open the log before `first_step`, the next one; the run ends before `last_step`."""
-        self._lines = _LogFile(directory / LOG_FILE, first_step)
+        self._path = directory / LOG_FILE
+        directory.mkdir(parents=True, exist_ok=True)
+        _remove_from(self._path, first_step)
+        self._file = self._path.open("ab", buffering=0)
+        self._waiting = b""  # lines that a full disk has not taken yet
+        self._is_stuck = False
         self._tensorboard = TensorBoardWriter(directory / TENSORBOARD_DIRECTORY, first_step)
         self._progress = Progress(first_step=first_step, last_step=last_step) if progress else None
 
     def step(self, record: StepRecord) -> None:
         """Record one step."""
-        self._lines.write("step", {field.name: getattr(record, field.name) for field in fields(record)})
+        self._write("step", {field.name: getattr(record, field.name) for field in fields(record)})
         self._tensorboard.write(record.step, _scalars(record))
         if self._progress is not None:
             self._progress.step(record.step, record.losses["total"], record.examples_per_second)
 
     def evaluation(self, step: int, summary: Mapping[str, float], chains: Iterable[Mapping[str, Any]]) -> None:
         """Record the scores of the held-out chains after `step`, the last completed one."""
-        self._lines.write("evaluation", {"step": step, "summary": dict(summary), "chains": [*map(dict, chains)]})
+        self._write("evaluation", {"step": step, "summary": dict(summary), "chains": [*map(dict, chains)]})
         self._tensorboard.write(step, {f"evaluation/{name}": value for name, value in summary.items()})
         if self._progress is not None:
             self._progress.evaluation(step, summary)
@@ -97,15 +102,31 @@ class TrainingLog:
 
         An event with a step is removed when that step is repeated; one without a step stays.
         """
-        self._lines.write("event", {"kind": kind, "text": text, "step": step, "details": details})
+        self._write("event", {"kind": kind, "text": text, "step": step, "details": details})
         print_message(text if step is None else f"step {step}: {text}")
 
     def close(self) -> None:
         """Write lines that are still waiting, and end the progress bar."""
         if self._progress is not None:
             self._progress.close()
-        self._lines.close()
+        self._write_waiting()
+        self._file.close()
         self._tensorboard.close()
+
+    def _write(self, kind: str, values: Mapping[str, Any]) -> None:
+        line = {"type": kind, "time": round(time.time(), 3), **values}
+        self._waiting += json.dumps(_finite(line), allow_nan=False).encode() + b"\n"
+        self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[self._file.write(self._waiting) :]
+            self._is_stuck = False
+        except OSError as error:
+            if not self._is_stuck:  # printed only once
+                print_message(f"{self._path} cannot be written ({error.strerror}); its lines wait until it can")
+            self._is_stuck = True
 
 
 class SilentLog(TrainingLog):
@@ -125,37 +146,6 @@ class SilentLog(TrainingLog):
 
     def close(self) -> None:
         """Do nothing."""
-
-
-class _LogFile:
-    """Lines of `log.jsonl`, appended to the earlier steps of the run."""
-
-    def __init__(self, path: Path, first_step: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_from(path, first_step)
-        self._path = path
-        self._file = path.open("ab", buffering=0)
-        self._waiting = b""
-        self._is_stuck = False
-
-    def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        line = {"type": kind, "time": round(time.time(), 3), **values}
-        self._waiting += json.dumps(_finite(line), allow_nan=False).encode() + b"\n"
-        self._write_waiting()
-
-    def close(self) -> None:
-        self._write_waiting()
-        self._file.close()
-
-    def _write_waiting(self) -> None:
-        try:
-            while self._waiting:
-                self._waiting = self._waiting[self._file.write(self._waiting) :]
-            self._is_stuck = False
-        except OSError as error:
-            if not self._is_stuck:  # printed only once
-                print_message(f"{self._path} cannot be written ({error.strerror}); its lines wait until it can")
-            self._is_stuck = True
 
 
 def read_log(path: Path) -> TrainingHistory:

@@ -253,8 +253,8 @@ class Trainer:
         if not all(math.isfinite(value) for value in stats.losses.values()):
             self.optimizer.zero_gradients()
             return StepReport(gradient_norm=math.nan, clipped=0.0, skipped=True)
-        parts = self.config.micro_batches // self.config.outer.islands * self.gradients.replicas
-        return self.optimizer.step(self.config.optimizer.rate(step), parts=parts)
+        micro_batches = self.config.micro_batches // self.config.outer.islands * self.gradients.replicas
+        return self.optimizer.step(self.config.optimizer.rate(step), micro_batches=micro_batches)
 
     def _count_skipped(self, step: int, report: StepReport, stats: StepStats) -> None:
         if not report.skipped:

@@ -39,7 +39,7 @@ def flat_step(model: nn.Module, optimizer: FlatOptimizer, step: int, rate: float
     for part in range(PARTS):
         losses(model, step, PARTS)[part].backward()
         optimizer.collect()
-    return optimizer.step(rate, parts=PARTS)
+    return optimizer.step(rate, micro_batches=PARTS)
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
@@ -197,7 +197,7 @@ def test_a_step_that_is_not_finite_changes_nothing(clipping: str, dtype: torch.d
             optimizer.collect()
             ours.second.weight.grad[3, 2] = wrong
             optimizer.collect()
-            report = optimizer.step(1e-3, parts=PARTS)
+            report = optimizer.step(1e-3, micro_batches=PARTS)
             assert report.skipped
             assert report.clipped == 0
             assert all(value.equal(before[name]) for name, value in optimizer.tensors().items())
@@ -213,7 +213,7 @@ def test_a_gradient_that_becomes_infinite_in_the_sum_over_ranks_is_noticed() -> 
     losses(ours, 0, 1)[0].backward()
     optimizer.collect()
     optimizer.gradient_sum[40] = torch.inf
-    assert optimizer.step(1e-3, parts=2).skipped
+    assert optimizer.step(1e-3, micro_batches=2).skipped
     assert all(found.equal(right) for found, right in zip(trained(ours), trained(plain), strict=True))
 
 
@@ -263,7 +263,7 @@ def test_the_working_copy_is_the_rounded_master_and_gradients_are_added_in_float
     offset = next(offset for name, _, offset in optimizer.layout if name == "first.weight")
     found = optimizer.gradient_sum[offset : offset + 33 * 7].view(33, 7)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-    optimizer.step(1e-2, parts=PARTS)
+    optimizer.step(1e-2, micro_batches=PARTS)
     for name, value in optimizer.parameters().items():
         parameter = ours.get_parameter(name)
         assert parameter.equal(value.to(parameter.dtype))
@@ -281,7 +281,7 @@ def test_gradients_may_be_forgotten() -> None:
     optimizer.zero_gradients()
     assert (optimizer.gradient_sum == 0).all()
     assert (ours.first.weight.grad == 0).all()
-    report = optimizer.step(0.0, parts=1)
+    report = optimizer.step(0.0, micro_batches=1)
     assert (report.gradient_norm, report.clipped) == (0, 0)
     torch.testing.assert_close(optimizer.parameters()["first.weight"], before)
 
@@ -292,7 +292,7 @@ def test_lost_views_are_an_error(call: str) -> None:
     ours.zero_grad()
     losses(ours, 0, 1)[0].backward()
     with pytest.raises(InputError, match="zero_gradients"):
-        optimizer.collect() if call == "collect" else optimizer.step(1e-3, parts=1)
+        optimizer.collect() if call == "collect" else optimizer.step(1e-3, micro_batches=1)
 
 
 def test_the_norm_that_is_reported_is_that_of_the_mean() -> None:

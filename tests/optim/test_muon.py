@@ -40,7 +40,7 @@ class Network(nn.Module):
 def step(model: Network, optimizer: FlatOptimizer, number: int, rate: float = 1e-3) -> None:
     model.loss(number).backward()
     optimizer.collect()
-    optimizer.step(rate, parts=1)
+    optimizer.step(rate, micro_batches=1)
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (12, 40), (40, 12)])

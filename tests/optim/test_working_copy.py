@@ -51,6 +51,6 @@ def test_the_network_learns_by_it(dtype: torch.dtype) -> None:
         value = loss(model)
         value.backward()
         optimizer.collect()
-        assert not optimizer.step(1e-3, parts=1).skipped
+        assert not optimizer.step(1e-3, micro_batches=1).skipped
         values.append(float(value.detach()))
     assert values[-1] < values[0]

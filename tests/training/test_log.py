@@ -226,13 +226,12 @@ def test_a_damaged_log_is_read_or_refused_and_nothing_else(tmp_path: Path, place
 def test_a_full_disk_does_not_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = open_log(tmp_path)
     log.step(record(0))
-    assert log._lines is not None
-    disk, full = log._lines._file, io.FileIO("/dev/full", "ab")
-    log._lines._file = full
+    disk, full = log._file, io.FileIO("/dev/full", "ab")
+    log._file = full
     log.step(record(1))
     log.step(record(2))
     assert capsys.readouterr().err.count("No space left on device") == 1
-    log._lines._file = disk
+    log._file = disk
     full.close()
     log.step(record(3))
     log.close()
@@ -245,9 +244,8 @@ def test_a_disk_that_takes_a_little_at_a_time_gets_whole_lines(tmp_path: Path) -
             return super().write(content[:100])
 
     log = open_log(tmp_path)
-    assert log._lines is not None
-    log._lines._file.close()
-    log._lines._file = Narrow(tmp_path / LOG_FILE, "ab")
+    log._file.close()
+    log._file = Narrow(tmp_path / LOG_FILE, "ab")
     for step in range(3):
         log.step(record(step))
     log.close()

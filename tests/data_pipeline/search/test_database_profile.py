@@ -80,7 +80,7 @@ def test_a_profile_is_read_in_order_with_paths_beside_it(directory: Path) -> Non
         ("max_rows = 10000", "max_rows = true", "max_rows must be a whole number from 1"),
         ("max_rows = 10000", "rows = 3", "unknown rows; it can hold name"),
         ('name = "bfd"', 'name = "uniref90"', "own name"),
-        ('name = "bfd"', 'name = "a/b"', "needs a name"),
+        ('name = "bfd"', 'name = "a/b"', "name must be a word without blanks and slashes"),
         (
             'tool = "hhblits"',
             'tool = "hhblits"\nengine = "pyhmmer"',
