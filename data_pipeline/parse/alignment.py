@@ -1,5 +1,6 @@
 """Read an alignment in any supported format, which is recognised by content because file names are unreliable."""
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from os import PathLike
@@ -13,6 +14,8 @@ from data_pipeline.parse.text_files import read_lines
 
 _PEEKED_BYTES = 2**18
 _COMMENTS = (b"#", b";")
+# First line of ColabFold's alignments: lengths of the different chains, and the number of copies of each.
+_COLABFOLD = re.compile(rb"#(\d+(?:,\d+)*)\t(\d+(?:,\d+)*)")
 _UNSUPPORTED = (
     (b"CLUSTAL", "this is CLUSTAL format, which is not read; write it as aligned FASTA"),
     (b"Query  ", "this is a list of template hits (.hhr), no alignment"),
@@ -40,6 +43,8 @@ def alignment_from_lines(
     for start, problem in _UNSUPPORTED:
         if first.startswith(start):
             raise InputError.at(path, problem, line=1)
+    if (found := _COLABFOLD.fullmatch(first)) is not None:
+        _require_one_chain(found, path)
     if first.startswith((b"# STOCKHOLM", b"#=G")):
         return stockholm_from_lines(whole, query, path=path, max_rows=max_rows)
     row = next((text for text in texts if not text.startswith(_COMMENTS)), b"")
@@ -51,6 +56,18 @@ def alignment_from_lines(
     if len(row.split()) == 1:
         return aln_from_lines(whole, query, path=path, max_rows=max_rows)
     return stockholm_from_lines(whole, query, path=path, max_rows=max_rows)
+
+
+def _require_one_chain(header: re.Match[bytes], path: str | PathLike[str]) -> None:
+    lengths, copies = (group.split(b",") for group in header.groups())
+    chains = sum(int(count[:9]) for count in copies)
+    if len(lengths) > 1 or chains != 1:
+        raise InputError.at(
+            path,
+            f"this is ColabFold's alignment of a complex ({chains} chains), and complexes are not predicted yet; give "
+            "each chain an alignment of its own",
+            line=1,
+        )
 
 
 def _beginning(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:

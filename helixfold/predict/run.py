@@ -1,9 +1,10 @@
 """Run `helixfold predict` in this process, together with the other processes of its worker group."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution import allocator
 from helixfold.execution.device import limit_threads
@@ -15,7 +16,7 @@ from helixfold.predict.batch import BatchOptions, predict
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import EXAMPLE, PredictOptions
 from helixfold.predict.presets import PREDICTION_PRESETS
-from helixfold.predict.search import read_features
+from helixfold.predict.search import FEATURES_FILE, read_features, unfinished_features
 from helixfold.predict.search_plan import plan_of, selected_alignments
 from helixfold.predict.targets import INPUT_SUFFIXES, check_names, read_targets
 
@@ -67,10 +68,13 @@ def _read(options: PredictOptions, *, announce: bool) -> tuple[Sequence[str], Fo
     inputs = _inputs(options)
     if options.targets.features and not inputs and (names := given(options.search)) and names != ["--threads"]:
         raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
-    plan = plan_of(options.search, announce=announce)
+    plan = plan_of(options.search, announce=announce, dry_run=options.targets.dry_run)
     targets = read_targets(inputs, options.search.msa, options.search.templates or ())
     targets = selected_alignments(targets, options.search, announce=announce)
     ready = read_features(options.targets.features)
+    if announce and (unfinished := unfinished_features(options.targets.features)):
+        text = f"left out, as they have no {FEATURES_FILE}: {', '.join(map(str, unfinished))}"
+        print(f"helixfold: {printable(text, 1000)}; helixfold features makes the rest", file=sys.stderr)
     jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")

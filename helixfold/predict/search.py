@@ -128,3 +128,14 @@ def read_features(paths: Sequence[Path]) -> list[tuple[Path, Features]]:
         if (problem := target_name_problem(features.domain_name)) is not None:
             raise InputError.at(file, problem, record=features.domain_name)
     return found
+
+
+def unfinished_features(paths: Sequence[Path]) -> list[Path]:
+    """Return the directories of targets, in output directories of features, whose features are not there yet."""
+    return [
+        directory
+        for path in paths
+        if os.path.isdir(path) and not (path / FEATURES_FILE).is_file()
+        for directory in sorted(path.iterdir())
+        if directory.is_dir() and not directory.name.startswith(".") and not (directory / FEATURES_FILE).is_file()
+    ]

@@ -35,17 +35,18 @@ def profile_of(options: SearchOptions) -> DatabaseProfile:
     return profile_from_fasta(options.database)
 
 
-def plan_of(options: SearchOptions, *, announce: bool = True) -> SearchPlan:
+def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = False) -> SearchPlan:
     """Return the searches that the options ask for, and print which databases are left out and where sequences go.
 
-    Of several processes one should `announce` this. Raise `InputError` for options that contradict each other.
+    Of several processes one should `announce` this. A `dry_run` sends nothing, and says so.
+    Raise `InputError` for options that contradict each other.
     """
     if options.templates == ():
         raise InputError(f"--templates needs files or directories of structures; {NO_TEMPLATE_TABLE}")
     url = server_of(options)
     profile = profile_of(options)
     server = None if url is None else ServerOptions(url=url, mode=_SERVER_MODES.get(options.msa_mode, "env"))
-    sending = [] if url is None else [f"sequences are sent to {printable(url)}"]
+    sending = [] if url is None else [f"sequences {'would be' if dry_run else 'are'} sent to {printable(url)}"]
     for note in [*profile.notes, *sending] if announce else []:
         print(f"helixfold: {note}", file=sys.stderr)
     return plan_searches(

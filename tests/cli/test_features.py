@@ -124,6 +124,21 @@ def test_predicting_needs_something_to_fold(capsys: pytest.CaptureFixture[str], 
     assert "there is no features.npz" in capsys.readouterr().err
 
 
+def test_targets_whose_features_are_unfinished_are_named(
+    fasta: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = tmp_path / "features"
+    for name in ("half", "empty"):
+        (features / name).mkdir(parents=True)
+    (features / "half" / "searches.json").write_text("{}")
+    assert main(["features", str(fasta), "--msa-mode", "single_sequence", "--output", str(features)]) == 0
+    arguments = ["predict", "--features", str(features), "--models", "tiny", "--dry-run"]
+    capsys.readouterr()
+    assert main([*arguments, "--output", str(tmp_path / "out")]) == 0
+    left_out = f"left out, as they have no features.npz: {features / 'empty'}, {features / 'half'};"
+    assert left_out in capsys.readouterr().err
+
+
 def test_searching_for_features_that_are_ready_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["predict", "--features", str(tmp_path), "--database", "x.fasta"]) == 2
     assert "--database would do nothing: features are ready" in capsys.readouterr().err

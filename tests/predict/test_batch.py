@@ -397,3 +397,8 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     assert [plan.alignments[0].tool.options.mode for plan in plans] == ["env", "env", "all"]
     assert main(["predict", str(fasta), "--msa-mode", "server", "--msa-server", "http://here", "--models", "tiny"]) == 0
     assert plans[-1].alignments[0].tool.options.url == "http://here"
+    capsys.readouterr()
+    assert main(["predict", str(fasta), "--msa-mode", "server", "--dry-run", "--models", "tiny"]) == 0
+    shown = capsys.readouterr().err
+    assert f"sequences would be sent to {PUBLIC_SERVER}" in shown
+    assert "are sent" not in shown

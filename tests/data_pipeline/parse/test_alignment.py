@@ -68,6 +68,11 @@ def test_unknown_residues_of_the_query_keep_the_targets_letters() -> None:
         (b"CLUSTAL W (1.82)\n", "x, line 1: this is CLUSTAL format, which is not read"),
         (b"Query         q\nMatch_columns 5\n", "x, line 1: this is a list of template hits (.hhr), no alignment"),
         (b"data_1ABC\n", "x, line 1: this is a structure (mmCIF), no alignment"),
+        (
+            b"#3,3\t1,1\n>101\t102\nACDEFG\n",
+            "x, line 1: this is ColabFold's alignment of a complex (2 chains), and complexes are not predicted",
+        ),
+        (b"\0#3\t2\r\n>101\nACD\n", "x, line 1: this is ColabFold's alignment of a complex (2 chains)"),
         (b"-CD\nACD\n", "x, line 1, record '1': the first row has a gap at column 1; it must be the target"),
         (b"ACD\nAC\n", "x, line 2, record '2': the row has 2 letters and gaps, the first row 3"),
         (b"ACD\nA*D\n", "x, line 2, column 2, record '2': '*' is no residue letter or gap"),
