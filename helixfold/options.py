@@ -52,6 +52,14 @@ def calendar_date(word: str) -> date:
         raise ValueError(f"must be a date as year-month-day, such as 2021-11-01, got {word!r}") from None
 
 
+def part_of_all(word: str) -> tuple[int, int]:
+    """Return the number of a part and the number of all parts. Raise ValueError for a word that is not like 0/10."""
+    part = re.fullmatch(r"([0-9]+)/([0-9]+)", word)
+    if part is None:
+        raise ValueError(f"must be a part such as 0/10, got {word!r}")
+    return int(part[1]), int(part[2])
+
+
 def reads(read: Callable[[str], Any], metavar: str) -> Parameter:
     """Return the annotation of an option whose word is read by `read`, and is called `metavar` in the help."""
 

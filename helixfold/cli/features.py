@@ -6,11 +6,11 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 
 from data_pipeline.errors import InputError
-from helixfold.options import given
-from helixfold.predict.options import TARGETS, FeaturesOptions, SearchOptions
+from helixfold.options import Output, given, part_of_all, reads
+from helixfold.predict.options import TARGETS, SearchOptions
 from helixfold.training.options import StoreOptions
 
-_USUAL, _SEARCH, _STORE = FeaturesOptions(), SearchOptions(), StoreOptions()
+_SEARCH, _STORE = SearchOptions(), StoreOptions()
 _STORES = Group.create_ordered("Training sets")
 app = App(
     name="features",
@@ -22,7 +22,8 @@ app = App(
 @app.default
 def features(
     *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS)],
-    options: Annotated[FeaturesOptions, Parameter(group=TARGETS)] = _USUAL,
+    output: Annotated[Output, Parameter(group=TARGETS)] = Path("features"),
+    shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1, group=TARGETS)] = None,
     search: SearchOptions = _SEARCH,
     store: Annotated[StoreOptions, Parameter(group=_STORES)] = _STORE,
 ) -> int:
@@ -33,6 +34,11 @@ def features(
     ----------
     inputs
         FASTA files (all records), CSV files (id,sequence), a3m alignments (.gz too), or directories of them.
+    output
+        Directory for the features, or for the training set.
+    shard
+        Make only part I of N, counted from 0, to divide the work among machines; parts of a training set are read as
+        one store.
     """
     searching = [name for name in given(search) if name != "--threads"]
     if store.structures is not None or store.join_shards:
@@ -42,7 +48,7 @@ def features(
             raise InputError(f"{searching[0]} is for targets to fold, not for a training set")
         from helixfold.training.feature_store import make_store
 
-        return make_store(store, options.output, options.shard)
+        return make_store(store, output, shard)
     if for_training := given(store):
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
@@ -53,6 +59,6 @@ def features(
     targets = selected_alignments(read_targets(inputs, search.msa, search.templates or ()), search)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
-    if options.shard is not None and not options.shard[0] < options.shard[1]:
-        raise InputError(f"a shard is i/n with i from 0 to n - 1, got {options.shard[0]}/{options.shard[1]}")
-    return make_features(targets, output=options.output, plan=plan_of(search), part=options.shard)
+    if shard is not None and not shard[0] < shard[1]:
+        raise InputError(f"a shard is i/n with i from 0 to n - 1, got {shard[0]}/{shard[1]}")
+    return make_features(targets, output=output, plan=plan_of(search), part=shard)

@@ -5,16 +5,19 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from helixfold.predict.options import RelaxFilesOptions
+from helixfold.options import Integer, Number, Output
 
-_USUAL = RelaxFilesOptions()
 app = App(name="relax", usage="helixfold relax STRUCTURE... [--output DIR] [options]")
 
 
 @app.default
 def relax(
     *structures: Annotated[Path, Parameter(name="STRUCTURE", required=True)],
-    options: RelaxFilesOptions = _USUAL,
+    output: Output = Path("relaxed"),
+    overwrite: bool = False,
+    max_rounds: Integer = 3,
+    max_seconds: Annotated[Number, Parameter(metavar="SECONDS")] = 3600.0,
+    device: Annotated[str, Parameter(metavar="NAME")] = "auto",
 ) -> int:
     """Relax protein structures of any origin with AlphaFold's protocol: the Amber99sb force field, hydrogens and
     missing atoms added, every atom held near its place.
@@ -23,6 +26,16 @@ def relax(
     ----------
     structures
         PDB or mmCIF files (.gz too).
+    output
+        Directory for the relaxed structures.
+    overwrite
+        Replace files that exist.
+    max_rounds
+        Number of minimisations; before each but the first, residues with violations lose their restraints.
+    max_seconds
+        Time for one structure.
+    device
+        auto, cpu or cuda.
     """
     from helixfold.execution.device import limit_threads, pick_device
     from helixfold.predict.relax_files import relax_files
@@ -31,8 +44,8 @@ def relax(
     limit_threads()
     return relax_files(
         structures,
-        output=options.output,
-        options=RelaxOptions(max_rounds=options.max_rounds, max_seconds=options.max_seconds),
-        device=pick_device(options.device),
-        overwrite=options.overwrite,
+        output=output,
+        options=RelaxOptions(max_rounds=max_rounds, max_seconds=max_seconds),
+        device=pick_device(device),
+        overwrite=overwrite,
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from helixfold.options import Day, Directory, File, Integer, MemorySize, Number, Output, Positive, reads
+from helixfold.options import Day, Directory, File, Integer, MemorySize, Number, Output, Positive
 from helixfold.predict.presets import PREDICTION_PRESETS
 
 MsaMode = Literal["auto", "databases", "server", "mmseqs2_uniref_env", "mmseqs2_uniref", "single_sequence"]
@@ -182,43 +182,6 @@ class PredictOptions:
     compute: ComputeOptions = field(default_factory=ComputeOptions)
     devices: DeviceOptions = field(default_factory=DeviceOptions)
     memory: MemoryLimits = field(default_factory=MemoryLimits)
-
-
-def part_of_all(word: str) -> tuple[int, int]:
-    """Return the number of a part and the number of all parts. Raise ValueError for a word that is not like 0/10."""
-    number, slash, count = word.partition("/")
-    if not (slash and number.isascii() and number.isdigit() and count.isascii() and count.isdigit()):
-        raise ValueError(f"must be a part such as 0/10, got {word!r}")
-    return int(number), int(count)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class FeaturesOptions:
-    """Options of `helixfold features` for targets and for training sets."""
-
-    output: Output = Path("features")
-    """Directory for the features, or for the training set."""
-    shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1)] = None
-    """Make only part I of N, counted from 0, to divide the work among machines; parts of a training set are read as
-    one store."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class RelaxFilesOptions:
-    """Options of `helixfold relax`."""
-
-    output: Output = Path("relaxed")
-    """Directory for the relaxed structures."""
-    overwrite: bool = False
-    """Replace files that exist."""
-    max_rounds: Integer = 3
-    """Number of minimisations; before each but the first, residues with violations lose their restraints."""
-    max_seconds: Annotated[Number, Parameter(metavar="SECONDS")] = 3600.0
-    """Time for one structure."""
-    device: Annotated[str, Parameter(metavar="NAME")] = "auto"
-    """auto, cpu or cuda."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Operators"))
