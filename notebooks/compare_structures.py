@@ -16,22 +16,22 @@
 #
 # Is this prediction good? Is this model better than that one? There is no single number for it: each answers another
 # question. We compare a structure with two attempts at it, an early one and a later one, by a small network that is
-# learning it by heart (some seconds). For files of your own see the end.
+# being overfitted to it (some seconds). For files of your own see the end.
 
 # %%
 import numpy as np
 
 from helixfold.analysis import metrics
-from helixfold.notebook.overfit_one import ByHeart
+from helixfold.notebook.overfit_one import OverfitRun
 from helixfold.notebook.pictures import lines, maps
 from helixfold.notebook.structures import show_together
 
 # %%
-pupil = ByHeart("../examples/structures/strand_helix.pdb")
-_, early, late = (frame.prediction.protein for frame in pupil.learn(steps=140, every=70))
+overfit = OverfitRun("../examples/structures/strand_helix.pdb")
+_, early, late = (frame.prediction.protein for frame in overfit.train(steps=140, every=70))
 
 # %%
-true, first, second = (protein.positions_of("CA") for protein in (pupil.truth, early, late))
+true, first, second = (protein.positions_of("CA") for protein in (overfit.truth, early, late))
 
 # %% [markdown]
 # ## Lay one on the other: RMSD
@@ -40,7 +40,7 @@ true, first, second = (protein.positions_of("CA") for protein in (pupil.truth, e
 # others as they can be. What is left, as a root mean square, is the RMSD. One loose end can spoil it.
 
 # %%
-show_together({"true": pupil.truth, "early": early, "late": late})
+show_together({"true": overfit.truth, "early": early, "late": late})
 
 # %%
 metrics.rmsd(first, true), metrics.rmsd(second, true)

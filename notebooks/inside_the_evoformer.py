@@ -18,12 +18,12 @@
 # sequence; the *pair* stream has a small vector for every pair of residues, and in the end says where they are. A block
 # of the Evoformer is a list of updates that add something to one of the streams. Here we watch what each adds.
 #
-# A network that knows something shows more than one with random parameters. So we first let a small one learn a single
-# peptide by heart, which takes less than a minute; [another notebook](train_a_tiny_one.ipynb) looks at that.
+# A network that knows something shows more than one with random parameters. So we first overfit a small one to a single
+# peptide, which takes less than a minute; [another notebook](train_a_tiny_one.ipynb) looks at that.
 
 # %%
 from helixfold.execution.watched import Watched
-from helixfold.notebook.overfit_one import ByHeart, settings
+from helixfold.notebook.overfit_one import OverfitRun, settings
 from helixfold.notebook.pictures import maps
 from helixfold.notebook.structures import show_together
 
@@ -31,8 +31,8 @@ PEPTIDE = "../examples/structures/strand_helix.pdb"
 
 # %%
 config = settings().with_settings(["model.evoformer.blocks=2", "example.max_passes=2"])
-pupil = ByHeart(PEPTIDE, config)
-*_, last = pupil.learn(steps=120, every=120)
+overfit = OverfitRun(PEPTIDE, config)
+*_, last = overfit.train(steps=120, every=120)
 last.lddt
 
 # %% [markdown]
@@ -42,8 +42,8 @@ last.lddt
 # looking on is an executor, too, and the model does not know of it.
 
 # %%
-watch = Watched(pupil.network.evoformer)
-prediction = pupil.fold(run=watch)
+watch = Watched(overfit.network.evoformer)
+prediction = overfit.fold(run=watch)
 [change.title for change in watch.changes]
 
 # %%
@@ -65,7 +65,7 @@ maps({change.title: change.pattern for change in watch.changes}, "change, share 
 # its mean, and the true distances beside it.
 
 # %%
-truth = pupil.truth_distances
+truth = overfit.truth_distances
 maps({"expected": prediction.distances.expected, "true": truth}, "distance, Å", most=22)
 
 # %% [markdown]
@@ -75,7 +75,7 @@ maps({"expected": prediction.distances.expected, "true": truth}, "distance, Å",
 # three times. What changes here?
 
 # %%
-recycled = {f"pass {count + 1}": pupil.fold(num_recycles=count) for count in range(4)}
+recycled = {f"pass {count + 1}": overfit.fold(num_recycles=count) for count in range(4)}
 maps({name: each.distances.expected for name, each in recycled.items()}, "expected distance, Å", most=22)
 
 # %%
@@ -87,10 +87,10 @@ maps(
 )
 
 # %% [markdown]
-# A network that has one chain by heart knows the answer at once, so there is little to add, or even something to lose.
+# A network overfitted to one chain knows the answer at once, so there is little to add, or even something to lose.
 # On a real protein the first pass often gets the parts and later ones put them together: get DeepMind's parameters
 # (`helixfold weights download`), call `predict` with `FoldingOptions(num_recycles=0)`, then 1, 2 and 3, and compare the
 # same maps.
 
 # %%
-show_together({"true": pupil.truth, "pass 4": recycled["pass 4"].protein})
+show_together({"true": overfit.truth, "pass 4": recycled["pass 4"].protein})

@@ -15,21 +15,21 @@
 # # Train a tiny one, and watch it fold
 #
 # AlphaFold 2 learnt from every protein structure known at its time, for eleven days on 128 TPU cores. One peptide can
-# be learnt by heart on a laptop in a minute. That is no use for anything else, and the best way to see what learning a
+# be memorised on a laptop in a minute. That is no use for anything else, and the best way to see what learning a
 # structure is: the network starts with all atoms in one place.
 #
 # The peptide is a strand and a helix of 21 residues, made of textbook angles, with a turn between them.
 
 # %%
-from helixfold.notebook.overfit_one import ByHeart
+from helixfold.notebook.overfit_one import OverfitRun
 from helixfold.notebook.pictures import lines, maps
 from helixfold.notebook.structures import show_film, show_together
 
-pupil = ByHeart("../examples/structures/strand_helix.pdb")
-pupil.features.sequence
+overfit = OverfitRun("../examples/structures/strand_helix.pdb")
+overfit.features.sequence
 
 # %%
-show_together({"the peptide": pupil.truth})
+show_together({"the peptide": overfit.truth})
 
 # %% [markdown]
 # ## Learn
@@ -38,7 +38,7 @@ show_together({"the peptide": pupil.truth})
 # what the network folds.
 
 # %%
-frames = list(pupil.learn(steps=250, every=25))
+frames = list(overfit.train(steps=250, every=25))
 
 # %% [markdown]
 # ## Watch
@@ -46,7 +46,7 @@ frames = list(pupil.learn(steps=250, every=25))
 # From the first step to the last, laid on the truth (grey).
 
 # %%
-show_film([frame.prediction.protein for frame in frames], pupil.truth)
+show_film([frame.prediction.protein for frame in frames], overfit.truth)
 
 # %% [markdown]
 # The loss falls, and the lDDT, the share of distances between residues that are right, rises. The loss is mostly FAPE:
@@ -74,12 +74,12 @@ maps({f"step {frame.step}": frame.prediction.distances.expected for frame in few
 lines({f"step {frame.step}": frame.prediction.plddt for frame in few}, "pLDDT", most=100)
 
 # %%
-show_together({"true": pupil.truth, "learnt": frames[-1].prediction.protein})
+show_together({"true": overfit.truth, "learnt": frames[-1].prediction.protein})
 
 # %% [markdown]
 # ## Go on
 #
-# - `frames += pupil.learn(steps=500, every=100)` goes on where it stopped.
+# - `frames += overfit.train(steps=500, every=100)` goes on where it stopped.
 # - Other peptides lie in `examples/structures`: which are easy, which are hard? Any PDB or mmCIF file works; the work
 #   grows with the square of the length and more.
 # - A real training run, with many chains, checkpoints and held-out chains, is `helixfold train`: see the

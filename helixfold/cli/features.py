@@ -52,7 +52,7 @@ def features(
     if for_training := given(store):
         raise InputError(f"{for_training[0]} is for a training set; give --structures DIR")
 
-    from helixfold.predict.features import make_features
+    from helixfold.predict.search import make_features
     from helixfold.predict.search_plan import plan_of, selected_alignments
     from helixfold.predict.targets import read_targets
 

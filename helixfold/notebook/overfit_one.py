@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from tqdm import tqdm
 
 from data_pipeline.datasets.chain_sampling import StreamUse, num_passes, random_stream
@@ -31,7 +30,7 @@ from helixfold.training.presets import tiny
 from helixfold.training.step import forward_losses
 from helixfold.write.results import structure_distances
 
-NOTE = "learnt by heart: this network has seen one chain, and knows nothing of others"
+NOTE = "overfitted: this network has seen one chain, and knows nothing of others"
 # Angstrom: the confidence heads learn only from structures with a resolution in a range that includes this one.
 _RESOLUTION = 1.0
 
@@ -71,8 +70,8 @@ def settings() -> TrainingConfig:
     )
 
 
-class ByHeart:
-    """A small network with random initial parameters, and the one chain that it is trained on."""
+class OverfitRun:
+    """A small network with random initial parameters, and the one chain that it is overfitted to."""
 
     def __init__(self, structure: Path | str, config: TrainingConfig | None = None) -> None:
         """Read the first chain of a structure file, and make the network.
@@ -92,15 +91,17 @@ class ByHeart:
             chain_index=np.zeros(len(chain.sequence), np.int64),
             b_factors=chain.b_factors,
         )
+        # Between pseudo-beta atoms in Angstrom, which a distogram predicts.
+        self.truth_distances = structure_distances(self.truth)
         torch.manual_seed(self.config.seed)
         self.network = AlphaFold(self.config.model)
         self._preset = replace(
-            presets.tiny(), name="by_heart", model=self.config.model, sampling=self.config.example.sampling
+            presets.tiny(), name="overfit_one", model=self.config.model, sampling=self.config.example.sampling
         )
         self._optimizer = FlatOptimizer(self.network, self.config.optimizer)
         self._step = 0
 
-    def learn(self, steps: int, every: int) -> Iterator[Frame]:
+    def train(self, steps: int, every: int) -> Iterator[Frame]:
         """Train for `steps` more steps; yield a prediction before the first, and after every `every`-th step."""
         yield self._frame(float("nan"))
         for _ in tqdm(range(steps), desc="steps", unit="step", disable=None):
@@ -123,13 +124,9 @@ class ByHeart:
             stages=Stages(),
             notes=(NOTE,),
         )
-        turn = metrics.superposition(*self._observed(made.protein))
-        return replace(made, protein=replace(made.protein, atom_positions=turn.apply(made.protein.atom_positions)))
-
-    @property
-    def truth_distances(self) -> Float[np.ndarray, "r r"]:
-        """Distances between pseudo-beta atoms of the true structure in Angstrom, the ones that a distogram predicts."""
-        return structure_distances(self.truth)
+        superposition = metrics.superposition(*self._observed(made.protein))
+        positions = superposition.apply(made.protein.atom_positions)
+        return replace(made, protein=replace(made.protein, atom_positions=positions))
 
     def _make_step(self) -> float:
         config, step = self.config, self._step

@@ -5,41 +5,26 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 
-class TimeEstimator:
-    """A fit of the seconds of a prediction as a N^2 + b N^3 of its N residues: the pair stream, and triangles over it.
+def remaining_seconds(
+    finished: Sequence[tuple[int, float]], targets: Iterable[tuple[int, int]], at_once: int = 1
+) -> float | None:
+    """Return the seconds for targets, given as (residues, predictions), of which so many are folded at once.
 
-    Neither a nor b is negative, and errors count relative to the time: a batch begins with its short chains.
+    `finished` are (residues, seconds) of the predictions made so far; without any, return None. They are fitted by
+    a N^2 + b N^3 of N residues: the pair stream, and triangles over it. Neither a nor b is negative, and errors count
+    relative to the time: a batch begins with its short chains.
     """
+    if not finished:
+        return None
+    # Takes long to import, and only a batch of several targets needs it.
+    from scipy.optimize import nnls  # noqa: PLC0415
 
-    def __init__(self) -> None:
-        self._lengths: list[int] = []
-        self._seconds: list[float] = []
-
-    def add(self, residues: int, seconds: float, predictions: int = 1) -> None:
-        """Add the time of a finished target; one without predictions is ignored."""
-        if predictions > 0:
-            self._lengths.append(residues)
-            self._seconds.append(max(seconds, 1e-3) / predictions)
-
-    def remaining_seconds(self, targets: Iterable[tuple[int, int]], at_once: int = 1) -> float | None:
-        """Return the seconds for targets, given as (residues, predictions), of which so many are folded at once.
-
-        Return None before any time was added.
-        """
-        if not self._lengths:
-            return None
-        factors = self._fitted()
-        seconds = sum(predictions * float(_terms([residues])[0] @ factors) for residues, predictions in targets)
-        return seconds / at_once
-
-    def _fitted(self) -> np.ndarray:
-        # Takes long to import, and only a batch of several targets needs it.
-        from scipy.optimize import nnls  # noqa: PLC0415
-
-        terms = _terms(self._lengths) / np.array(self._seconds)[:, None]
-        # Scaled, both are one size to the solver. One target alone is fitted by either, and the first is taken.
-        scale = terms.max(axis=0)
-        return nnls(terms / scale, np.ones(len(terms)))[0] / scale
+    lengths, seconds = zip(*finished, strict=True)
+    terms = _terms(lengths) / np.array(seconds)[:, None]
+    # Scaled, both are one size to the solver. One target alone is fitted by either, and the first is taken.
+    scale = terms.max(axis=0)
+    factors = nnls(terms / scale, np.ones(len(terms)))[0] / scale
+    return sum(predictions * float(_terms([residues])[0] @ factors) for residues, predictions in targets) / at_once
 
 
 def _terms(lengths: Sequence[int]) -> np.ndarray:

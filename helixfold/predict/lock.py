@@ -6,7 +6,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -25,21 +25,11 @@ def locked_output(output: Path, workers: WorkerGroup) -> Iterator[None]:
     The lock lasts until all processes of the run have ended. The system drops it with the processes that hold it, so
     that a killed run leaves none behind.
     """
-    with ExitStack() as stack:
-
-        def lock_first() -> None:
-            if not workers.mesh.is_first:
-                return
-            file = _locked(stack, output, fcntl.LOCK_EX)
-            if file is not None and workers.mesh.size > 1:
-                _lock(output, file, fcntl.LOCK_SH)
-
-        def lock_others() -> None:
-            if not workers.mesh.is_first:
-                _locked(stack, output, fcntl.LOCK_SH)
-
-        workers.world.run_together(lock_first)
-        workers.world.run_together(lock_others)
+    with workers.world.run_together(lambda: _opened(output)) as file:
+        first = workers.mesh.is_first
+        workers.world.run_together(lambda: _lock(output, file, fcntl.LOCK_EX) if first else None)
+        if workers.mesh.size > 1:
+            workers.world.run_together(lambda: _lock(output, file, fcntl.LOCK_SH))
         yield
 
 
@@ -53,19 +43,11 @@ def remove_partial_files(output: Path, names: Iterable[str]) -> None:
                     path.unlink()
 
 
-def _locked(stack: ExitStack, output: Path, kind: int) -> TextIO | None:
-    """Return the open lock file with its lock; None if the file system has no locks."""
+def _opened(output: Path) -> TextIO:
     try:
-        file = stack.enter_context(open(output / LOCK_FILE, "a+", opener=_not_through_links))  # noqa: SIM115  # closed by it
+        return open(output / LOCK_FILE, "a+", opener=_not_through_links)  # closed by the context of its caller
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
-    if not _lock(output, file, kind):
-        return None
-    if kind == fcntl.LOCK_EX:
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}\n")
-        file.flush()
-    return file
 
 
 def _not_through_links(path: str, flags: int) -> int:
@@ -73,8 +55,8 @@ def _not_through_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
-def _lock(output: Path, file: TextIO, kind: int) -> bool:
-    """Lock a file; return False, and warn, if the file system has no locks."""
+def _lock(output: Path, file: TextIO, kind: int) -> None:
+    """Lock the file, and write into it which process has an exclusive lock; warn if the file system has no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -86,5 +68,8 @@ def _lock(output: Path, file: TextIO, kind: int) -> bool:
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         print(f"helixfold: {output} cannot be locked ({reason}); start no second run there", file=sys.stderr)
-        return False
-    return True
+    else:
+        if kind == fcntl.LOCK_EX:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}\n")
+            file.flush()

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from helixfold.execution.stages import Stage, Stages
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.parallel.worker_group import OtherRankError
-from helixfold.predict.eta import TimeEstimator, format_duration
+from helixfold.predict.eta import format_duration, remaining_seconds
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.resume import ResumeStatus
 from helixfold.predict.target import fold_target
@@ -41,7 +41,8 @@ class BatchRunner:
     ) -> None:
         self._remaining, self._output, self._settings = remaining, output, settings
         self._overwrite, self._archive = overwrite, archive
-        self._workers, self._estimator = settings.workers, TimeEstimator()
+        self._workers = settings.workers
+        self._finished: list[tuple[int, float]] = []  # residues and seconds of a prediction of each target
 
     def run(self, shared_stages: Sequence[Stage]) -> None:
         """Fold the targets that this group of processes takes, and keep failures.json and the index page up to date.
@@ -84,7 +85,8 @@ class BatchRunner:
             self._settings.say(f"{job.name}: failed: {failure} [{progress}]", file=sys.stderr)
             return failure
         seconds = time.perf_counter() - start
-        self._estimator.add(len(job.sequence), seconds, status.missing)
+        if status.missing:
+            self._finished.append((len(job.sequence), max(seconds, 1e-3) / status.missing))
         if order:
             self._settings.say(f"{_summary(directory, order)} [{self._progress(number, seconds)}]")
         return None
@@ -97,7 +99,7 @@ class BatchRunner:
     def _time_left(self, first: int) -> str | None:
         """Say how long the targets from that one on will take; None if nothing is known yet, or nothing is left."""
         targets = [(len(job.sequence), status.missing) for job, status in self._remaining[first:]]
-        seconds = self._estimator.remaining_seconds(targets, self._workers.mesh.layout.dp)
+        seconds = remaining_seconds(self._finished, targets, self._workers.mesh.layout.dp)
         return f"about {format_duration(seconds)} left" if seconds else None
 
 

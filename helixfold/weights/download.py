@@ -23,9 +23,9 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
 from helixfold.presets import preset
+from helixfold.weights.load import require_shapes
 from helixfold.weights.npz import NpzArrays
 from helixfold.weights.remote_file import DownloadError, RemoteFile, RetryPolicy, require_address
-from helixfold.weights.shapes import require_shapes
 
 ARCHIVE_URL = "https://storage.googleapis.com/alphafold/alphafold_params_2022-12-06.tar"
 

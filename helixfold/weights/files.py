@@ -16,10 +16,9 @@ from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters
 from helixfold.weights.find import named_preset, trained_preset
-from helixfold.weights.load import load_weights, read_shapes
+from helixfold.weights.load import load_weights, matching_presets, read_shapes
 from helixfold.weights.npz import write_npz
 from helixfold.weights.openfold import write_pt
-from helixfold.weights.shapes import matching_presets
 
 WRITTEN = (".npz", ".pt", ".safetensors")
 # What stands in for a published checksum.

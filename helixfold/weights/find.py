@@ -109,7 +109,12 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
     if weights is not None and not weights.is_dir():
         if len(names) > 1:
             raise InputError(f"{weights} is one file, but {len(names)} models are named; give a directory of weights")
-        return {names[0] if names else _name_of(weights): weights}
+        name = names[0] if names else named_preset(weights)
+        if name is None:
+            raise InputError(
+                f"{weights}: its name does not say which model it is; add --models with one of {', '.join(PRESETS)}"
+            )
+        return {name: weights}
     directory = weights or parameters_directory()
     available = {name: path for name in PRESETS if (path := _in_directory(directory, name)) is not None}
     if not names and not available:
@@ -131,12 +136,3 @@ def named_preset(path: Path) -> str | None:
     """Return the preset in a parameter file's name, such as `params_model_1_ptm.npz`; None if there is none."""
     name = path.name.removesuffix(path.suffix).removeprefix("params_")
     return name if name in PRESETS else None
-
-
-def _name_of(path: Path) -> str:
-    name = named_preset(path)
-    if name is None:
-        raise InputError(
-            f"{path}: its name does not say which model it is; add --models with one of {', '.join(PRESETS)}"
-        )
-    return name

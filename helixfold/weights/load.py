@@ -1,10 +1,11 @@
-"""Loading of parameters from DeepMind's, OpenFold's and our own files."""
+"""Loading of parameters from DeepMind's, OpenFold's and our own files, whose names and shapes must be the model's."""
 
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,13 +14,15 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import require_file
 from data_pipeline.zip_archive import damage_as_input_error
 from helixfold.config import ConfigError, ModelConfig
+from helixfold.model.alphafold import AlphaFold
+from helixfold.presets import PRESETS
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import load_checkpoint, read_header
-from helixfold.weights.conversion import Shapes, shapes_of
+from helixfold.weights.conversion import ParameterMapping, Shapes, differences, shapes_of, their_shapes
 from helixfold.weights.npz import NpzArrays
 from helixfold.weights.openfold import read_pt
-from helixfold.weights.shapes import Format, require_shapes
 
+Format = Literal["npz", "pt", "safetensors"]
 _SUFFIXES: dict[str, Format] = {
     ".npz": "npz",
     ".pt": "pt",
@@ -29,6 +32,12 @@ _SUFFIXES: dict[str, Format] = {
 }
 # Settings that affect a model's training or input, and not the meaning of its parameters.
 _FREE_SETTINGS = ("dropout", "msa_dropout", "pair_dropout", "max_templates")
+_ROWS: dict[Format, Callable[[ModelConfig], tuple[ParameterMapping, ...]]] = {
+    "npz": alphafold.rows,
+    "pt": openfold.rows,
+}
+# Modules that AlphaFold-Multimer has and the monomer models do not, in DeepMind's and OpenFold's names.
+_MULTIMER = ("/~_relative_encoding/", "template_embedder.linear_t.")
 
 
 def load_weights(path: str | os.PathLike[str], config: ModelConfig) -> dict[str, Tensor]:
@@ -82,6 +91,42 @@ def file_format(path: Path) -> Format:
             with zipfile.ZipFile(file) as archive:
                 return "npz" if all(name.endswith(".npy") for name in archive.namelist()) else "pt"
     raise InputError.at(path, f"is no parameter file; these are read: {', '.join(_SUFFIXES)}")
+
+
+@cache
+def model_shapes(config: ModelConfig) -> Shapes:
+    """Return names and shapes of a model's state dict, without allocating its parameters."""
+    with torch.device("meta"):
+        return shapes_of(AlphaFold(config).state_dict())
+
+
+@cache
+def file_shapes(config: ModelConfig, form: Format) -> Shapes:
+    """Return names and shapes of a model's parameters in a file format."""
+    shapes = model_shapes(config)
+    return their_shapes(_ROWS[form](config), shapes) if form in _ROWS else shapes
+
+
+def matching_presets(shapes: Shapes, form: Format) -> tuple[str, ...]:
+    """Return the presets whose models have exactly these parameters."""
+    return tuple(name for name, preset in PRESETS.items() if file_shapes(preset().model, form) == shapes)
+
+
+def require_shapes(path: Path, shapes: Shapes, config: ModelConfig, form: Format) -> None:
+    """Raise `InputError` if names or shapes differ from the model's; it lists the differences and matching presets."""
+    problem = differences(file_shapes(config, form), shapes)
+    if not problem:
+        return
+    presets = matching_presets(shapes, form)
+    if presets:
+        advice = (
+            f"it fits {', '.join(presets)}: choose {'this preset' if len(presets) == 1 else 'one of these presets'}"
+        )
+    elif any(part in name for name in shapes for part in _MULTIMER):
+        advice = "these are parameters of AlphaFold-Multimer, which helixfold does not read: take a monomer model's"
+    else:
+        advice = "it fits no preset"
+    raise InputError.at(path, f"does not fit this model: {problem}; {advice}")
 
 
 def _require_settings(path: Path, stored: Mapping[str, Any], config: ModelConfig) -> None:

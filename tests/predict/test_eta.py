@@ -2,35 +2,24 @@
 
 import pytest
 
-from helixfold.predict.eta import TimeEstimator, format_duration
+from helixfold.predict.eta import format_duration, remaining_seconds
 
 
 def test_nothing_is_told_before_anything_was_measured() -> None:
-    assert TimeEstimator().remaining_seconds([(100, 1)]) is None
+    assert remaining_seconds([], [(100, 1)]) is None
 
 
 def test_lengths_that_follow_the_law_are_foretold() -> None:
-    estimator = TimeEstimator()
-    for residues in (50, 120, 300):
-        estimator.add(residues, 5 * (1e-4 * residues**2 + 2e-6 * residues**3), 5)
-    assert estimator.remaining_seconds([(1000, 5), (10, 1)]) == pytest.approx(5 * 2100 + 0.012, rel=1e-6)
-    assert estimator.remaining_seconds([(1000, 5)], at_once=2) == pytest.approx(2.5 * 2100, rel=1e-6)
+    finished = [(residues, 1e-4 * residues**2 + 2e-6 * residues**3) for residues in (50, 120, 300)]
+    assert remaining_seconds(finished, [(1000, 5), (10, 1)]) == pytest.approx(5 * 2100 + 0.012, rel=1e-6)
+    assert remaining_seconds(finished, [(1000, 5)], at_once=2) == pytest.approx(2.5 * 2100, rel=1e-6)
 
 
 def test_no_estimate_is_negative_whatever_was_measured() -> None:
-    estimator = TimeEstimator()
-    for residues, seconds in ((10, 5.0), (100, 5.0), (1000, 1.0)):
-        estimator.add(residues, seconds)
     for residues in (1, 50, 5000):
-        left = estimator.remaining_seconds([(residues, 1)])
+        left = remaining_seconds([(10, 5.0), (100, 5.0), (1000, 1.0)], [(residues, 1)])
         assert left is not None
         assert left > 0
-
-
-def test_targets_without_a_prediction_tell_nothing() -> None:
-    estimator = TimeEstimator()
-    estimator.add(100, 1.0, 0)
-    assert estimator.remaining_seconds([(100, 1)]) is None
 
 
 def test_durations_are_told_as_a_person_does() -> None:

@@ -9,9 +9,8 @@ import torch
 from data_pipeline.errors import InputError
 from helixfold.presets import preset
 from helixfold.weights import alphafold
-from helixfold.weights.load import load_weights
+from helixfold.weights.load import load_weights, model_shapes
 from helixfold.weights.npz import NpzArrays, write_npz
-from helixfold.weights.shapes import model_shapes
 from helixfold.weights.untrained import untrained_model
 from tests.parity import parameters
 from tests.parity.cases import DATA, config_from_deepmind

@@ -34,9 +34,9 @@ def test_the_file_is_small_in_bfloat16_and_of_the_preset() -> None:
 def test_facts_are_those_of_the_file() -> None:
     state = load_weights(demonstration.WEIGHTS, preset("small").model)
     known = demonstration.facts()
-    assert known.parameters == sum(tensor.numel() for tensor in state.values())
-    score = known.held_out_lddt_ca
-    assert 0 < score.low < score.mean < score.high < 1
+    assert known["parameters"] == sum(tensor.numel() for tensor in state.values())
+    score = known["held_out_lddt_ca"]
+    assert 0 < score["low"] < score["mean"] < score["high"] < 1
     assert demonstration.WEIGHTS.with_suffix(".md").read_text().startswith("# ")
 
 

@@ -15,10 +15,9 @@ from helixfold.config import ModelConfig, StackConfig
 from helixfold.presets import preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.load import file_format, load_weights, read_shapes
+from helixfold.weights.load import file_format, file_shapes, load_weights, matching_presets, read_shapes
 from helixfold.weights.npz import write_npz
 from helixfold.weights.openfold import write_pt
-from helixfold.weights.shapes import file_shapes, matching_presets
 from helixfold.weights.untrained import untrained_model
 
 TINY = preset("tiny").model
@@ -147,8 +146,8 @@ def test_a_full_size_file_needs_little_more_memory_than_it_has_bytes(tmp_path: P
     write_npz(tmp_path / "params.npz", arrays)
     del arrays
     program = (
-        "import resource, sys; from helixfold.presets import preset; from helixfold.weights import load, shapes;"
-        "config = preset('model_1_ptm').model; shapes.file_shapes(config, 'npz');"
+        "import resource, sys; from helixfold.presets import preset; from helixfold.weights import load;"
+        "config = preset('model_1_ptm').model; load.file_shapes(config, 'npz');"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; load.load_weights(sys.argv[1], config);"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)"
     )

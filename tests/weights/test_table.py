@@ -9,7 +9,7 @@ from helixfold.config import ModelConfig, StackConfig, StructureConfig
 from helixfold.presets import PRESETS, preset
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.conversion import ParameterMapping, differences
-from helixfold.weights.shapes import file_shapes, model_shapes
+from helixfold.weights.load import file_shapes, model_shapes
 
 DISTINCT = ("model_1", "model_1_ptm", "model_3", "model_3_ptm")
 SAME_AS = {"model_2": "model_1", "model_4": "model_3", "model_5": "model_3"}
