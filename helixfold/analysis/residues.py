@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from data_pipeline.datasets.chain_alignment import query_columns
-from data_pipeline.residues import ATOM_ORDER, RESTYPES, UNKNOWN
+from data_pipeline.residues import ATOM_ORDER, UNKNOWN
 from data_pipeline.structure import Chain
 
 LEAST_RESIDUES = 3  # fewer do not fix a superposition
@@ -97,8 +97,3 @@ def _by_number(pairing: Pairing) -> Pairing | None:
     shifted = np.full(len(place), -1, np.int64)
     shifted[observed] = [position.get(number, -1) for number in (numbers + shifts[counts.argmax()]).tolist()]
     return Pairing(predicted=predicted, reference=reference, place=shifted)
-
-
-def letters(chain: Chain, positions: Int[np.ndarray, " n"]) -> str:
-    """Return the one-letter codes of the residues at these positions, X for unknown ones."""
-    return "".join((RESTYPES + "X")[kind] for kind in chain.aatype[positions].tolist())

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from helixfold.report.plots import to_png
+from helixfold.report.plots import heat_maps, to_png
 
 _DOTS_PER_INCH = 110
-_MOST_COLUMNS = 5
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 
@@ -33,36 +32,18 @@ def maps(
     *,
     least: float | None = 0.0,
     most: float | None = None,
-    columns: int = _MOST_COLUMNS,
+    columns: int = 5,
 ) -> Picture:
     """Draw a map of residue pairs for each panel, all on one colour scale, which `label` names with its unit.
 
     The scale goes from `least` to `most`, by default the largest value. With `least` None, it is symmetric with white
     at 0, for differences. A row has up to `columns` panels.
     """
-    values = [np.asarray(panel, dtype=np.float64) for panel in panels.values()]
-    top = max(float(np.nanmax(np.abs(each))) for each in values) if most is None else most
-    bottom, colours = (-top, "RdBu_r") if least is None else (least, "viridis")
-    columns = min(columns, len(values))
-    rows = -(-len(values) // columns)
-    figure = Figure(
-        figsize=(2.3 * columns + 1.0, 2.35 * rows + 0.2), dpi=_DOTS_PER_INCH, facecolor="white", layout="constrained"
-    )
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for place, (each, title) in enumerate(zip(values, panels, strict=True)):
-        r = len(each)
-        image = axes[place].imshow(
-            each, cmap=colours, vmin=bottom, vmax=top, extent=(0.5, r + 0.5, r + 0.5, 0.5), interpolation="nearest"
-        )
-        axes[place].set_title(title, fontsize=9)
-        axes[place].tick_params(labelsize=7)
-        for axis in (axes[place].xaxis, axes[place].yaxis):
-            axis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    for unused in axes[len(values) :]:
-        unused.set_visible(False)
-    bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
-    bar.set_label(label, fontsize=9)
-    bar.ax.tick_params(labelsize=7)
+    values = {title: np.asarray(panel, dtype=np.float64) for title, panel in panels.items()}
+    top = max(float(np.nanmax(np.abs(each))) for each in values.values()) if most is None else most
+    bottom, colors = (-top, "RdBu_r") if least is None else (least, "viridis")
+    figure = heat_maps(values, label, colors=colors, limits=(bottom, top), columns=columns)
+    figure.set_dpi(_DOTS_PER_INCH)
     return Picture(png=to_png(figure))
 
 

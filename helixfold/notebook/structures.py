@@ -6,7 +6,6 @@ Needs the extra `notebooks`.
 import base64
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import py3Dmol
 
 from data_pipeline.protein import Protein
 from helixfold.prediction import CONFIDENCE_BANDS
-from helixfold.report import page
+from helixfold.report.page import VIEWER, asset
 from helixfold.write.pdb import to_pdb
 
 # Okabe and Ito's colours, which can be distinguished with any kind of colour vision.
@@ -106,5 +105,4 @@ def _empty_view() -> Any:
 @cache
 def _viewer() -> str:
     """Return 3Dmol.js, which comes with the reports, as a data URL that needs no network."""
-    (script,) = (Path(page.__file__).parent / "pages").glob("3Dmol-*-min.js")
-    return "data:text/javascript;base64," + base64.b64encode(script.read_bytes()).decode("ascii")
+    return f"data:text/javascript;base64,{base64.b64encode(asset(VIEWER).encode()).decode()}"

@@ -2,16 +2,12 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import get_args
+from dataclasses import asdict
 
 import numpy as np
 from tqdm import tqdm
 
-from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
-from helixfold.execution.device import pick_device
 from helixfold.execution.stages import Stages
 from helixfold.inference import FoldingOptions
 from helixfold.parallel.worker_group import WorkerGroup, local_world_size
@@ -20,7 +16,7 @@ from helixfold.predict import memory_plan, relaxation
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import TargetForecast
-from helixfold.predict.options import Order, ToRelax
+from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, SOME_FAILED, BatchRunner, archive_finished, close
@@ -30,37 +26,16 @@ from helixfold.weights.find import find_models
 _MOST_LINES = 10  # about finished targets; more are counted in one line
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchOptions:
-    """Options of a whole run, beside those with which each target is folded."""
-
-    num_seeds: int = 1
-    order: Order = "length"
-    overwrite: bool = False
-    models_to_relax: ToRelax | None = None  # None: the best one, if OpenMM is installed and the parameters are trained
-    archive: bool = False  # pack every finished target into one file, too
-    dry_run: bool = False
-
-    def __post_init__(self) -> None:
-        if self.num_seeds < 1:
-            raise InputError(f"num_seeds must be at least 1, got {self.num_seeds}")
-        if self.order not in get_args(Order):
-            raise InputError(f"order must be one of {', '.join(get_args(Order))}, got {self.order!r}")
-
-
 def predict(
     jobs: Sequence[Job],
+    options: PredictOptions,
     *,
-    output: Path,
-    plan: SearchPlan | None = None,
-    models: Sequence[str] = (),
-    weights: Path | None = None,
-    options: FoldingOptions | None = None,
-    workers: WorkerGroup | None = None,
-    memory: MemoryOptions | None = None,
-    batch: BatchOptions | None = None,
+    models: Sequence[str],
+    folding: FoldingOptions,
+    searches: SearchPlan,
+    workers: WorkerGroup,
 ) -> int:
-    """Fold every target with every model into `output/<target>/`; return 0, or 1 if a target failed.
+    """Fold every target with every model into `<output>/<target>/`; return 0, or 1 if a target failed.
 
     All input is read and checked before anything is written: wrong input raises `InputError`. Earlier results of the
     same settings are not made again unless `overwrite` is set. A target that fails is recorded in `failures.json` and
@@ -69,34 +44,29 @@ def predict(
     All processes of a `workers` call this. Each group of them takes the next target when it is free, and the first
     process returns the exit code of all.
     """
-    options, workers, batch = (
-        options or FoldingOptions(),
-        workers or WorkerGroup.alone(pick_device()),
-        batch or BatchOptions(),
-    )
-    jobs = _sorted(jobs, batch.order, options.seed, several=workers.mesh.layout.dp > 1)
+    output, dry_run = options.targets.output, options.targets.dry_run
+    jobs = _sorted(jobs, options.targets.sort_queries_by, folding.seed, several=workers.mesh.layout.dp > 1)
     loading = Stages(workers.mesh.device)
 
     def prepare() -> RunSettings:
-        limits = memory or MemoryOptions()
-        searches = plan or SearchPlan()
+        limits = MemoryOptions(**vars(options.memory))
         with loading.stage("load parameters"):
-            ready = [limits.limited(model) for model in find_models(models, weights, seed=options.seed)]
+            ready = [limits.limited(model) for model in find_models(models, options.models.weights, seed=folding.seed)]
             for model in ready:
                 model.network.to(workers.mesh.device)
         trained = all(model.provenance == "trained" for model in ready)
-        to_relax, remark = relaxation.chosen(batch.models_to_relax, trained=trained)
+        to_relax, remark = relaxation.chosen(options.compute.models_to_relax, trained=trained)
         if remark is not None and workers.mesh.is_first:
             print(f"helixfold: {remark}", file=sys.stderr)
-        check = check_earlier if batch.dry_run else check_output
+        check = check_earlier if dry_run else check_output
         check(output, {job.name: job.sequence for job in jobs})
         return RunSettings(
             searches=searches,
             models=tuple(ready),
-            options=options,
+            options=folding,
             memory=limits.divided(local_world_size(), workers.mesh.device),
             workers=workers,
-            num_seeds=batch.num_seeds,
+            num_seeds=options.models.num_seeds,
             to_relax=to_relax,
             search_identities=search_identities(searches),
         )
@@ -105,23 +75,23 @@ def predict(
     if workers.mesh.is_first:
         for note in (note for model in settings.models for note in model.notes):
             print(f"helixfold: {note}", file=sys.stderr)
-    if batch.dry_run:
-        return _forecast(jobs, output, settings, batch) if workers.mesh.is_first else 0
+    if dry_run:
+        return _forecast(jobs, settings, options.targets) if workers.mesh.is_first else 0
     with locked_output(output, workers):
-        return _fold_all(jobs, output, settings, batch, loading)
+        return _fold_all(jobs, settings, options.targets, loading)
 
 
-def _fold_all(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: BatchOptions, loading: Stages) -> int:
-    workers = settings.workers
+def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions, loading: Stages) -> int:
+    workers, output = settings.workers, options.output
     # The first process looks for all, for others may begin to write before the last one has looked.
-    own = workers.world.run_together(lambda: _statuses(jobs, output, settings, batch) if workers.mesh.is_first else [])
+    own = workers.world.run_together(lambda: _statuses(jobs, settings, options) if workers.mesh.is_first else [])
     statuses = [ResumeStatus(**entry) for entry in workers.world.all_gather([asdict(status) for status in own])[0]]
     remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]
 
     def search() -> None:
         if workers.mesh.is_first:
             remove_partial_files(output, [job.name for job in jobs])
-            if batch.archive:
+            if options.zip:
                 archive_finished([output / status.name for status in statuses if status.finished])
             search_for_all([job.target for job, _ in remaining if job.target is not None], settings.searches, output)
 
@@ -129,7 +99,7 @@ def _fold_all(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: B
         workers.world.run_together(search)
     if workers.mesh.is_first:
         workers.queue.open([job.name for job, _ in remaining])
-    runner = BatchRunner(remaining, output, settings, overwrite=batch.overwrite, archive=batch.archive)
+    runner = BatchRunner(remaining, output, settings, overwrite=options.overwrite, archive=options.zip)
     runner.run(loading.finished)
     workers.leave()
     return close(workers.queue, output) if workers.mesh.is_first else 0
@@ -144,10 +114,10 @@ def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> l
     return sorted(jobs, key=lambda job: len(job.sequence), reverse=several)
 
 
-def _statuses(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: BatchOptions) -> list[ResumeStatus]:
+def _statuses(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions) -> list[ResumeStatus]:
     """Return what the run will do for each target, and print it where there are earlier results."""
-    statuses = [resume_status(job, output / job.name, settings, overwrite=batch.overwrite) for job in jobs]
-    skipped = "would be skipped" if batch.dry_run else "skipped"
+    statuses = [resume_status(job, options.output / job.name, settings, overwrite=options.overwrite) for job in jobs]
+    skipped = "would be skipped" if options.dry_run else "skipped"
     without_remark = sum(status.finished and status.remark is None for status in statuses)
     if without_remark > _MOST_LINES:
         tqdm.write(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
@@ -160,16 +130,16 @@ def _statuses(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: B
     return statuses
 
 
-def _forecast(jobs: Sequence[Job], output: Path, settings: RunSettings, batch: BatchOptions) -> int:
+def _forecast(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions) -> int:
     """Print what each target takes; return 1 if one does not fit into memory or cannot be read."""
     forecasts: list[TargetForecast] = []
     failed, predictions = False, 0
-    statuses = _statuses(jobs, output, settings, batch)
+    statuses = _statuses(jobs, settings, options)
     remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]
     for job, status in remaining:
         predictions += status.missing
         try:
-            forecasts += job.forecast(output / job.name, settings)
+            forecasts += job.forecast(options.output / job.name, settings)
         except EXPECTED_ERRORS as error:
             failed = True
             print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)

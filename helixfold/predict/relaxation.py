@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import get_args
 
 import torch
 
@@ -27,8 +26,6 @@ _LONG = 300  # residues; on a CPU they take about a minute, and a word beforehan
 
 def chosen(requested: ToRelax | None, *, trained: bool) -> tuple[ToRelax, str | None]:
     """Return which predictions to relax, by default if OpenMM is there and parameters are trained, and a remark."""
-    if requested is not None and requested not in get_args(ToRelax):
-        raise InputError(f"models_to_relax must be one of {', '.join(get_args(ToRelax))}, got {requested!r}")
     if requested in ("best", "all") and not installed():
         raise InputError(f"--models-to-relax {requested} needs OpenMM and PDBFixer, which are not installed: {INSTALL}")
     if requested is not None:

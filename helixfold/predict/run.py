@@ -11,8 +11,7 @@ from helixfold.execution.device import limit_threads
 from helixfold.inference import FoldingOptions
 from helixfold.options import given
 from helixfold.parallel.worker_group import OtherRankError, join_workers
-from helixfold.planning.memory import MemoryOptions
-from helixfold.predict.batch import BatchOptions, predict
+from helixfold.predict.batch import predict
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import EXAMPLE, PredictOptions
 from helixfold.predict.presets import PREDICTION_PRESETS
@@ -28,36 +27,13 @@ def run(options: PredictOptions) -> int:
     """
     allocator.keep_few_kernels()
     limit_threads()
-    targets, devices, memory = options.targets, options.devices, options.memory
+    devices = options.devices
     try:
         with join_workers(devices.device, devices.ranks_per_target) as workers, allocator.freed_memory_kept():
-            models, folding, jobs, plan = workers.world.run_together(
+            models, folding, jobs, searches = workers.world.run_together(
                 lambda: _read(options, announce=workers.mesh.is_first)
             )
-            return predict(
-                jobs,
-                output=targets.output,
-                plan=plan,
-                models=models,
-                weights=options.models.weights,
-                options=folding,
-                workers=workers,
-                memory=MemoryOptions(
-                    executor=memory.executor,
-                    memory=memory.memory,
-                    spill_directory=memory.spill_directory,
-                    max_msa_rows=memory.max_msa_rows,
-                    max_extra_rows=memory.max_extra_rows,
-                ),
-                batch=BatchOptions(
-                    num_seeds=options.models.num_seeds,
-                    order=targets.sort_queries_by,
-                    models_to_relax=options.compute.models_to_relax,
-                    overwrite=targets.overwrite,
-                    archive=targets.zip,
-                    dry_run=targets.dry_run,
-                ),
-            )
+            return predict(jobs, options, models=models, folding=folding, searches=searches, workers=workers)
     except OtherRankError:
         return 0  # the process with the error reports it and returns the exit code
 

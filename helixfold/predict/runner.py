@@ -3,8 +3,7 @@
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -50,26 +49,27 @@ class BatchRunner:
         `shared_stages` precede all targets, such as loading parameters, and are part of the timings of each.
         """
         workers, count, failures = self._workers, len(self._remaining), dict[str, str]()
-        with (
-            tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._settings.no_bars) as bar,
-            _progress_when_interrupted(workers.queue, count),
-        ):
-            for number in workers.take_tasks(count):
-                job = self._remaining[number][0]
-                time_left = self._time_left(number)
-                words = [time_left] if time_left else []
-                bar.set_postfix_str(", ".join([*words, job.name, f"{len(job.sequence)} residues"]))
-                failure = self._fold(number, Stages(workers.mesh.device, shared_stages))
-                bar.update()
-                if not workers.is_leader:
-                    continue
-                workers.queue.report(number, failure)
-                if failure is not None:
-                    # At once, for a run that is ended has no other chance to say so.
-                    failures = workers.queue.failures_so_far()
-                    write_failures(self._output, failures)
-                _write_index(self._output, failures, [job.name for job, _ in self._remaining])
-            bar.set_postfix_str("")
+        try:
+            with tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._settings.no_bars) as bar:
+                for number in workers.take_tasks(count):
+                    job = self._remaining[number][0]
+                    time_left = self._time_left(number)
+                    words = [time_left] if time_left else []
+                    bar.set_postfix_str(", ".join([*words, job.name, f"{len(job.sequence)} residues"]))
+                    failure = self._fold(number, Stages(workers.mesh.device, shared_stages))
+                    bar.update()
+                    if not workers.is_leader:
+                        continue
+                    workers.queue.report(number, failure)
+                    if failure is not None:
+                        # At once, for a run that is ended has no other chance to say so.
+                        failures = workers.queue.failures_so_far()
+                        write_failures(self._output, failures)
+                    _write_index(self._output, failures, [job.name for job, _ in self._remaining])
+                bar.set_postfix_str("")
+        except KeyboardInterrupt:
+            tqdm.write(f"helixfold: {workers.queue.number_finished()} of {count} targets are done", file=sys.stderr)
+            raise
 
     def _fold(self, number: int, stages: Stages) -> str | None:
         """Fold a target and print how it ended; return why it failed, if it did."""
@@ -101,16 +101,6 @@ class BatchRunner:
         targets = [(len(job.sequence), status.missing) for job, status in self._remaining[first:]]
         seconds = remaining_seconds(self._finished, targets, self._workers.mesh.layout.dp)
         return f"about {format_duration(seconds)} left" if seconds else None
-
-
-@contextmanager
-def _progress_when_interrupted(queue: TaskQueue, count: int) -> Iterator[None]:
-    """Print how many targets are done when the keyboard ends a batch."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        tqdm.write(f"helixfold: {queue.number_finished()} of {count} targets are done", file=sys.stderr)
-        raise
 
 
 def _failure_text(error: Exception) -> str:

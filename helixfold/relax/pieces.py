@@ -9,7 +9,7 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, RESTYPES, UNKNOWN
 
 _BACKBONE = [ATOM_ORDER[name] for name in ("N", "CA", "C")]
-_N, _CA, _C, _CB, _OXT = (ATOM_ORDER[name] for name in ("N", "CA", "C", "CB", "OXT"))
+_N, _C, _CB, _OXT = (ATOM_ORDER[name] for name in ("N", "C", "CB", "OXT"))
 _ALANINE, _GLYCINE = RESTYPES.index("A"), RESTYPES.index("G")
 _LONGEST_BOND = 2.0  # Angstrom from C to N; up to here neighbours are bonded whatever their residue numbers are
 

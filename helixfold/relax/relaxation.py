@@ -17,7 +17,7 @@ from helixfold.relax.result import Relaxed, RelaxOptions
 def where(device: torch.device) -> str:
     """Return the name of OpenMM's platform that `relax` tries first; raise `NotInstalledError` without OpenMM."""
     require_packages()
-    return str(importlib.import_module("helixfold.relax.platform").platforms(device)[0].getName())
+    return str(importlib.import_module("helixfold.relax.amber").platforms(device)[0].getName())
 
 
 def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.device | None = None) -> Relaxed:

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 # Dark enough to be distinguished on every band; the first is for the best model.
 _LINE_COLORS = ("#1B1B1B", "#B0128B", "#00695C", "#B71C1C", "#6D4C41")
 _DOTS_PER_INCH = 150
-_PAE_COLUMNS = 5
 # More values than a panel has pixels only cost memory.
-_PAE_PIXELS = 800
+_MAP_PIXELS = 800
 _COVERAGE_PIXELS = (800, 1600)  # rows and columns
 # More lines and panels than these cannot be distinguished; the files have all predictions.
 _MOST_DRAWN = 10
@@ -115,34 +114,60 @@ def pae_plot(paes: Mapping[str, Float[np.ndarray, "r r"]], max_pae: float, notes
     `paes` has the predictions by name, the best first; `notes` are small print under the plot. `max_pae` is the end of
     the colour scale.
     """
-    columns = min(_PAE_COLUMNS, len(paes))
-    rows = math.ceil(len(paes) / columns)
-    side = 4.2 if len(paes) == 1 else 2.4
+    panels = heat_maps(
+        paes,
+        "Expected position error (Å)",
+        colors="Greens_r",
+        limits=(0, max_pae),
+        side=4.2 if len(paes) == 1 else 2.4,
+        axis_labels=("Scored residue", "Aligned residue"),
+        notes=notes,
+    )
+    return to_png(panels)
+
+
+def heat_maps(
+    maps: Mapping[str, Float[np.ndarray, "r r"]],
+    label: str,
+    *,
+    colors: str,
+    limits: tuple[float, float],
+    columns: int = 5,
+    side: float = 2.4,
+    axis_labels: tuple[str, str] = ("", ""),
+    notes: Sequence[str] = (),
+) -> "Figure":
+    """Return a figure with a map of residue pairs for each title, all on one colour scale, which `label` names.
+
+    `colors` is a colour map of matplotlib, and `side` the size of a panel in inches.
+    """
+    columns = min(columns, len(maps))
+    rows = math.ceil(len(maps) / columns)
     figure = new_figure(columns * side + 1.3, rows * (side + 0.25) + 0.5, notes)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for place, (axes, (model, pae)) in enumerate(zip(panels, paes.items(), strict=False)):
-        length = len(pae)
+    for place, (axes, (title, values)) in enumerate(zip(panels, maps.items(), strict=False)):
+        length = len(values)
         image = axes.imshow(
-            _coarse(pae),
-            cmap="Greens_r",
-            vmin=0,
-            vmax=max_pae,
+            _coarse(values),
+            cmap=colors,
+            vmin=limits[0],
+            vmax=limits[1],
             extent=(0.5, length + 0.5, length + 0.5, 0.5),
             interpolation="nearest",
         )
-        axes.set_title(model, fontsize=9)
+        axes.set_title(title, fontsize=9)
         axes.xaxis.set_major_locator(_round_numbers(4))
         axes.yaxis.set_major_locator(_round_numbers(4))
         axes.tick_params(labelsize=8, labelleft=place % columns == 0)
-        axes.set_xlabel("Scored residue", fontsize=9)
+        axes.set_xlabel(axis_labels[0], fontsize=9)
         if place % columns == 0:
-            axes.set_ylabel("Aligned residue", fontsize=9)
-    for unused in panels[len(paes) :]:
+            axes.set_ylabel(axis_labels[1], fontsize=9)
+    for unused in panels[len(maps) :]:
         unused.set_visible(False)
-    bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.02 if len(paes) > 1 else 0.04)
-    bar.set_label("Expected position error (Å)", fontsize=9)
+    bar = figure.colorbar(image, ax=panels, shrink=0.9, pad=0.02 if len(maps) > 1 else 0.04)
+    bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)
-    return to_png(figure)
+    return figure
 
 
 def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth) -> bytes:
@@ -219,12 +244,12 @@ def to_png(figure: "Figure") -> bytes:
     return buffer.getvalue()
 
 
-def _coarse(pae: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "p p"]:
+def _coarse(values: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "p p"]:
     """Return means over square blocks, so that a long chain's map has no more values than its panel has pixels."""
-    block = math.ceil(len(pae) / _PAE_PIXELS)
+    block = math.ceil(len(values) / _MAP_PIXELS)
     if block == 1:
-        return pae
-    starts = np.arange(0, len(pae), block)
-    sizes = np.diff(starts, append=len(pae)).astype(pae.dtype)
-    rows = np.add.reduceat(pae, starts, axis=0) / sizes[:, None]
+        return values
+    starts = np.arange(0, len(values), block)
+    sizes = np.diff(starts, append=len(values)).astype(values.dtype)
+    rows = np.add.reduceat(values, starts, axis=0) / sizes[:, None]
     return np.add.reduceat(rows, starts, axis=1) / sizes

@@ -13,7 +13,7 @@ import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import platformdirs
@@ -69,14 +69,14 @@ def download_parameters(
     require_address(url)
     pooch.get_logger().setLevel("WARNING")
     directory = directory or parameters_directory()
-    checksums = Checksums(directory / "sha256.json")
-    paths = []
+    checksums, paths = directory / "sha256.json", []
+    recorded = _read_checksums(checksums)
     for name in presets:
-        member = ArchiveMember(name, retry=retry, progress=progress)
-        path = directory / member.file_name
-        known = sha256.get(path.name) or checksums.get(path.name)
+        path = directory / f"params_{name}.npz"
+        known = sha256.get(path.name) or recorded.get(path.name)
         try:
-            pooch.retrieve(url, known_hash=known, fname=path.name, path=directory, downloader=member)
+            download = partial(_download_member, name=name, retry=retry, progress=progress)
+            pooch.retrieve(url, known_hash=known, fname=path.name, path=directory, downloader=download)
         except InputError:
             raise
         except ValueError as error:  # pooch raises this for a wrong checksum
@@ -86,108 +86,84 @@ def download_parameters(
             ) from error
         except OSError as error:
             raise DownloadError(f"{directory}: {error.strerror or error}") from error
-        checksums.record(path)
+        if path.name not in recorded:
+            recorded[path.name] = pooch.file_hash(str(path))
+            with atomic_write(checksums) as temporary:
+                temporary.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
         paths.append(path)
     return paths
 
 
-@dataclass(frozen=True)
-class Checksums:
-    """SHA-256 of files at their first download, recorded in a JSON file beside them."""
-
-    path: Path
-
-    def get(self, name: str) -> str | None:
-        """Return the recorded checksum of a file, or None."""
-        return self._read().get(name)
-
-    def record(self, file: Path) -> None:
-        """Record a file's checksum, unless there is one already."""
-        known = self._read()
-        if file.name not in known:
-            known[file.name] = pooch.file_hash(str(file))
-            with atomic_write(self.path) as temporary:
-                temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-
-    def _read(self) -> dict[str, str]:
-        if not self.path.exists():
-            return {}
-        try:
-            known = json.loads(self.path.read_text())
-        except ValueError as error:
-            raise InputError.at(self.path, f"is not JSON ({error}); delete it to trust the next download") from error
-        if not isinstance(known, dict) or not all(
-            isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) for value in known.values()
-        ):
-            raise InputError.at(self.path, "is not a table of checksums; delete it to trust the next download")
-        return known
+def _read_checksums(path: Path) -> dict[str, str]:
+    """Return the SHA-256 of files at their first download, by file name."""
+    if not path.exists():
+        return {}
+    try:
+        recorded = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError.at(path, f"is not JSON ({error}); delete it to trust the next download") from error
+    if not isinstance(recorded, dict) or not all(
+        isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) for value in recorded.values()
+    ):
+        raise InputError.at(path, "is not a table of checksums; delete it to trust the next download")
+    return recorded
 
 
-class ArchiveMember:
-    """Downloader for `pooch.retrieve` that fetches one preset's parameter file out of a tar archive.
+def _download_member(url: str, output_file: str, _: object, *, name: str, retry: RetryPolicy, progress: bool) -> None:
+    """Fetch one preset's parameter file out of a tar archive, as a downloader for `pooch.retrieve`.
 
     It reads the archive's member headers and requests only the bytes of the member `params_<name>.npz`, in parts that
-    can be resumed. It raises `InputError` if the file does not fit the preset's model.
+    can be resumed. Raise `InputError` if the file does not fit the preset's model.
     """
-
-    def __init__(self, name: str, *, retry: RetryPolicy, progress: bool) -> None:
-        self.config = preset(name).model
-        self.file_name = f"params_{name}.npz"
-        self.retry, self.progress = retry, progress
-
-    def __call__(self, url: str, output_file: str, _pooch: object) -> None:
-        target = Path(output_file)
-        part = target.with_name(f"{self.file_name}.part")
-        with closing(RemoteFile(url, self.retry)) as remote:
-            self._fetch(remote, *self._find(remote), part)
-        try:
-            self._check(part)
-        except InputError:
-            part.unlink()
-            raise
-        os.replace(part, target)
-
-    def _find(self, remote: RemoteFile) -> tuple[int, int]:
-        """Return the offset and size of the member's bytes in the archive."""
-        try:
-            with tarfile.open(fileobj=remote, mode="r:") as archive:  # type: ignore[call-overload]
-                for member in itertools.islice(archive, MAX_MEMBERS):
-                    # Only a name is taken from the archive, never a path to write to.
-                    if member.isreg() and PurePosixPath(member.name).name == self.file_name:
-                        if not 0 < member.size <= MAX_MEMBER_BYTES:
-                            raise DownloadError(f"{remote.url}: {self.file_name} would have {member.size:,} bytes")
-                        return member.offset_data, member.size
-        except InputError:
-            raise
-        except (tarfile.TarError, ValueError, OverflowError) as error:
-            raise DownloadError(f"{remote.url}: is not a tar archive ({printable(str(error))})") from error
-        raise DownloadError(f"{remote.url}: has no file {self.file_name}")
-
-    def _fetch(self, remote: RemoteFile, start: int, size: int, part: Path) -> None:
-        with (
-            part.open("ab") as file,
-            tqdm(total=size, desc=self.file_name, unit="B", unit_scale=True, disable=not self.progress) as bar,
-        ):
-            done = file.tell()
-            if done > size:
-                file.truncate(0)
-                done = 0
-            free = shutil.disk_usage(part.parent).free
-            if free < size - done:
-                raise DownloadError(f"{part.parent}: {size - done:,} bytes are needed and {free:,} are free")
-            bar.update(done)
-            remote.seek(start + done)
-            while done < size:
-                piece = remote.read(min(_CHUNK, size - done))
-                if not piece:
-                    raise DownloadError(f"{remote.url}: the archive ends within {self.file_name}")
-                file.write(piece)
-                done += len(piece)
-                bar.update(len(piece))
-
-    def _check(self, part: Path) -> None:
-        """Check that names and shapes are the preset's and that all arrays are intact and finite."""
+    file_name = f"params_{name}.npz"
+    part = Path(output_file).with_name(f"{file_name}.part")
+    with closing(RemoteFile(url, retry)) as remote:
+        start, size = _find_member(remote, file_name)
+        _fetch(remote, start, size, part, progress=progress)
+    try:
+        # Names and shapes must be the preset's, and all arrays intact and finite.
         with NpzArrays(part) as arrays:
-            require_shapes(part, arrays.shapes, self.config, "npz")
-            for name in arrays:
-                arrays[name]
+            require_shapes(part, arrays.shapes, preset(name).model, "npz")
+            for array in arrays:
+                arrays[array]
+    except InputError:
+        part.unlink()
+        raise
+    os.replace(part, output_file)
+
+
+def _find_member(remote: RemoteFile, file_name: str) -> tuple[int, int]:
+    """Return the offset and size of a member's bytes in the archive."""
+    try:
+        with tarfile.open(fileobj=remote, mode="r:") as archive:  # type: ignore[call-overload]
+            for member in itertools.islice(archive, MAX_MEMBERS):
+                # Only a name is taken from the archive, never a path to write to.
+                if member.isreg() and PurePosixPath(member.name).name == file_name:
+                    if not 0 < member.size <= MAX_MEMBER_BYTES:
+                        raise DownloadError(f"{remote.url}: {file_name} would have {member.size:,} bytes")
+                    return member.offset_data, member.size
+    except InputError:
+        raise
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        raise DownloadError(f"{remote.url}: is not a tar archive ({printable(str(error))})") from error
+    raise DownloadError(f"{remote.url}: has no file {file_name}")
+
+
+def _fetch(remote: RemoteFile, start: int, size: int, part: Path, *, progress: bool) -> None:
+    """Write bytes of a remote file to `part`, after those that an earlier download left there."""
+    done = part.stat().st_size if part.exists() else 0
+    if done > size:
+        part.unlink()
+        done = 0
+    free = shutil.disk_usage(part.parent).free
+    if free < size - done:
+        raise DownloadError(f"{part.parent}: {size - done:,} bytes are needed and {free:,} are free")
+    remote.seek(start + done)
+    bar = {"desc": part.stem, "disable": not progress}
+    with part.open("ab") as file, tqdm.wrapattr(file, "write", total=size, initial=done, **bar) as output:
+        while done < size:
+            piece = remote.read(min(_CHUNK, size - done))
+            if not piece:
+                raise DownloadError(f"{remote.url}: the archive ends within {part.stem}")
+            output.write(piece)
+            done += len(piece)

@@ -23,13 +23,17 @@ _WIDEST = 32  # letters of a name on the screen
 def write_evaluation(
     directory: Path, results: Sequence[Evaluated], failures: Mapping[str, str], unused: Sequence[str]
 ) -> None:
-    """Write scores.tsv, residues.tsv and scores.json; `unused` are references without a prediction."""
-    write_file(directory / "scores.tsv", _scores_table(results))
+    """Write scores.tsv, residues.tsv and scores.json of at least one result.
+
+    `unused` are references without a prediction.
+    """
+    rows = [score_row(result) for result in results]
+    write_file(directory / "scores.tsv", _table(list(rows[0]), [list(row.values()) for row in rows]))
     write_file(directory / "residues.tsv", _residues_table(results))
     content = {
         "helixfold": __version__,
         "summary": asdict(summary_of(results)),
-        "scores": [score_row(result) for result in results],
+        "scores": rows,
         "failures": dict(failures),
         "references_without_prediction": list(unused),
     }
@@ -80,12 +84,6 @@ def _shown(measure: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.1f}" if measure == "plddt" else f"{value:.2f}" if measure == "rmsd" else f"{value:.3f}"
-
-
-def _scores_table(results: Sequence[Evaluated]) -> str:
-    rows = [score_row(result) for result in results]
-    names = list(rows[0]) if rows else ["target", "rank", "reference"]
-    return _table(names, (list(row.values()) for row in rows))
 
 
 def _residues_table(results: Sequence[Evaluated]) -> str:

@@ -18,7 +18,6 @@ from helixfold.planning.machines import MACHINES
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.predict import options
-from helixfold.predict.batch import BatchOptions
 from helixfold.predict.doctor import CARD_NAMES
 from helixfold.predict.options import PredictOptions
 from helixfold.presets import PRESETS
@@ -41,11 +40,9 @@ def test_choices_are_those_that_exist() -> None:
 
 
 def test_defaults_are_those_of_the_library() -> None:
-    given, folding, batch, memory = PredictOptions(), FoldingOptions(), BatchOptions(), MemoryOptions()
+    given, folding, memory = PredictOptions(), FoldingOptions(), MemoryOptions()
     assert (given.models.seed, given.compute.dtype) == (folding.seed, folding.dtype)
-    assert (given.models.num_seeds, given.targets.sort_queries_by) == (batch.num_seeds, batch.order)
-    assert given.compute.models_to_relax == batch.models_to_relax
-    assert (given.memory.executor, given.memory.memory) == (memory.executor, memory.memory)
+    assert MemoryOptions(**asdict(given.memory)) == memory
     relaxation = {name: parameter.default for name, parameter in inspect.signature(relax).parameters.items()}
     assert relaxation.items() >= asdict(RelaxOptions()).items()
     store, chains = StoreOptions(), ChainFilter()

@@ -112,7 +112,7 @@ def test_the_same_structure_relaxes_the_same(hairpin: Protein, relaxed_hairpin: 
 
 @needs_openmm
 def test_residues_that_are_still_flawed_are_freed(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
-    from helixfold.relax import amber, simulation  # noqa: PLC0415  # needs OpenMM
+    from helixfold.relax import amber  # noqa: PLC0415  # needs OpenMM
 
     given = perturbed(part(hairpin, slice(0, 6)), off=0.1, clashes=0)
     held: list[list[int]] = []
@@ -122,14 +122,14 @@ def test_residues_that_are_still_flawed_are_freed(hairpin: Protein, monkeypatch:
         flawed = np.isin(np.arange(len(positions)), still[len(held)])
         return Flaws(residues=int(flawed.sum()), bonds=0, clashes=0, within=0), flawed
 
-    minimised = simulation.Simulation.minimised
+    minimised = amber.Simulation.minimised
 
-    def watched(self: simulation.Simulation, freed: np.ndarray, deadline: simulation.Deadline) -> np.ndarray:
+    def watched(self: amber.Simulation, freed: np.ndarray, deadline: simulation.Deadline) -> np.ndarray:
         held.append(np.flatnonzero(freed).tolist())
         return minimised(self, freed, deadline)
 
     monkeypatch.setattr(amber, "flaws", found)
-    monkeypatch.setattr(simulation.Simulation, "minimised", watched)
+    monkeypatch.setattr(amber.Simulation, "minimised", watched)
     result = relax(given)
     assert held == [[], [1, 2], [1, 2, 4]]
     assert (result.rounds, result.flawed) == (3, (given.residue_index[4],))
@@ -251,16 +251,16 @@ def test_an_interrupted_relaxation_is_left_as_any_other_work(hairpin: Protein, m
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("helixfold.relax.simulation.Deadline.check", interrupted)
+    monkeypatch.setattr("helixfold.relax.amber.Deadline.check", interrupted)
     with pytest.raises(KeyboardInterrupt):
         relax(hairpin)
 
 
 @needs_openmm
 def test_a_gpu_that_fails_leaves_the_work_to_the_cpu(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
-    from helixfold.relax import amber, platform  # noqa: PLC0415  # needs OpenMM
+    from helixfold.relax import amber  # noqa: PLC0415  # needs OpenMM
 
-    cpu = platform.platforms(torch.device("cpu"))
+    cpu = amber.platforms(torch.device("cpu"))
     assert [each.getName() for each in cpu] == ["CPU"]
     import openmm  # noqa: PLC0415
 
@@ -275,7 +275,7 @@ def test_a_gpu_that_fails_leaves_the_work_to_the_cpu(hairpin: Protein, monkeypat
         return completed(protein, pieces, where)
 
     monkeypatch.setattr(amber, "completed", failing)
-    monkeypatch.setattr(platform, "platforms", lambda _: [broken, *cpu])
+    monkeypatch.setattr(amber, "platforms", lambda _: [broken, *cpu])
     assert relax(part(hairpin, slice(0, 3))).platform == "CPU"
     assert calls == ["Reference", "CPU"]
 

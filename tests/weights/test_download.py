@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import pooch
 import pytest
 
 from data_pipeline.errors import InputError
@@ -15,7 +14,6 @@ from helixfold.weights import alphafold
 from helixfold.weights.download import (
     ARCHIVE_URL,
     PUBLISHED_SHA256,
-    Checksums,
     download_parameters,
     parameters_directory,
 )
@@ -202,16 +200,6 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DownloadError, match="file"):
         fetch(Behaviour(content=ARCHIVE), tmp_path / "file" / "cache")
-
-
-def test_a_checksum_is_noted_once(tmp_path: Path) -> None:
-    notes, file = Checksums(tmp_path / "sha256.json"), tmp_path / "a"
-    file.write_text("one")
-    notes.record(file)
-    file.write_text("two")
-    notes.record(file)
-    file.write_text("one")
-    assert notes.get("a") == pooch.file_hash(str(file))
 
 
 def test_published_checksums_are_of_files_that_can_be_asked_for() -> None:
