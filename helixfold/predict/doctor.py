@@ -154,11 +154,9 @@ def _count(directory: Path) -> str:
 
 
 def _size(size: int) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024  # type: ignore[assignment]
-    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+    units = ("bytes", "KiB", "MiB", "GiB")
+    power = min(max(size.bit_length() - 1, 0) // 10, len(units) - 1)
+    return f"{size / 1024**power:,.{min(power, 1)}f} {units[power]}"
 
 
 def _row(name: str, value: str) -> str:

@@ -121,7 +121,6 @@ class Job:
             prepared = prepare_in(directory, self.target, settings.searches)
             settings.say(f"{self.name}: {search.summary(prepared)}")
             return prepared.features
-        directory.mkdir(parents=True, exist_ok=True)
         self._given_features.save(directory / FEATURES_FILE)
         return self._given_features
 

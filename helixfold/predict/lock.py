@@ -27,9 +27,10 @@ def locked_output(output: Path, workers: WorkerGroup) -> Iterator[None]:
     """
     with workers.world.run_together(lambda: _opened(output)) as file:
         first = workers.mesh.is_first
-        workers.world.run_together(lambda: _lock(output, file, fcntl.LOCK_EX) if first else None)
-        if workers.mesh.size > 1:
-            workers.world.run_together(lambda: _lock(output, file, fcntl.LOCK_SH))
+        # The first process makes sure that no other run has a lock, and shares its own with the others of this run.
+        kinds = (fcntl.LOCK_EX, fcntl.LOCK_SH) if workers.mesh.size > 1 else (fcntl.LOCK_EX,)
+        workers.world.run_together(lambda: _lock(output, file, *kinds) if first else None)
+        workers.world.run_together(lambda: None if first else _lock(output, file, fcntl.LOCK_SH))
         yield
 
 
@@ -55,10 +56,11 @@ def _not_through_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
-def _lock(output: Path, file: TextIO, kind: int) -> None:
-    """Lock the file, and write into it which process has an exclusive lock; warn if the file system has no locks."""
+def _lock(output: Path, file: TextIO, *kinds: int) -> None:
+    """Lock the file, and write into it which process was the first; warn if the file system has no locks."""
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        for kind in kinds:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.seek(0)
         holder = printable(file.readline().strip(), 100) or "another process"
@@ -69,7 +71,7 @@ def _lock(output: Path, file: TextIO, kind: int) -> None:
         reason = os.strerror(error.errno or 0)
         print(f"helixfold: {output} cannot be locked ({reason}); start no second run there", file=sys.stderr)
     else:
-        if kind == fcntl.LOCK_EX:
+        if fcntl.LOCK_EX in kinds:
             file.truncate(0)
             file.write(f"process {os.getpid()} on {platform.node()}\n")
             file.flush()

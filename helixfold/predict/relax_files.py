@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure, protein_from_chains
 from helixfold import __version__
@@ -91,8 +90,7 @@ def _write(target: Path, structure: Structure, relaxed: Relaxed) -> None:
         model.setup_entities()
         model.name = structure.name
         text = model.make_mmcif_document().as_string()
-    with atomic_write(target) as temporary:
-        temporary.write_text(text, encoding="ascii")
+    write_file(target, text)
     write_file(target.with_suffix(".json"), to_json(relaxation_metrics(relaxed), indent=4))
 
 

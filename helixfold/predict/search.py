@@ -1,6 +1,5 @@
 """Search for relatives and templates of targets, and write and read their features."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,13 +9,12 @@ from tqdm import tqdm
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
-from data_pipeline.files import atomic_write
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import target_name_problem
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import TemplateResult
-from helixfold.write.results import FAILURES_FILE, write_failures
+from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
 FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.json", "msas"
 SOME_FAILED = 1
@@ -33,11 +31,9 @@ def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) ->
 def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTarget:
     """Return a target's features; write them, the results of searches and templates.json into its directory."""
     prepared = prepare(target, plan, directory / RESULTS_DIRECTORY)
-    directory.mkdir(parents=True, exist_ok=True)
     prepared.features.save(directory / FEATURES_FILE)
     if prepared.templates is not None:
-        with atomic_write(directory / TEMPLATES_FILE) as temporary:
-            temporary.write_text(json.dumps(template_report(prepared.templates), indent=2) + "\n")
+        write_file(directory / TEMPLATES_FILE, to_json(template_report(prepared.templates), indent=2) + "\n")
     return prepared
 
 

@@ -7,16 +7,16 @@ import importlib
 
 import torch
 
+from data_pipeline.extras import require
 from data_pipeline.protein import Protein
+from helixfold.relax import problem
 from helixfold.relax.flaws import check
 from helixfold.relax.pieces import pieces_of
-from helixfold.relax.problem import require_packages
 from helixfold.relax.result import Relaxed, RelaxOptions
 
 
 def where(device: torch.device) -> str:
-    """Return the name of OpenMM's platform that `relax` tries first; raise `NotInstalledError` without OpenMM."""
-    require_packages()
+    """Return the name of the platform that `relax` tries first, if OpenMM is installed."""
     return str(importlib.import_module("helixfold.relax.amber").platforms(device)[0].getName())
 
 
@@ -26,11 +26,12 @@ def relax(protein: Protein, options: RelaxOptions | None = None, device: torch.d
     Hydrogens and missing atoms are added, and the energy of Amber99sb in vacuum is minimised with a spring on every
     given heavy atom. While residues violate stereochemistry, this is repeated without springs on these residues.
 
-    Raise `RelaxationError` if the structure is broken, its residues overlap, or relaxation takes too long.
+    Raise `RelaxationError` if the structure is broken, its residues overlap, or relaxation takes too long, and without
+    OpenMM and PDBFixer.
     """
     pieces = pieces_of(protein)
     check(protein.atom_positions, pieces)
-    require_packages()
+    require("relax", *problem.PACKAGES, action="relaxation", error=problem.RelaxationError)
     # Imported only when needed, since everything else works without OpenMM.
     amber = importlib.import_module("helixfold.relax.amber")
     return amber.relaxed(protein, pieces, options or RelaxOptions(), device or torch.device("cpu"))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from jaxtyping import Float
 
-from data_pipeline.files import atomic_write
 from helixfold.report.plots import to_png
 from helixfold.training.log import TrainingHistory
+from helixfold.write.results import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,8 +50,7 @@ def plot_curves(history: TrainingHistory, path: Path) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlabel("Steps")
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(to_png(figure))
+    write_file(path, to_png(figure))
 
 
 def smoothed(values: Float[np.ndarray, "n"], window: int) -> Float[np.ndarray, "n"]:

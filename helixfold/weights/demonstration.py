@@ -32,8 +32,8 @@ def note(*, descendant: bool = False) -> str:
         f"trained on {known['training_chains']:,} chains)"
     )
     accuracy = (
-        f"on {known['held_out_chains']:,} chains unlike those, its mean CA-lDDT is {score['mean']:.2f} ({score['low']:.2f} to "
-        f"{score['high']:.2f}) of 1"
+        f"on {known['held_out_chains']:,} chains unlike those, its mean CA-lDDT is {score['mean']:.2f} "
+        f"({score['low']:.2f} to {score['high']:.2f}) of 1"
     )
     made_by = (
         f"parameters that were trained further from {model}; before that, {accuracy}"

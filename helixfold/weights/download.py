@@ -24,7 +24,7 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
 from helixfold.presets import preset
 from helixfold.weights.load import require_shapes
-from helixfold.weights.npz import NpzArrays
+from helixfold.weights.npz import open_npz
 from helixfold.weights.remote_file import DownloadError, RemoteFile, RetryPolicy, require_address
 
 ARCHIVE_URL = "https://storage.googleapis.com/alphafold/alphafold_params_2022-12-06.tar"
@@ -122,7 +122,7 @@ def _download_member(url: str, output_file: str, _: object, *, name: str, retry:
         _fetch(remote, start, size, part, progress=progress)
     try:
         # Names and shapes must be the preset's, and all arrays intact and finite.
-        with NpzArrays(part) as arrays:
+        with open_npz(part) as arrays:
             require_shapes(part, arrays.shapes, preset(name).model, "npz")
             for array in arrays:
                 arrays[array]

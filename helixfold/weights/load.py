@@ -19,7 +19,7 @@ from helixfold.presets import PRESETS
 from helixfold.weights import alphafold, openfold
 from helixfold.weights.checkpoint import load_checkpoint, read_header
 from helixfold.weights.conversion import ParameterMapping, Shapes, differences, shapes_of, their_shapes
-from helixfold.weights.npz import NpzArrays
+from helixfold.weights.npz import open_npz
 from helixfold.weights.openfold import read_pt
 
 Format = Literal["npz", "pt", "safetensors"]
@@ -48,7 +48,7 @@ def load_weights(path: str | os.PathLike[str], config: ModelConfig) -> dict[str,
     path = Path(path)
     form = file_format(path)
     if form == "npz":
-        with NpzArrays(path) as arrays:
+        with open_npz(path) as arrays:
             require_shapes(path, arrays.shapes, config, form)
             return alphafold.to_state_dict(arrays, config)
     if form == "pt":
@@ -72,7 +72,7 @@ def read_shapes(path: str | os.PathLike[str]) -> tuple[Format, Shapes]:
     path = Path(path)
     form = file_format(path)
     if form == "npz":
-        with NpzArrays(path) as arrays:
+        with open_npz(path) as arrays:
             return form, arrays.shapes
     return form, shapes_of(read_pt(path)) if form == "pt" else read_header(path).shapes
 

@@ -5,10 +5,8 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -29,28 +27,23 @@ _HEADER = re.compile(
 _FLOAT = re.compile(r"[<>=|]?f[248]")
 
 
+@contextmanager
+def open_npz(path: str | os.PathLike[str], limits: ArchiveLimits = LIMITS) -> Iterator["NpzArrays"]:
+    """Open an `.npz` file. Raise `InputError` if it is not an intact archive of finite floating-point arrays."""
+    with open_archive(Path(path), limits) as archive:
+        yield NpzArrays(Path(path), archive)
+
+
 class NpzArrays(Mapping[str, np.ndarray]):
     """Arrays of an open `.npz` file; each array is read when it is looked up, `shapes` only from the headers.
 
-    Arrays are converted to float32 in C order and native byte order. Raise `InputError` if the file is not an intact
-    archive of finite floating-point arrays.
+    Arrays are converted to float32 in C order and native byte order.
     """
 
-    def __init__(self, path: str | os.PathLike[str], limits: ArchiveLimits = LIMITS) -> None:
-        self.path = Path(path)
-        with ExitStack() as stack:
-            self._archive = stack.enter_context(open_archive(self.path, limits))
-            self._members = {member.filename.removesuffix(".npy"): member for member in self._archive.infolist()}
-            self.shapes = {name: self._shape(member) for name, member in self._members.items()}
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path, self._archive = path, archive
+        self._members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        self.shapes = {name: self._shape(member) for name, member in self._members.items()}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._members)

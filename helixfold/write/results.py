@@ -36,7 +36,6 @@ def write_prediction(directory: Path, prediction: Prediction, depth: AlignmentDe
     Files are unrelaxed_<model>.pdb and .cif, confidence_<model>.json with the alignment's `depth`, and, for the arrays
     that the prediction has, pae_<model>.json, distances_<model>.npz and logits_<model>.npz.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     # A ranking made before this prediction no longer says that the target is finished.
     (directory / RANKING_FILE).unlink(missing_ok=True)
     model, protein, notes = prediction.model, prediction.protein, prediction.notes
@@ -87,7 +86,6 @@ def structure_distances(protein: Protein) -> Float[np.ndarray, "r r"]:
 
 def write_timings(directory: Path, timings: Mapping[str, object], notes: Sequence[str] = ()) -> None:
     """Write the duration of each stage, and other measurements, to timings.json."""
-    directory.mkdir(parents=True, exist_ok=True)
     write_file(directory / TIMINGS_FILE, to_json({**timings, **({"notes": list(notes)} if notes else {})}, indent=4))
 
 

@@ -11,7 +11,7 @@ from helixfold.presets import preset
 from helixfold.training.presets import TRAINING_PRESETS, training_preset
 from helixfold.training.run import initial_weights, starting_point
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.npz import NpzArrays
+from helixfold.weights.npz import open_npz
 from helixfold.weights.untrained import untrained_model
 
 STRUCTURES = Path(__file__).parents[2] / "examples/structures"
@@ -59,7 +59,7 @@ def test_a_run_leaves_weights_that_predict_and_convert(store: Path, tmp_path: Pa
     assert "UNTRAINED" not in remarks
     assert "unrelaxed_tiny.pdb" in {path.name for path in (tmp_path / "out/short").iterdir()}
     assert main(["weights", "convert", str(weights), str(tmp_path / "params_tiny.npz")]) == 0
-    with NpzArrays(tmp_path / "params_tiny.npz") as arrays:
+    with open_npz(tmp_path / "params_tiny.npz") as arrays:
         assert len(arrays.shapes) > 300
     # And DeepMind's format is what a run may begin with.
     again = tmp_path / "again"

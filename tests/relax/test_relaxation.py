@@ -15,7 +15,7 @@ from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM37_MASK, ATOM_ORDER, UNKNOWN
 from helixfold.relax import problem
 from helixfold.relax.flaws import Flaws
-from helixfold.relax.problem import NotInstalledError, RelaxationError
+from helixfold.relax.problem import RelaxationError
 from helixfold.relax.relaxation import relax, where
 from helixfold.relax.result import Relaxed, RelaxOptions
 from tests.relax.perturbed import native, part, perturbed
@@ -283,7 +283,7 @@ def test_a_gpu_that_fails_leaves_the_work_to_the_cpu(hairpin: Protein, monkeypat
 def test_without_openmm_it_says_what_to_install(hairpin: Protein, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(problem, "PACKAGES", ("no_such_openmm", "numpy"))
     assert not problem.installed()
-    with pytest.raises(NotInstalledError, match=r"needs no_such_openmm, .* pip install 'helixfold\[relax\]'"):
+    with pytest.raises(RelaxationError, match=r"needs no_such_openmm, .* pip install 'helixfold\[relax\]'"):
         relax(hairpin)
 
 

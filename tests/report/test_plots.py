@@ -94,12 +94,12 @@ def test_the_same_data_gives_the_same_bytes() -> None:
     assert pae_plot(maps(3, 50), 31.75, ["note"]) == pae_plot(maps(3, 50), 31.75, ["note"])
 
 
-@pytest.mark.parametrize("length", [plots._PAE_PIXELS, plots._PAE_PIXELS + 1, 2 * plots._PAE_PIXELS + 3])
+@pytest.mark.parametrize("length", [plots._MAP_PIXELS, plots._MAP_PIXELS + 1, 2 * plots._MAP_PIXELS + 3])
 def test_long_maps_are_averaged_over_blocks(length: int) -> None:
     pae = np.random.default_rng(0).uniform(0, 31, (length, length)).astype(np.float32)
     coarse = plots._coarse(pae)
-    block = -(-length // plots._PAE_PIXELS)
-    assert len(coarse) == -(-length // block) <= plots._PAE_PIXELS
+    block = -(-length // plots._MAP_PIXELS)
+    assert len(coarse) == -(-length // block) <= plots._MAP_PIXELS
     assert coarse[0, 1] == pytest.approx(pae[:block, block : 2 * block].mean(), rel=1e-5)
     last = (len(coarse) - 1) * block
     assert coarse[-1, 0] == pytest.approx(pae[last:, :block].mean(), rel=1e-5)

@@ -10,7 +10,7 @@ from data_pipeline.errors import InputError
 from helixfold.presets import preset
 from helixfold.weights import alphafold
 from helixfold.weights.load import load_weights, model_shapes
-from helixfold.weights.npz import NpzArrays, write_npz
+from helixfold.weights.npz import open_npz, write_npz
 from helixfold.weights.untrained import untrained_model
 from tests.parity import parameters
 from tests.parity.cases import DATA, config_from_deepmind
@@ -83,11 +83,11 @@ def test_a_full_size_file_keeps_every_bit(reference: Path, tmp_path: Path) -> No
     np.savez(source, **parameters.draw_parameters(shapes, 7))
     # DeepMind's own file has exactly this size.
     assert source.stat().st_size == 373_103_340
-    with NpzArrays(source) as arrays:
+    with open_npz(source) as arrays:
         state = alphafold.to_state_dict(arrays, config)
     write_npz(target, alphafold.from_state_dict(state, config))
     assert _sha256(target) == _sha256(source)
-    with NpzArrays(target) as written:
+    with open_npz(target) as written:
         assert written.keys() == shapes.keys()
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
 from data_pipeline.zip_archive import ArchiveLimits
-from helixfold.weights.npz import LIMITS, NpzArrays, write_npz
+from helixfold.weights.npz import LIMITS, open_npz, write_npz
 
 FEW_BYTES = 48 * 2**20
 # Of the processor, not of the clock: other programs may take their part of it.
@@ -62,7 +62,7 @@ def archive(path: Path, members: dict[str, bytes], compression: int = zipfile.ZI
 
 
 def read_npz(path: Path, limits: ArchiveLimits = LIMITS) -> dict[str, np.ndarray]:
-    with NpzArrays(path, limits) as arrays:
+    with open_npz(path, limits) as arrays:
         return dict(arrays)
 
 
@@ -89,7 +89,7 @@ def test_arrays_come_back_exactly(tmp_path: Path) -> None:
 def test_shapes_are_known_without_reading_numbers(tmp_path: Path) -> None:
     large = np.zeros((64, 2**18), np.float32)
     write_npz(tmp_path / "x.npz", {"large": large, "number": np.float32(3)})
-    with cheap(), NpzArrays(tmp_path / "x.npz") as arrays:
+    with cheap(), open_npz(tmp_path / "x.npz") as arrays:
         assert arrays.shapes == {"large": (64, 2**18), "number": ()}
 
 
