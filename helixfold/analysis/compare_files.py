@@ -11,10 +11,9 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold.analysis.evaluation import Evaluated
-from helixfold.analysis.matching import by_name, by_sequence
+from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_predictions, find_references
 from helixfold.analysis.residues import ComparisonError, best_pairing
 from helixfold.analysis.scores import compared
-from helixfold.analysis.structure_files import StructureFile, find_predictions, find_references
 
 
 @dataclass(frozen=True, kw_only=True)

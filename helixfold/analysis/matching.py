@@ -1,17 +1,34 @@
-"""Match predictions with references: by their names, else by their sequences."""
+"""Find the structure files to compare, and match predictions with references by their names, else by their sequences.
 
+Predictions are those of helixfold, AlphaFold or ColabFold, or any structure files.
+"""
+
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from data_pipeline.errors import printable
+from data_pipeline.errors import InputError, printable
 from data_pipeline.structure import Structure
 from helixfold.analysis.residues import ComparisonError, best_pairing
-from helixfold.analysis.structure_files import StructureFile
 
+SUFFIXES = tuple(f"{kind}{packed}" for kind in (".cif", ".mmcif", ".pdb", ".ent") for packed in ("", ".gz"))
+_RANKED = re.compile(r"ranked_(\d+)\.(cif|pdb)")
+# ColabFold's <target>_relaxed_rank_001_<model>_seed_000.pdb.
+_COLABFOLD = re.compile(r"(?P<target>.+)_(?P<kind>un)?relaxed_rank_(?P<rank>\d+)(_.*)?\.pdb")
 _SEPARATORS = "-_. "
 # Shares of the reference's residues that a match by sequence must cover, and of the covered ones that must be equal.
 _LEAST_COVERAGE, _LEAST_IDENTITY = 0.5, 0.9
 _MOST_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructureFile:
+    """A structure file to compare, with its target's name and its rank among the target's predictions from 0."""
+
+    name: str
+    path: Path
+    rank: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +38,51 @@ class Match:
     reference: StructureFile
     chain: str | None = None  # the chain that the prediction's name asks for, if it names one
     by_sequence: bool = False
+
+
+def find_predictions(path: Path, *, all_ranks: bool = False) -> list[StructureFile]:
+    """Return the best prediction of each target, or all with `all_ranks`; sorted by name and rank.
+
+    `path` is an output directory of targets, one target's directory, a directory of structure files, or one file. Raise
+    `InputError` if there are no predictions.
+    """
+    if not path.is_dir():
+        return [_named_file(path)]
+    targets = sorted(inside for inside in path.iterdir() if inside.is_dir())
+    found = (
+        _ranked(path, all_ranks=all_ranks)
+        or [each for target in targets for each in _ranked(target, all_ranks=all_ranks)]
+        or _plain(path, all_ranks=all_ranks)
+    )
+    if not found:
+        raise InputError.at(
+            path, f"it has no predictions: neither <target>/ranked_0.pdb nor files that end in {', '.join(SUFFIXES)}"
+        )
+    return sorted(found, key=lambda each: (each.name, each.rank))
+
+
+def find_references(path: Path) -> list[StructureFile]:
+    """Return every structure file of a directory, or the one file that `path` is; sorted by name.
+
+    Raise `InputError` if there is none, or if two have the same name.
+    """
+    if not path.is_dir():
+        return [_named_file(path)]
+    found = [
+        StructureFile(name=_stem(each), path=each)
+        for each in sorted(path.iterdir())
+        if each.name.lower().endswith(SUFFIXES) and each.is_file()
+    ]
+    if not found:
+        raise InputError.at(path, f"it has no structures: no file ends in {', '.join(SUFFIXES)}")
+    names: dict[str, Path] = {}
+    for each in found:
+        if each.name.casefold() in names:
+            raise InputError.at(
+                each.path, f"{names[each.name.casefold()].name} has the same name; keep one of them in the directory"
+            )
+        names[each.name.casefold()] = each.path
+    return found
 
 
 def by_name(prediction: str, references: Sequence[StructureFile]) -> list[Match]:
@@ -73,6 +135,41 @@ def by_sequence(prediction: Structure, references: Sequence[tuple[StructureFile,
             f"{len(best)} references have its sequence ({names}{more}); name the one to take after the prediction"
         )
     return [Match(reference=best[0], by_sequence=True)]
+
+
+def _ranked(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
+    """Return the files ranked_<n> in a target's directory; mmCIF first, for it holds what PDB cannot."""
+    found: dict[int, Path] = {}
+    for path in sorted(directory.iterdir()):
+        match = _RANKED.fullmatch(path.name)
+        if match and (all_ranks or int(match[1]) == 0):
+            found.setdefault(int(match[1]), path)
+    return [StructureFile(name=directory.resolve().name, path=path, rank=rank) for rank, path in found.items()]
+
+
+def _plain(directory: Path, *, all_ranks: bool) -> list[StructureFile]:
+    found: dict[tuple[str, int], Path] = {}
+    for path in sorted(directory.iterdir()):
+        if not (path.name.lower().endswith(SUFFIXES) and path.is_file()):
+            continue
+        match = _COLABFOLD.fullmatch(path.name)
+        if match is None:
+            found.setdefault((_stem(path), 0), path)
+        elif all_ranks or int(match["rank"]) == 1:
+            # Relaxed ones come first in the order of names, and are what ColabFold's users look at.
+            found.setdefault((match["target"], int(match["rank"]) - 1), path)
+    return [StructureFile(name=name, path=path, rank=rank) for (name, rank), path in found.items()]
+
+
+def _named_file(path: Path) -> StructureFile:
+    if not path.is_file():
+        raise InputError.at(path, "there is no such file or directory")
+    return StructureFile(name=_stem(path), path=path)
+
+
+def _stem(path: Path) -> str:
+    suffix = max((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), key=len, default="")
+    return path.name[: len(path.name) - len(suffix)]
 
 
 def _goes_on(longer: str, shorter: str) -> bool:

@@ -32,7 +32,7 @@ def exit_code(action: Callable[[], object]) -> int:
     Errors of input, searches and files are printed as one line and give the exit codes 1 and 2.
     """
     # On SIGTERM (kill, a scheduler's time limit), leave as after any error, without search programs or their files.
-    earlier = signal.signal(signal.SIGTERM, _end)
+    earlier = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         code = action()
         return code if isinstance(code, int) else 0
@@ -56,10 +56,6 @@ def exit_code(action: Callable[[], object]) -> int:
 def _say(problem: str) -> None:
     """Print an error as one line without control characters, which a file's name may contain."""
     print(f"helixfold: error: {printable(problem, _LONGEST)}", file=sys.stderr)
-
-
-def _end(*_: object) -> None:
-    sys.exit(TERMINATED)
 
 
 if __name__ == "__main__":

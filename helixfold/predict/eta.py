@@ -28,8 +28,7 @@ def remaining_seconds(
 
 
 def _terms(lengths: Sequence[int]) -> np.ndarray:
-    residues = np.array(lengths, dtype=np.float64)
-    return np.stack([residues**2, residues**3], axis=1)
+    return np.array([(residues**2, residues**3) for residues in lengths], dtype=np.float64)
 
 
 def format_duration(seconds: float) -> str:

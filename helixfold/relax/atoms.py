@@ -2,8 +2,6 @@
 
 import io
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,13 +38,18 @@ def completed(protein: Protein, pieces: Pieces, platform: Platform) -> Atoms:
 
     Given atoms are not moved. Cysteines whose sulphur atoms are within 3 Angstrom become a disulphide bridge.
     """
-    with _fixed_seed():
-        fixer = pdbfixer.PDBFixer(pdbfile=io.StringIO(_ANY_FILE), platform=platform)
-        fixer.topology, fixer.positions = _topology(protein, pieces)
-        fixer.missingResidues = {}
+    fixer = pdbfixer.PDBFixer(pdbfile=io.StringIO(_ANY_FILE), platform=platform)
+    fixer.topology, fixer.positions = _topology(protein, pieces)
+    fixer.missingResidues = {}
+    # OpenMM places hydrogens by Python's random numbers.
+    state = random.getstate()
+    random.seed(_SEED)
+    try:
         fixer.findMissingAtoms()
         fixer.addMissingAtoms(seed=_SEED)
         fixer.addMissingHydrogens(pH=7.0)
+    finally:
+        random.setstate(state)
     return _located(fixer, protein, pieces)
 
 
@@ -119,14 +122,3 @@ def _in_result(pieces: Pieces, protein: Protein, atoms: Atoms) -> Bool[np.ndarra
     start, end = pieces.starts[atoms.residue], pieces.ends[atoms.residue]
     at_break = (np.isin(names, ("H2", "H3")) & ~start) | ((names == "OXT") & ~end)
     return ~at_break & ~((protein.aatype[atoms.residue] == UNKNOWN) & (atoms.kind == _HYDROGEN))
-
-
-@contextmanager
-def _fixed_seed() -> Iterator[None]:
-    """Seed Python's random numbers, which OpenMM uses to place hydrogens, for the time of the context."""
-    state = random.getstate()
-    random.seed(_SEED)
-    try:
-        yield
-    finally:
-        random.setstate(state)

@@ -7,9 +7,8 @@ import pytest
 
 from data_pipeline.errors import InputError
 from data_pipeline.structure import Structure
-from helixfold.analysis.matching import by_name, by_sequence
+from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_predictions, find_references
 from helixfold.analysis.residues import ComparisonError
-from helixfold.analysis.structure_files import StructureFile, find_predictions, find_references
 from tests.analysis.test_residues import FULL, chain
 
 
