@@ -124,7 +124,7 @@ def test_residues_that_are_still_flawed_are_freed(hairpin: Protein, monkeypatch:
 
     minimised = amber.Simulation.minimised
 
-    def watched(self: amber.Simulation, freed: np.ndarray, deadline: simulation.Deadline) -> np.ndarray:
+    def watched(self: amber.Simulation, freed: np.ndarray, deadline: amber.Deadline) -> np.ndarray:
         held.append(np.flatnonzero(freed).tolist())
         return minimised(self, freed, deadline)
 
