@@ -9,6 +9,9 @@ import torch
 from hypothesis import settings
 from jaxtyping import config
 
+import tests.repeated_checks  # noqa: F401
+
+# isort: split
 from helixfold.execution.counter import Counter
 
 # Kernels run in Triton's interpreter where nothing can compile them; that is settled when their modules are imported.

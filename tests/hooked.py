@@ -8,6 +8,8 @@ from pathlib import Path
 
 from jaxtyping import install_import_hook
 
+import tests.repeated_checks  # noqa: F401
+
 _OPTIONS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
 (_PACKAGES,) = (
     word.split("=")[1].split(",") for word in _OPTIONS["addopts"].split() if word.startswith("--jaxtyping-packages=")

@@ -32,6 +32,7 @@ from helixfold.model.update import Executor
 from helixfold.optim.config import OptimizerConfig
 from helixfold.parallel.axial import Axial
 from helixfold.parallel.collectives import Channel, Kind, Message, Pending
+from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh, join, leave
 from helixfold.parallel.parallelize import parallelize
 from helixfold.parallel.shard import Shard
@@ -72,26 +73,36 @@ def learn(model: AlphaFold, run: Executor, parts: Iterable[int], dtype: torch.dt
     return total
 
 
-def gradients_on(mesh: Mesh, dtype: torch.dtype, keep: Keep) -> tuple[float, float]:
+def save_learned_alone(path: Path, order: OuterProductPosition, dtype: torch.dtype, parts: int) -> None:
+    """Save the loss and the gradients of a process alone, with which ranks compare theirs."""
+    model = tiny_model(order).to(dtype).train()
+    loss = learn(model, Whole(), range(parts), dtype)
+    torch.save((loss, gradients(model)), path)
+
+
+def gradients_on(mesh: Mesh, dtype: torch.dtype, keep: Keep, alone: Path) -> tuple[float, float]:
     """How far loss and gradients of all parts are from those of a process alone.
 
     Relative to each tensor's largest gradient, or to a hundredth of the largest of all: some are zero but for rounding.
     """
-    order: OuterProductPosition = "end" if mesh.layout.bp > 1 else "middle"
     parts = range(mesh.layout.dp)
-    alone, model = (tiny_model(order).to(dtype).train() for _ in range(2))
-    expected = learn(alone, Whole(), parts, dtype)
+    expected, right = torch.load(alone)
+    model = tiny_model(order_on(mesh.layout, "middle")).to(dtype).train()
     run = parallelize(model, mesh, RecomputeConfig.everywhere(keep))
     found = learn(model, run, mesh.micro_batches(len(parts)), dtype)
     dist.all_reduce(found)
-    right, ours = gradients(alone), gradients(model)
     largest = max(float(each.abs().max()) for each in right)
     worst = 0.0
-    for gradient, other in zip(ours, right, strict=True):
+    for gradient, other in zip(gradients(model), right, strict=True):
         dist.all_reduce(gradient)
         difference = (gradient / mesh.layout.sharing - other).abs().max()
         worst = max(worst, float(difference / other.abs().max().clamp(min=0.01 * largest)))
     return float((found / mesh.layout.sharing - expected).abs() / expected), worst
+
+
+def order_on(layout: Layout, otherwise: OuterProductPosition) -> OuterProductPosition:
+    """The order of a block, of which branches allow one only."""
+    return "end" if layout.bp > 1 else otherwise
 
 
 def gradients(model: AlphaFold) -> list[Tensor]:
@@ -99,12 +110,16 @@ def gradients(model: AlphaFold) -> list[Tensor]:
 
 
 @torch.no_grad()
-def predictions_on(mesh: Mesh, within: Whole | Slabs, order: OuterProductPosition = "middle") -> dict[str, float]:
+def save_predicted_alone(path: Path, order: OuterProductPosition) -> None:
+    torch.save(results(tiny_model(order).eval(), Whole()), path)
+
+
+@torch.no_grad()
+def predictions_on(mesh: Mesh, within: Whole | Slabs, alone: Path) -> dict[str, float]:
     """How far all results of two passes, the second over two draws, are from those of a process alone."""
-    alone, model = (tiny_model(order).eval() for _ in range(2))
-    run = parallelize(model, mesh, within=within)
-    expected, found = (results(*each) for each in ((alone, Whole()), (model, run)))
-    return {name: relative_error(found[name], each) for name, each in expected.items()}
+    model = tiny_model(order_on(mesh.layout, "first")).eval()
+    found = results(model, parallelize(model, mesh, within=within))
+    return {name: relative_error(found[name], each) for name, each in torch.load(alone).items()}
 
 
 def results(model: AlphaFold, run: Executor) -> dict[str, Tensor]:
@@ -131,17 +146,17 @@ def results(model: AlphaFold, run: Executor) -> dict[str, Tensor]:
     }
 
 
-def learn_on_ranks(layout: str, dtype: torch.dtype, keeps: Sequence[Keep]) -> None:
+def learn_on_ranks(layout: str, dtype: torch.dtype, keeps: Sequence[Keep], alone: Path) -> None:
     """Loss and gradients are those of a process alone, whatever is recomputed."""
     with joined(layout) as mesh:
         for keep in keeps:
-            of_loss, of_gradients = gradients_on(mesh, dtype, keep)
+            of_loss, of_gradients = gradients_on(mesh, dtype, keep, alone)
             tolerance = 1e-9 if dtype == torch.float64 else 1e-5
             assert of_loss < tolerance, (keep, of_loss)
             assert of_gradients < tolerance, (keep, of_gradients)
 
 
-def predict_on_ranks(layout: str, executors: Sequence[str], directory: Path) -> None:
+def predict_on_ranks(layout: str, executors: Sequence[str], directory: Path, alone: Path) -> None:
     """So are predictions, however a rank computes its part."""
     spilled.LEAST_BYTES = 1
     choices = {
@@ -151,9 +166,8 @@ def predict_on_ranks(layout: str, executors: Sequence[str], directory: Path) -> 
         "spilled": spilled.Spilled(directory),
     }
     with joined(layout) as mesh:
-        order: OuterProductPosition = "end" if mesh.layout.bp > 1 else "first"
         for name in executors:
-            deviations = predictions_on(mesh, choices[name], order)
+            deviations = predictions_on(mesh, choices[name], alone)
             assert max(deviations.values()) < 1e-5, (name, deviations)
 
 
@@ -164,20 +178,22 @@ def joined(layout: str) -> Iterator[Mesh]:
         yield join("cpu", layout)
 
 
-def faulty_on_ranks(layout: str, kind: Kind) -> None:
+def faulty_on_ranks(layout: str, kinds: Sequence[Kind], alone: Path) -> None:
     """A fault in any collective is seen."""
-    start = Channel.start
+    start, faulty, noise = Channel.start, "", torch.Generator()
 
     def wrong(channel: Channel, given: Kind, tensor: Tensor, root: int) -> tuple[Tensor, dist.Work]:
         found, work = start(channel, given, tensor, root)
         work.wait()
-        if given == kind:
-            found *= 1 + 1e-4 * torch.rand(found.shape)
+        if given == faulty:
+            # From a stream of its own, so that dropout is as without it.
+            found *= 1 + 1e-4 * torch.rand(found.shape, generator=noise)
         return found, cast(dist.Work, SimpleNamespace(wait=lambda: None))
 
     with joined(layout) as mesh, patch.object(Channel, "start", wrong):
-        _, of_gradients = gradients_on(mesh, torch.float64, "none")
-        assert of_gradients > 1e-9
+        for faulty in kinds:
+            _, of_gradients = gradients_on(mesh, torch.float64, "none", alone)
+            assert of_gradients > 1e-9, faulty
 
 
 def train_on_ranks(layout: str, steps: int, directory: Path) -> None:

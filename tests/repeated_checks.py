@@ -1,0 +1,88 @@
+"""Check shapes and types once for each form of a call, since a pass makes calls of the same shapes again and again.
+
+`jaxtyping` takes several times as long for a check as small tensors take to be computed. Imported before anything of
+the packages that are checked.
+"""
+
+from collections.abc import Callable
+from functools import update_wrapper, wraps
+from types import CodeType, FunctionType
+from typing import Any
+
+import jaxtyping
+import torch
+from jaxtyping import config, jaxtyped
+
+# The forms of arguments that were found right, and of what was returned for each: by functions' code, since a function
+# inside another is another one in each call.
+_RIGHT: dict[CodeType, dict[Any, set[Any]]] = {}
+# Numbers' values are in no annotation, but words are.
+_BY_KIND = {int, float, complex, slice, type(None), type(...), bytes}
+
+
+def form(value: Any) -> Any:
+    """Everything that annotations can tell one value from another by."""
+    kind = type(value)
+    if kind in _BY_KIND:
+        return kind
+    if kind in {str, bool, torch.dtype}:
+        return value
+    if kind in {tuple, list}:
+        return kind, *map(form, value)
+    if kind is dict:
+        return kind, *value, *map(form, value.values())
+    if isinstance(value, torch.nn.Module) or kind is FunctionType:
+        return kind
+    return kind, getattr(value, "shape", None), getattr(value, "dtype", None)
+
+
+def checked_once(*, typechecker: Any) -> Callable[[Any], Any]:
+    """`jaxtyped`, but a call that has the form of one before, and returns what that returned, is right as that was."""
+    decorate = jaxtyped(typechecker=typechecker)
+
+    def checked(function: Any) -> Any:
+        return _checked_once(function, decorate) if type(function) is FunctionType else decorate(function)
+
+    return checked
+
+
+def _checked_once(function: FunctionType, decorate: Callable[[Any], Any]) -> Callable[..., Any]:
+    right = _RIGHT.setdefault(function.__code__, {})
+    check: Callable[..., Any] | None = None
+    # An object's own method is not told by its shape, which another one may compute.
+    first = type if function.__code__.co_varnames[:1] in {("self",), ("cls",)} else form
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        nonlocal check
+        if config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        given = tuple(map(first, args[:1])) + tuple(map(form, args[1:]))
+        if kwargs:
+            given += *kwargs, *map(form, kwargs.values())
+        known = right.get(given)
+        if known is None:
+            check = check or decorate(function)
+            found = check(*args, **kwargs)
+            right[given] = {form(found)}
+            return found
+        found = function(*args, **kwargs)
+        if (returned := form(found)) not in known:
+            decorate(_giving(found, function))(*args, **kwargs)
+            known.add(returned)
+        return found
+
+    return call
+
+
+def _giving(found: Any, function: FunctionType) -> FunctionType:
+    """A function of the same signature that returns this."""
+
+    def give(*_: Any, **__: Any) -> Any:
+        return found
+
+    return update_wrapper(FunctionType(give.__code__, function.__globals__, "give", None, give.__closure__), function)
+
+
+jaxtyping.jaxtyped = checked_once
