@@ -1,18 +1,13 @@
 """Where the tests find things that are not in the repository, and what they skip without them."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
-from jaxtyping import config
 
-import tests.repeated_checks  # noqa: F401
-
-# isort: split
-from helixfold.execution.counter import Counter
+from tests.repeated_checks import count_without_checks
 
 # Kernels run in Triton's interpreter where nothing can compile them; that is settled when their modules are imported.
 if not torch.cuda.is_available():
@@ -23,6 +18,8 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 # Processes that tests start would otherwise compile every module of the project again where bytecode is switched off.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+count_without_checks()
 
 # Test tensors are small: threads that wait for each other would take most of the time.
 torch.set_num_threads(1)
@@ -43,25 +40,6 @@ def reference() -> Path:
 def real_data() -> Path:
     """Real structures, alignments and sequences."""
     return _folder("data")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def counted_without_checks() -> Iterator[None]:
-    """What is counted on the meta device is not checked as it runs, which takes several times as long as counting."""
-    enter, leave = Counter.__enter__, Counter.__exit__
-
-    def begin(counter: Counter) -> Counter:
-        config.update("jaxtyping_disable", True)
-        return enter(counter)
-
-    def end(counter: Counter, *error: object) -> None:
-        leave(counter, *error)
-        config.update("jaxtyping_disable", False)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Counter, "__enter__", begin)
-        patched.setattr(Counter, "__exit__", end)
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -86,3 +86,22 @@ def _giving(found: Any, function: FunctionType) -> FunctionType:
 
 
 jaxtyping.jaxtyped = checked_once
+
+
+def count_without_checks() -> None:
+    """Leave unchecked what is counted on the meta device, where checks take several times as long as counting."""
+    from helixfold.execution.counter import Counter  # noqa: PLC0415  imported once checks are installed
+
+    enter, leave, before = Counter.__enter__, Counter.__exit__, list[bool]()
+
+    def begin(counter: Counter) -> Counter:
+        before.append(config.jaxtyping_disable)
+        config.update("jaxtyping_disable", True)
+        return enter(counter)
+
+    def end(counter: Counter, *error: object) -> None:
+        leave(counter, *error)
+        # There may be a counter inside another.
+        config.update("jaxtyping_disable", before.pop())
+
+    Counter.__enter__, Counter.__exit__ = begin, end  # type: ignore[method-assign]
