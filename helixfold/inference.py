@@ -31,7 +31,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor
-from helixfold.planning.executors import Plan, release, stepping_down
+from helixfold.planning.executors import Plan, release, run_with_fallback
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.prediction import Distances, Prediction
 from helixfold.presets import Preset
@@ -144,11 +144,11 @@ def predict(
     for model in ready:
         model.network.to(where)
     spill = memory.spill_directory or Path(tempfile.gettempdir())
-    room, rows = memory.room(where, spill), FeatureRows.of(features)
+    available, rows = memory.available(where, spill), FeatureRows.of(features)
     plans = []
     for model in ready:
         size = rows.size(model.preset, DTYPES[options.dtype], options.num_ensemble)
-        plans.append(memory.plan(model.preset, size, where, room))
+        plans.append(memory.plan(model.preset, size, where, available))
         memory.check(plans[-1], model.preset.name)
     predictions: list[Prediction] = []
     for model, plan in zip(ready, plans, strict=True):
@@ -199,7 +199,7 @@ def fold_planned(
         )
         return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
 
-    executor, (prediction, peak) = stepping_down(attempt, plan, device, spill, say)
+    executor, (prediction, peak) = run_with_fallback(attempt, plan, device, spill, say)
     predicted = plan.forecast(executor).peak
     return PlannedPrediction(prediction=prediction, executor=executor, predicted_peak=predicted, measured_peak=peak)
 

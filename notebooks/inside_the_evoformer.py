@@ -22,7 +22,7 @@
 # peptide, which takes less than a minute; [another notebook](train_a_tiny_one.ipynb) looks at that.
 
 # %%
-from helixfold.execution.watched import Watched
+from helixfold.execution.pair_changes import PairChangeRecorder
 from helixfold.notebook.overfit_one import OverfitRun, settings
 from helixfold.notebook.pictures import maps
 from helixfold.notebook.structures import show_together
@@ -42,7 +42,7 @@ last.lddt
 # looking on is an executor, too, and the model does not know of it.
 
 # %%
-watch = Watched(overfit.network.evoformer)
+watch = PairChangeRecorder(overfit.network.evoformer)
 prediction = overfit.fold(run=watch)
 [change.title for change in watch.changes]
 

@@ -24,7 +24,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor
 from helixfold.ops.card import card_of
-from helixfold.planning.executors import NotEnoughMemoryError, Room
+from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.planning.prediction import forecast_prediction
 from helixfold.prediction import Prediction
@@ -147,7 +147,10 @@ def test_the_executor_that_fits_into_the_memory_limit_is_used(
         raise RuntimeError("no need to go on")
 
     monkeypatch.setattr(inference, "fold", recorded)
-    monkeypatch.setattr("helixfold.planning.memory.room_of", lambda _, __, memory: Room(memory=memory, spill=2**30))
+    monkeypatch.setattr(
+        "helixfold.planning.memory.read_available_memory",
+        lambda _, __, memory: AvailableMemory(memory=memory, spill=2**30),
+    )
     residues = 20 if executor is Whole else 400
     size = FeatureRows(residues=residues, alignment=1, templates=0).size(tiny(), torch.float32)
     forecast = forecast_prediction(tiny().model, size, executor.__name__.lower(), card_of(torch.device("cpu")))

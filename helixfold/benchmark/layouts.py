@@ -7,7 +7,7 @@ import torch
 from cyclopts import Parameter
 
 from helixfold.benchmark.options import Model
-from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.execution.stages import mean_seconds
@@ -118,7 +118,7 @@ def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> f
     torch.manual_seed(0)
     if mesh.size > 1:
         mesh = make_mesh(layout, mesh.device)
-    with freed_memory_kept(KEPT_BLOCKS):
+    with keeping_freed_memory(KEPT_BLOCKS):
         model, size = AlphaFold(work.needs.model).train(), work.needs.size
         run = parallelize(model, mesh, work.recompute)
         losses, dtype = initial_training(), size.dtype

@@ -55,7 +55,7 @@ def _count(word: str) -> int:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class MemoryOptions:
+class MemoryBenchmarkOptions:
     """Options of `helixfold benchmark memory`."""
 
     part: Part = "prediction"
@@ -96,10 +96,10 @@ class MemoryOptions:
     """JSON files of earlier runs to draw, too."""
 
 
-_USUAL = MemoryOptions()
+_USUAL = MemoryBenchmarkOptions()
 
 
-def run(options: MemoryOptions = _USUAL) -> int:
+def run(options: MemoryBenchmarkOptions = _USUAL) -> int:
     """Measure and print peak memory, and return 0, or 1 if a reading failed.
 
     Raise `InputError` if a file cannot be written or read.
@@ -133,7 +133,7 @@ def run(options: MemoryOptions = _USUAL) -> int:
     return _FAILED if any(found.failure is not None for _, found in readings) else 0
 
 
-def _points(options: MemoryOptions) -> list[Point]:
+def _points(options: MemoryBenchmarkOptions) -> list[Point]:
     device = str(pick_device(options.device))
     given = {field.name: getattr(options, field.name) for field in fields(Point) if hasattr(options, field.name)}
     ways = itertools.product(options.residues, options.dtypes, options.executors, options.ranks)

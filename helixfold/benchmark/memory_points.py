@@ -14,7 +14,7 @@ from helixfold.benchmark.block import evoformer
 from helixfold.benchmark.timing import PLAIN, held_memory, settle
 from helixfold.config import ModelConfig
 from helixfold.execution import allocator
-from helixfold.execution.available import available_memory, held_to, is_out_of_memory
+from helixfold.execution.available import available_memory, is_out_of_memory, limit_memory
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.stages import peak_memory, reset_peak_memory, synchronize
 from helixfold.inference import DTYPES, recycle
@@ -165,7 +165,7 @@ def _measure(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> Memory
         try:
             # On a CPU, allocations beyond the limit must be made to fail; on a GPU they fail by themselves.
             left = available_memory(device) if limit is None else min(available_memory(device), max(0, limit - start))
-            with held_to(left) if device.type == "cpu" else nullcontext():
+            with limit_memory(left) if device.type == "cpu" else nullcontext():
                 run(point, executor())
             synchronize(device)
         except (RuntimeError, MemoryError, OSError) as error:

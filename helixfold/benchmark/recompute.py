@@ -13,7 +13,7 @@ from data_pipeline.transforms import training as examples
 from helixfold.benchmark.options import Device, Model
 from helixfold.benchmark.timing import peak_beyond, settle
 from helixfold.config import ModelConfig
-from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.device import pick_device
 from helixfold.execution.random_inputs import random_batch, random_labels
@@ -30,7 +30,7 @@ from helixfold.options import Positive
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.prediction import META
-from helixfold.planning.recompute_choice import KEEPS
+from helixfold.planning.recompute_choice import CHECKPOINT_POLICIES
 from helixfold.planning.size import PassSize, dtype_name
 from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds, beside_tensors
 from helixfold.predict.options import Dtype
@@ -39,7 +39,7 @@ from helixfold.presets import preset
 EVOFORMER, EXTRA_MSA, WHOLE = PARTS = ("evoformer", "extra_msa", "whole")
 STAGES = {"initial_training": examples.initial_training, "finetuning": examples.finetuning}
 # The rows that are printed: whether operators are plain, and the checkpoint policy.
-_WAYS: tuple[tuple[bool, Keep], ...] = ((True, "none"), *((False, keep) for keep in KEEPS))
+_WAYS: tuple[tuple[bool, Keep], ...] = ((True, "none"), *((False, keep) for keep in CHECKPOINT_POLICIES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def measure(point: Point) -> int:
 
 def _measure(mesh: Mesh, point: Point) -> int:
     torch.manual_seed(0)
-    with freed_memory_kept(KEPT_BLOCKS), forced("reference") if point.plain else nullcontext():
+    with keeping_freed_memory(KEPT_BLOCKS), forced("reference") if point.plain else nullcontext():
         run = prepared(point, mesh.device)
         settle()
         return peak_beyond(lambda: run(point), mesh.device)
@@ -225,7 +225,7 @@ def _cells(measured: int, predicted: int) -> str:
 def _print_whole(name: str, size: PassSize, card: Card) -> None:
     """Print the forecast of memory by stage for the whole network of a preset, with all its blocks."""
     needs = TrainingNeeds(model=preset(name).model, size=size, card=card)
-    estimates = {keep: needs.forecast(RecomputeConfig.everywhere(keep)) for keep in KEEPS}
+    estimates = {keep: needs.forecast(RecomputeConfig.everywhere(keep)) for keep in CHECKPOINT_POLICIES}
     stages = estimates["none"].stages
     title = f"all of {name}, {dtype_name(size.dtype)}: GiB predicted"
     print(f"{title:44}{''.join(f'{stage:>12}' for stage in stages)}{'peak':>8}")

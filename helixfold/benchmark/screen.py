@@ -8,7 +8,7 @@ import torch
 from helixfold.benchmark.machine import BenchmarkDevice, measured_device
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import HEADER, Readings, write_json
-from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.device import pick_device
 from helixfold.planning.size import dtype_name
 
@@ -21,7 +21,7 @@ def show(readings: Callable[[BenchmarkDevice], Iterator[Readings]], options: Com
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = pick_device(options.device)
-    with freed_memory_kept():
+    with keeping_freed_memory():
         machine = measured_device(device, [getattr(torch, name) for name in options.dtypes], options.repeats or 5)
         print("\n".join(machine.lines()))
         print(f"\n{HEADER}")

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from helixfold.execution.allocator import freed_memory_returned, give_back
+from helixfold.execution.allocator import return_free_memory, returning_freed_memory
 from helixfold.execution.stages import mean_seconds, peak_memory, reset_peak_memory, synchronize
 
 Action = Callable[[], object]
@@ -94,7 +94,7 @@ def measure_parts(parts: Mapping[str, Action], device: torch.device, repeats: in
 def settle() -> None:
     """Free the memory that earlier measurements left in this process."""
     gc.collect()
-    give_back()
+    return_free_memory()
 
 
 def peak_of(action: Action, device: torch.device) -> int:
@@ -103,7 +103,7 @@ def peak_of(action: Action, device: torch.device) -> int:
     On a CPU, freed memory is given back to the system at once, so that it does not count.
     """
     gc.collect()
-    with freed_memory_returned():
+    with returning_freed_memory():
         return peak_beyond(action, device)
 
 

@@ -49,12 +49,12 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
         raise InputError(
             "name the training set and --output, the run's directory (or --show-settings or --dry-run alone)"
         )
-    from helixfold.execution.allocator import freed_memory_kept
+    from helixfold.execution.allocator import keeping_freed_memory
     from helixfold.planning.training import KEPT_BLOCKS
     from helixfold.report.training_curves import plot_curves
     from helixfold.training import run
 
-    with freed_memory_kept(KEPT_BLOCKS):
+    with keeping_freed_memory(KEPT_BLOCKS):
         return run.train(
             training_set,
             config,

@@ -48,7 +48,7 @@ def refusal() -> str | None:
     return None
 
 
-def freed_memory_kept(largest: int = OF_WHOLE, ahead: int = AHEAD) -> AbstractContextManager[None]:
+def keeping_freed_memory(largest: int = OF_WHOLE, ahead: int = AHEAD) -> AbstractContextManager[None]:
     """Return a context inside which freed memory stays in the process for later tensors.
 
     Blocks of more than `largest` bytes are returned to the system at once, unless they fit into the `ahead` bytes by
@@ -59,12 +59,12 @@ def freed_memory_kept(largest: int = OF_WHOLE, ahead: int = AHEAD) -> AbstractCo
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory as `freed_memory_kept` does, until the process ends; for a data loader's workers."""
+    """Keep freed memory as `keeping_freed_memory` does, until the process ends; for a data loader's workers."""
     _settings.append({**_KEPT, "mmap_threshold": OF_WHOLE, "top_pad": AHEAD})
     _apply_last()
 
 
-def freed_memory_returned() -> AbstractContextManager[None]:
+def returning_freed_memory() -> AbstractContextManager[None]:
     """Return a context inside which freed memory goes back to the system at once.
 
     The size of the process is then that of its tensors, so that it can be measured.
@@ -72,7 +72,7 @@ def freed_memory_returned() -> AbstractContextManager[None]:
     return _set(_RETURNED)
 
 
-def give_back() -> None:
+def return_free_memory() -> None:
     """Return memory that is free now to the system; settings for memory that is freed later stay as they are."""
     if refusal() is None:
         ctypes.CDLL(None).malloc_trim(0)

@@ -44,7 +44,7 @@ def available_memory(device: torch.device) -> int:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    allocator.give_back()
+    allocator.return_free_memory()
     return max(0, min([_of_system(), *_of_groups(), *_of_limits()]))
 
 
@@ -65,7 +65,7 @@ def free_disk(directory: Path) -> int:
 
 
 @contextmanager
-def held_to(memory: int) -> Iterator[None]:
+def limit_memory(memory: int) -> Iterator[None]:
     """Make allocations fail inside the context once the process takes more than `memory` bytes beyond its present use.
 
     A failed allocation can be handled. Without the limit Linux grants more memory than there is, and kills the process

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from helixfold.config import require
-from helixfold.execution.allocator import give_back
+from helixfold.execution.allocator import return_free_memory
 from helixfold.execution.probe import context_row_bytes, forward_row_bytes, map_row_bytes
 from helixfold.execution.spilled_stream import SpilledStream
 from helixfold.model.update import Context, ContextInput, Executor, Factored, Stream, Update, as_tensor, transposed
@@ -140,7 +140,7 @@ class Slabs(Executor):
         The next temporaries have other sizes and would not all fit into that memory.
         """
         if stream.device.type == "cpu" and size_of(stream) >= LEAST_SETTLED // self.ranks:
-            give_back()
+            return_free_memory()
 
     @torch.no_grad()
     def context(self, update: Update, context_input: Stream, mask: Tensor) -> Context:

@@ -81,7 +81,7 @@ class TriangleMultiplication(Update):
         parts = (Affine(linear.weight[channels], linear.bias[channels]) for linear in (project, gate))
         return triangle_operand(pair, mask, TriangleOperandWeights(self.norm_in.affine, *parts))
 
-    def joined(
+    def change(
         self, pair: Float[Tensor, "b i j c_z"], products: Float[Tensor, "b i j c"]
     ) -> Float[Tensor, "b i j c_z"]:
         return self.out(self.norm_out(products)) * self.gate(self.norm_in(pair)).sigmoid()

@@ -35,7 +35,7 @@ class Factored(Protocol):
     ) -> Float[Tensor, "b c i k"]:
         """Return some channels of the left or right operand of a slab's rows; products pair left with right rows."""
 
-    def joined(
+    def change(
         self, slab: Float[Tensor, "b i j c_z"], products: Float[Tensor, "b i j c"]
     ) -> Float[Tensor, "b i j c_z"]:
         """Return the change of a slab computed from all channels of its products."""

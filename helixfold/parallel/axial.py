@@ -148,7 +148,7 @@ class Axial(Executor):
                 cuts.append(dim)
             shard.uses += 1
             if len(cuts) > shard.uses:
-                shard.start(cuts[shard.uses])
+                shard.start_exchange(cuts[shard.uses])
         return local
 
     def _own_rows(self, stream: Stream, span: slice) -> Held:

@@ -100,7 +100,7 @@ class GradientReducer:
             self._mesh.all_reduce(optimizer.samples)
 
     def _fill(self, queue: "BucketReduction", loss: Tensor) -> None:
-        queue.expect(reached_leaves(loss))
+        queue.begin_backward(reached_leaves(loss))
         self._active = queue
         loss.backward()
         self._active = None
@@ -137,7 +137,7 @@ class BucketReduction:
         self._missing: list[int] = []  # for each bucket, how many awaited gradients it lacks
         self._sent: list[tuple[Tensor, dist.Work | None]] = []
 
-    def expect(self, parameters: set[Tensor]) -> None:
+    def begin_backward(self, parameters: set[Tensor]) -> None:
         """Begin a backward pass that gives gradients to these parameters and to no others."""
         self._awaited = parameters & self._buckets_of.keys()
         self._missing = [0] * len(self._buckets)

@@ -60,7 +60,7 @@ def multiply_triangles_by_slabs(
     within.settle(stream)
     for _, (some,), changed in within.visited([products], _rows_at_once(within, rows), rows):
         assert changed is not None
-        changed.add_(update.joined(changed, rearrange(some, "b i c j -> b i j c")))
+        changed.add_(update.change(changed, rearrange(some, "b i c j -> b i j c")))
 
 
 def _products(

@@ -68,7 +68,7 @@ class Shard:
         self._local, self._cut = local, cut
         return self
 
-    def start(self, cut: int) -> None:
+    def start_exchange(self, cut: int) -> None:
         """Start the exchange after which the stream is cut along dim `cut`."""
         if self._moving is None and cut != self._cut:
             blocks = _blocks(as_tensor(self._local), cut, self.channel.group.size)
@@ -86,7 +86,7 @@ class Shard:
         if cut != self._cut and exchange is not None:
             self._local, self._cut = exchange(self._local, cut), cut
         elif cut != self._cut:
-            self.start(cut)
+            self.start_exchange(cut)
             return self.along(cut)
         return self._local
 

@@ -1,6 +1,6 @@
 """Choice of the executor for a prediction from forecasts of memory, and a fallback if a forecast was too low.
 
-A pass is one recycling iteration of the network. "room" in names means available memory.
+A pass is one recycling iteration of the network.
 """
 
 import gc
@@ -16,7 +16,7 @@ import torch
 
 from helixfold.config import ModelConfig
 from helixfold.execution import allocator
-from helixfold.execution.available import available_memory, free_disk, held_to, is_out_of_memory
+from helixfold.execution.available import available_memory, free_disk, is_out_of_memory, limit_memory
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
@@ -41,7 +41,7 @@ class NotEnoughMemoryError(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class AvailableMemory:
     """Available memory for a pass in bytes: of the device, and of the disk or GPU's host that takes spilled streams."""
 
     memory: int
@@ -54,7 +54,7 @@ class Plan:
 
     config: ModelConfig
     size: PassSize
-    room: Room
+    available: AvailableMemory
     card: Card
     executor: str
 
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        return _fits(self.estimate, self.room)
+        return _fits(self.estimate, self.available)
 
     @property
     def problem(self) -> str:
@@ -77,10 +77,10 @@ class Plan:
         least = min((self.forecast(name) for name in EXECUTORS), key=lambda each: each.peak)
         each = f", on each of {self.size.ranks} ranks" if self.size.ranks > 1 else ""
         needs = f"{self.size.residues:,} residues need {_needed(least)} of memory (a tenth of reserve included{each})"
-        has = f"there are {gib(self.room.memory)}"
-        if least.spilled > self.room.spill:
+        has = f"there are {gib(self.available.memory)}"
+        if least.spilled > self.available.spill:
             needs += f" and {gib(least.spilled)} to spill to"
-            has += f" and {gib(self.room.spill)}"
+            has += f" and {gib(self.available.spill)}"
         return f"{needs}; {has}; what would fit: {', or '.join(self._remedies())}"
 
     def _remedies(self) -> Iterator[str]:
@@ -92,15 +92,15 @@ class Plan:
             if rows := self._most_extra_rows(each):
                 yield f"{option}--max-extra-rows {rows}"
                 break
-        residues = max(longest(self.config, size, self.room, self.card, name) for name in ("slabs", "spilled"))
+        residues = max(longest(self.config, size, self.available, self.card, name) for name in ("slabs", "spilled"))
         if residues:
             yield f"at most {residues:,} residues"
         slabs, spilled = self.forecast("slabs"), self.forecast("spilled")
-        if spilled.spilled <= self.room.spill:
+        if spilled.spilled <= self.available.spill:
             yield f"{_needed(spilled)} of memory"
         else:
             yield f"{_needed(slabs)} of memory"
-            memory = "" if spilled.peak * RESERVE <= self.room.memory else f"{_needed(spilled)} of memory and "
+            memory = "" if spilled.peak * RESERVE <= self.available.memory else f"{_needed(spilled)} of memory and "
             yield f"{memory}{gib(spilled.spilled)} to spill to"
 
     def _most_extra_rows(self, size: PassSize) -> int:
@@ -111,29 +111,33 @@ class Plan:
         return rows
 
     def _has_room(self, size: PassSize) -> bool:
-        return any(_fits(forecast_prediction(self.config, size, name, self.card), self.room) for name in EXECUTORS)
+        return any(_fits(forecast_prediction(self.config, size, name, self.card), self.available) for name in EXECUTORS)
 
 
-def room_of(device: torch.device, directory: Path, memory: int | None = None) -> Room:
+def read_available_memory(device: torch.device, directory: Path, memory: int | None = None) -> AvailableMemory:
     """Return the bytes that are available now on a device, or `memory` if given, and for spilled streams.
 
     On a CPU streams are spilled to `directory`, on a GPU to the host's memory.
     """
     free = available_memory(device) if memory is None else memory
     spill = free_disk(directory) if device.type == "cpu" else available_memory(torch.device("cpu"))
-    return Room(memory=free, spill=spill)
+    return AvailableMemory(memory=free, spill=spill)
 
 
-def plan(config: ModelConfig, size: PassSize, room: Room, card: Card, forced: str | None = None) -> Plan:
+def plan(
+    config: ModelConfig, size: PassSize, available: AvailableMemory, card: Card, forced: str | None = None
+) -> Plan:
     """Return a plan with the first of the executors whole, slabs and spilled that fits, or with the `forced` one.
 
     If none fits the plan has the last executor, and `Plan.fits` is False.
     """
-    chosen = forced or next((name for name in EXECUTORS if _is_chosen(name, config, size, room, card)), EXECUTORS[-1])
-    return Plan(config=config, size=size, room=room, card=card, executor=chosen)
+    chosen = forced or next(
+        (name for name in EXECUTORS if _is_chosen(name, config, size, available, card)), EXECUTORS[-1]
+    )
+    return Plan(config=config, size=size, available=available, card=card, executor=chosen)
 
 
-def longest(config: ModelConfig, size: PassSize, room: Room, card: Card, executor: str) -> int:
+def longest(config: ModelConfig, size: PassSize, available: AvailableMemory, card: Card, executor: str) -> int:
     """Return the number of residues of the longest chain that fits with an executor, all else being equal.
 
     It is read from a quadratic curve through the forecasts for three lengths.
@@ -146,7 +150,7 @@ def longest(config: ModelConfig, size: PassSize, room: Room, card: Card, executo
     )
 
     def is_too_long(residues: int) -> bool:
-        return bool(np.polyval(memory, residues) > room.memory or np.polyval(spill, residues) > room.spill)
+        return bool(np.polyval(memory, residues) > available.memory or np.polyval(spill, residues) > available.spill)
 
     return bisect_left(range(1, _MOST_RESIDUES + 1), x=True, key=is_too_long)
 
@@ -164,12 +168,12 @@ def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
     `ranks` is the number of ranks that share a sample.
     """
     if name == "whole":
-        return allocator.freed_memory_kept(allocator.OF_WHOLE)
+        return allocator.keeping_freed_memory(allocator.OF_WHOLE)
     # Each of several ranks has a smaller part of a stream, and smaller slabs of it: unused memory weighs more.
-    return allocator.freed_memory_kept(allocator.OF_SLABS // ranks**2, allocator.AHEAD // ranks**2)
+    return allocator.keeping_freed_memory(allocator.OF_SLABS // ranks**2, allocator.AHEAD // ranks**2)
 
 
-def stepping_down(
+def run_with_fallback(
     attempt: Callable[[Whole | Slabs], Result],
     chosen: Plan,
     device: torch.device,
@@ -184,19 +188,19 @@ def stepping_down(
     rungs = EXECUTORS[EXECUTORS.index(chosen.executor) :]
     for name, below in zip(rungs, [*rungs[1:], None], strict=True):
         try:
-            with memory_kept(name, chosen.size.ranks), _bounded(device, chosen.room):
+            with memory_kept(name, chosen.size.ranks), _bounded(device, chosen.available):
                 return name, attempt(executor(name, directory, device))
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):
                 raise
         # After the `except` block, since the exception holds the frames that hold the tensors.
         release(device)
-        if below is None or chosen.forecast(below).spilled > chosen.room.spill:
+        if below is None or chosen.forecast(below).spilled > chosen.available.spill:
             break
         say(f"out of memory with the executor '{name}'; starting again with '{below}'")
     # Less memory was available than the forecast of the last attempt.
-    proved = replace(chosen.room, memory=min(chosen.room.memory, chosen.forecast(name).peak))
-    raise NotEnoughMemoryError(f"out of memory with the executor '{name}'; {replace(chosen, room=proved).problem}")
+    proved = replace(chosen.available, memory=min(chosen.available.memory, chosen.forecast(name).peak))
+    raise NotEnoughMemoryError(f"out of memory with the executor '{name}'; {replace(chosen, available=proved).problem}")
 
 
 def release(device: torch.device) -> None:
@@ -204,27 +208,27 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    allocator.give_back()
+    allocator.return_free_memory()
 
 
 def _needed(forecast: Forecast) -> str:
     return gib(int(forecast.peak * RESERVE))
 
 
-def _is_chosen(name: str, config: ModelConfig, size: PassSize, room: Room, card: Card) -> bool:
+def _is_chosen(name: str, config: ModelConfig, size: PassSize, available: AvailableMemory, card: Card) -> bool:
     if name == "whole" and size.residues > WHOLE_RESIDUES:
         return False
     forecast = forecast_prediction(config, size, name, card)
-    return _fits(forecast, room) and (name != "whole" or forecast.peak <= WHOLE_SHARE * room.memory)
+    return _fits(forecast, available) and (name != "whole" or forecast.peak <= WHOLE_SHARE * available.memory)
 
 
-def _fits(forecast: Forecast, room: Room) -> bool:
-    return forecast.peak * RESERVE <= room.memory and forecast.spilled <= room.spill
+def _fits(forecast: Forecast, available: AvailableMemory) -> bool:
+    return forecast.peak * RESERVE <= available.memory and forecast.spilled <= available.spill
 
 
-def _bounded(device: torch.device, room: Room) -> AbstractContextManager[None]:
-    """Return a context that limits a CPU's memory to `room`, or to what is free if that is more.
+def _bounded(device: torch.device, available: AvailableMemory) -> AbstractContextManager[None]:
+    """Return a context that limits a CPU's memory to `available`, or to what is free if that is more.
 
     A GPU's allocator fails by itself.
     """
-    return held_to(max(room.memory, available_memory(device))) if device.type == "cpu" else nullcontext()
+    return limit_memory(max(available.memory, available_memory(device))) if device.type == "cpu" else nullcontext()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 from helixfold.config import ConfigError
-from helixfold.execution.allocator import freed_memory_kept
+from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.available import available_memory
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.parallel.collectives import BETWEEN_BRANCHES
@@ -19,7 +19,7 @@ from helixfold.parallel.layout import Layout, layouts
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.links import reduced
 from helixfold.planning.machines import Machine, measured_machine
-from helixfold.planning.recompute_choice import KEEPS
+from helixfold.planning.recompute_choice import CHECKPOINT_POLICIES
 from helixfold.planning.size import gib
 from helixfold.planning.training import KEPT_BLOCKS, PARTS, TrainingNeeds
 
@@ -50,11 +50,14 @@ class Workload:
         return self.parts * self.needs.samples
 
     @property
-    def keeps(self) -> list[RecomputeConfig]:
+    def policies(self) -> list[RecomputeConfig]:
         """Return the recompute policies to choose from: `recompute` with every "auto" replaced by the same value."""
         asked = self.recompute
         automatic = [each.name for each in fields(asked) if getattr(asked, each.name) == "auto"]
-        return [replace(asked, **dict.fromkeys(automatic, keep)) for keep in (KEEPS if automatic else KEEPS[:1])]
+        return [
+            replace(asked, **dict.fromkeys(automatic, keep))
+            for keep in (CHECKPOINT_POLICIES if automatic else CHECKPOINT_POLICIES[:1])
+        ]
 
     def sharings(self, ranks: Sequence[int]) -> list[Layout]:
         """Return the layouts (with dp=1) by which ranks can share a sample in runs with these numbers of ranks."""
@@ -123,7 +126,7 @@ class Prediction:
 
 def predict(work: Workload, layout: Layout, machine: Machine) -> Prediction:
     """Predict a step with this layout and the fastest recompute policy that fits, or the smallest if none fits."""
-    found = [_predict(work, keep, layout, machine) for keep in work.keeps]
+    found = [_predict(work, keep, layout, machine) for keep in work.policies]
     fitting = [each for each in found if each.fits]
     return min(fitting, key=lambda each: each.seconds.total) if fitting else min(found, key=lambda each: each.memory)
 
@@ -158,7 +161,7 @@ def chosen_layout(work: Workload, mesh: Mesh, memory: int) -> Layout:
     """
     if mesh.size == 1:
         return Layout()
-    machine = measured_machine(work.needs, work.keeps, work.sharings([mesh.size]), mesh, memory)
+    machine = measured_machine(work.needs, work.policies, work.sharings([mesh.size]), mesh, memory)
     layout, problem = "", ""
     # The first rank chooses for all: ranks with other measurements must neither choose another layout, nor wait for a
     # rank that failed.
@@ -271,5 +274,5 @@ def _left_of_reduction(gradient: int, bucket: int, ranks: int, backward: float, 
 def machine_of_ranks(mesh: Mesh, work: Workload, sharings: list[Layout]) -> Machine:
     """Return the machine on which these ranks run, from short measurements; all ranks must call this together."""
     memory = available_memory(mesh.device) // (1 if mesh.device.type == "cuda" else mesh.size)
-    with freed_memory_kept(KEPT_BLOCKS):
-        return measured_machine(work.needs, work.keeps, sharings, mesh, memory)
+    with keeping_freed_memory(KEPT_BLOCKS):
+        return measured_machine(work.needs, work.policies, sharings, mesh, memory)

@@ -154,18 +154,18 @@ def named(name: str) -> Machine:
 
 
 def measured_steps(
-    needs: TrainingNeeds, keeps: Sequence[RecomputeConfig], layouts: Sequence[Layout], device: torch.device
+    needs: TrainingNeeds, policies: Sequence[RecomputeConfig], layouts: Sequence[Layout], device: torch.device
 ) -> Readings:
     """Measure passes with the share of every rank in these layouts (with dp=1), one after another on one device.
 
-    `keeps` are the recompute policies to measure. Messages of other ranks are not waited for. The random state is
+    `policies` are the recompute policies to measure. Messages of other ranks are not waited for. The random state is
     restored.
     """
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         passes = {}
         for layout in layouts:
             for rank in range(layout.bp):
-                for keep in (None, *keeps):
+                for keep in (None, *policies):
                     program = Pass(needs.model, needs.size, keep, Mesh.simulated(layout, rank, device))
                     passes[layout, rank, keep] = program.seconds()
         network = AlphaFold(of_blocks(needs.model, 1)).to(device).train()
@@ -180,13 +180,13 @@ def measured_steps(
 
 
 def measured_machine(
-    needs: TrainingNeeds, keeps: Sequence[RecomputeConfig], layouts: Sequence[Layout], mesh: Mesh, memory: int
+    needs: TrainingNeeds, policies: Sequence[RecomputeConfig], layouts: Sequence[Layout], mesh: Mesh, memory: int
 ) -> Machine:
     """Measure the machine of this mesh's ranks; `memory` is the bytes that each may use.
 
     All ranks must call this together, so that all are busy during the measurements, as in a step. Every rank returns
-    the measurements of its own device, and those of the links by the first rank. `keeps` are the recompute policies and
-    `layouts` the ways to share a sample that are measured.
+    the measurements of its own device, and those of the links by the first rank. `policies` are the recompute
+    policies and `layouts` the ways to share a sample that are measured.
     """
     hosts = mesh.all_gather(platform.node())
     per_node = min(hosts.count(host) for host in hosts)
@@ -199,7 +199,7 @@ def measured_machine(
     return Machine(
         name="here",
         card=card_of(mesh.device),
-        speeds=measured_steps(needs, keeps, layouts, mesh.device),
+        speeds=measured_steps(needs, policies, layouts, mesh.device),
         memory=memory,
         per_node=per_node,
         near=near,

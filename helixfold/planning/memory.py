@@ -11,7 +11,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.execution.available import available_memory, free_disk
 from helixfold.ops.card import card_of
-from helixfold.planning.executors import NotEnoughMemoryError, Plan, Room, plan, room_of
+from helixfold.planning.executors import AvailableMemory, NotEnoughMemoryError, Plan, plan, read_available_memory
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import PassSize
 from helixfold.presets import Preset
@@ -70,15 +70,15 @@ class MemoryOptions:
             memory = available_memory(device) // processes
         return replace(self, memory=memory, processes=processes)
 
-    def room(self, device: torch.device, output: Path) -> Room:
+    def available(self, device: torch.device, output: Path) -> AvailableMemory:
         """Return the available memory, and disk space in the spill directory, which is `output` by default."""
-        room = room_of(device, self.spill_directory or output, self.memory)
-        return replace(room, spill=room.spill // self.processes)
+        available = read_available_memory(device, self.spill_directory or output, self.memory)
+        return replace(available, spill=available.spill // self.processes)
 
-    def plan(self, preset: Preset, size: PassSize, device: torch.device, room: Room) -> Plan:
-        """Return the plan (executor and forecast) for an input of this size on a device with the memory in `room`."""
+    def plan(self, preset: Preset, size: PassSize, device: torch.device, available: AvailableMemory) -> Plan:
+        """Return the plan (executor and forecast) for an input of this size on a device with this memory."""
         forced = None if self.executor == AUTOMATIC else self.executor
-        return plan(preset.model, size, room, card_of(device), forced)
+        return plan(preset.model, size, available, card_of(device), forced)
 
     def check(self, plan: Plan, name: str) -> None:
         """Raise `NotEnoughMemoryError` if the plan for target `name` does not fit and the user chose no executor."""

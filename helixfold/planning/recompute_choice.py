@@ -18,7 +18,7 @@ from helixfold.planning.training import TrainingNeeds, part_costs
 
 # Names of the parts of the network that have a policy, and the policies from the fastest to the one with least memory.
 CHOICES = tuple(field.name for field in fields(RecomputeConfig))
-KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
+CHECKPOINT_POLICIES: tuple[Keep, ...] = ("none", "inputs", "block")
 # Floating-point operations in the time of launching an operator that computes next to nothing, taken for any device.
 _OPERATIONS_OF_A_CALL = 10**6
 
@@ -32,7 +32,7 @@ def settled(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> Recomp
     if asked.is_settled:
         return asked
     once = part_costs(needs.model, needs.size, "none", needs.card, plain=True)
-    calls = {keep: part_costs(needs.model, needs.size, keep, needs.card) for keep in KEEPS}
+    calls = {keep: part_costs(needs.model, needs.size, keep, needs.card) for keep in CHECKPOINT_POLICIES}
 
     def cost(keep: RecomputeConfig) -> tuple[int, int]:
         again = 0
@@ -72,7 +72,7 @@ def no_room(asked: RecomputeConfig, needs: TrainingNeeds, memory: int) -> Config
 
 
 def _settlements(asked: RecomputeConfig) -> Iterator[RecomputeConfig]:
-    choices = [KEEPS if (given := getattr(asked, part)) == "auto" else (given,) for part in CHOICES]
+    choices = [CHECKPOINT_POLICIES if (given := getattr(asked, part)) == "auto" else (given,) for part in CHOICES]
     for chosen in itertools.product(*choices):
         yield RecomputeConfig(**dict(zip(CHOICES, chosen, strict=True)))
 

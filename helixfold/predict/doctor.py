@@ -23,7 +23,7 @@ from data_pipeline.search.profile_search import PYHMMER_VERSION
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device
 from helixfold.ops.card import CARDS, card_of
-from helixfold.planning.executors import Room, room_of
+from helixfold.planning.executors import AvailableMemory, read_available_memory
 from helixfold.predict import memory_plan
 from helixfold.predict.relaxation import INSTALL
 from helixfold.presets import PRESETS
@@ -87,17 +87,17 @@ def memory_table(device_name: str, length: int) -> Iterator[str]:
     if device_name in CARD_NAMES:
         card = CARDS[device_name]
         # A named card has all its memory free; its host is assumed to have as much free memory as this machine.
-        room = Room(memory=card.memory, spill=available_memory(torch.device("cpu")))
+        available = AvailableMemory(memory=card.memory, spill=available_memory(torch.device("cpu")))
     else:
         try:
             device = pick_device(device_name)
         except InputError as error:
             yield f"memory: {error}"
             return
-        card, room = card_of(device), room_of(device, Path())
+        card, available = card_of(device), read_available_memory(device, Path())
     names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
     chosen = [name for name in names if name in PRESETS] or [DEFAULT, demonstration.NAME]
-    yield from memory_plan.machine([PRESETS[name]() for name in chosen], length, card, room)
+    yield from memory_plan.machine([PRESETS[name]() for name in chosen], length, card, available)
 
 
 def _parameter_files(directory: Path) -> list[Path]:

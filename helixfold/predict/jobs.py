@@ -15,7 +15,7 @@ from data_pipeline.pipeline import Target, prepare
 from data_pipeline.search.plan import SearchPlan
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.parallel.worker_group import WorkerGroup
-from helixfold.planning.executors import Plan, Room
+from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.predict import search
 from helixfold.predict.memory_plan import TargetForecast
@@ -83,11 +83,11 @@ class RunSettings:
         if self.workers.is_leader:
             tqdm.write(line if self.workers.mesh.size == 1 else f"rank {self.workers.mesh.rank}: {line}", file=file)
 
-    def plan(self, model: ReadyModel, rows: FeatureRows, room: Room) -> Plan:
+    def plan(self, model: ReadyModel, rows: FeatureRows, available: AvailableMemory) -> Plan:
         """Return how each rank of a group folds a target with a model in the memory that it has."""
         options = self.options
         size = rows.size(model.preset, DTYPES[options.dtype], options.num_ensemble, self.workers.group.size)
-        return self.memory.plan(model.preset, size, self.device, room)
+        return self.memory.plan(model.preset, size, self.device, available)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ class Job:
         templates = searches.templates is not None or (self.target is not None and bool(self.target.templates))
         for model in settings.models:
             model_rows = rows or FeatureRows.at_most(len(self.sequence), model.preset.sampling, templates=templates)
-            plan = settings.plan(model, model_rows, settings.memory.room(settings.device, directory))
+            plan = settings.plan(model, model_rows, settings.memory.available(settings.device, directory))
             yield TargetForecast(target=self.name, model=model.preset.name, rows=model_rows, plan=plan)
 
     @property

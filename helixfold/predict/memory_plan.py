@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from helixfold.ops.card import Card
-from helixfold.planning.executors import Plan, Room, longest, plan
+from helixfold.planning.executors import AvailableMemory, Plan, longest, plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import dtype_name, gib
@@ -26,7 +26,7 @@ class TargetForecast:
 
 def remark(chosen: Plan, model: str, directory: Path) -> str | None:
     """Describe a plan that spills, or does not fit and is tried; None for an ordinary one."""
-    peak, available = gib(chosen.estimate.peak), gib(chosen.room.memory)
+    peak, available = gib(chosen.estimate.peak), gib(chosen.available.memory)
     if not chosen.fits:
         return (
             f"{model} is predicted to take {peak}, and there are {available}; tried, for --executor {chosen.executor}"
@@ -60,31 +60,31 @@ def table(forecasts: Sequence[TargetForecast]) -> Iterator[str]:
         yield (
             f"{forecast.target:{width}}  {forecast.model:{models}} {size.residues:8,} {counts} {templates:>9}  "
             f"{chosen.executor if chosen.fits else 'none':8} {_number(chosen.estimate.peak):>8} "
-            f"{_number(chosen.room.memory):>8} {spilled:>11}"
+            f"{_number(chosen.available.memory):>8} {spilled:>11}"
         )
     for forecast in forecasts:
         if not forecast.plan.fits:
             yield f"{forecast.target}: {forecast.model}: {forecast.plan.problem}"
 
 
-def machine(presets: Iterable[Preset], residues: int, card: Card, room: Room) -> Iterator[str]:
+def machine(presets: Iterable[Preset], residues: int, card: Card, available: AvailableMemory) -> Iterator[str]:
     """Yield the part of `helixfold doctor` on memory: of each model every executor's peak, and the longest chain that
     slabs and spilled streams have room for.
     """
     yield (
-        f"memory of {card.name}, {gib(room.memory)} free, for {residues:,} residues and all rows that a model reads: "
-        "GiB at the peak (residues of the longest chain)"
+        f"memory of {card.name}, {gib(available.memory)} free, for {residues:,} residues and all rows that a model "
+        "reads: GiB at the peak (residues of the longest chain)"
     )
     yield f"  {'':24}{''.join(f'{name:>18}' for name in EXECUTORS)}   chosen"
     for preset in presets:
         for dtype in (torch.float32, torch.bfloat16):
             size = FeatureRows.at_most(residues, preset.sampling).size(preset, dtype)
-            found = plan(preset.model, size, room, card)
+            found = plan(preset.model, size, available, card)
             cells = ""
             for name in EXECUTORS:
                 peak = _number(found.forecast(name).peak)
                 # Whole streams are for short chains.
-                most = "" if name == "whole" else f" ({longest(preset.model, size, room, card, name):,})"
+                most = "" if name == "whole" else f" ({longest(preset.model, size, available, card, name):,})"
                 cells += f"{peak + most:>18}"
             kind = dtype_name(dtype)
             yield f"  {preset.name:13}{kind:11}{cells}   {found.executor if found.fits else 'none'}"

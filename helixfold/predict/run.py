@@ -29,7 +29,7 @@ def run(options: PredictOptions) -> int:
     limit_threads()
     devices = options.devices
     try:
-        with join_workers(devices.device, devices.ranks_per_target) as workers, allocator.freed_memory_kept():
+        with join_workers(devices.device, devices.ranks_per_target) as workers, allocator.keeping_freed_memory():
             models, folding, jobs, searches = workers.world.run_together(
                 lambda: _read(options, announce=workers.mesh.is_first)
             )

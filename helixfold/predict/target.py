@@ -14,7 +14,7 @@ from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.inference import fold_planned
 from helixfold.model.update import Executor
-from helixfold.planning.executors import Plan, Room
+from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.predict import memory_plan
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
@@ -110,10 +110,12 @@ def _planned(
     missing: Sequence[RequestedPrediction], features: Features, directory: Path, settings: RunSettings
 ) -> list[tuple[RequestedPrediction, Plan]]:
     """Return the plan of each prediction; raise `NotEnoughMemoryError`, before any is made, if one does not fit."""
-    own = settings.memory.room(settings.device, directory)
-    rooms = settings.workers.group.all_gather([own.memory, own.spill])
-    room = Room(memory=min(memory for memory, _ in rooms), spill=min(spill for _, spill in rooms))
-    planned = [(requested, settings.plan(requested.model, FeatureRows.of(features), room)) for requested in missing]
+    own = settings.memory.available(settings.device, directory)
+    everyone = settings.workers.group.all_gather([own.memory, own.spill])
+    available = AvailableMemory(memory=min(memory for memory, _ in everyone), spill=min(spill for _, spill in everyone))
+    planned = [
+        (requested, settings.plan(requested.model, FeatureRows.of(features), available)) for requested in missing
+    ]
     for requested, plan in planned:
         settings.memory.check(plan, requested.name)
     return planned

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from helixfold.execution import allocator
-from helixfold.execution.allocator import OF_SLABS, freed_memory_kept, freed_memory_returned, give_back
+from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory, return_free_memory, returning_freed_memory
 
 SIZE = 48 * 2**20
 # More than any block that was freed before and lies in the heap still.
@@ -36,16 +36,16 @@ def held() -> int:
 
 @needs_glibc
 def test_a_tensor_takes_the_memory_that_another_left() -> None:
-    with freed_memory_kept():
+    with keeping_freed_memory():
         assert faults(SIZE) < 100
-        with freed_memory_returned():
+        with returning_freed_memory():
             assert faults(LARGE) > LARGE / PAGE / 2
         assert faults(SIZE) < 100
 
 
 @needs_glibc
 def test_only_blocks_up_to_the_largest_are_kept() -> None:
-    with freed_memory_kept(largest=OF_SLABS):
+    with keeping_freed_memory(largest=OF_SLABS):
         before = held()
         torch.ones(LARGE // 4)
         assert held() < before + LARGE / 4
@@ -63,7 +63,7 @@ def test_a_larger_block_finds_room_where_a_heap_grew_ahead() -> None:
 
 
 def is_kept_of_a_larger_block(ahead: int) -> bool:
-    with freed_memory_kept(largest=2**20, ahead=ahead):
+    with keeping_freed_memory(largest=2**20, ahead=ahead):
         grown = [torch.ones(2**16) for _ in range(64)]
         before = held()
         torch.ones(SIZE // 4)
@@ -72,12 +72,12 @@ def is_kept_of_a_larger_block(ahead: int) -> bool:
 
 @needs_glibc
 def test_what_was_kept_is_given_back_at_the_end() -> None:
-    give_back()
+    return_free_memory()
     before = held()
-    with freed_memory_kept():
+    with keeping_freed_memory():
         torch.ones(SIZE // 4)
         assert held() > before + SIZE / 2
-        give_back()
+        return_free_memory()
         assert held() < before + SIZE / 2
         torch.ones(SIZE // 4)
     assert held() < before + SIZE / 2
@@ -87,8 +87,8 @@ def test_elsewhere_nothing_is_done_and_a_reason_given(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(ctypes, "CDLL", lambda _: pytest.fail("it was told"))
     assert allocator.refusal() == "darwin has no glibc"
-    with freed_memory_kept():
-        give_back()
+    with keeping_freed_memory():
+        return_free_memory()
 
 
 def test_few_kernels_are_kept_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

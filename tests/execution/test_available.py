@@ -8,7 +8,7 @@ import torch
 
 from data_pipeline import processors
 from helixfold.execution import available
-from helixfold.execution.available import available_memory, free_disk, held_to
+from helixfold.execution.available import available_memory, free_disk, limit_memory
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -87,7 +87,7 @@ def test_a_file_system_in_memory_has_no_room_to_spill(system: Path) -> None:
 
 
 def test_memory_beyond_a_bound_is_refused_and_only_there() -> None:
-    with held_to(2**26):
+    with limit_memory(2**26):
         torch.ones(2**22)
         # More than a heap can have left over from earlier tests.
         with pytest.raises(RuntimeError, match="can't allocate memory"):

@@ -17,7 +17,15 @@ from helixfold.execution.whole import Whole
 from helixfold.model.update import Executor
 from helixfold.ops.card import CARDS, Card
 from helixfold.planning import executors
-from helixfold.planning.executors import NotEnoughMemoryError, Plan, Room, executor, longest, plan, stepping_down
+from helixfold.planning.executors import (
+    AvailableMemory,
+    NotEnoughMemoryError,
+    Plan,
+    executor,
+    longest,
+    plan,
+    run_with_fallback,
+)
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import Forecast, PassSize
 
@@ -44,7 +52,11 @@ def simple_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(gibibytes: float, disk: int = DISK, forced: str | None = None, **size: int) -> Plan:
     return plan(
-        ModelConfig(), replace(SIZE, **size), Room(memory=int(gibibytes * GIB), spill=disk), CARDS["cpu"], forced
+        ModelConfig(),
+        replace(SIZE, **size),
+        AvailableMemory(memory=int(gibibytes * GIB), spill=disk),
+        CARDS["cpu"],
+        forced,
     )
 
 
@@ -102,9 +114,9 @@ def test_remedies_are_joined_where_one_is_not_enough() -> None:
 
 
 def test_the_longest_chain_fits_and_a_longer_one_does_not() -> None:
-    room = Room(memory=3 * GIB, spill=DISK)
+    available = AvailableMemory(memory=3 * GIB, spill=DISK)
     for name in EXECUTORS:
-        most = longest(ModelConfig(), SIZE, room, CARDS["cpu"], name)
+        most = longest(ModelConfig(), SIZE, available, CARDS["cpu"], name)
         assert planned(3, forced=name, residues=most - 1).fits
         assert not planned(3, forced=name, residues=most + 2).fits
 
@@ -144,7 +156,7 @@ def test_out_of_memory_begins_anew_with_the_next_executor(fail: Callable[[], Non
             fail()
         return "done"
 
-    assert stepping_down(attempt, planned(100, residues=10), CPU, tmp_path, said.append) == ("spilled", "done")
+    assert run_with_fallback(attempt, planned(100, residues=10), CPU, tmp_path, said.append) == ("spilled", "done")
     assert [type(each) for each in tried] == [Whole, Slabs, Spilled]
     assert said == [
         "out of memory with the executor 'whole'; starting again with 'slabs'",
@@ -169,7 +181,7 @@ def test_what_a_failed_attempt_held_is_gone_before_the_next(tmp_path: Path) -> N
     gc.disable()
     try:
         with pytest.raises(NotEnoughMemoryError):
-            stepping_down(attempt, planned(100), CPU, tmp_path, lambda line: None)
+            run_with_fallback(attempt, planned(100), CPU, tmp_path, lambda line: None)
     finally:
         gc.enable()
     assert len(held) == 2
@@ -177,7 +189,7 @@ def test_what_a_failed_attempt_held_is_gone_before_the_next(tmp_path: Path) -> N
 
 def test_the_last_executor_fails_with_what_would_fit(tmp_path: Path) -> None:
     with pytest.raises(NotEnoughMemoryError) as caught:
-        stepping_down(lambda run: cpu_allocator(), planned(100), CPU, tmp_path, lambda line: None)
+        run_with_fallback(lambda run: cpu_allocator(), planned(100), CPU, tmp_path, lambda line: None)
     # What was predicted to fit did not: what would is told from that.
     assert str(caught.value).startswith("out of memory with the executor 'spilled'; 1,000 residues need 2.2 GiB")
     assert "at most 909 residues" in str(caught.value)
@@ -192,7 +204,7 @@ def test_without_room_on_the_disk_nothing_is_spilled(tmp_path: Path) -> None:
         cpu_allocator()
 
     with pytest.raises(NotEnoughMemoryError, match="GiB to spill to"):
-        stepping_down(attempt, planned(100, disk=GIB), CPU, tmp_path, lambda line: None)
+        run_with_fallback(attempt, planned(100, disk=GIB), CPU, tmp_path, lambda line: None)
     assert [type(each) for each in tried] == [Slabs]
 
 
@@ -201,4 +213,4 @@ def test_other_errors_are_not_for_the_next_executor(tmp_path: Path) -> None:
         raise RuntimeError("the chain is broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        stepping_down(attempt, planned(100), CPU, tmp_path, lambda line: None)
+        run_with_fallback(attempt, planned(100), CPU, tmp_path, lambda line: None)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helixfold.benchmark.timing import settle
-from helixfold.execution.allocator import OF_SLABS, freed_memory_kept
+from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import Slabs
@@ -117,7 +117,7 @@ def _measured_and_forecast() -> tuple[int, int]:
         first = model.fold(executor, [batch]).recycled()
         model.fold(executor, [batch], first)
 
-    with torch.no_grad(), freed_memory_kept(OF_SLABS):
+    with torch.no_grad(), keeping_freed_memory(OF_SLABS):
         run(160)
         settle()
         reset_peak_memory(device)

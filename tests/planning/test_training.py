@@ -22,7 +22,7 @@ from helixfold.planning.training import TrainingNeeds, beside_tensors, part_cost
 from helixfold.presets import preset, tiny
 from tests.networks import tiny_config
 
-KEEPS: tuple[Keep, ...] = ("none", "inputs", "block")
+CHECKPOINT_POLICIES: tuple[Keep, ...] = ("none", "inputs", "block")
 SIZE = PassSize(residues=40, msa_rows=24, extra_rows=48, templates=2, dtype=torch.float32)
 CPU, H200 = CARDS["cpu"], CARDS["h200"]
 
@@ -32,7 +32,7 @@ def _peak(config: ModelConfig, size: PassSize, keep: Keep, card: Card) -> int:
 
 
 @pytest.mark.parametrize("card", [CPU, H200], ids=["cpu", "h200"])
-@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("keep", CHECKPOINT_POLICIES)
 def test_parts_put_together_are_a_whole_pass_counted_at_once(keep: Keep, card: object) -> None:
     """Seven blocks, of which the forecast runs two."""
     card = CPU if card is CPU else H200
@@ -74,7 +74,7 @@ def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
 def test_the_less_is_kept_the_smaller_the_peak() -> None:
     config = preset("model_1").model
     size = replace(SIZE, residues=256, msa_rows=124, extra_rows=1024, dtype=torch.bfloat16)
-    peaks = [_peak(config, size, keep, H200) for keep in KEEPS]
+    peaks = [_peak(config, size, keep, H200) for keep in CHECKPOINT_POLICIES]
     assert peaks == sorted(peaks, reverse=True)
     # 48 blocks keep 2/3 of a GiB each.
     assert 34 < peaks[0] / 2**30 < 42

@@ -14,7 +14,7 @@ from helixfold.cli.main import main
 from helixfold.parallel.launch import LaunchResult
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.planning import memory as memory_options
-from helixfold.planning.executors import Room
+from helixfold.planning.executors import AvailableMemory
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import devices
 from tests.predict import worker_groups
@@ -166,15 +166,17 @@ def test_processes_share_what_memory_a_machine_has(tmp_path: Path, monkeypatch: 
     cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
     monkeypatch.setattr(memory_options, "available_memory", lambda device: 400)
     monkeypatch.setattr(
-        memory_options, "room_of", lambda device, directory, memory: Room(memory=memory or 300, spill=80)
+        memory_options,
+        "read_available_memory",
+        lambda device, directory, memory: AvailableMemory(memory=memory or 300, spill=80),
     )
     for options, device, memory in (
         (MemoryOptions(), cpu, 100),
         (MemoryOptions(memory=250), cpu, 250),
         (MemoryOptions(), gpu, 300),
     ):
-        assert options.divided(4, device).room(device, tmp_path) == Room(memory=memory, spill=20)
-    assert MemoryOptions().divided(1, cpu).room(cpu, tmp_path) == Room(memory=300, spill=80)
+        assert options.divided(4, device).available(device, tmp_path) == AvailableMemory(memory=memory, spill=20)
+    assert MemoryOptions().divided(1, cpu).available(cpu, tmp_path) == AvailableMemory(memory=300, spill=80)
 
 
 @pytest.mark.parametrize(

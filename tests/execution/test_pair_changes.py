@@ -1,8 +1,8 @@
 """Looking on changes nothing, and sees every change of the pair stream."""
 
 import torch
-
 from helixfold.execution.watched import Watched
+
 from helixfold.execution.whole import Whole
 from helixfold.model.update import ContextInput, Update
 from tests.networks import random_batch, tiny_model
