@@ -88,8 +88,8 @@ def run(options: LayoutOptions = _USUAL) -> None:
     work = Workload(
         needs=TrainingNeeds(model=model, size=size),
         recompute=RecomputeConfig.everywhere(options.keep),
-        parts=1,
-        passes=options.passes,
+        micro_batches=1,
+        recycling_iterations=options.passes,
         parameters=parameter_count(model),
     )
     print(
@@ -105,7 +105,7 @@ def run(options: LayoutOptions = _USUAL) -> None:
         machine: Machine = on_ranks(ranks, machine_of_ranks, work, work.sharings([ranks]))
         for layout in work.layouts(ranks):
             seconds: float = on_ranks(ranks, _step_seconds, work, layout, options.repeats)
-            found = predict(replace(work, parts=layout.dp), layout, machine).seconds
+            found = predict(replace(work, micro_batches=layout.dp), layout, machine).seconds
             print(
                 f"{layout!s:18}{seconds:12.3f}{found.total:14.3f}{found.total / seconds:7.2f}   {found.passes:9.3f}"
                 f"{found.messages:10.3f}{found.gradients:11.3f}{found.optimizer:11.3f}",
@@ -130,7 +130,7 @@ def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> f
         def step() -> None:
             previous: Recycled | None = None
             with torch.no_grad():
-                for _ in range(int(work.passes)):
+                for _ in range(int(work.recycling_iterations)):
                     previous = model.fold(run, [batch], previous, dtype).recycled()
             found = total_loss(model(run, [batch], previous, dtype), batch, labels, losses)
             gradients.backward(found.total.mean(), last=True)

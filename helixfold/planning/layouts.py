@@ -31,15 +31,15 @@ _BACKWARD = 2 / 3
 class Workload:
     """Work of one step of a training run.
 
-    The batch has `parts` micro-batches of `needs.samples` samples. Each has on average `passes` recycling iterations
-    without gradients before the last one, which has gradients. `parameters` counts the network's parameters. An "auto"
-    in `recompute` stands for the fastest policy that fits into memory.
+    Each of the batch's `micro_batches` has `needs.samples` samples, with on average `recycling_iterations` without
+    gradients before the last one, which has gradients. `parameters` counts the network's parameters. An "auto" in
+    `recompute` stands for the fastest policy that fits into memory.
     """
 
     needs: TrainingNeeds
     recompute: RecomputeConfig
-    parts: int
-    passes: float
+    micro_batches: int
+    recycling_iterations: float
     parameters: int
     gradient_itemsize: int = 4  # bytes of each gradient element in messages between ranks
     clips_samples: bool = False  # gradients of ranks that share a sample are averaged before each clipping
@@ -47,7 +47,7 @@ class Workload:
     @property
     def batch_size(self) -> int:
         """Return the number of samples of a step, on all ranks together."""
-        return self.parts * self.needs.samples
+        return self.micro_batches * self.needs.samples
 
     @property
     def policies(self) -> list[RecomputeConfig]:
@@ -215,7 +215,7 @@ def _predict(work: Workload, keep: RecomputeConfig, layout: Layout, machine: Mac
     forward, part = _pass(needs, None, machine), _pass(needs, keep, machine)
     backward = _BACKWARD * part.passes
     gradient = work.parameters * work.gradient_itemsize
-    part = part.plus(forward, work.passes)
+    part = part.plus(forward, work.recycling_iterations)
     if work.clips_samples and layout.sharing > 1:
         sent = reduced(gradient, layout.sharing)
         part = part.plus(Seconds(gradients=machine.links(layout.sharing).at("all_reduce", sent)))
@@ -224,7 +224,7 @@ def _predict(work: Workload, keep: RecomputeConfig, layout: Layout, machine: Mac
             gradient, BUCKET_ELEMENTS * work.gradient_itemsize, layout.ranks, backward, machine
         ),
         optimizer=machine.speeds.optimizer(work.parameters),
-    ).plus(part, math.ceil(work.parts / layout.dp))
+    ).plus(part, math.ceil(work.micro_batches / layout.dp))
     memory = needs.needed(keep)
     return Prediction(
         layout=layout,
@@ -233,7 +233,7 @@ def _predict(work: Workload, keep: RecomputeConfig, layout: Layout, machine: Mac
         memory=memory,
         fits=memory <= machine.memory,
         batch_size=work.batch_size,
-        idle=max(0, layout.dp - work.parts) * layout.sharing,
+        idle=max(0, layout.dp - work.micro_batches) * layout.sharing,
     )
 
 

@@ -42,8 +42,8 @@ def forecast(options: LayoutsOptions) -> Iterator[str]:
     size = work.needs.size
     yield (
         f"{options.preset}: {work.batch_size} samples a step, {size.residues} residues, {size.msa_rows} + "
-        f"{size.templates} + {size.extra_rows:,} rows, {config.dtype}, {work.passes:g} passes before the one that "
-        f"learns; {machine.name}, {gib(machine.memory)} a rank"
+        f"{size.templates} + {size.extra_rows:,} rows, {config.dtype}, {work.recycling_iterations:g} passes before the "
+        f"one that learns; {machine.name}, {gib(machine.memory)} a rank"
     )
     if options.machine != HERE:
         yield "rates are data sheets', of which as much is reached as by NVIDIA's program in MLPerf HPC v3.0 on H100"

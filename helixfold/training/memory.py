@@ -107,9 +107,9 @@ def workload(config: TrainingConfig) -> Workload:
     return Workload(
         needs=training_needs(config),
         recompute=config.recompute,
-        parts=config.micro_batches,
+        micro_batches=config.micro_batches,
         # Each step draws its number of recycling iterations from 1 to `max_passes`; the last one has gradients.
-        passes=(config.example.max_passes - 1) / 2,
+        recycling_iterations=(config.example.max_passes - 1) / 2,
         parameters=parameter_count(config.model),
         gradient_itemsize=DTYPES[config.reduction].itemsize,
         clips_samples=config.optimizer.clipping == "sample",

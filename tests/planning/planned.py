@@ -35,8 +35,8 @@ def workload(order: str = "middle", parts: int = 8, keep: Choice = "none") -> Wo
     return Workload(
         needs=TrainingNeeds(model=small_config(order), size=SIZE, state=2**24),
         recompute=RecomputeConfig.everywhere(keep),
-        parts=parts,
-        passes=1.5,
+        micro_batches=parts,
+        recycling_iterations=1.5,
         parameters=10**6,
     )
 

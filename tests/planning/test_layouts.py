@@ -57,12 +57,12 @@ def test_the_slower_branch_counts() -> None:
     needs = replace(work.needs, card=machine.card, layout=Layout(bp=2))
     branches = [[RATES.seconds(needs, rank, work.recompute, part) for part in PARTS] for rank in (0, 1)]
     assert branches[0] != branches[1]
-    found = predict(replace(work, parts=1, passes=0.0), Layout(bp=2), machine).seconds
+    found = predict(replace(work, micro_batches=1, recycling_iterations=0.0), Layout(bp=2), machine).seconds
     assert found.passes == pytest.approx(sum(map(max, *branches)))
 
 
 def test_every_message_of_a_pass_is_sent_over_the_links_of_its_kind() -> None:
-    work = replace(workload(parts=1), passes=0.0)
+    work = replace(workload(parts=1), recycling_iterations=0.0)
     needs, layout = work.needs, Layout(dap=2)
     costs = part_costs(needs.model, needs.size, "none", MACHINE.card, layout).values()
     kinds = [kind for cost in costs for way in (cost.forward, cost.backward) for kind, _ in way.messages]

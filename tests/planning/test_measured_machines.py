@@ -118,7 +118,7 @@ def choose() -> None:
     """On every rank: all read something, and choose the same."""
     mesh = join("cpu")
     try:
-        work = replace(workload("middle", parts=2), passes=1.0)
+        work = replace(workload("middle", parts=2), recycling_iterations=1.0)
         work = replace(work, needs=replace(work.needs, size=SIZE))
         read = links.measured_links(mesh, mesh.world)
         lines = (read.all_to_all, read.all_gather, read.reduce_scatter, read.all_reduce)

@@ -17,7 +17,7 @@ from tests.training.ended import Run
 def test_a_workload_is_what_the_settings_say() -> None:
     config = replace(initial_training(), dtype="bfloat16")
     work = workload(config)
-    assert (work.parts, work.batch_size, work.passes, work.clips_samples) == (128, 128, 1.5, True)
+    assert (work.micro_batches, work.batch_size, work.recycling_iterations, work.clips_samples) == (128, 128, 1.5, True)
     assert work.parameters == pytest.approx(93.2e6, rel=0.01)
     assert work.needs.size.dtype == torch.bfloat16
     assert all(layout.bp == 1 for layout in work.layouts(8))
