@@ -32,7 +32,7 @@ class Change:
         return self.size / self.size.max().clamp(min=1e-12)
 
 
-class Watched(Whole):
+class PairChangeRecorder(Whole):
     """Executor that works as `Whole` does, and records the changes of the last pass through `stack` in `changes`."""
 
     def __init__(self, stack: EvoformerStack) -> None:

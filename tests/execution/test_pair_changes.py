@@ -1,8 +1,8 @@
 """Looking on changes nothing, and sees every change of the pair stream."""
 
 import torch
-from helixfold.execution.watched import Watched
 
+from helixfold.execution.pair_changes import PairChangeRecorder
 from helixfold.execution.whole import Whole
 from helixfold.model.update import ContextInput, Update
 from tests.networks import random_batch, tiny_model
@@ -36,7 +36,7 @@ class Remembering(Whole):
 def test_changes_are_those_of_the_evoformers_pair_updates_in_their_order() -> None:
     model, batch = tiny_model().eval(), random_batch()
     stack = model.evoformer
-    watch = Watched(stack)
+    watch = PairChangeRecorder(stack)
     remember = Remembering({getattr(block, name) for block in stack.blocks for name in UPDATES})
     watched, plain = (model.fold(run, [batch], None) for run in (watch, remember))
     assert (watched.representations.pair == plain.representations.pair).all()
@@ -52,7 +52,7 @@ def test_changes_are_those_of_the_evoformers_pair_updates_in_their_order() -> No
 @torch.no_grad()
 def test_only_the_last_pass_is_kept() -> None:
     model, batch = tiny_model().eval(), random_batch()
-    watch = Watched(model.evoformer)
+    watch = PairChangeRecorder(model.evoformer)
     first = model.fold(watch, [batch], None)
     before = watch.changes
     model.fold(watch, [batch], first.recycled())
