@@ -390,7 +390,7 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     fasta: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans = []
-    monkeypatch.setattr("helixfold.predict.run.predict", lambda *_, plan, **__: plans.append(plan) or 0)
+    monkeypatch.setattr("helixfold.predict.run.predict", lambda *_, searches, **__: plans.append(searches) or 0)
     for mode in ("server", "mmseqs2_uniref_env", "mmseqs2_uniref"):
         assert main(["predict", str(fasta), "--msa-mode", mode, "--models", "tiny"]) == 0
         assert f"sequences are sent to {PUBLIC_SERVER}" in capsys.readouterr().err
