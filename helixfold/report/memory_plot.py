@@ -41,6 +41,7 @@ def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int,
     `floors` has the bytes of the streams alone, by dtype and number of residues.
     """
     dtypes = list(dict.fromkeys(curve.dtype for curve in curves))
+    residues = sorted({length for curve in curves for length in curve.measured})
     executors = [name for name in STYLES if any(curve.executor == name for curve in curves)]
     figure = new_figure(1.2 + 4.4 * len(dtypes), 5.0)
     figure.suptitle(title, fontsize=10)
@@ -51,7 +52,18 @@ def memory_plot(curves: Sequence[MemoryCurve], floors: Mapping[str, Mapping[int,
         for curve in curves:
             if curve.dtype == dtype:
                 _draw(axes, curve, floors[dtype])
-    _label(panels, sorted({length for curve in curves for length in curve.measured}))
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        axes.set_xlim(residues[0] / 1.15, residues[-1] * 1.4)
+        axes.set_xticks(residues, [f"{length:,}" for length in residues])
+        axes.yaxis.set_major_formatter(FuncFormatter(_gibibytes))
+        axes.minorticks_off()
+        axes.set_xlabel("Residues", fontsize=9)
+        axes.grid(color="#E5E5E5", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("Peak memory beyond the loaded model\n(beside the last point: times the floor)", fontsize=9)
     handles = [
         *(Line2D([], [], color=STYLES[name][0], marker=STYLES[name][1], label=STYLES[name][2]) for name in executors),
         Line2D([], [], color=_GREY, marker="o", label="points: measured, lines: predicted"),
@@ -80,22 +92,6 @@ def _draw(axes: Axes, curve: MemoryCurve, floor: Mapping[int, int]) -> None:
             fontsize=7.5,
             color=color,
         )
-
-
-def _label(panels: Sequence[Axes], residues: Sequence[int]) -> None:
-    for axes in panels:
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        axes.set_xlim(residues[0] / 1.15, residues[-1] * 1.4)
-        axes.set_xticks(residues, [f"{length:,}" for length in residues])
-        axes.yaxis.set_major_formatter(FuncFormatter(_gibibytes))
-        axes.minorticks_off()
-        axes.set_xlabel("Residues", fontsize=9)
-        axes.grid(color="#E5E5E5", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.tick_params(labelsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("Peak memory beyond the loaded model\n(beside the last point: times the floor)", fontsize=9)
 
 
 def _gibibytes(value: float, _: int) -> str:

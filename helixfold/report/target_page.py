@@ -84,6 +84,7 @@ def _page(target: TargetFiles) -> str:
     }
     features, best = target.features, target.best
     stages = stages_of(target)
+    letters = [band_of(value).letter for value in best.plddt]
     return page(
         "report.html",
         styles=_STYLES,
@@ -95,7 +96,7 @@ def _page(target: TargetFiles) -> str:
         rows=len(features.msa) if features is not None else best.rows,
         bands=CONFIDENCE_BANDS,
         band=band_of,
-        shares=_shares(best.plddt),
+        shares=[letters.count(band.letter) / len(letters) for band in CONFIDENCE_BANDS],
         mark=mark_of(notes_of(target)),
         notes=[headed(note) for note in notes_of(target)],
         warnings=warnings_of(target),
@@ -121,12 +122,6 @@ def _facts(target: TargetFiles) -> Iterator[tuple[str, list[tuple[str, str]]]]:
         yield "Settings", facts_of(target.settings.child("options"))
         yield "Made from (files by their digests)", facts_of(target.settings.child("inputs"))
     yield "Sizes and machine", facts_of(target.timings, without=("stages", "notes", "models"))
-
-
-def _shares(plddt: Sequence[float]) -> list[float]:
-    """Return the share of the residues in each confidence band."""
-    letters = [band_of(value).letter for value in plddt]
-    return [letters.count(band.letter) / len(letters) for band in CONFIDENCE_BANDS]
 
 
 def _models(target: TargetFiles, blobs: _Blobs) -> list[dict[str, Any]]:
