@@ -9,18 +9,28 @@ import pytest
 import yaml
 
 import helixfold
+from tests.docs.test_names import exists
 
 ROOT = Path(__file__).parents[1]
+CHANGELOG = ROOT / "CHANGELOG.md"
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
 def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    newest, date = re.findall(r"^## \[([\d.]+)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    newest, date = re.findall(r"^## \[([\d.]+)\] - (\S+)$", CHANGELOG.read_text(), re.MULTILINE)[0]
     assert {project["version"], citation["version"], newest} == {helixfold.__version__}
     assert str(citation["date-released"]) == date
     assert citation["license"] == project["license"]
+
+
+def test_new_names_in_the_changelog_exist() -> None:
+    names = re.findall(
+        r"^\| `[^`]+`.* \| `((?:helixfold|data_pipeline)(?:\.\w+)+)`", CHANGELOG.read_text(), re.MULTILINE
+    )
+    assert len(names) > 100
+    assert [name for name in names if not exists(name)] == []
 
 
 def steps(workflow: Path) -> list[dict[str, Any]]:
