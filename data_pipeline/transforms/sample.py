@@ -41,6 +41,10 @@ class SamplingConfig(Config):
         if self.uniform_prob + self.profile_prob + self.same_prob > 1 + 1e-9:
             raise ConfigError("uniform_prob, profile_prob and same_prob must not exceed 1 together")
 
+    def depends_on_chance(self, rows: int) -> bool:
+        """Return whether samples of an MSA of this many rows differ in more than the order of their rows."""
+        return self.masked_msa_fraction > 0 or self.unknown_fraction > 0 or rows > self.max_msa_clusters
+
 
 def draw_sample(
     features: Features,

@@ -68,6 +68,11 @@ class RunSettings:
         return max(self.options.recycles(model.preset) for model in self.models)
 
     @property
+    def reads_templates(self) -> bool:
+        """Return whether any model reads templates."""
+        return any(model.preset.model.template is not None for model in self.models)
+
+    @property
     def device(self) -> torch.device:
         """Return the device of this process."""
         return self.workers.mesh.device
@@ -119,7 +124,7 @@ class Job:
         """Return the features, and write them into the target's directory."""
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)
-            settings.say(f"{self.name}: {search.summary(prepared)}")
+            settings.say(f"{self.name}: {search.summary(prepared, reads_templates=settings.reads_templates)}")
             return prepared.features
         self._given_features.save(directory / FEATURES_FILE)
         return self._given_features

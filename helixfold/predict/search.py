@@ -125,8 +125,8 @@ def template_report(result: TemplateResult) -> dict[str, list[dict[str, object]]
     }
 
 
-def summary(prepared: PreparedTarget) -> str:
-    """Describe alignment and templates in one line for the screen."""
+def summary(prepared: PreparedTarget, *, reads_templates: bool = True) -> str:
+    """Describe alignment and templates in one line for the screen, and whether a model of the run reads templates."""
     sources = ", ".join(f"{rows:,} from {Path(source).name}" for source, rows in prepared.alignment_rows.items())
     rows = len(prepared.features.msa)
     line = f"{rows:,} row{'' if rows == 1 else 's'} in the alignment" + (f" ({sources})" if sources else "")
@@ -134,7 +134,9 @@ def summary(prepared: PreparedTarget) -> str:
         return line
     used, rejected = prepared.templates.used, prepared.templates.rejected
     names = f" ({', '.join(template.name for template in used)})" if used else ""
-    return f"{line}; {len(used)} templates{names}, {len(rejected)} hits not used, see {TEMPLATES_FILE}"
+    unread = "" if reads_templates or not used else ", which no model of this run reads"
+    count = f"{len(used)} template{'' if len(used) == 1 else 's'}"
+    return f"{line}; {count}{names}{unread}, {len(rejected)} hits not used, see {TEMPLATES_FILE}"
 
 
 def read_features(paths: Sequence[Path]) -> list[tuple[Path, Features]]:

@@ -48,6 +48,7 @@ def fold_target(
         depth = group.run_together(lambda: write_alignment(directory, features) if is_leader else None)
     models: dict[str, object] = {} if resumed is None else resumed.models
     facts = {**_facts(job, features, settings), "models": models}
+    same: dict[str, Prediction] = {}  # of models whose input is the same with every seed
     planned = _planned(missing, features, directory, settings)
     for requested, plan in tqdm(
         planned, desc="predictions", unit="prediction", leave=False, disable=len(planned) == 1 or settings.no_bars
@@ -55,9 +56,16 @@ def fold_target(
         spill = settings.memory.spill_directory or directory
         if (remark := memory_plan.remark(plan, requested.name, spill)) is not None:
             settings.say(f"{job.name}: {remark}")
-        prediction, models[requested.name] = _fold(
-            requested, plan, features, settings=settings, stages=stages, spill=spill
-        )
+        model = requested.model.preset
+        if model.name in same:
+            settings.say(f"{job.name}: {requested.name}: its input does not depend on the seed; not folded again")
+            prediction = replace(same[model.name], model=requested.name, seed=requested.seed)
+        else:
+            prediction, models[requested.name] = _fold(
+                requested, plan, features, settings=settings, stages=stages, spill=spill
+            )
+            if not model.sampling.depends_on_chance(len(features.msa)):
+                same[model.name] = prediction
 
         def write(prediction: Prediction = prediction) -> None:
             write_prediction(directory, prediction, depth)
@@ -97,7 +105,7 @@ def _facts(job: Job, features: Features, settings: RunSettings) -> dict[str, obj
     return {
         "residues": len(job.sequence),
         "msa_rows": len(features.msa),
-        "templates": len(features.template_domain_names),
+        "templates": len(features.template_domain_names) if settings.reads_templates else 0,
         "device": str(settings.device),
         "ranks": settings.workers.group.size,
         "threads": torch.get_num_threads(),

@@ -106,7 +106,8 @@ def relaxation_results(target: TargetFiles) -> Iterator[tuple[str, JsonObject]]:
 def templates_of(target: TargetFiles) -> dict[str, Any] | None:
     """Return the tables of templates, or None without templates.json.
 
-    "used" are those that the model reads, "rejected" up to 100 other hits with the reason, and "more" counts the rest.
+    "used" are those of the features, which no model may have read ("read" is false then), "rejected" up to 100 other
+    hits with the reason, and "more" counts the rest.
     """
     if target.templates is None:
         return None
@@ -124,7 +125,12 @@ def templates_of(target: TargetFiles) -> dict[str, Any] | None:
         {"name": record.get("name", str), "reason": record.get("reason", str), "detail": record.get("detail", str, "")}
         for record in target.templates.children("rejected")
     ]
-    return {"used": used, "rejected": rejected[:_MOST_REJECTED], "more": max(0, len(rejected) - _MOST_REJECTED)}
+    return {
+        "used": used,
+        "read": target.timings is None or target.timings.get("templates", int, 1) > 0,
+        "rejected": rejected[:_MOST_REJECTED],
+        "more": max(0, len(rejected) - _MOST_REJECTED),
+    }
 
 
 def stages_of(target: TargetFiles) -> list[Stage]:

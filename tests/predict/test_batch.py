@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.features.schema import Features
+from data_pipeline.parse.pdb import parse_pdb
 from data_pipeline.pipeline import Target
 from data_pipeline.search.mmseqs_server import PUBLIC_SERVER
 from helixfold.cli.main import main
@@ -72,6 +73,32 @@ def runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Runs:
 def positions(path: Path) -> np.ndarray:
     (model,) = gemmi.read_structure(str(path))
     return np.array([atom.pos.tolist() for chain in model for residue in chain for atom in residue])
+
+
+def test_seeds_that_change_nothing_are_not_folded_again(fasta: Path, runs: Runs, tmp_path: Path) -> None:
+    names = [f"small_seed_{seed}" for seed in range(3)]
+    given = ("--models", "small", "--num-recycles", 0, "--num-seeds", 3)
+    assert runs(fasta, *given) == names[:1]
+    assert runs.out.count("its input does not depend on the seed; not folded again") == 2
+    assert sorted(runs.order()) == names
+    assert np.ptp(positions(runs.target / "unrelaxed_small_seed_0.pdb")) > 1
+    assert len({(runs.target / f"pae_{name}.json").read_bytes() for name in names}) == 1
+    assert runs(fasta, *given) == []
+    assert "finished before, skipped" in runs.out
+    # With more rows than the model reads at once, each seed draws others.
+    a3m = tmp_path / "one.a3m"
+    rows = np.random.default_rng(0).choice(list("ACDEFGHIKL"), (20, len(SEQUENCE)))
+    a3m.write_text(f">one\n{SEQUENCE}\n" + "".join(f">{number}\n{''.join(row)}\n" for number, row in enumerate(rows)))
+    assert runs(a3m, *given, "--overwrite") == names
+
+
+def test_templates_that_no_model_reads_are_not_said_to_be_used(fasta: Path, runs: Runs) -> None:
+    structure = Path(__file__).parents[2] / "examples/structures/helix_long.pdb"
+    fasta.write_text(f">one\n{parse_pdb(structure.read_bytes()).chains[0].sequence}\n")
+    for model, count in (("small", 0), ("tiny", 1)):
+        runs(fasta, "--templates", structure, "--num-recycles", 0, "--models", model, "--overwrite")
+        assert ("1 template (helix_long_A), which no model of this run reads" in runs.out) == (count == 0), runs.out
+        assert json.loads((runs.target / "timings.json").read_text())["templates"] == count
 
 
 def test_seeds_draw_anew_and_are_ranked_together(fasta: Path, runs: Runs, tmp_path: Path) -> None:
