@@ -1,6 +1,6 @@
 """Report which backend computes each operator of the network on a device or a card, and why no other does."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -14,24 +14,36 @@ from helixfold.predict.doctor import CARD_NAMES
 from helixfold.predict.options import OperatorOptions
 
 
-def operator_table(options: OperatorOptions) -> Iterator[str]:
-    """Yield lines that say which backend computes each operator at a size, and why no preferred one does."""
-    is_described = options.device in CARD_NAMES
-    try:
-        card = CARDS[options.device] if is_described else card_of(pick_device(options.device))
-    except InputError as error:
-        yield f"operators: {error}, or a card: {', '.join(CARD_NAMES)}"
-        return
+def operator_backends(options: OperatorOptions) -> dict[str, list[str]]:
+    """Return lines on each operator: which backend computes it at a size, and why no preferred one does.
+
+    Raise `InputError` if the device is not there.
+    """
+    card = _card(options)
     shape = Shape(residues=options.length, rows=options.rows, dtype=getattr(torch, options.dtype))
-    yield f"operators on {card.name}, {options.length} residues, {options.rows} rows, {options.dtype}"
+    found = {}
     for case in op_cases(shape, "meta"):
-        with described(card) if is_described else nullcontext():
-            lines = _operator_lines(case, card)
-        yield from (f"  {case.name if line is lines[0] else '':48}{line}" for line in lines)
+        with described(card) if options.device in CARD_NAMES else nullcontext():
+            found[case.name] = _operator_lines(case, card)
     if card.kind == "cpu":
         refused = allocator.refusal()
         kept = "kept for later ones by predict, train and benchmark"
-        yield f"  {'memory that tensors leave':48}{kept if refused is None else f'left as it is: {refused}'}"
+        found["memory that tensors leave"] = [kept if refused is None else f"left as it is: {refused}"]
+    return found
+
+
+def operator_lines(options: OperatorOptions, backends: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield `operator_backends` as lines of a table."""
+    yield f"operators on {_card(options).name}, {options.length} residues, {options.rows} rows, {options.dtype}"
+    for operator, lines in backends.items():
+        yield from (f"  {operator if number == 0 else '':48}{line}" for number, line in enumerate(lines))
+
+
+def _card(options: OperatorOptions) -> Card:
+    try:
+        return CARDS[options.device] if options.device in CARD_NAMES else card_of(pick_device(options.device))
+    except InputError as error:
+        raise InputError(f"operators: {error}, or a card: {', '.join(CARD_NAMES)}") from None
 
 
 def _operator_lines(case: OpCase, card: Card) -> list[str]:

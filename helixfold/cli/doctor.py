@@ -1,6 +1,6 @@
 """Define the command `helixfold doctor`, which shows what this machine has and what each target would use."""
 
-from itertools import chain
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -18,26 +18,27 @@ def doctor(
     search: SearchOptions = _SEARCH,
     operators: OperatorOptions = _OPERATORS,
 ) -> None:
-    """Show machine, parameters, search programs and databases; what targets would be made from; and, for a number of
-    residues, how much memory each model takes and what computes each operator.
+    """Show what this machine has: device, memory, the models that fit for a number of residues, search programs and
+    databases; and what targets would be made from.
 
     Parameters
     ----------
     inputs
         Targets, as for `helixfold predict`.
     """
-    from helixfold.benchmark.operators import operator_table
-    from helixfold.predict.doctor import memory_table, report
+    from helixfold.benchmark.operators import operator_backends, operator_lines
+    from helixfold.predict.doctor import facts, report
     from helixfold.predict.search_plan import profile_of, server_of
     from helixfold.predict.targets import read_targets
 
     targets = read_targets(inputs, search.msa, search.templates or ())
-    parts = (
-        report(profile_of(search), targets, server_of(search)),
-        [""],
-        memory_table(operators.device, operators.length),
-        [""],
-        operator_table(operators),
-    )
-    for line in chain.from_iterable(parts):
+    found = facts(profile_of(search), targets, server_of(search), operators.length, operators.device)
+    if operators.operators:
+        found["operators"] = operator_backends(operators)
+    if operators.json:
+        print(json.dumps(found, indent=1))
+        return
+    for line in report(found):
         print(line, flush=True)
+    if operators.operators:
+        print("", *operator_lines(operators, found["operators"]), sep="\n")

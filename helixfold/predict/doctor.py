@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,58 +30,100 @@ from helixfold.predict.relaxation import INSTALL
 from helixfold.presets import PRESETS
 from helixfold.relax.problem import installed
 from helixfold.relax.relaxation import where
+from helixfold.report.page import counted
 from helixfold.weights import demonstration
 from helixfold.weights.download import parameters_directory
 from helixfold.weights.find import DEFAULT
 
 _MAX_COUNTED = 10_000  # structure files; counting the 200,000 of a PDB mirror would take long
+Facts = dict[str, Any]
 # Cards by name, which need not be in this machine, without its CPU.
 CARD_NAMES = [name for name in CARDS if name != "cpu"]
 
 
-def report(profile: DatabaseProfile, targets: Sequence[Target], server: str | None = None) -> Iterator[str]:
-    """Yield the lines of the report: machine, parameters, search programs, databases and targets.
+def facts(profile: DatabaseProfile, targets: Sequence[Target], server: str | None, length: int, device: str) -> Facts:
+    """Return what `helixfold doctor` says as objects of JSON: machine, models, programs, databases and targets.
 
-    `server` is the URL of the MSA server, if one would be used.
+    Models are described for a chain of `length` residues on a device or a named card, `server` is the URL of the MSA
+    server, if one would be used. Sizes are in bytes.
     """
-    yield from _machine()
+    return {
+        "machine": _machine(),
+        "models": _models(device, length),
+        "programs": {
+            "pyhmmer": {"version": PYHMMER_VERSION, "path": None},
+            **{name: _program(name) for name in PACKAGES},
+        },
+        "databases": _databases(profile, server),
+        "targets": [_target(profile, target, server) for target in targets],
+    }
+
+
+def report(found: Facts) -> Iterator[str]:
+    """Yield the lines that say the facts to people."""
+    machine = found["machine"]
+    yield f"helixfold {machine['helixfold']}, Python {machine['python']}, PyTorch {machine['pytorch']}"
+    count = f"{machine['processors']} of {os.cpu_count()} processors"
+    yield _row("device", f"{machine['device']} ({machine['device_name']}), {count}")
+    yield _row("memory", _size(machine["memory"]))
+    files = machine["parameters"]
+    if not machine["has_downloaded_parameters"]:
+        yield _row("parameters", f"none in {parameters_directory()}; `helixfold weights download` fetches them")
+    for file in files:
+        name = f"{Path(file['path']).name}  {_size(file['size'])}  {Path(file['path']).parent}"
+        own = machine["has_downloaded_parameters"]
+        yield _row("parameters" if own else "", name if own else f"so the demonstration model: {name}")
+    platform_name = machine["relaxation"]
+    yield _row("relaxation", f"not installed: {INSTALL}" if platform_name is None else f"by OpenMM on {platform_name}")
+    yield ""
+    yield from memory_plan.machine_table(found["models"])
     yield ""
     yield "search programs"
-    yield _row("pyhmmer", f"{PYHMMER_VERSION}, jackhmmer and hmmsearch in this process")
-    for name, package in PACKAGES.items():
-        path = find_program(name)
-        if path is None:
-            yield _row(name, f"not installed (package {package})")
+    for name, program in found["programs"].items():
+        if name == "pyhmmer":
+            yield _row(name, f"{program['version']}, jackhmmer and hmmsearch in this process")
+        elif program is None:
+            yield _row(name, f"not installed (package {PACKAGES[name]})")
         else:
-            version = program_version(path, "version") if name == "mmseqs" else program_version(path)
-            yield _row(name, f"{version}  {path}")
+            yield _row(name, f"{program['version']}  {program['path']}")
     yield ""
-    yield from _databases(profile, server)
-    if targets:
+    yield from _database_lines(found["databases"])
+    if found["targets"]:
         yield ""
-        yield from _targets(profile, targets, server)
+        yield "targets"
+    for target in found["targets"]:
+        yield _row(target["name"], f"{target['residues']:,} residues")
+        yield _row("", f"alignment from {', '.join(target['alignment_from']) or 'nothing but the sequence itself'}")
+        yield _row("", f"templates from {', '.join(target['templates_from']) or 'none'}")
 
 
-def _machine() -> Iterator[str]:
-    yield f"helixfold {helixfold.__version__}, Python {platform.python_version()}, PyTorch {torch.__version__}"
+def _machine() -> Facts:
     device = pick_device()
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    yield _row("device", f"{device} ({name}), {available_processors()} of {os.cpu_count()} processors")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield _row("memory", _size(memory))
-    directory = parameters_directory()
-    files = _parameter_files(directory)
-    if not files:
-        yield _row("parameters", f"none in {directory}; `helixfold weights download` fetches them")
-        file = demonstration.WEIGHTS
-        yield _row("", f"so the demonstration model: {file.name}  {_size(file.stat().st_size)}  {file.parent}")
-    for file in files:
-        yield _row("parameters", f"{file.name}  {_size(file.stat().st_size)}  {file.parent}")
-    yield _row("relaxation", f"by OpenMM on {where(device)}" if installed() else f"not installed: {INSTALL}")
+    own = _parameter_files(parameters_directory())
+    return {
+        "helixfold": helixfold.__version__,
+        "python": platform.python_version(),
+        "pytorch": torch.__version__,
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "processors": available_processors(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "has_downloaded_parameters": bool(own),
+        "parameters": [{"path": str(file), "size": file.stat().st_size} for file in own or [demonstration.WEIGHTS]],
+        "relaxation": where(device) if installed() else None,
+    }
 
 
-def memory_table(device_name: str, length: int) -> Iterator[str]:
-    """Yield lines on the memory that each model would take for `length` residues on a device or a named card.
+def _program(name: str) -> Facts | None:
+    path = find_program(name)
+    if path is None:
+        return None
+    version = program_version(path, "version") if name == "mmseqs" else program_version(path)
+    return {"version": version, "path": str(path)}
+
+
+def _models(device_name: str, length: int) -> Facts:
+    """Return the memory that each model would take for `length` residues on a device or a named card.
 
     The models are those whose parameters are on this machine, or else the default one and the demonstration model.
     """
@@ -92,49 +135,73 @@ def memory_table(device_name: str, length: int) -> Iterator[str]:
         try:
             device = pick_device(device_name)
         except InputError as error:
-            yield f"memory: {error}"
-            return
+            return {"problem": str(error)}
         card, available = card_of(device), read_available_memory(device, Path())
     names = [file.stem.removeprefix("params_") for file in _parameter_files(parameters_directory())]
     chosen = [name for name in names if name in PRESETS] or [DEFAULT, demonstration.NAME]
-    yield from memory_plan.machine([PRESETS[name]() for name in chosen], length, card, available)
+    return memory_plan.machine_facts([PRESETS[name]() for name in chosen], length, card, available)
 
 
 def _parameter_files(directory: Path) -> list[Path]:
     return sorted(directory.glob("params_model_*.npz"))
 
 
-def _databases(profile: DatabaseProfile, server: str | None) -> Iterator[str]:
+def _databases(profile: DatabaseProfile, server: str | None) -> Facts:
+    templates = profile.templates
+    return {
+        "alignments": [
+            {"name": each.name, "tool": _tool(each), "max_rows": each.max_rows, **_files(each)}
+            for each in profile.alignments
+        ],
+        "server": server,
+        "templates": None
+        if templates is None
+        else {
+            "tool": _tool(templates),
+            "latest_release": None if templates.latest_release is None else str(templates.latest_release),
+            **_files(templates),
+            "structures": str(templates.structures),
+            "structure_files": _count(templates.structures),
+        },
+        "notes": list(profile.notes),
+    }
+
+
+def _database_lines(found: Facts) -> Iterator[str]:
     yield "databases, in the order in which their rows are merged"
-    if not profile.alignments and profile.templates is None and server is None:
+    templates = found["templates"]
+    if not found["alignments"] and templates is None and found["server"] is None:
         yield "  none; name them with --databases or --database, or give alignments with --msa"
-    for database in profile.alignments:
-        limit = "" if database.max_rows is None else f", at most {database.max_rows:,} rows"
-        yield _row(database.name, f"{_tool(database)}{limit}")
-        yield from _files(database)
-    if server is not None:
-        yield _row("server", f"{server}: sequences are sent there")
-    if profile.templates is not None:
-        date = profile.templates.latest_release
-        yield _row("templates", f"{_tool(profile.templates)}{'' if date is None else f', released until {date}'}")
-        yield from _files(profile.templates)
-        yield _row("", f"structures in {profile.templates.structures}: {_count(profile.templates.structures)}")
-    for note in profile.notes:
+    for database in found["alignments"]:
+        limit = "" if database["max_rows"] is None else f", at most {database['max_rows']:,} rows"
+        yield _row(database["name"], f"{database['tool']}{limit}")
+        yield _row("", _files_text(database))
+    if found["server"] is not None:
+        yield _row("server", f"{found['server']}: sequences are sent there")
+    if templates is not None:
+        date = templates["latest_release"]
+        yield _row("templates", f"{templates['tool']}{'' if date is None else f', released until {date}'}")
+        yield _row("", _files_text(templates))
+        most = " or more" if templates["structure_files"] == _MAX_COUNTED else ""
+        yield _row(
+            "", f"structures in {templates['structures']}: {counted(templates['structure_files'], 'file')}{most}"
+        )
+    for note in found["notes"]:
         yield _row("note", note)
 
 
-def _targets(profile: DatabaseProfile, targets: Sequence[Target], server: str | None) -> Iterator[str]:
-    yield "targets"
+def _target(profile: DatabaseProfile, target: Target, server: str | None) -> Facts:
     searched = [f"{database.name} ({_tool(database)})" for database in profile.alignments]
     searched += [] if server is None else ["server"]
-    for target in targets:
-        sources = [str(path) for path in target.alignments] + searched
-        templates = ", ".join(map(str, target.templates))
-        if not templates:
-            templates = "none" if profile.templates is None else _tool(profile.templates)
-        yield _row(target.name, f"{len(target.sequence):,} residues")
-        yield _row("", f"alignment from {', '.join(sources) if sources else 'nothing but the sequence itself'}")
-        yield _row("", f"templates from {templates}")
+    templates = [str(path) for path in target.templates]
+    if not templates and profile.templates is not None:
+        templates = [_tool(profile.templates)]
+    return {
+        "name": target.name,
+        "residues": len(target.sequence),
+        "alignment_from": [str(path) for path in target.alignments] + searched,
+        "templates_from": templates,
+    }
 
 
 def _tool(database: AlignmentDatabase | TemplateDatabase) -> str:
@@ -142,15 +209,21 @@ def _tool(database: AlignmentDatabase | TemplateDatabase) -> str:
     return f"{database.tool} in this process" if in_process else database.tool
 
 
-def _files(database: AlignmentDatabase | TemplateDatabase) -> Iterator[str]:
+def _files(database: AlignmentDatabase | TemplateDatabase) -> Facts:
     files = database_files(database)
-    total = sum(file.stat().st_size for file in files)
-    yield _row("", f"{_size(total)} in {len(files)} files: {', '.join(map(str, database.paths))}")
+    return {
+        "files": len(files),
+        "size": sum(file.stat().st_size for file in files),
+        "paths": [str(path) for path in database.paths],
+    }
 
 
-def _count(directory: Path) -> str:
-    count = sum(1 for _, entry in zip(range(_MAX_COUNTED), directory.rglob("*"), strict=False) if entry.is_file())
-    return f"{count:,} files" if count < _MAX_COUNTED else f"{_MAX_COUNTED:,} files or more"
+def _files_text(database: Facts) -> str:
+    return f"{_size(database['size'])} in {counted(database['files'], 'file')}: {', '.join(database['paths'])}"
+
+
+def _count(directory: Path) -> int:
+    return sum(1 for _, entry in zip(range(_MAX_COUNTED), directory.rglob("*"), strict=False) if entry.is_file())
 
 
 def _size(size: int) -> str:

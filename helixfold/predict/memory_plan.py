@@ -1,8 +1,9 @@
 """Tell how much memory targets take before they are folded: the table of a dry run, and remarks."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -67,27 +68,48 @@ def table(forecasts: Sequence[TargetForecast]) -> Iterator[str]:
             yield f"{forecast.target}: {forecast.model}: {forecast.plan.problem}"
 
 
-def machine(presets: Iterable[Preset], residues: int, card: Card, available: AvailableMemory) -> Iterator[str]:
-    """Yield the part of `helixfold doctor` on memory: of each model every executor's peak, and the longest chain that
-    slabs and spilled streams have room for.
+def machine_facts(presets: Iterable[Preset], residues: int, card: Card, available: AvailableMemory) -> dict[str, Any]:
+    """Return, for `helixfold doctor`, every executor's peak in bytes of each model, and the longest chain that slabs
+    and spilled streams have room for.
     """
-    yield (
-        f"memory of {card.name}, {gib(available.memory)} free, for {residues:,} residues and all rows that a model "
-        "reads: GiB at the peak (residues of the longest chain)"
-    )
-    yield f"  {'':24}{''.join(f'{name:>18}' for name in EXECUTORS)}   chosen"
+    models = []
     for preset in presets:
         for dtype in (torch.float32, torch.bfloat16):
             size = FeatureRows.at_most(residues, preset.sampling).size(preset, dtype)
             found = plan(preset.model, size, available, card)
-            cells = ""
-            for name in EXECUTORS:
-                peak = _number(found.forecast(name).peak)
-                # Whole streams are for short chains.
-                most = "" if name == "whole" else f" ({longest(preset.model, size, available, card, name):,})"
-                cells += f"{peak + most:>18}"
-            kind = dtype_name(dtype)
-            yield f"  {preset.name:13}{kind:11}{cells}   {found.executor if found.fits else 'none'}"
+            models.append(
+                {
+                    "model": preset.name,
+                    "dtype": dtype_name(dtype),
+                    "executor": found.executor if found.fits else None,
+                    "peak": {name: found.forecast(name).peak for name in EXECUTORS},
+                    # Whole streams are for short chains.
+                    "longest": {
+                        name: longest(preset.model, size, available, card, name)
+                        for name in EXECUTORS
+                        if name != "whole"
+                    },
+                }
+            )
+    return {"device": card.name, "free": available.memory, "residues": residues, "models": models}
+
+
+def machine_table(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of `machine_facts` for people."""
+    if "problem" in facts:
+        yield f"memory: {facts['problem']}"
+        return
+    yield (
+        f"memory of {facts['device']}, {gib(facts['free'])} free, for {facts['residues']:,} residues and all rows that "
+        "a model reads: GiB at the peak (residues of the longest chain)"
+    )
+    yield f"  {'':24}{''.join(f'{name:>18}' for name in EXECUTORS)}   chosen"
+    for model in facts["models"]:
+        cells = ""
+        for name, peak in model["peak"].items():
+            most = f" ({model['longest'][name]:,})" if name in model["longest"] else ""
+            cells += f"{_number(peak) + most:>18}"
+        yield f"  {model['model']:13}{model['dtype']:11}{cells}   {model['executor'] or 'none'}"
 
 
 def _number(size: int) -> str:

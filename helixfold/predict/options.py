@@ -184,16 +184,20 @@ class PredictOptions:
     memory: MemoryLimits = field(default_factory=MemoryLimits)
 
 
-@Parameter(name="*", group=Group.create_ordered("Operators"))
+@Parameter(name="*", group=Group.create_ordered("Models and operators"))
 @dataclass(frozen=True, kw_only=True)
 class OperatorOptions:
-    """Options of `helixfold doctor` for the size and the device that operators are reported for."""
+    """Options of `helixfold doctor` for the size and the device that models and operators are reported for."""
 
     length: Positive = 256
     """Number of residues."""
-    rows: Positive = 128
-    """Number of rows of the alignment."""
-    dtype: Dtype = "float32"
-    """Precision of the arithmetic."""
     device: DoctorDevice = "auto"
     """A device of this machine, or the name of a card that need not be in it."""
+    operators: bool = False
+    """Also list which backend computes each operator of the network, and why no other does."""
+    rows: Positive = 128
+    """Number of rows of the alignment, for --operators."""
+    dtype: Dtype = "float32"
+    """Precision of the arithmetic, for --operators."""
+    json: bool = False
+    """Print one JSON object for programs; sizes are in bytes."""

@@ -87,6 +87,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 sequence, 1,024 sequences."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _size(count: int) -> str:
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:

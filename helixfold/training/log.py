@@ -88,7 +88,7 @@ class TrainingLog:
         self._write("step", {field.name: getattr(record, field.name) for field in fields(record)})
         self._tensorboard.write(record.step, _scalars(record))
         if self._progress is not None:
-            self._progress.step(record.step, record.losses["total"], record.examples_per_second)
+            self._progress.step(record.step, record.losses["weighted"], record.examples_per_second)
 
     def evaluation(self, step: int, summary: Mapping[str, float], chains: Iterable[Mapping[str, Any]]) -> None:
         """Record the scores of the held-out chains after `step`, the last completed one."""

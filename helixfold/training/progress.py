@@ -9,8 +9,10 @@ from tqdm import tqdm
 from data_pipeline.errors import printable
 
 _SECONDS_BETWEEN_LINES = 30
+# Of steps and of evaluations alike: the weighted sum of all terms, without a step's factor for the number of residues.
+_LOSS = "weighted loss"
 # Scores of an evaluation that are printed; log.jsonl has all of them.
-_SHOWN = {"loss": "loss", "lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
+_SHOWN = {"loss": _LOSS, "lddt_ca": "CA-lDDT", "tm_score": "TM-score"}
 
 
 def print_message(text: str) -> None:
@@ -19,7 +21,7 @@ def print_message(text: str) -> None:
 
 
 class Progress:
-    """Display of steps, the last loss, lDDT at the last evaluation, and examples per second."""
+    """Display of steps, the last weighted loss, lDDT at the last evaluation, and examples per second."""
 
     def __init__(self, *, first_step: int, last_step: int) -> None:
         self._last_step = last_step
@@ -32,9 +34,9 @@ class Progress:
             else None
         )
 
-    def step(self, step: int, loss: float, examples_per_second: float) -> None:
+    def step(self, step: int, weighted_loss: float, examples_per_second: float) -> None:
         """Show a completed step."""
-        text = f"loss {loss:.3f}{self._lddt}, {examples_per_second:.3g} examples/s"
+        text = f"{_LOSS} {weighted_loss:.3f}{self._lddt}, {examples_per_second:.3g} examples/s"
         now = time.monotonic()
         if self._bar is not None:
             self._bar.set_postfix_str(text, refresh=False)

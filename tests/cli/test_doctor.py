@@ -1,5 +1,6 @@
 """`helixfold doctor` says what was found and what a target would use."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def doctor(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def no_memory_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the memory table, which takes long, of all tests but those whose name says they are about it."""
     if "memory" not in request.node.name:
-        monkeypatch.setattr("helixfold.predict.doctor.memory_table", lambda *_: iter(()))
+        monkeypatch.setattr("helixfold.predict.doctor._models", lambda *_: {"problem": "not asked for"})
 
 
 @pytest.fixture
@@ -60,9 +61,9 @@ def test_a_missing_program_is_named_with_its_package(
 def test_databases_are_shown_with_their_sizes_in_merge_order(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
     out = doctor(capsys, "--databases", profile)
     assert "uniref90    jackhmmer in this process, at most 10,000 rows" in out
-    assert "1.4 KiB in 1 files" in out
+    assert "1.4 KiB in 1 file: " in out
     assert "hmmsearch in this process, released until 2021-11-01" in out
-    assert "mmcif: 1 files" in out
+    assert "mmcif: 1 file\n" in out
 
 
 def test_each_target_is_shown_with_what_it_would_use(
@@ -82,9 +83,39 @@ def test_a_wrong_profile_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp
     assert "missing.toml" in capsys.readouterr().err
 
 
+def test_the_report_is_short_and_begins_with_what_the_machine_can_fold(capsys: pytest.CaptureFixture[str]) -> None:
+    out = doctor(capsys)
+    assert "operators on" not in out
+    assert len(out.splitlines()) < 30
+    places = [out.index(word) for word in ("\n  device", "\n  memory", "\nmemory", "\nsearch programs", "\ndatabases")]
+    assert places == sorted(places)
+
+
+def test_programs_read_the_same_as_json(capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.fasta").write_text(">one\nMKTAYIAKQR\n")
+    size = "--length", 16, "--rows", 4, "--device", "cpu"
+    found = json.loads(doctor(capsys, tmp_path / "one.fasta", "--databases", profile, "--json", "--operators", *size))
+    assert found["machine"]["memory"] > 2**28
+    assert found["programs"]["pyhmmer"]["path"] is None
+    assert found["databases"]["alignments"][0]["size"] == 1400
+    assert found["databases"]["templates"]["structure_files"] == 1
+    assert found["targets"][0]["alignment_from"] == ["uniref90 (jackhmmer in this process)"]
+    assert found["operators"]["Adam, moving average, all parameters"] == [
+        "fused_adam: chunks (triton: for cuda, not cpu)"
+    ]
+    assert "operators" not in json.loads(doctor(capsys, "--json", *size))
+
+
+def test_memory_of_models_is_in_bytes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(doctor(capsys, "--json", "--length", 16, "--device", "cpu"))["models"]
+    assert found["models"][-1]["model"] == "small"
+    assert found["models"][-1]["longest"]["slabs"] > 100
+    assert 2**20 < found["models"][-1]["peak"]["whole"] < found["free"]
+
+
 def operators(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, str]:
     """What is said of each operator, by its place in the network."""
-    lines = doctor(capsys, *arguments).split("operators on ")[1].splitlines()[1:]
+    lines = doctor(capsys, "--operators", *arguments).split("operators on ")[1].splitlines()[1:]
     said: dict[str, str] = {}
     for line in lines:
         name = line[:50].strip() or name
@@ -143,8 +174,13 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     assert longest == sorted(longest)
     assert 500 < longest[0] < longest[1]
     (tmp_path / "params_model_2.npz").touch()
-    monkeypatch.setattr("helixfold.predict.memory_plan.machine", lambda presets, *_: [each.name for each in presets])
-    assert "\nmodel_2\n" in doctor(capsys, "--length", 16, "--rows", 4, "--device", "cpu")
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "helixfold.predict.memory_plan.machine_facts",
+        lambda presets, *_: asked.extend(each.name for each in presets) or {"problem": "not asked for"},
+    )
+    doctor(capsys, "--length", 16, "--device", "cpu")
+    assert asked == ["model_2"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

@@ -29,7 +29,7 @@ def record(step: int, **changes: Any) -> StepRecord:
     made = StepRecord(
         step=step,
         examples_seen=(step + 1) * 2,
-        losses={"backbone_fape": 0.75, "total": 3.25 + step},
+        losses={"backbone_fape": 0.75, "weighted": 3.25 + step, "total": 26.0 + 8 * step},
         learning_rate=1e-3,
         gradient_norm=0.125,
         clipped=0.5,
@@ -257,7 +257,7 @@ def test_tensorboard_shows_every_number_in_its_group(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / TENSORBOARD_DIRECTORY)).Reload()
     assert {tag.split("/")[0] for tag in events.Tags()["scalars"]} == {"loss", "optimizer", "speed", "evaluation"}
     for tag, value in {
-        "loss/total": 6.25,
+        "loss/total": 50.0,
         "loss/backbone_fape": 0.75,
         "optimizer/gradient_norm": 0.125,
         "optimizer/clipped": 0.5,
@@ -332,13 +332,13 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
             log.evaluation(step, SUMMARY, CHAINS)
     log.close()
     assert capsys.readouterr().err.splitlines() == [
-        "helixfold: 1 of 10 steps, loss 3.250, 8 examples/s",
-        "helixfold: 3 of 10 steps, loss 5.250, 8 examples/s",
-        "helixfold: held-out chains after 3 steps: loss 3.500, CA-lDDT 0.250, TM-score 0.125",
-        "helixfold: 5 of 10 steps, loss 7.250, lDDT 0.250, 8 examples/s",
-        "helixfold: 7 of 10 steps, loss 9.250, lDDT 0.250, 8 examples/s",
-        "helixfold: 9 of 10 steps, loss 11.250, lDDT 0.250, 8 examples/s",
-        "helixfold: 10 of 10 steps, loss 12.250, lDDT 0.250, 8 examples/s",
+        "helixfold: 1 of 10 steps, weighted loss 3.250, 8 examples/s",
+        "helixfold: 3 of 10 steps, weighted loss 5.250, 8 examples/s",
+        "helixfold: held-out chains after 3 steps: weighted loss 3.500, CA-lDDT 0.250, TM-score 0.125",
+        "helixfold: 5 of 10 steps, weighted loss 7.250, lDDT 0.250, 8 examples/s",
+        "helixfold: 7 of 10 steps, weighted loss 9.250, lDDT 0.250, 8 examples/s",
+        "helixfold: 9 of 10 steps, weighted loss 11.250, lDDT 0.250, 8 examples/s",
+        "helixfold: 10 of 10 steps, weighted loss 12.250, lDDT 0.250, 8 examples/s",
     ]
 
 
@@ -360,7 +360,7 @@ def test_on_a_terminal_progress_is_a_bar_that_events_stand_above(
     shown = screen.getvalue()
     assert "4/10" in shown
     assert "10/10" in shown.split("\r")[-1]
-    assert "loss 12.250, lDDT 0.250, 8 examples/s" in shown
+    assert "weighted loss 12.250, lDDT 0.250, 8 examples/s" in shown
     assert "\rhelixfold: asked to end\n" in shown
 
 
