@@ -43,8 +43,8 @@ from helixfold.weights.untrained import untrained_model
 
 PEER = "DeepMind's JAX program"
 PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_"))
-OURS = {"Whole": Whole, "Slabs": Slabs}
-Way = Literal["plain", "Whole", "Slabs"]
+OURS = {"whole": Whole, "slabs": Slabs}
+Way = Literal["plain", "whole", "slabs"]
 
 
 @Parameter(name="*")

@@ -23,6 +23,7 @@ def report(directory: Path, /) -> int:
     """
     from helixfold.report.files import RANKING
     from helixfold.report.index import INDEX_FILE, write_index
+    from helixfold.report.page import counted
     from helixfold.report.target_page import REPORT_FILE, write_report
 
     if not directory.is_dir():
@@ -42,5 +43,5 @@ def report(directory: Path, /) -> int:
             failed += 1
             print(f"helixfold: {target.name}: no report: {error}", file=sys.stderr)
     write_index(directory)
-    print(f"{directory / INDEX_FILE}: {len(targets) - failed} of {len(targets)} reports written")
+    print(f"{directory / INDEX_FILE}: {len(targets) - failed} of {counted(len(targets), 'report')} written")
     return SOME_FAILED if failed else 0

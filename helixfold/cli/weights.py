@@ -42,18 +42,20 @@ def download(
     files.download(models, directory=directory, url=url or ARCHIVE_URL)
 
 
-@app.command(usage="helixfold weights inspect FILE")
-def inspect(path: Annotated[Path, Parameter(name="FILE")], /) -> None:
-    """Show what a parameter file holds, and which presets it fits.
+@app.command(usage="helixfold weights inspect FILE [options]")
+def inspect(path: Annotated[Path, Parameter(name="FILE")], /, *, arrays: bool = False) -> None:
+    """Show what a parameter file holds, which presets it fits and where it comes from.
 
     Parameters
     ----------
     path
         The parameter file.
+    arrays
+        Also list the arrays with their shapes.
     """
     from helixfold.weights import files
 
-    files.inspect(path)
+    files.inspect(path, arrays=arrays)
 
 
 @app.command(usage="helixfold weights convert SOURCE TARGET [options]")

@@ -21,6 +21,7 @@ from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, SOME_FAILED, BatchRunner, archive_finished, close
 from helixfold.predict.search import check_earlier, check_output, search_for_all
+from helixfold.report.page import counted
 from helixfold.weights.find import find_models
 
 _MOST_LINES = 10  # about finished targets; more are counted in one line
@@ -146,10 +147,9 @@ def _forecast(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
     for line in memory_plan.table(forecasts):
         print(line)
     seeds = "" if settings.num_seeds == 1 else f" with {settings.num_seeds} seeds each"
-    plural = "" if predictions == 1 else "s"
     print(
-        f"{len(remaining)} of {len(jobs)} targets to fold: {predictions} prediction{plural} by "
-        f"{', '.join(model.preset.name for model in settings.models)}{seeds}, {settings.num_recycles} recycles; "
-        f"to relax: {settings.to_relax}"
+        f"{len(remaining)} of {counted(len(jobs), 'target')} to fold: {counted(predictions, 'prediction')} by "
+        f"{', '.join(model.preset.name for model in settings.models)}{seeds}, "
+        f"{counted(settings.num_recycles, 'recycle')}; to relax: {settings.to_relax}"
     )
     return SOME_FAILED if failed or not all(forecast.plan.fits for forecast in forecasts) else 0

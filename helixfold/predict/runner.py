@@ -16,11 +16,14 @@ from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.resume import ResumeStatus
 from helixfold.predict.target import fold_target
 from helixfold.report.index import INDEX_FILE, write_index
+from helixfold.report.page import counted
 from helixfold.write.archive import write_archive
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_failures
 
 SOME_FAILED = 1
+# The index has a line for every target: it is not written again for each of thousands.
+_SECONDS_BETWEEN_INDEXES = 30
 # Errors that a target is known to end with; any other is a mistake in the program.
 EXPECTED_ERRORS = (RuntimeError, MemoryError, OSError, ValueError)
 _BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
@@ -41,10 +44,11 @@ class BatchRunner:
         self._remaining, self._output, self._settings = remaining, output, settings
         self._overwrite, self._archive = overwrite, archive
         self._workers = settings.workers
+        self._next_index = 0.0
         self._finished: list[tuple[int, float]] = []  # residues and seconds of a prediction of each target
 
     def run(self, shared_stages: Sequence[Stage]) -> None:
-        """Fold the targets that this group of processes takes, and keep failures.json and the index page up to date.
+        """Fold the targets that this group of processes takes; write failures.json at once, the index now and then.
 
         `shared_stages` precede all targets, such as loading parameters, and are part of the timings of each.
         """
@@ -65,10 +69,14 @@ class BatchRunner:
                         # At once, for a run that is ended has no other chance to say so.
                         failures = workers.queue.failures_so_far()
                         write_failures(self._output, failures)
-                    _write_index(self._output, failures, [job.name for job, _ in self._remaining])
+                    if time.monotonic() >= self._next_index:
+                        _write_index(self._output, failures, [job.name for job, _ in self._remaining])
+                        self._next_index = time.monotonic() + _SECONDS_BETWEEN_INDEXES
                 bar.set_postfix_str("")
         except KeyboardInterrupt:
-            tqdm.write(f"helixfold: {workers.queue.number_finished()} of {count} targets are done", file=sys.stderr)
+            tqdm.write(
+                f"helixfold: {workers.queue.number_finished()} of {counted(count, 'target')} done", file=sys.stderr
+            )
             raise
 
     def _fold(self, number: int, stages: Stages) -> str | None:
@@ -134,7 +142,7 @@ def close(queue: TaskQueue, output: Path) -> int:
     if len(queue):
         print(f"all targets on one page: {output / INDEX_FILE}")
     if failures:
-        print(f"helixfold: {len(failures)} of {len(queue)} targets failed, see {output}", file=sys.stderr)
+        print(f"helixfold: {len(failures)} of {counted(len(queue), 'target')} failed, see {output}", file=sys.stderr)
     return SOME_FAILED if failures else 0
 
 
@@ -149,6 +157,5 @@ def _write_index(output: Path, failures: Mapping[str, str], names: Iterable[str]
 def _summary(directory: Path, order: Sequence[FinishedPrediction]) -> str:
     best = order[0]
     ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
-    plural = "" if best.num_recycles == 1 else "s"
-    recycles = f"{best.num_recycles} recycle{plural}{' (settled)' if best.converged else ''}"
+    recycles = f"{counted(best.num_recycles, 'recycle')}{' (settled)' if best.converged else ''}"
     return f"{directory.name}: mean pLDDT {best.ranking_confidence:.1f}{ptm}, {best.name}, {recycles} -> {directory}"

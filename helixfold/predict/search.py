@@ -14,6 +14,7 @@ from data_pipeline.parse.fasta import target_name_problem
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import TemplateResult
+from helixfold.report.page import counted
 from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
 FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.json", "msas"
@@ -129,14 +130,14 @@ def summary(prepared: PreparedTarget, *, reads_templates: bool = True) -> str:
     """Describe alignment and templates in one line for the screen, and whether a model of the run reads templates."""
     sources = ", ".join(f"{rows:,} from {Path(source).name}" for source, rows in prepared.alignment_rows.items())
     rows = len(prepared.features.msa)
-    line = f"{rows:,} row{'' if rows == 1 else 's'} in the alignment" + (f" ({sources})" if sources else "")
+    line = f"{counted(rows, 'row')} in the alignment" + (f" ({sources})" if sources else "")
     if prepared.templates is None:
         return line
     used, rejected = prepared.templates.used, prepared.templates.rejected
     names = f" ({', '.join(template.name for template in used)})" if used else ""
     unread = "" if reads_templates or not used else ", which no model of this run reads"
-    count = f"{len(used)} template{'' if len(used) == 1 else 's'}"
-    return f"{line}; {count}{names}{unread}, {len(rejected)} hits not used, see {TEMPLATES_FILE}"
+    line += f"; {counted(len(used), 'template')}{names}{unread}"
+    return f"{line}, {counted(len(rejected), 'hit')} not used, see {TEMPLATES_FILE}"
 
 
 def read_features(paths: Sequence[Path]) -> list[tuple[Path, Features]]:

@@ -1,7 +1,7 @@
 """Write `index.html`, one page for a batch: every target with its confidence, sortable, or why it failed.
 
-The page is written again after every target, from small files in the targets' directories; files that have not changed
-are not read again. A damaged file makes a line that says so, and never stops the batch.
+While a batch runs, the page is written again now and then, from small files in the targets' directories; files that
+have not changed are not read again. A damaged file makes a line that says so, and never stops the batch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -68,7 +68,7 @@ def write_index(output: Path, names: Iterable[str] = (), failures: Mapping[str, 
     text = page(
         "index.html",
         styles=("page.css", "index.css"),
-        scripts=("index.js",),
+        scripts=("banner.js", "index.js"),
         version=__version__,
         title=output.resolve().name,
         lines=lines,

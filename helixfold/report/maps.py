@@ -27,8 +27,8 @@ ANGSTROM = "Å"
 _MOST_CELLS = 2000
 _ANGSTROM_STEPS = ((500, 0.125), (1000, 0.25), (math.inf, 0.5))
 _LARGEST_BYTE = 255
-# AlphaFold's largest expected error; every map of errors has this scale, so that pages can be compared.
-_LARGEST_ERROR = 31.75
+# AlphaFold's largest expected error; every map of errors has this scale, so that pages and pictures can be compared.
+LARGEST_ERROR = 31.75
 _AGAIN = "fold the target again with --overwrite"
 _PICTURE_ROWS = 300
 _CHUNK = 2**20
@@ -70,7 +70,7 @@ def pae_map(path: Path, length: int) -> PackedMap:
     """
     with path.open("rb") as file:
         rows, step = _pae_rows(path, file, length), angstrom_step(length)
-        return _packed_map(rows, length, title="PAE", unit=ANGSTROM, step=step, largest=_LARGEST_ERROR)
+        return _packed_map(rows, length, title="PAE", unit=ANGSTROM, step=step, largest=LARGEST_ERROR)
 
 
 def distance_maps(path: Path, length: int) -> Iterator[PackedMap]:

@@ -101,6 +101,7 @@ def _size(count: int) -> str:
 
 _FILTERS: Mapping[str, Callable[..., str]] = {
     "thousands": "{:,}".format,
+    "counted": counted,
     "duration": duration,
     "size": _size,
     "address": quote,  # a file's name as a relative link, in which nothing is read as a protocol or a directory

@@ -17,6 +17,7 @@ from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_dep
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
+from helixfold.report.maps import LARGEST_ERROR
 from helixfold.write.pdb import plain_text
 from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
 from helixfold.write.results import write_file
@@ -44,10 +45,9 @@ def write_plots(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     best = order[:_MOST_DRAWN]
     notes = all_notes(order)
     write_file(directory / "plddt.png", plddt_plot({each.name: each.plddt for each in best}, notes))
-    paes = [(each.name, *read_pae(directory / f"pae_{each.name}.json")) for each in best if each.ptm is not None]
+    paes = {each.name: read_pae(directory / f"pae_{each.name}.json")[0] for each in best if each.ptm is not None}
     if paes:
-        panels, largest = {name: pae for name, pae, _ in paes}, max(most for _, _, most in paes)
-        write_file(directory / "pae.png", pae_plot(panels, largest, notes))
+        write_file(directory / "pae.png", pae_plot(paes, LARGEST_ERROR, notes))
 
 
 def write_alignment(directory: Path, features: Features) -> AlignmentDepth:
@@ -174,9 +174,14 @@ def coverage_plot(msa: Int8[np.ndarray, "n r"], depth: AlignmentDepth) -> bytes:
     """Return a PNG of an alignment's rows, coloured by identity to the target, and a line of the rows per residue.
 
     Rows are sorted by identity, gaps are white. Identity is the share of all the target's residues, so that short rows
-    are low.
+    are low. A single row has no coverage: the picture then says so.
     """
     n, r = msa.shape
+    if n == 1:
+        figure = new_figure(8.0, 1.2)
+        text = "The alignment has one sequence, the target itself: there is no coverage to draw."
+        figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=11)
+        return to_png(figure)
     identity = (msa == msa[0]).mean(1, dtype=np.float64)
     rows, columns = (
         np.linspace(0, size - 1, min(size, most)).round().astype(int)

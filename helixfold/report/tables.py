@@ -8,6 +8,7 @@ from typing import Any
 
 from helixfold.prediction import CONFIDENCE_BANDS, ConfidenceBand
 from helixfold.report.files import RANKING, TargetFiles
+from helixfold.report.page import counted
 from helixfold.write.json_object import JsonObject
 from helixfold.write.ranking import natural_key
 
@@ -81,7 +82,8 @@ def warnings_of(target: TargetFiles) -> list[str]:
         )
     unknown = target.sequence.count("X")
     if target.features is not None and unknown:
-        found.append(f"{unknown} of {len(target.sequence)} residues are unknown (X), and have no side chains.")
+        are = "is unknown (X), and has no side chain" if unknown == 1 else "are unknown (X), and have no side chains"
+        found.append(f"{unknown} of {counted(len(target.sequence), 'residue')} {are}.")
     for name, result in relaxation_results(target):
         if "failed" in result.content:
             found.append(f"{name} could not be relaxed and stays as predicted: {result.get('failed', str)}")
@@ -187,6 +189,10 @@ def _words(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(_words, value))
+    if isinstance(value, dict) and value.keys() == {"file", "sha256"}:
+        return f"{value['file']} ({_words(value['sha256'])})"
+    if isinstance(value, dict):
+        return ", ".join(f"{_title(str(name))} {_words(item)}" for name, item in value.items())
     if isinstance(value, str) and _DIGEST.fullmatch(value):
         return f"{value[:12]}…"
     return f"{value:,}" if isinstance(value, int) else str(value)

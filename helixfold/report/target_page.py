@@ -34,6 +34,7 @@ REPORT_FILE: Final = "report.html"
 _MOST_CHARACTERS = 16_000_000
 _STYLES = ("page.css", "report.css")
 _SCRIPTS = (
+    "banner.js",
     "marks.js",
     "structure.js",
     "heat_map.js",

@@ -45,7 +45,7 @@ class StoreOptions:
     """Leave out structures whose resolution is not below this; NMR structures have none and pass."""
     min_length: Integer = 1
     """Leave out chains with fewer residues."""
-    workers: Annotated[Integer | None, Parameter(show_default="as many as CPUs")] = None
+    workers: Annotated[Integer | None, Parameter(show_default="one for each processor")] = None
     """Number of processes."""
     join_shards: bool = False
     """Cluster the chains of all finished shards together, and do nothing else."""

@@ -1,5 +1,6 @@
 """Inspect, convert and download parameter files, for `helixfold weights`."""
 
+import hashlib
 import math
 import re
 from collections import Counter
@@ -16,7 +17,7 @@ from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters
 from helixfold.weights.find import named_preset, trained_preset
-from helixfold.weights.load import load_weights, matching_presets, read_shapes
+from helixfold.weights.load import file_format, load_weights, matching_presets, read_shapes
 from helixfold.weights.npz import write_npz
 from helixfold.weights.openfold import write_pt
 
@@ -27,16 +28,39 @@ _FORMATS = {"npz": "DeepMind's .npz", "pt": "OpenFold's .pt", "safetensors": "he
 _BLOCK = re.compile(r"(?<=\.blocks\.)\d+(?=\.)")
 
 
-def inspect(path: Path) -> None:
-    """Print what a parameter file holds and which presets it fits; blocks of a stack share a line."""
+def inspect(path: Path, *, arrays: bool = False) -> None:
+    """Print what a parameter file holds, which presets it fits and where it comes from.
+
+    With `arrays`, list the arrays too; blocks of a stack share a line.
+    """
     form, shapes = read_shapes(path)
-    lines = Counter((_BLOCK.sub("*", name), shape) for name, shape in shapes.items())
-    for (name, shape), count in sorted(lines.items()):
-        print(f"{name} {list(shape)}{f' x {count}' if count > 1 else ''}")
     fitting = matching_presets(shapes, form)
     print(f"format: {_FORMATS[form]}")
-    print(f"arrays: {len(shapes):,}, parameters: {sum(math.prod(shape) for shape in shapes.values()):,}")
+    print(f"parameters: {sum(math.prod(shape) for shape in shapes.values()):,}, in {len(shapes):,} arrays")
     print(f"fits presets: {', '.join(fitting) if fitting else 'none'}")
+    print(f"provenance: {_provenance(path)}")
+    if not arrays:
+        print("(--arrays lists the arrays)")
+        return
+    print("arrays:")
+    lines = Counter((_BLOCK.sub("*", name), shape) for name, shape in shapes.items())
+    for (name, shape), count in sorted(lines.items()):
+        print(f"  {name} {list(shape)}{f' x {count}' if count > 1 else ''}")
+
+
+def _provenance(path: Path) -> str:
+    """Say where a file's parameters come from, as far as the file says it or its checksum is known."""
+    if file_format(path) == "safetensors":
+        if demonstration.is_packaged(path):
+            return "the demonstration model that comes with helixfold"
+        if demonstration.ancestor(path) is not None:
+            return "written by helixfold; trained further from its demonstration model"
+        return "written by helixfold"
+    if path.name in PUBLISHED_SHA256:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == PUBLISHED_SHA256[path.name]:
+                return "DeepMind's, by the published copies' checksum"
+    return "the file does not say"
 
 
 def convert(

@@ -52,7 +52,7 @@ def interpreter(path: Path, positions: int = 12, *, error: str = "") -> Path:
     return path
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, python: Path, ways: tuple[Way, ...] = ("plain", "Slabs")) -> Readings:
+def measured(monkeypatch: pytest.MonkeyPatch, python: Path, ways: tuple[Way, ...] = ("plain", "slabs")) -> Readings:
     monkeypatch.setattr(model, "PUBLISHED", ("tiny",))
     monkeypatch.setattr(model, "_flops", lambda *_: 1)
     options = ModelOptions(
@@ -64,7 +64,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, python: Path, ways: tuple[Way, ...
 
 def test_the_peers_time_stands_beside_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = measured(monkeypatch, interpreter(tmp_path / "python"))
-    assert list(found.costs) == ["plain", "ours (Slabs)", PEER]
+    assert list(found.costs) == ["plain", "ours (slabs)", PEER]
     assert found.costs[PEER].seconds == 2.0
     assert found.notes == ("jax 7 on here, 4 rows at a time, compiled in 30.0 s",)
 

@@ -39,6 +39,19 @@ def test_a_page_fits_the_screen_and_describes_everything(
         assert len(words_of_entry) > 3 or words_of_entry[0] in COMMANDS, first
 
 
+@pytest.mark.parametrize("words", PAGES, ids=" ".join)
+def test_defaults_and_choices_are_plain_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    page = " ".join(help_of(words, capsys).split())
+    defaults = re.findall(r"\(default: (.*?)\)(?= |$)", page)
+    assert page.count("(default") == len(defaults)
+    for default in [*defaults, *re.findall(r"\{(.*?)\}", page)]:
+        assert re.fullmatch(r"[\w.,;:/%<>\-' `()]+", default), default
+        # No None, no class, no member of an enumeration: words with a capital are names of programs or of devices.
+        capitals = set(re.findall(r"\b[A-Z]\w*", default.replace("`helixfold weights download`", "")))
+        assert capitals <= {"PyTorch", "DeepMind", "AlphaFold", "OpenMM", "GPU", "CPU"}, default
+        assert not re.search(r"\d\.0\b|'(?!s\b)|\w\(", default), default
+
+
 def test_the_first_page_names_the_commands_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of([], capsys)
     places = [text.index(f"\n  {command} ") for command in COMMANDS]

@@ -7,6 +7,7 @@ import torch
 from data_pipeline.errors import InputError
 from helixfold.cli.main import main
 from helixfold.presets import preset
+from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL
 from helixfold.weights.files import convert, download, inspect
@@ -82,14 +83,34 @@ def test_a_place_that_cannot_be_written_is_named(checkpoint: Path) -> None:
 
 
 def test_inspect_tells_what_a_file_is_for(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    inspect(checkpoint)
-    lines = capsys.readouterr().out.splitlines()
-    assert "evoformer.blocks.*.msa_transition.linear_1.weight [128, 64] x 2" in lines
-    assert lines[-3:] == [
+    summary = [
         "format: helixfold's .safetensors",
-        "arrays: 405, parameters: 385,962",
+        "parameters: 385,962, in 405 arrays",
         "fits presets: tiny",
+        "provenance: written by helixfold",
     ]
+    inspect(checkpoint)
+    assert capsys.readouterr().out.splitlines() == [*summary, "(--arrays lists the arrays)"]
+    assert main(["weights", "inspect", str(checkpoint), "--arrays"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:5] == [*summary, "arrays:"]
+    assert "  evoformer.blocks.*.msa_transition.linear_1.weight [128, 64] x 2" in lines
+
+
+def test_inspect_tells_where_parameters_come_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inspect(demonstration.WEIGHTS)
+    assert "provenance: the demonstration model that comes with helixfold\n" in capsys.readouterr().out
+    further = tmp_path / "further.safetensors"
+    save_checkpoint(
+        further, untrained_model(TINY, seed=2).state_dict(), TINY.to_dict(), descends_from=demonstration.NAME
+    )
+    inspect(further)
+    assert "provenance: written by helixfold; trained further from its demo" in capsys.readouterr().out
+    other = tmp_path / "params_model_1_ptm.npz"
+    convert(further, other, "tiny")
+    capsys.readouterr()
+    inspect(other)
+    assert "provenance: the file does not say\n" in capsys.readouterr().out
 
 
 def test_download_says_where_and_under_which_licence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

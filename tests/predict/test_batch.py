@@ -16,7 +16,7 @@ from data_pipeline.pipeline import Target
 from data_pipeline.search.mmseqs_server import PUBLIC_SERVER
 from helixfold.cli.main import main
 from helixfold.inference import FoldingOptions
-from helixfold.predict import postprocess
+from helixfold.predict import postprocess, runner
 from helixfold.predict.batch import _sorted
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import ComputeOptions, ModelOptions, PredictOptions
@@ -352,6 +352,23 @@ def test_every_target_has_a_line_with_its_place_and_the_time_left(runs: Runs, tm
     assert " left]" in lines[1]
     assert lines[2].endswith(" s]")
     assert "\r" not in runs.err
+
+
+def test_the_index_is_not_written_again_for_every_target(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[object] = []
+    write_index = runner.write_index
+    monkeypatch.setattr(runner, "write_index", lambda *given: written.append(given) or write_index(*given))
+    path = tmp_path / "four.fasta"
+    path.write_text("".join(f">t{number}\n{SEQUENCE}\n" for number in range(4)))
+    monkeypatch.setattr(runner, "_SECONDS_BETWEEN_INDEXES", 1e9)
+    runs(path)
+    assert len(written) == 2  # after the first target, and at the end
+    assert all(f">t{number}<" in (runs.output / "index.html").read_text() for number in range(4))
+    monkeypatch.setattr(runner, "_SECONDS_BETWEEN_INDEXES", 0)
+    runs(path, "--overwrite")
+    assert len(written) == 2 + 4 + 1
 
 
 def test_jobs_are_sorted_as_asked() -> None:

@@ -113,7 +113,7 @@ def test_the_keyboard_ends_a_batch_at_once_and_cleanly(tmp_path: Path) -> None:
     process.join(60)
     assert process.exitcode == INTERRUPTED
     told = printed.read_text()
-    assert "1 of 4 targets are done\n" in told
+    assert "1 of 4 targets done\n" in told
     # Not the last words of the file: both streams go there, and one of them is written out at the end.
     assert "helixfold: interrupted; run the same command again to go on\n" in told
     assert "Traceback" not in told

@@ -1,9 +1,12 @@
 """Plots show the data they are given, at any length and for any number of models."""
 
 import io
+import re
 import subprocess
 import sys
+from importlib import resources
 
+import matplotlib.colors
 import numpy as np
 import pytest
 from PIL import Image
@@ -12,6 +15,7 @@ from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report import plots
+from helixfold.report.maps import LARGEST_ERROR
 from helixfold.report.plots import coverage_plot, pae_plot, plddt_plot
 
 
@@ -120,10 +124,30 @@ def alignment(rows: int, length: int) -> np.ndarray:
     return msa
 
 
-@pytest.mark.parametrize(("rows", "length"), [(1, 1), (1, 76), (2, 3), (40, 100), (5000, 60), (3, 4000)])
+@pytest.mark.parametrize(("rows", "length"), [(2, 1), (2, 3), (40, 100), (5000, 60), (3, 4000)])
 def test_coverage_of_any_size_can_be_drawn(rows: int, length: int) -> None:
     msa = alignment(rows, length)
     assert pixels(coverage_plot(msa, alignment_depth(msa))).std() > 10
+
+
+def test_a_single_row_has_no_coverage_and_the_picture_says_so() -> None:
+    image = pixels(coverage_plot(alignment(1, 76), alignment_depth(alignment(1, 76))))
+    assert image.shape[0] < 300
+    dark = image.max(-1) < 100
+    assert 0.01 < dark.mean() < 0.1
+    # Nothing but black words: no colour bar, no line.
+    assert np.ptp(image, axis=-1).max() == 0
+
+
+def test_the_page_and_the_picture_have_one_scale_of_errors() -> None:
+    text = (resources.files("helixfold.report") / "pages" / "heat_map.js").read_text()
+    found = re.search(r"green: \[(.*?)\]", text)
+    assert found is not None
+    page = [matplotlib.colors.to_rgb(color) for color in re.findall("#[0-9a-f]{6}", found[1])]
+    picture = matplotlib.colormaps["Greens_r"](np.linspace(0, 1, len(page)))[:, :3]
+    assert page == pytest.approx(picture, abs=2 / 255)
+    image = pixels(pae_plot({"m": np.full((4, 4), LARGEST_ERROR / 2)}, LARGEST_ERROR))
+    assert share_of(image, tuple(255 * np.array(page[len(page) // 2]))) > 0.3
 
 
 def test_rows_are_sorted_by_identity_and_gaps_are_white() -> None:

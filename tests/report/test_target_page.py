@@ -51,7 +51,11 @@ def full_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_templates(directory)
     write_relaxation(directory, *order)
     made = {"model_1_ptm": {"model": "model_1_ptm", "seed": 0, "weights": "0" * 64}}
-    options = {"inputs": {"alignments": ["0" * 64]}, "options": {"num_recycles": 3}, "predictions": made}
+    options = {
+        "inputs": {"alignments": [{"file": "mine.a3m", "sha256": "0" * 64}], "templates": []},
+        "options": {"num_recycles": 3},
+        "predictions": made,
+    }
     (directory / "settings.json").write_text(json.dumps(options))
     return directory
 
@@ -61,6 +65,16 @@ def target(tmp_path: Path) -> Path:
     directory = tmp_path / "hairpin"
     write_target(directory, models=["model_1_ptm", "model_2_ptm"])
     return directory
+
+
+def test_no_object_of_python_or_json_is_in_the_text(full_target: Path) -> None:
+    metrics = json.loads((full_target / "relax_metrics.json").read_text())
+    next(iter(metrics.values()))["violations_before"] |= {"by_kind": {"clash": 3, "bond": 1}}
+    (full_target / "relax_metrics.json").write_text(json.dumps(metrics))
+    text = re.sub(r"<(script|style)[^>]*>.*?</\1>|<[^>]*>", " ", page_of(full_target), flags=re.DOTALL)
+    assert "mine.a3m (000000000000…)" in text
+    assert "clash 3, bond 1" in text
+    assert not re.search(r"[{}\[\]]|&#39;\w+&#39;:|\bNone\b", text)
 
 
 def test_the_viewer_is_the_published_one() -> None:

@@ -188,6 +188,26 @@ def test_atoms_that_form_no_chain_are_drawn_all_the_same(browser: Browser, tmp_p
     assert browser.find(".banner strong").text.lower() == "not a prediction."
 
 
+def test_a_banner_is_one_line_on_a_phone_and_whole_elsewhere(browser: Browser, tmp_path: Path) -> None:
+    words = "many more words of caution"
+    write_target(tmp_path / "it", notes=[f"{UNTRAINED}, and {words}. " * 3])
+    write_report(tmp_path / "it")
+
+    def shown() -> str:
+        return str(browser.run("return document.querySelector('.banner').innerText"))
+
+    browser.open(tmp_path / "it" / REPORT_FILE)
+    assert words in shown()
+    browser.open(tmp_path / "it" / REPORT_FILE, width=390)
+    assert words not in shown()
+    assert "not a prediction" in shown().lower()
+    assert browser.find(".banner").size["height"] < 40
+    browser.find(".banner summary").click()
+    assert words in shown()
+    browser.run("document.querySelector('.banner').open = false; dispatchEvent(new Event('beforeprint'))")
+    assert words in shown()
+
+
 def test_a_single_residue_has_a_page_too(browser: Browser, tmp_path: Path) -> None:
     chain = chain_of(HAIRPIN)
     one = Protein(**{name: array[:1] for name, array in vars(chain).items()})

@@ -9,9 +9,9 @@ const heat = {
   loading: 0,
 };
 
-// Small errors are dark green, as in AlphaFold DB; distances and probabilities go the way that suits them.
+// Small errors are dark green, as in AlphaFold DB: matplotlib's Greens_r, which pae.png has too. Distances and probabilities go the way that suits them.
 const RAMPS = {
-  green: ['#003d1f', '#0b6b35', '#2f9a55', '#72c283', '#b9e2bd', '#f4fbf4'],
+  green: ['#00441b', '#006d2c', '#238b45', '#41ab5d', '#74c476', '#a1d99b', '#c7e9c0', '#e5f5e0', '#f7fcf5'],
   purple: ['#2d0b59', '#6b2a91', '#a9509f', '#dd8095', '#f6b997', '#fdf3dc'],
 };
 
