@@ -1,4 +1,4 @@
-"""Read targets from a CSV table with columns `id` and `sequence`."""
+"""Read targets from a CSV or TSV table with columns `id` and `sequence`."""
 
 import csv
 from collections.abc import Iterable
@@ -16,23 +16,24 @@ from data_pipeline.parse.fasta import (
 from data_pipeline.parse.text_files import read_lines
 
 
-def read_csv(path: str | PathLike[str]) -> list[FastaRecord]:
+def read_csv(path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecord]:
     """Return the records of a plain or gzip CSV file, in order; its first line must name its columns.
 
     Columns other than `id` and `sequence` are ignored. Names and letters must be as in FASTA (see `read_fasta`). Raise
     `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked).
     """
-    return csv_from_lines(read_lines(path, MAX_FASTA_BYTES), path)
+    return csv_from_lines(read_lines(path, MAX_FASTA_BYTES), path, delimiter)
 
 
-def csv_from_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRecord]:
+def csv_from_lines(lines: Iterable[bytes], path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecord]:
     """Return the records in the lines of a CSV file; see `read_csv`."""
-    rows = csv.reader((line.decode("utf-8", "replace") + "\n" for line in lines), strict=True)
+    rows = csv.reader((line.decode("utf-8", "replace") + "\n" for line in lines), delimiter=delimiter, strict=True)
+    kind, between = ("TSV", "tabs") if delimiter == "\t" else ("CSV", "commas")
     records = TargetRecords(path)
     try:
         header = [cell.strip().lower() for cell in next(rows, [])]
         if header.count("id") != 1 or header.count("sequence") != 1:
-            problem = "the first line must name the columns 'id' and 'sequence', each once and with commas between"
+            problem = f"the first line must name the columns 'id' and 'sequence', each once and with {between} between"
             raise InputError.at(path, problem, line=1)
         for row in rows:
             if not "".join(row).strip():
@@ -44,8 +45,8 @@ def csv_from_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> list[Fa
             cells = dict(zip(header, row, strict=True))
             records.add(_record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper()))
     except csv.Error as error:
-        raise InputError.at(path, f"not a CSV table: {printable(str(error))}", line=rows.line_num) from error
-    return records.all("there is no record; write one line 'id,sequence' for each protein")
+        raise InputError.at(path, f"not a {kind} table: {printable(str(error))}", line=rows.line_num) from error
+    return records.all(f"there is no record; write an id and a sequence with {between} between for each protein")
 
 
 def _record(path: str | PathLike[str], line: int, name: str, sequence: str) -> FastaRecord:

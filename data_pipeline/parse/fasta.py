@@ -78,6 +78,8 @@ class TargetRecords:
         earlier = self._records.setdefault(filesystem_key(name), record)
         if earlier is not record:
             spelling = "" if earlier.name == name else f" ('{earlier.name}') on some file systems"
+            if _without_case(name) != _without_case(earlier.name):
+                spelling = f" ('{earlier.name}') once it is a directory, {directory_name(name)}"
             problem = f"the same name as in line {earlier.line}{spelling}; give each record its own"
             raise InputError.at(self._path, problem, line=line, record=name)
 
@@ -127,11 +129,11 @@ def check_sequence(sequence: str, owner: str) -> None:
         raise InputError(f"{owner}, residue {invalid[0] + 1}: {invalid[1]}")
 
 
-def nucleic_acid_problem(sequence: str) -> str | None:
-    """Return why a sequence of residue letters seems to be DNA or RNA, or None if it does not."""
+def nucleic_acid_problem(sequence: str, at_least: int = _MIN_BASES) -> str | None:
+    """Return why a sequence of at least so many letters seems to be DNA or RNA, or None if it does not."""
     letters = set(sequence) - {"N"}
     kind = "DNA" if letters == _DNA else "RNA" if letters == _RNA else None
-    if kind is None or len(sequence) < _MIN_BASES:
+    if kind is None or len(sequence) < at_least:
         return None
     return f"this is {kind}, all its letters are bases; translate the gene and give the protein's residues"
 
@@ -145,8 +147,22 @@ def sequence_problem(sequence: str) -> str | None:
     return nucleic_acid_problem(sequence)
 
 
+def directory_name(name: str) -> str:
+    """Return the name of a target's directory: any character but letters, digits, '_', '.' and '-' becomes '_'.
+
+    So it can be typed in a shell and exists on Windows: `sp|P0CG48|UBC_HUMAN` becomes `sp_P0CG48_UBC_HUMAN`. ColabFold
+    names its files by the same rule.
+    """
+    letters = unicodedata.normalize("NFC", name)
+    return "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in letters)
+
+
 def filesystem_key(name: str) -> str:
-    """Return a key that is equal for names of the same directory on macOS or Windows."""
+    """Return a key that is equal for names of the same directory, also on macOS or Windows."""
+    return _without_case(directory_name(name))
+
+
+def _without_case(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 

@@ -33,7 +33,8 @@ def features(
     Parameters
     ----------
     inputs
-        FASTA files (all records), CSV files (id,sequence), a3m alignments (.gz too), or directories of them.
+        FASTA files (all records), tables (.csv, .tsv: id, sequence), a3m alignments (.gz too), directories of them, or
+        sequences.
     output
         Directory for the features, or for the training set.
     shard

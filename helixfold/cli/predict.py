@@ -38,7 +38,8 @@ def predict(
     Parameters
     ----------
     inputs
-        FASTA files (all records), CSV files (id,sequence), a3m alignments (.gz too), or directories of them.
+        FASTA files (all records), tables (.csv, .tsv: id, sequence), a3m alignments (.gz too), directories of them, or
+        sequences.
     """
     if others.other_names:
         print("\n".join(listing()))

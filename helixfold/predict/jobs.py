@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 
 from data_pipeline.features.schema import Features
+from data_pipeline.parse.fasta import directory_name
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.search.plan import SearchPlan
 from helixfold.inference import DTYPES, FoldingOptions
@@ -101,10 +102,16 @@ class Job:
 
     target: Target | None = None
     features: Features | None = None
+    directory: str | None = None  # its name, where an earlier version made it; None: `directory_name` gives it
 
     @property
     def name(self) -> str:
-        """Return the name of the target, which is that of its directory."""
+        """Return the name of the target's directory, by which the screen and lists call the target, too."""
+        return self.directory or directory_name(self.title)
+
+    @property
+    def title(self) -> str:
+        """Return the name of the target as its file has it."""
         return self.target.name if self.target is not None else self._given_features.domain_name
 
     @property

@@ -29,6 +29,7 @@ class PredictedTarget:
     """A target whose predictions are written, with what the steps need; `say` prints a line about it."""
 
     directory: Path
+    title: str  # the target's name as its file has it
     names: tuple[str, ...]  # of the predictions, as in their files' names
     settings: RunSettings
     facts: Mapping[str, object]  # for timings.json
@@ -42,7 +43,7 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], No
     (
         "relaxation",
         lambda target, order: relaxation.relax_predictions(
-            target.directory, order, target.settings.to_relax, target.settings.device, target.say
+            target.directory, order, target.settings.to_relax, target.settings.device, target.say, name=target.title
         ),
     ),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),

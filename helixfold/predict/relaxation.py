@@ -49,8 +49,10 @@ def relax_predictions(
     to_relax: ToRelax,
     device: torch.device,
     say: Callable[[str], None],
+    *,
+    name: str | None = None,
 ) -> None:
-    """Relax the predictions that `to_relax` selects of a target's predictions, given best first.
+    """Relax the predictions that `to_relax` selects of target `name`'s predictions, given best first.
 
     One that cannot be relaxed stays as it was predicted; the reason is printed and written to the metrics file.
     """
@@ -64,7 +66,7 @@ def relax_predictions(
             say(f"{prediction.name}: relaxing {len(prediction.plddt)} residues on the CPU, which takes minutes")
         try:
             relaxed = relax(read_unrelaxed(directory, prediction), device=device)
-            write_relaxed(directory, prediction, relaxed)
+            write_relaxed(directory, prediction, relaxed, name)
         except (RelaxationError, MemoryError) as error:
             why = str(error) or "memory is used up"
             metrics[prediction.name] = {"failed": why}

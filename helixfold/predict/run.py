@@ -1,7 +1,9 @@
 """Run `helixfold predict` in this process, together with the other processes of its worker group."""
 
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
@@ -15,9 +17,9 @@ from helixfold.predict.batch import predict
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import EXAMPLE, PredictOptions
 from helixfold.predict.presets import PREDICTION_PRESETS
-from helixfold.predict.search import FEATURES_FILE, read_features, unfinished_features
+from helixfold.predict.search import FEATURES_FILE, directory_in, read_features, unfinished_features
 from helixfold.predict.search_plan import plan_of, selected_alignments
-from helixfold.predict.targets import INPUT_SUFFIXES, check_names, read_targets
+from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets
 
 
 def run(options: PredictOptions) -> int:
@@ -52,6 +54,8 @@ def _read(options: PredictOptions, *, announce: bool) -> tuple[Sequence[str], Fo
         text = f"left out, as they have no {FEATURES_FILE}: {', '.join(map(str, unfinished))}"
         print(f"helixfold: {printable(text, 1000)}; helixfold features makes the rest", file=sys.stderr)
     jobs = [*(Job(target=target) for target in targets), *(Job(features=features) for _, features in ready)]
+    output = options.targets.output
+    jobs = [replace(job, directory=directory_in(output, job.title).name) for job in jobs]
     if not jobs:
         raise InputError("there is nothing to fold; name a FASTA file, an alignment, or --features")
     taken = {target.name: Path("the targets") for target in targets}
@@ -68,9 +72,10 @@ def _inputs(options: PredictOptions) -> tuple[Path, ...]:
                 "--example predicts the protein that comes with helixfold; leave out your own files, or --example"
             )
         return (EXAMPLE,)
-    if len(inputs) > 1 and not inputs[-1].exists() and not inputs[-1].name.lower().endswith(INPUT_SUFFIXES):
+    last = inputs[-1] if len(inputs) > 1 else None
+    if last and not (os.path.exists(last) or last.name.lower().endswith(INPUT_SUFFIXES) or is_sequence(last)):
         # ColabFold takes the output directory last, and it need not exist.
-        raise InputError.at(inputs[-1], f"there is no such file; to write results there, give --output {inputs[-1]}")
+        raise InputError.at(last, f"there is no such file; to write results there, give --output {last}")
     return inputs
 
 

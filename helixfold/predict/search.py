@@ -10,7 +10,7 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.npz import read_npz
-from data_pipeline.parse.fasta import target_name_problem
+from data_pipeline.parse.fasta import directory_name, target_name_problem
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import TemplateResult
@@ -21,12 +21,21 @@ FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.js
 SOME_FAILED = 1
 
 
+def directory_in(output: Path, name: str) -> Path:
+    """Return the directory of a target in an output directory: that of an earlier version, if there is one.
+
+    Version 0.1 gave a directory the target's name as it is, with all its characters.
+    """
+    directory, earlier = output / directory_name(name), output / name
+    return earlier if os.path.isdir(earlier) and not os.path.exists(directory) else directory
+
+
 def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) -> None:
     """Make the searches that serve many targets at once, and print which ones, as they may take long."""
     if targets and plan.alignments:
         searches = ", ".join(step.result_file for step in plan.alignments)
         print(f"helixfold: searching for {len(targets)} targets: {searches}", file=sys.stderr)
-    search_ahead(targets, plan, lambda target: output / target.name / RESULTS_DIRECTORY)
+    search_ahead(targets, plan, lambda target: directory_in(output, target.name) / RESULTS_DIRECTORY)
 
 
 def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTarget:
@@ -51,13 +60,14 @@ def make_features(
     if part is not None:
         targets = targets[part[0] :: part[1]]
         failures_file = f"failures-{part[0]:04d}-of-{part[1]:04d}.json"
-    check_output(output, {target.name: target.sequence for target in targets})
+    directories = {target.name: directory_in(output, target.name) for target in targets}
+    check_output(output, {directories[target.name].name: target.sequence for target in targets})
     search_for_all(targets, plan, output)
     failures: dict[str, str] = {}
     for target in tqdm(targets, desc="targets", unit="target", disable=None):
         try:
-            prepared = prepare_in(output / target.name, target, plan)
-            tqdm.write(f"{target.name}: {summary(prepared)} -> {output / target.name}")
+            prepared = prepare_in(directories[target.name], target, plan)
+            tqdm.write(f"{target.name}: {summary(prepared)} -> {directories[target.name]}")
         except (RuntimeError, MemoryError, OSError, ValueError) as error:
             failures[target.name] = f"{type(error).__name__}: {error}"
             tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)

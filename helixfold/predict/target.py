@@ -68,7 +68,7 @@ def fold_target(
                 same[model.name] = prediction
 
         def write(prediction: Prediction = prediction) -> None:
-            write_prediction(directory, prediction, depth)
+            write_prediction(directory, prediction, depth, name=job.title)
             write_timings(directory, {**facts, "stages": stages.table()}, notes=prediction.notes)
 
         with stages.stage(f"{requested.name}: writing"):
@@ -81,6 +81,7 @@ def fold_target(
         return []
     target = PredictedTarget(
         directory=directory,
+        title=job.title,
         names=tuple(resumed.record.finished(directory, len(job.sequence))),
         settings=settings,
         facts=facts,

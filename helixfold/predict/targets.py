@@ -1,29 +1,39 @@
 """Read the proteins to fold from files, each with its alignments and templates."""
 
+import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.csv_table import read_csv
-from data_pipeline.parse.fasta import filesystem_key, nucleic_acid_problem, read_fasta, target_name_problem
+from data_pipeline.parse.fasta import (
+    directory_name,
+    filesystem_key,
+    find_invalid_letter,
+    nucleic_acid_problem,
+    read_fasta,
+    sequence_problem,
+    target_name_problem,
+)
 from data_pipeline.pipeline import Target
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
 
 A3M_SUFFIXES = (".a3m", ".a3m.gz")
 # What is taken from a directory; files that are named themselves may have any name.
 FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
-CSV_SUFFIXES = (".csv", ".csv.gz")
+CSV_SUFFIXES, TSV_SUFFIXES = (".csv", ".csv.gz"), (".tsv", ".tsv.gz")
 # Files that the output directory has, or gets when it is packed: no target may take their place, on any file system.
 TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial")
-INPUT_SUFFIXES = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES)
+INPUT_SUFFIXES = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES, *TSV_SUFFIXES)
 ALIGNMENT_SUFFIXES = (*A3M_SUFFIXES, ".sto", ".sto.gz", ".aln", ".aln.gz")
 
 
 def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Sequence[Path] = ()) -> list[Target]:
-    """Return the targets of FASTA files (each record), CSV files (`id,sequence`), a3m files (the first row, named after
-    the file), and directories of these.
+    """Return the targets of FASTA files (each record), CSV and TSV files (`id,sequence`), a3m files (the first row,
+    named after the file), directories of these, and sequences that are given instead of a file.
 
     `msa` holds alignments for a single target, or directories with <name>.a3m for each target. `templates` are
     structure files, or directories of them, for every target. Raise `InputError` for a file that cannot be used.
@@ -31,10 +41,14 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
     targets: list[Target] = []
     sources: list[Path] = []
     for path in _files(inputs):
-        if path.name.lower().endswith(A3M_SUFFIXES):
+        file = path.name.lower()
+        if is_sequence(path):
+            targets.append(_typed_target(str(path)))
+        elif file.endswith(A3M_SUFFIXES):
             targets.append(_target_of_alignment(path))
         else:
-            records = read_csv(path) if path.name.lower().endswith(CSV_SUFFIXES) else read_fasta(path)
+            table = "," if file.endswith(CSV_SUFFIXES) else "\t" if file.endswith(TSV_SUFFIXES) else None
+            records = read_fasta(path) if table is None else read_csv(path, table)
             targets += [Target(name=each.name, sequence=each.sequence) for each in records]
         sources += [path] * (len(targets) - len(sources))
     check_names(zip([target.name for target in targets], sources, strict=True))
@@ -62,7 +76,7 @@ def check_names(named: Iterable[tuple[str, Path]]) -> None:
     Raise `InputError` if two of them are one name to some file system, or one is that of a file in the output
     directory.
     """
-    seen: dict[str, Path] = {}
+    seen: dict[str, tuple[str, Path]] = {}
     for name, path in named:
         key = filesystem_key(name)
         suffix = next((suffix for suffix in TAKEN_SUFFIXES if key.endswith(suffix)), None)
@@ -70,10 +84,13 @@ def check_names(named: Iterable[tuple[str, Path]]) -> None:
             problem = f"names that end in '{suffix}' are taken by files of the output directory; choose another"
             raise InputError.at(path, problem, record=name)
         if key in seen:
-            where = "this file" if seen[key] == path else printable(str(seen[key]))
+            other, file = seen[key]
+            where = "this file" if file == path else printable(str(file))
             problem = f"a target of this name (upper and lower case count as equal) is in {where} too"
+            if name.casefold() != other.casefold():
+                problem = f"its directory, {directory_name(name)}, would be that of '{printable(other)}' in {where}"
             raise InputError.at(path, f"{problem}; give each target its own", record=name)
-        seen[key] = path
+        seen[key] = name, path
 
 
 def _files(inputs: Sequence[Path]) -> list[Path]:
@@ -94,6 +111,24 @@ def _files(inputs: Sequence[Path]) -> list[Path]:
     return files
 
 
+def is_sequence(path: Path) -> bool:
+    """Return whether an input is no file but looks like a sequence: ten or more capitals, perhaps with slips."""
+    return bool(re.fullmatch(r"[A-Z0-9*:_-]*[A-Z]{10}[A-Z0-9*:_-]*", str(path))) and not os.path.exists(path)
+
+
+def _typed_target(sequence: str) -> Target:
+    """Return the target of a sequence in the command line, with a name that no other sequence has."""
+    shown = f"'{sequence[:20]}{'...' * (len(sequence) > 20)}': there is no such file"
+    sequence = sequence.removesuffix("*")
+    if (invalid := find_invalid_letter(sequence)) is not None:
+        raise InputError(f"{shown}, and as a sequence, residue {invalid[0] + 1}: {invalid[1]}")
+    if rare := sorted(set(sequence) & set("BJOUZ")):  # as words in capitals have, too
+        raise InputError(f"{shown}; a sequence with {', '.join(rare)} is read from a FASTA file only")
+    if (problem := sequence_problem(sequence) or nucleic_acid_problem(sequence, at_least=1)) is not None:
+        raise InputError(f"{shown}, and as a sequence, {problem}")
+    return Target(name=f"sequence_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}", sequence=sequence)
+
+
 def _target_of_alignment(path: Path) -> Target:
     name = path.name[: -len(next(suffix for suffix in A3M_SUFFIXES if path.name.lower().endswith(suffix)))]
     problem = target_name_problem(name)
@@ -110,10 +145,12 @@ def _alignments(target: Target, msa: Sequence[Path], *, only: bool) -> list[Path
     found: list[Path] = []
     for path in msa:
         if os.path.isdir(path):
-            names = (path / f"{target.name}{suffix}" for suffix in ALIGNMENT_SUFFIXES)
+            stems = dict.fromkeys((target.name, directory_name(target.name)))
+            names = (path / f"{stem}{suffix}" for suffix in ALIGNMENT_SUFFIXES for stem in stems)
             inside = [name for name in names if name.is_file()]
             if not inside:
-                raise InputError(f"{path}: there is no {target.name}.a3m for target '{target.name}' in this directory")
+                file = f"{directory_name(target.name)}.a3m"
+                raise InputError(f"{path}: there is no {file} for target '{target.name}' in this directory")
             found += inside
         elif only:
             found.append(path)

@@ -40,6 +40,7 @@ class Part:
 class PredictionFiles:
     """Content of one prediction's confidence file, and the paths of its other files."""
 
+    target: str  # as its input file has the name
     name: str
     numbers: tuple[int, ...]  # residue numbers
     plddt: tuple[float, ...]
@@ -94,7 +95,7 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
         raise InputError.at(directory / FEATURES, f"its sequence has other than {length} residues; fold it again")
     return TargetFiles(
         directory=directory,
-        name=directory.resolve().name,
+        name=predictions[0].target,
         sequence=_sequence(predictions[0], features),
         predictions=predictions,
         features=features,
@@ -129,6 +130,7 @@ def read_prediction(directory: Path, name: str) -> PredictionFiles:
     depth = msa.list_of("coverage", float, [])
     structures = {kind: directory / f"{kind}_{name}.pdb" for kind in ("relaxed", "unrelaxed")}
     return PredictionFiles(
+        target=confidence.get("target", str, directory.resolve().name),
         name=name,
         numbers=tuple(int(number) for number in numbers),
         plddt=plddt,

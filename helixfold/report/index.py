@@ -42,7 +42,8 @@ class Line:
     `mean_plddt` is None for a target that is not finished; `problem` then says why, if it failed or a file is damaged.
     """
 
-    name: str
+    name: str  # of its directory
+    title: str | None = None  # as the input file has the name
     problem: str | None = None
     has_report: bool = False
     residues: int | None = None
@@ -120,6 +121,7 @@ def _read_line(directory: Path, _: object) -> Line:
     rows = best.rows if best.rows is not None or timings is None else int(timings.get("msa_rows", float, 0.0)) or None
     return Line(
         name=directory.name,
+        title=best.target,
         has_report=(directory / REPORT_FILE).is_file(),
         residues=len(best.plddt),
         mean_plddt=best.mean_plddt,

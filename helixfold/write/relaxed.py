@@ -26,8 +26,8 @@ def read_unrelaxed(directory: Path, prediction: FinishedPrediction) -> Protein:
     return protein_from_chains(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
 
 
-def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Relaxed) -> None:
-    """Write relaxed_<name>.cif and .pdb, with hydrogens and pLDDT as B-factors."""
+def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Relaxed, name: str | None = None) -> None:
+    """Write relaxed_<prediction>.cif and .pdb of target `name`, with hydrogens and pLDDT as B-factors."""
     origin = (
         f"Predicted by helixfold {__version__}, {prediction.name}, and relaxed with Amber99sb by OpenMM. The B-factor "
         "column holds pLDDT, 0 to 100."
@@ -37,7 +37,7 @@ def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Rela
         directory / f"relaxed_{prediction.name}.cif",
         to_mmcif(
             relaxed.protein,
-            name=directory.resolve().name,
+            name=name or directory.resolve().name,
             model=prediction.name,
             notes=("Relaxed with Amber99sb by OpenMM.", *notes),
             plddt=prediction.plddt,

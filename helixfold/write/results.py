@@ -30,8 +30,10 @@ FAILURES_FILE: Final = "failures.json"
 _PAE_STEPS_PER_ANGSTROM = 10
 
 
-def write_prediction(directory: Path, prediction: Prediction, depth: AlignmentDepth | None = None) -> None:
-    """Write one model's structure (PDB and mmCIF) and confidences; the target is named after its directory.
+def write_prediction(
+    directory: Path, prediction: Prediction, depth: AlignmentDepth | None = None, name: str | None = None
+) -> None:
+    """Write one model's structure (PDB and mmCIF) and confidences of target `name`, if None that of its directory.
 
     Files are unrelaxed_<model>.pdb and .cif, confidence_<model>.json with the alignment's `depth`, and, for the arrays
     that the prediction has, pae_<model>.json, distances_<model>.npz and logits_<model>.npz.
@@ -39,11 +41,14 @@ def write_prediction(directory: Path, prediction: Prediction, depth: AlignmentDe
     # A ranking made before this prediction no longer says that the target is finished.
     (directory / RANKING_FILE).unlink(missing_ok=True)
     model, protein, notes = prediction.model, prediction.protein, prediction.notes
+    name = name or directory.resolve().name
     write_file(
         directory / f"unrelaxed_{model}.cif",
-        to_mmcif(protein, name=directory.resolve().name, model=model, notes=notes, plddt=prediction.plddt),
+        to_mmcif(protein, name=name, model=model, notes=notes, plddt=prediction.plddt),
     )
-    write_file(directory / f"confidence_{model}.json", to_json(confidence_content(prediction, depth)))
+    write_file(
+        directory / f"confidence_{model}.json", to_json({"target": name, **confidence_content(prediction, depth)})
+    )
     if prediction.pae is not None:
         write_file(directory / f"pae_{model}.json", _pae_json(prediction, prediction.pae))
     if prediction.distances is not None:

@@ -11,8 +11,8 @@ def parse_fasta(content: bytes, *, path: str = "FASTA") -> list[FastaRecord]:
     return fasta_from_lines(content_lines(content, path), path)
 
 
-def parse_csv(content: bytes, *, path: str = "CSV") -> list[FastaRecord]:
-    return csv_from_lines(content_lines(content, path), path)
+def parse_csv(content: bytes, *, path: str = "CSV", delimiter: str = ",") -> list[FastaRecord]:
+    return csv_from_lines(content_lines(content, path), path, delimiter)
 
 
 def parse_alignment(

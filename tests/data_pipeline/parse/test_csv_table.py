@@ -41,3 +41,10 @@ def test_any_bytes_are_records_or_an_error(content: bytes) -> None:
     except InputError:
         return
     assert all(record.name and record.sequence for record in records)
+
+
+def test_cells_of_a_tsv_table_have_tabs_between() -> None:
+    records = parse_csv(b"id\tsequence\tnote\na,b\tMKTA\tx\ntwo\tVV\t\n", delimiter="\t")
+    assert [(record.name, record.sequence) for record in records] == [("a,b", "MKTA"), ("two", "VV")]
+    with pytest.raises(InputError, match="each once and with tabs between"):
+        parse_csv(b"id,sequence\none,MK\n", delimiter="\t")

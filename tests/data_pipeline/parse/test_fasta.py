@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.fasta import FastaRecord, read_fasta, target_name_problem
+from data_pipeline.parse.fasta import FastaRecord, directory_name, read_fasta, target_name_problem
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 from tests.data_pipeline.parse.in_memory import parse_fasta
 
@@ -65,6 +65,7 @@ def test_ambiguous_letters_are_kept() -> None:
             ">\u00e9\nACD\n>e\u0301\nACD\n".encode(),
             "FASTA, line 3, record 'e\u0301': the same name as in line 1 ('\u00e9') on",
         ),
+        (b">a|b\nACD\n>a_b\nACD\n", "FASTA, line 3, record 'a_b': the same name as in line 1 ('a|b') once it is a dir"),
         (b">\nACD\n", "FASTA, line 1: the name is empty"),
         (b">a\nACD\n>\xff\nACD\n", "FASTA, line 3, record '\ufffd': the name is not valid UTF-8"),
         (b">a\n" + b"A" * 100_001, "FASTA, line 1, record 'a': it has 100,001 residues; at most 100,000"),
@@ -93,6 +94,24 @@ def test_names_unfit_for_a_directory_are_refused(name: str) -> None:
 )
 def test_names_people_use_are_accepted(name: str) -> None:
     assert target_name_problem(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "directory"),
+    [
+        ("sp|P0CG48|UBC_HUMAN", "sp_P0CG48_UBC_HUMAN"),
+        ("tr|A0A024|X", "tr_A0A024_X"),
+        ("gi|129295|sp|P01013|", "gi_129295_sp_P01013_"),
+        ("pdb|1ABC|A", "pdb_1ABC_A"),
+        ("1abc:A", "1abc_A"),
+        ("a b(1)", "a_b_1_"),
+        ("T1034.v2-x_y", "T1034.v2-x_y"),
+        ("cafe\u0301", "caf\u00e9"),
+    ],
+)
+def test_directories_have_names_that_any_shell_and_system_takes(name: str, directory: str) -> None:
+    assert directory_name(name) == directory
+    assert directory_name(directory) == directory
 
 
 def test_gzip_file_is_read_and_errors_name_the_file(tmp_path: Path) -> None:
