@@ -135,7 +135,12 @@ def _templates(
         query = _template_query(content, first.tool.file_format, step.tool.input_format, first.max_rows)
     else:
         alignment = next(iter(rows.values()), single_sequence(sequence))
-        query = _template_query(_as_a3m(alignment), "a3m", step.tool.input_format, None)
+        # The columns alone, without insertions.
+        names = ("query", *alignment.names[1:])
+        a3m = (
+            b">%b\n%b\n" % (name.encode(), row.tobytes()) for name, row in zip(names, alignment.letters, strict=True)
+        )
+        query = _template_query(b"".join(a3m), "a3m", step.tool.input_format, None)
     hits = files.find_or_search(step.result_file, step.tool.identity(), query, partial(step.tool.search, query))
     path = files.directory / step.result_file
     found = parse_hhr(hits, path=path) if step.tool.file_format == "hhr" else parse_hmmsearch(hits, sequence, path=path)
@@ -150,11 +155,3 @@ def _template_query(content: bytes, given: FileFormat, wanted: FileFormat, max_r
         content = without_empty_columns(deduplicated(content))
         return content if wanted == "sto" else stockholm_to_a3m(content)
     return content if wanted == "a3m" else a3m_to_stockholm(content)
-
-
-def _as_a3m(alignment: Alignment) -> bytes:
-    """Return an alignment's columns as a3m, without insertions."""
-    return b"".join(
-        b">%b\n%b\n" % (name.encode(), row.tobytes())
-        for name, row in zip(("query", *alignment.names[1:]), alignment.letters, strict=True)
-    )

@@ -40,7 +40,10 @@ def cluster_chains(
     key = content_key("clusters", _VERSION, MIN_IDENTITY, sorted(sequences.items()))
     clusters = None if cache is None else _cached(cache, key)
     if clusters is None:
-        clusters = _similar(sequences)
+        try:
+            clusters = cluster_sequences(sequences, min_identity=MIN_IDENTITY)
+        except SearchError as error:
+            raise InputError(f"the chains could not be clustered; give --clusters FILE instead: {error}") from error
         if cache is not None:
             cache.put(key, compress_json(clusters))
     return Clustering(clusters=clusters, cache_keys=frozenset([key]))
@@ -75,13 +78,6 @@ def _without_program(sequences: Mapping[str, str], given: Mapping[str, str] | No
     clusters, missing = given_clusters(sequences, given)
     note = f"{len(missing)} of {len(clusters)} chains are not in the clusters file; each is a cluster of its own"
     return Clustering(clusters=clusters, notes=(note,) if missing else ())
-
-
-def _similar(sequences: Mapping[str, str]) -> dict[str, str]:
-    try:
-        return cluster_sequences(sequences, min_identity=MIN_IDENTITY)
-    except SearchError as error:
-        raise InputError(f"the chains could not be clustered; give --clusters FILE instead: {error}") from error
 
 
 def _cached(cache: BuildCache, key: str) -> dict[str, str] | None:

@@ -111,10 +111,6 @@ def _is_name(cell: str) -> bool:
     return chain_name_problem(cell) is None
 
 
-def _is_resolution(cell: str) -> bool:
-    return not cell or 0 < float(cell) < math.inf
-
-
 def _optional(read: Callable[[str], object]) -> Callable[[str], object]:
     return lambda cell: read(cell) if cell else None
 
@@ -126,7 +122,11 @@ _CELLS: dict[str, tuple[Callable[[str], object], Callable[[str], object], str]] 
     "length": (_COUNT.fullmatch, int, "a whole number from 1"),
     "msa_rows": (_COUNT.fullmatch, int, "a whole number from 1"),
     "release_date": (lambda _: True, _optional(date.fromisoformat), "a date such as 2018-04-30, or empty"),
-    "resolution": (_is_resolution, _optional(float), "a number above 0 (Angstrom), or empty"),
+    "resolution": (
+        lambda cell: not cell or 0 < float(cell) < math.inf,
+        _optional(float),
+        "a number above 0 (Angstrom), or empty",
+    ),
     "is_distillation": (_YES_NO.__contains__, _YES_NO.__getitem__, "yes or no"),
     "key": (_KEY.fullmatch, str, "32 hexadecimal digits"),
 }

@@ -91,7 +91,7 @@ def search_results(folder: Path) -> SearchResults:
     alignments: list[tuple[int, str, AlignmentFile]] = []
     hits: list[tuple[bool, str, Path]] = []
     for path in files:
-        name = _plain(path.name)
+        name = path.name.lower().removesuffix(".gz")
         if name.endswith(".hhr") or name in _HMMSEARCH_HITS:
             hits.append((not name.startswith("pdb"), path.name, path))
         elif name.endswith(_ALIGNMENT_SUFFIXES) and not name.startswith(_FOR_COMPLEXES):
@@ -117,8 +117,3 @@ def read_duplicates(path: str | PathLike[str]) -> dict[str, tuple[str, ...]]:
                 raise InputError.at(path, f"'{printable(chain)}' is also in an earlier line", line=number)
             others[chain] = chains
     return others
-
-
-def _plain(name: str) -> str:
-    """Return a file name in lower case and without '.gz'."""
-    return name.lower().removesuffix(".gz")

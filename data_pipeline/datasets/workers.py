@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,8 +70,7 @@ class Worker:
                     refused[chain.name] = "there is no alignment, and --require-alignments was given"
                     continue
                 key = self._builder.record_key(path, digest, chain, results)
-                cached = self._cached_header(key)
-                header = cached
+                header = cached = self._cached_header(key)
                 if header is None:
                     structure = structure or read_structure(path)
                     content = self._builder.record(key, structure, chain, results)
@@ -103,10 +103,8 @@ class Worker:
         """Return the summary of a file, and its structure if it had to be read for that."""
         content = self._cache.get(key)
         if content is not None:
-            try:
+            with suppress(ValueError):  # damaged: computed again
                 return StructureSummary.unpack(content), None
-            except ValueError:
-                pass  # damaged: computed again
         structure = read_structure(path)
         summary = self._builder.summary(structure, path)
         self._cache.put(key, summary.pack())

@@ -29,13 +29,7 @@ def read_alignment(path: str | PathLike[str], query: str | None = None, *, max_r
     The first row must be the target, which is `query` if given. At most `max_rows` rows are read, including the target.
     Raise `InputError` with `path`, line and record for any other content.
     """
-    return alignment_from_lines(read_lines(path, MAX_ALIGNMENT_BYTES), query, path=path, max_rows=max_rows)
-
-
-def alignment_from_lines(
-    lines: Iterator[bytes], query: str | None, *, path: str | PathLike[str], max_rows: int | None
-) -> Alignment:
-    """Return the alignment in the lines of a file; see `read_alignment`."""
+    lines = read_lines(path, MAX_ALIGNMENT_BYTES)
     begin, is_whole = _beginning(lines)
     whole = chain(begin, lines)
     texts = [text for text in (line.strip(b" \t\0") for line in begin) if text]
@@ -44,7 +38,15 @@ def alignment_from_lines(
         if first.startswith(start):
             raise InputError.at(path, problem, line=1)
     if (found := _COLABFOLD.fullmatch(first)) is not None:
-        _require_one_chain(found, path)
+        lengths, copies = (group.split(b",") for group in found.groups())
+        chains = sum(int(count[:9]) for count in copies)
+        if len(lengths) > 1 or chains != 1:
+            raise InputError.at(
+                path,
+                f"this is ColabFold's alignment of a complex ({chains} chains), and complexes are not predicted yet; "
+                "give each chain an alignment of its own",
+                line=1,
+            )
     if first.startswith((b"# STOCKHOLM", b"#=G")):
         return stockholm_from_lines(whole, query, path=path, max_rows=max_rows)
     row = next((text for text in texts if not text.startswith(_COMMENTS)), b"")
@@ -56,18 +58,6 @@ def alignment_from_lines(
     if len(row.split()) == 1:
         return aln_from_lines(whole, query, path=path, max_rows=max_rows)
     return stockholm_from_lines(whole, query, path=path, max_rows=max_rows)
-
-
-def _require_one_chain(header: re.Match[bytes], path: str | PathLike[str]) -> None:
-    lengths, copies = (group.split(b",") for group in header.groups())
-    chains = sum(int(count[:9]) for count in copies)
-    if len(lengths) > 1 or chains != 1:
-        raise InputError.at(
-            path,
-            f"this is ColabFold's alignment of a complex ({chains} chains), and complexes are not predicted yet; give "
-            "each chain an alignment of its own",
-            line=1,
-        )
 
 
 def _beginning(lines: Iterator[bytes]) -> tuple[list[bytes], bool]:

@@ -1,7 +1,6 @@
 """Read targets from a CSV or TSV table with columns `id` and `sequence`."""
 
 import csv
-from collections.abc import Iterable
 from os import PathLike
 
 from data_pipeline.errors import InputError, printable
@@ -22,11 +21,7 @@ def read_csv(path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecor
     Columns other than `id` and `sequence` are ignored. Names and letters must be as in FASTA (see `read_fasta`). Raise
     `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked).
     """
-    return csv_from_lines(read_lines(path, MAX_FASTA_BYTES), path, delimiter)
-
-
-def csv_from_lines(lines: Iterable[bytes], path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecord]:
-    """Return the records in the lines of a CSV file; see `read_csv`."""
+    lines = read_lines(path, MAX_FASTA_BYTES)
     rows = csv.reader((line.decode("utf-8", "replace") + "\n" for line in lines), delimiter=delimiter, strict=True)
     kind, between = ("TSV", "tabs") if delimiter == "\t" else ("CSV", "commas")
     records = TargetRecords(path)

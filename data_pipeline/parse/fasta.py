@@ -49,13 +49,8 @@ def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
     other letters, names that are not safe for a directory or differ only in case, more than `MAX_RECORDS` records, and
     more than `MAX_FASTA_BYTES` (unpacked).
     """
-    return fasta_from_lines(read_lines(path, MAX_FASTA_BYTES), path)
-
-
-def fasta_from_lines(lines: Iterable[bytes], path: str | PathLike[str]) -> list[FastaRecord]:
-    """Return the records in the lines of a FASTA file; see `read_fasta`."""
     records = TargetRecords(path)
-    for line, header, sequence_lines in _split(path, lines):
+    for line, header, sequence_lines in _split(path, read_lines(path, MAX_FASTA_BYTES)):
         name, description = _header(path, line, header)
         sequence = _sequence(path, line, name, sequence_lines)
         records.add(FastaRecord(name=name, description=description, sequence=sequence, line=line))

@@ -8,7 +8,7 @@ import numpy as np
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.template_hit import TemplateHit
-from data_pipeline.parse.text_files import content_lines, read_text_bytes
+from data_pipeline.parse.text_files import content_lines
 
 MAX_HHR_BYTES = 2**25  # a thousand hits of a target of 2,000 residues need two thirds of it
 
@@ -18,11 +18,6 @@ _ROW = re.compile(rb"[ \t]*([0-9]{1,9})[ \t]+([A-Z-]+)[ \t]+([0-9]{1,9})[ \t]+\(
 _NAME_END = 17  # "Q ", fourteen letters of the name, and a space
 _ANNOTATION = re.compile(rb"[QT] (ss_dssp|ss_pred|ss_conf|Consensus)\b")
 _HEADER = (b"Query ", b"Match_columns", b" No Hit")
-
-
-def read_hhr(path: str | PathLike[str]) -> tuple[TemplateHit, ...]:
-    """Return the hits in a plain or gzip .hhr file of at most `MAX_HHR_BYTES` (unpacked); see `parse_hhr`."""
-    return parse_hhr(read_text_bytes(path, MAX_HHR_BYTES), path=path)
 
 
 def parse_hhr(content: bytes, *, path: str | PathLike[str] = "hhr") -> tuple[TemplateHit, ...]:

@@ -152,7 +152,11 @@ def _toml_profile(path: Path) -> DatabaseProfile:
 def _alignment_database(profile: Path, values: dict[str, Any]) -> AlignmentDatabase:
     table = _Table(profile, "[[alignments]]", values)
     table.require_keys("name", "tool", "path", "engine", "max_rows", "options")
-    name = table.value("name", _is_plain_name, "a word without blanks and slashes")
+    name = table.value(
+        "name",
+        lambda value: isinstance(value, str) and target_name_problem(value) is None,
+        "a word without blanks and slashes",
+    )
     table = _Table(profile, f"database '{name}'", values)
     tool = table.choice("tool", get_args(AlignmentTool))
     return AlignmentDatabase(
@@ -160,7 +164,11 @@ def _alignment_database(profile: Path, values: dict[str, Any]) -> AlignmentDatab
         tool=tool,
         paths=table.database_paths(are_prefixes=tool == "hhblits"),
         engine=table.engine(tool),
-        max_rows=table.value("max_rows", _is_count_or_none, "a whole number from 1"),
+        max_rows=table.value(
+            "max_rows",
+            lambda value: value is None or (type(value) is int and value >= 1),
+            "a whole number from 1",
+        ),
         options=table.options(),
     )
 
@@ -174,7 +182,9 @@ def _template_database(table: "_Table") -> TemplateDatabase:
         structures=table.path("structures", Path.is_dir, "a directory of mmCIF files"),
         obsolete=table.path("obsolete", Path.is_file, "a file") if "obsolete" in table.values else None,
         release_dates=table.path("release_dates", Path.is_file, "a file") if "release_dates" in table.values else None,
-        latest_release=table.value("latest_release", _is_date_or_none, "a date such as 2021-11-01"),
+        latest_release=table.value(
+            "latest_release", lambda value: value is None or type(value) is date, "a date such as 2021-11-01"
+        ),
         engine=table.engine(tool),
         options=table.options(),
     )
@@ -214,8 +224,7 @@ class _Table:
     def options(self) -> dict[str, Any]:
         """Return the options of the table's tool."""
         what = "a table such as { e_value = 0.001 }"
-        options: dict[str, Any] = self.value("options", lambda value: isinstance(value, dict), what, default={})
-        return options
+        return dict(self.value("options", lambda value: isinstance(value, dict), what, default={}))
 
     def engine(self, tool: str) -> Engine:
         """Return what runs the table's tool."""
@@ -240,18 +249,6 @@ class _Table:
 
     def _error(self, problem: str) -> InputError:
         return InputError.at(self.profile, f"{self.where}: {problem}")
-
-
-def _is_plain_name(value: Any) -> bool:
-    return isinstance(value, str) and target_name_problem(value) is None
-
-
-def _is_count_or_none(value: Any) -> bool:
-    return value is None or (type(value) is int and value >= 1)
-
-
-def _is_date_or_none(value: Any) -> bool:
-    return value is None or type(value) is date
 
 
 def _are_texts(value: Any) -> bool:

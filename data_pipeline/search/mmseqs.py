@@ -67,7 +67,8 @@ class Mmseqs:
         check_at_least(self, cpus=1)
         if not self.database.is_file():
             raise InputError.at(self.database, "there is no such database; name a FASTA file or what createdb made")
-        if _is_made(self.database) and _kind(self.database) != _SEQUENCES:
+        table = self.database.with_name(f"{self.database.name}.dbtype")
+        if table.is_file() and int.from_bytes(table.read_bytes()[:4], "little") & _TYPE_BITS != _SEQUENCES:
             raise InputError.at(self.database, "not a database of protein sequences; make one with mmseqs createdb")
 
     def identity(self) -> str:
@@ -99,7 +100,7 @@ class Mmseqs:
 
     def _made_database(self) -> Path:
         """Return the database, or the one converted from a FASTA file, which is made now unless it exists."""
-        if _is_made(self.database):
+        if self.database.with_name(f"{self.database.name}.dbtype").is_file():
             return self.database.absolute()
         stat = self.database.stat()
         key = f"{self.database.absolute()} {stat.st_size} {stat.st_mtime_ns}"
@@ -116,14 +117,6 @@ class Mmseqs:
                     if not folder.is_dir():  # else another process was faster
                         raise SearchError(f"{folder} cannot be made: {error}") from error
         return folder / "sequences"
-
-
-def _is_made(database: Path) -> bool:
-    return database.with_name(f"{database.name}.dbtype").is_file()
-
-
-def _kind(database: Path) -> int:
-    return int.from_bytes(database.with_name(f"{database.name}.dbtype").read_bytes()[:4], "little") & _TYPE_BITS
 
 
 def _with_own_query(content: bytes, sequence: str) -> bytes:

@@ -77,7 +77,18 @@ def plan_searches(
     templates = profile.templates
     return SearchPlan(
         alignments=tuple(steps),
-        templates=None if templates is None else _template_step(templates, cpus, latest_template),
+        templates=None
+        if templates is None
+        else TemplateStep(
+            result_file=templates.result_file,
+            tool=_template_tool(templates, cpus),
+            source=StructureDirectory(
+                templates.structures,
+                obsolete=None if templates.obsolete is None else read_obsolete(templates.obsolete),
+                release_dates=None if templates.release_dates is None else read_release_dates(templates.release_dates),
+            ),
+            options=TemplateOptions(latest_release=latest_template or templates.latest_release),
+        ),
         user_templates=UserTemplateOptions(latest_release=latest_template),
     )
 
@@ -104,19 +115,6 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> Sequ
     if database.engine == "program":
         return JackhmmerProgram(path, jackhmmer, require_program("jackhmmer"), cpus=cpus)
     return InProcessJackhmmer(path, jackhmmer, cpus=cpus)
-
-
-def _template_step(database: TemplateDatabase, cpus: int, latest: date | None) -> TemplateStep:
-    return TemplateStep(
-        result_file=database.result_file,
-        tool=_template_tool(database, cpus),
-        source=StructureDirectory(
-            database.structures,
-            obsolete=None if database.obsolete is None else read_obsolete(database.obsolete),
-            release_dates=None if database.release_dates is None else read_release_dates(database.release_dates),
-        ),
-        options=TemplateOptions(latest_release=latest or database.latest_release),
-    )
 
 
 def _template_tool(database: TemplateDatabase, cpus: int) -> TemplateSearch:

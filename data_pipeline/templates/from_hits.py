@@ -54,7 +54,8 @@ def templates_from_hits(
             if not from_hhsearch and look in seen:
                 raise UnusableHitError(RejectionReason.REPEATED, "its aligned sequence is that of a template before it")
         except UnusableHitError as problem:
-            rejected.append(RejectedHit.of(_short_name(hit), problem.reason, problem.sentence, hit.index))
+            name = printable(hit.name.split(maxsplit=1)[0], 40) if hit.name.strip() else "(no name)"
+            rejected.append(RejectedHit.of(name, problem.reason, problem.sentence, hit.index))
         else:
             seen.add(look)
             templates.append(template)
@@ -162,7 +163,3 @@ def _difference(query: str, piece: str, stated: int) -> str:
     index = next(i for i, letter in enumerate(piece) if letter != query[stated + i])
     found, own = printable(piece[index]), query[stated + index]
     return f"it is aligned to '{found}' at residue {stated + index + 1}, where the target has '{own}'"
-
-
-def _short_name(hit: TemplateHit) -> str:
-    return printable(hit.name.split(maxsplit=1)[0], 40) if hit.name.strip() else "(no name)"

@@ -41,7 +41,6 @@ class BlockOptions:
 
 
 _USUAL, _COMMON = BlockOptions(), CommonOptions()
-_REPEATS = 5
 
 
 def run(options: BlockOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
@@ -70,7 +69,7 @@ def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDev
                 name=name,
                 dtype=kind,
                 passes=passes,
-                costs=measure(ways, machine.device, common.repeats or _REPEATS),
+                costs=measure(ways, machine.device, common.repeats or 5),
                 work=Work(flops=flops, bytes=0),
             )
 
@@ -97,12 +96,7 @@ def _way(stack: EvoformerStack, run: Executor, streams: Streams, backend: str | 
 
 def _replayed(function: Callable[..., object], streams: Streams) -> Callable[[], object]:
     """Return a call that records a CUDA graph the first time; a graph needs no time to launch each kernel."""
-
-    @cache
-    def graph() -> Callable[..., object]:
-        recorded: Callable[..., object] = torch.cuda.make_graphed_callables(function, streams)
-        return recorded
-
+    graph = cache(lambda: torch.cuda.make_graphed_callables(function, streams))
     return torch.no_grad()(lambda: graph()(*streams))
 
 

@@ -3,10 +3,11 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from cyclopts import Parameter
 
@@ -19,8 +20,6 @@ from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from helixfold.execution.stages import mean_seconds
 from helixfold.options import Directory, Integer
-
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +52,12 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
         names = [entry.name for entry in store.entries]
         found = [directory.find(name) for name in names] if directory else []
         files = [file for results in found if results for file in results.alignments]
+        # Keeps none of the items that it takes.
+        consume = partial(deque[object], maxlen=0)
 
         def read_files() -> None:
-            _each(paths, read_structure)
-            _each(files, lambda file: read_alignment(file.path, max_rows=file.max_rows))
+            consume(map(read_structure, paths))
+            consume(read_alignment(file.path, max_rows=file.max_rows) for file in files)
 
         return StoreRates(
             chains=report.chains,
@@ -69,8 +70,8 @@ def store_rates(structures: Path, alignments: Path | None = None, *, workers: in
                 "build again, all is there": build_again,
                 # A loader without a store would read structures and alignments like this at every use.
                 "read the files": mean_seconds(read_files),
-                "load from the store": mean_seconds(lambda: _each(names, store.load)),
-                "load labels only": mean_seconds(lambda: _each(names, store.labels)),
+                "load from the store": mean_seconds(lambda: consume(map(store.load, names))),
+                "load labels only": mean_seconds(lambda: consume(map(store.labels, names))),
             },
         )
 
@@ -106,11 +107,6 @@ def print_store_rates(rates: StoreRates) -> None:
     print(f"{'':28} {'seconds':>8} {'chains/s':>9}")
     for what, seconds in rates.seconds.items():
         print(f"{what:28} {seconds:8.2f} {rates.chains / seconds:9.0f}")
-
-
-def _each(items: Iterable[_Item], action: Callable[[_Item], object]) -> None:
-    for item in items:
-        action(item)
 
 
 def _size(paths: Iterable[Path]) -> int:

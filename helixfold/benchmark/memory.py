@@ -49,10 +49,6 @@ def _line(point: Point, found: MemoryMeasurement) -> str:
     return f"{start} {peak} {guess:>9} {ratio:>6} {found.resident / _MIB:9,.1f} {found.seconds:8.1f}"
 
 
-def _count(word: str) -> int:
-    return 0 if word == "0" else positive(word)
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class MemoryBenchmarkOptions:
@@ -70,7 +66,7 @@ class MemoryBenchmarkOptions:
     """Rows of the MSA without templates."""
     extra_rows: Positive = 1024
     """Rows of the extra MSA."""
-    templates: Annotated[int, reads(_count, "N")] = 1
+    templates: Annotated[int, reads(lambda word: 0 if word == "0" else positive(word), "N")] = 1
     """Number of templates."""
     ensemble: Positive = 1
     """Samples of the alignment for each pass."""

@@ -124,12 +124,9 @@ def measure(point: Point, spill: Path, limit: int | None = None) -> MemoryMeasur
     """
     threads = max(1, torch.get_num_threads() // point.ranks)
     try:
-        found: MemoryMeasurement = on_ranks(
-            point.ranks, measured_here, point, spill, limit, device=point.device, threads=threads
-        )
+        return on_ranks(point.ranks, measured_here, point, spill, limit, device=point.device, threads=threads)
     except RuntimeError as error:
         return MemoryMeasurement(failure=f"{error}, or was ended from outside, as systems do when memory runs out")
-    return found
 
 
 def measured_here(mesh: Mesh, point: Point, spill: Path, limit: int | None) -> MemoryMeasurement:

@@ -71,7 +71,6 @@ class ModelOptions:
 
 
 _USUAL, _COMMON = ModelOptions(), CommonOptions()
-_REPEATS = 1
 
 
 def run(options: ModelOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
@@ -88,7 +87,7 @@ def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDev
     templates = chosen.sampling.max_templates
     batch = random_batch(options.residues, rows, extra_rows, templates, machine.device)
     work = Work(flops=_flops(chosen, batch), bytes=0)
-    repeats = common.repeats or _REPEATS
+    repeats = common.repeats or 1
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
         notes: list[str] = []
@@ -101,7 +100,7 @@ def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDev
         }
         if "jax" in options.peer:
             costs[PEER], *notes = measure_deepmind(
-                model, chosen, batch, dtype=kind, options=options, repeats=common.repeats or _REPEATS, expected=shapes
+                model, chosen, batch, dtype=kind, options=options, repeats=repeats, expected=shapes
             )
         sizes = f"{options.residues} residues, {rows} + {templates} rows, {extra_rows} extra rows"
         yield Readings(

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from helixfold.config import ModelConfig
 from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.whole import Whole
@@ -47,10 +46,6 @@ class Shape:
     extra_rows: int = 1024
     dtype: torch.dtype = torch.float32
 
-    @property
-    def model(self) -> ModelConfig:
-        return preset(self.preset).model
-
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -74,11 +69,6 @@ class OpCase:
     def __call__(self) -> list[Tensor]:
         outputs = [op(*arguments) for op, arguments in self.calls]
         return [each for output in outputs for each in tensors(output)]
-
-    @property
-    def backends(self) -> list[str]:
-        """Names of all backends of the case's operators, without repeats, in the order of preference."""
-        return list(dict.fromkeys(backend.name for op, _ in self.calls for backend in op.backends))
 
     def leaves(self) -> list[Tensor]:
         """Return the tensors among the arguments that require gradients."""
@@ -139,7 +129,7 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
 
     They are those of a training pass with one block in each stack, and a few more.
     """
-    model, r = replace(of_blocks(shape.model, 1), template=None), shape.residues
+    model, r = replace(of_blocks(preset(shape.preset).model, 1), template=None), shape.residues
     with META, recorded() as calls:
         network = AlphaFold(model).train()
         batch = random_batch(r, shape.rows, shape.extra_rows, 0, META)
@@ -196,7 +186,7 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
 def _update(shape: Shape) -> Call:
     """Return the call of the fused optimizer step for all parameters."""
     with META:
-        elements = sum(-(-each.numel() // LINE) for each in AlphaFold(shape.model).parameters()) * LINE
+        elements = sum(-(-each.numel() // LINE) for each in AlphaFold(preset(shape.preset).model).parameters()) * LINE
         flat = [torch.empty(elements) for _ in range(5)]
         working = torch.empty(elements, dtype=torch.bfloat16) if shape.dtype == torch.bfloat16 else None
         buffers = AdamBuffers(

@@ -59,7 +59,6 @@ class OpsOptions:
 
 
 _USUAL, _COMMON = OpsOptions(), CommonOptions()
-_REPEATS = 7
 
 
 def run(options: OpsOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
@@ -82,7 +81,7 @@ def readings(options: OpsOptions, common: CommonOptions, machine: BenchmarkDevic
             )
             for case, counted in zip(op_cases(shape, machine.device), op_cases(shape, "meta"), strict=True):
                 if options.only in case.name:
-                    yield from _of_case(case, counted, shape, device=machine.device, repeats=common.repeats or _REPEATS)
+                    yield from _of_case(case, counted, shape, device=machine.device, repeats=common.repeats or 7)
 
 
 def _of_case(case: OpCase, counted: OpCase, shape: Shape, *, device: torch.device, repeats: int) -> Iterator[Readings]:
@@ -113,7 +112,7 @@ def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[
         PLAIN: _way(case, "reference", gradients=gradients),
         f"ours ({', '.join(dict.fromkeys(chosen))})": _way(case, None, gradients=gradients),
     }
-    for name in case.backends:
+    for name in dict.fromkeys(backend.name for op, _ in case.calls for backend in op.backends):
         able = any(reasons.get(name, "it has none") is None for reasons in refused)
         if able and name != "reference" and any(name not in (first, "") for first in chosen):
             ways[name] = _way(case, name, gradients=gradients)

@@ -154,7 +154,6 @@ class OptimizerBenchmarkOptions:
 
 
 _USUAL, _COMMON = OptimizerBenchmarkOptions(), CommonOptions()
-_REPEATS = 9
 
 
 def run(options: OptimizerBenchmarkOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
@@ -164,7 +163,7 @@ def run(options: OptimizerBenchmarkOptions = _USUAL, common: CommonOptions = _CO
 
 def readings(options: OptimizerBenchmarkOptions, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
     """Yield readings of a step with each way of clipping in every dtype, then of PyTorch's faster steps."""
-    repeats, new = common.repeats or _REPEATS, partial(network, options.preset, machine.device)
+    repeats, new = common.repeats or 9, partial(network, options.preset, machine.device)
     parameters = list(network(options.preset, META).parameters())
     name = f"{options.preset}, {sum(p.numel() for p in parameters):,} parameters in {len(parameters):,} tensors"
 

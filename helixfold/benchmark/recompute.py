@@ -12,7 +12,6 @@ from torch import Tensor
 from data_pipeline.transforms import training as examples
 from helixfold.benchmark.options import Device, Model
 from helixfold.benchmark.timing import peak_beyond, settle
-from helixfold.config import ModelConfig
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.device import pick_device
@@ -59,10 +58,6 @@ class Point:
     plain: bool = False
 
     @property
-    def config(self) -> ModelConfig:
-        return preset(self.preset).model
-
-    @property
     def card(self) -> Card:
         """Card of the device that runs the point."""
         return card_of(pick_device(self.device))
@@ -79,8 +74,7 @@ class Point:
 
 def measure(point: Point) -> int:
     """Return the peak memory in bytes beyond parameters and their gradients, measured in a fresh process."""
-    found: int = on_ranks(1, _measure, point, device=point.device, threads=torch.get_num_threads())
-    return found
+    return on_ranks(1, _measure, point, device=point.device, threads=torch.get_num_threads())
 
 
 def _measure(mesh: Mesh, point: Point) -> int:
@@ -103,7 +97,7 @@ def prepared(point: Point, device: torch.device) -> Callable[[Point], None]:
 
 def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
     """Return a function that runs blocks on random streams; the extra-MSA stack passes on only the pair."""
-    config, is_extra = point.config, point.part == EXTRA_MSA
+    config, is_extra = preset(point.preset).model, point.part == EXTRA_MSA
     # `recompute` looks for blocks in a network, of which only this stack has real parameters.
     with torch.device("meta"):
         network = AlphaFold(config)
@@ -131,7 +125,7 @@ def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
 
 def _network(point: Point, device: torch.device) -> Callable[[Point], None]:
     """Return a function that runs the last pass of a training step, after recycling, on one sample."""
-    network = AlphaFold(point.config).to(device).train()
+    network = AlphaFold(preset(point.preset).model).to(device).train()
     recompute(network, RecomputeConfig.everywhere(point.keep))
 
     def run(point: Point) -> None:

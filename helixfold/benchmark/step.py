@@ -59,7 +59,6 @@ class StepOptions:
 
 
 _USUAL, _COMMON = StepOptions(), CommonOptions()
-_REPEATS = 3
 
 
 def run(options: StepOptions = _USUAL, common: CommonOptions = _COMMON) -> None:
@@ -74,7 +73,7 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
     keep = usual if options.keep is None else RecomputeConfig.everywhere(options.keep)
     crop, rows = options.residues or example.crop_size, options.rows or example.sampling.max_msa_clusters
     sizes = crop, rows, example.sampling.max_extra_msa, example.sampling.max_templates
-    repeats = common.repeats or _REPEATS
+    repeats = common.repeats or 3
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
         found = {

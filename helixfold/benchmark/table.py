@@ -46,7 +46,7 @@ class Readings:
             if cost.failure is not None:
                 lines.append(f"{start} failed: {cost.failure}")
                 continue
-            row = self._row(by, machine)
+            row = self.row(by, machine)
             numbers = [
                 f"{1e3 * cost.seconds:10.3f}",
                 _number(row["gflops"], "9,.0f"),
@@ -60,11 +60,8 @@ class Readings:
             lines.append(" ".join([start, *numbers]))
         return lines + [f"  {note}" for note in self.notes]
 
-    def rows(self, machine: BenchmarkDevice) -> list[dict[str, Any]]:
-        """Return a dict for JSON for each way."""
-        return [self._row(by, machine) for by in self.costs]
-
-    def _row(self, by: str, machine: BenchmarkDevice) -> dict[str, Any]:
+    def row(self, by: str, machine: BenchmarkDevice) -> dict[str, Any]:
+        """Return the costs of a way as a dict for JSON."""
         cost, plain = self.costs[by], self.costs.get(PLAIN)
         row: dict[str, Any] = {
             "part": self.part,
@@ -93,7 +90,7 @@ class Readings:
 
 
 def write_json(path: Path, machine: BenchmarkDevice, readings: Sequence[Readings]) -> None:
-    rows = [row for each in readings for row in each.rows(machine)]
+    rows = [each.row(by, machine) for each in readings for by in each.costs]
     path.write_text(json.dumps({"machine": machine.to_dict(), "readings": rows}, indent=1) + "\n")
 
 

@@ -92,19 +92,15 @@ def _of_system() -> int:
 def _of_groups() -> Iterator[int]:
     """Yield the bytes that are left in each control group which contains this process."""
     for group, version in control_groups("memory"):
-        yield from _of_group(group, version)
-
-
-def _of_group(group: Path, version: int) -> Iterator[int]:
-    limits, use, unneeded = _GROUP_FILES[version]
-    for limit in limits:
-        try:
-            most, used = (group / limit).read_text().strip(), int((group / use).read_text())
-            returned = _field(_lines(group / "memory.stat"), unneeded) or 0
-        except OSError:
-            continue
-        if most != "max":
-            yield int(most) - used + returned
+        limits, use, unneeded = _GROUP_FILES[version]
+        for limit in limits:
+            try:
+                most, used = (group / limit).read_text().strip(), int((group / use).read_text())
+                returned = _field(_lines(group / "memory.stat"), unneeded) or 0
+            except OSError:
+                continue
+            if most != "max":
+                yield int(most) - used + returned
 
 
 def _of_limits() -> Iterator[int]:

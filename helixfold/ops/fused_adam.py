@@ -53,10 +53,6 @@ def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: Adam
             copy.copy_(master[: len(copy)])
 
 
-def _refusal_of_chunks(*_: object) -> str | None:
-    return None if hasattr(torch, "_fused_adamw_") else f"torch {torch.__version__} has no _fused_adamw_"
-
-
 @operator(
     Backend(
         name="triton",
@@ -64,7 +60,14 @@ def _refusal_of_chunks(*_: object) -> str | None:
         run="helixfold.ops.triton.fused_adam:fused_adam_triton",
         refusal=lambda card, *_: refusal_of_kernels(card),
     ),
-    Backend(name="chunks", kinds=("cpu", "cuda"), run=_in_chunks, refusal=_refusal_of_chunks),
+    Backend(
+        name="chunks",
+        kinds=("cpu", "cuda"),
+        run=_in_chunks,
+        refusal=lambda *_: (
+            None if hasattr(torch, "_fused_adamw_") else f"torch {torch.__version__} has no _fused_adamw_"
+        ),
+    ),
 )
 def fused_adam(
     buffers: AdamBuffers, gradient: Float32[Tensor, " n"], scale: Float32[Tensor, " lines"], step: AdamStep

@@ -5,7 +5,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.attention import attention
-from helixfold.ops.card import Card
 from helixfold.ops.dispatch import Backend, operator, refusal_of_float64_or_nothing
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
@@ -13,18 +12,14 @@ from helixfold.ops.precision import to_float32
 from helixfold.ops.weights import GlobalAttentionWeights
 
 
-def _refusal_of_rows(
-    card: Card, x: Tensor, mask: Tensor, weights: GlobalAttentionWeights, *_: object, **__: object
-) -> str | None:
-    return "the query map has a bias" if weights.query.bias is not None else refusal_of_float64_or_nothing(card, x)
-
-
 @operator(
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.global_attention:global_attention_rows",
-        refusal=_refusal_of_rows,
+        refusal=lambda card, x, mask, weights, heads: (
+            "the query map has a bias" if weights.query.bias is not None else refusal_of_float64_or_nothing(card, x)
+        ),
     )
 )
 def global_attention(

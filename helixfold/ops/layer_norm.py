@@ -11,13 +11,6 @@ from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine
 
 
-def _refusal_of_rows(card: Card, x: Tensor, norm: Affine) -> str | None:
-    return first_reason(
-        (x.dtype not in (torch.bfloat16, torch.float16), f"{x.dtype} needs no wider sums"),
-        (not wants_gradient(x, *norm), "no gradients are asked for"),
-    )
-
-
 def _refusal_of_triton(card: Card, x: Tensor, norm: Affine) -> str | None:
     return first_reason(
         (x.dtype == torch.float64, "float64 is left to the reference"),
@@ -36,7 +29,15 @@ def _refusal_of_triton(card: Card, x: Tensor, norm: Affine) -> str | None:
         run="helixfold.ops.triton.layer_norm:layer_norm_triton",
         refusal=_refusal_of_triton,
     ),
-    Backend(name="rows", kinds=("cpu",), run="helixfold.ops.cpu.layer_norm:layer_norm_rows", refusal=_refusal_of_rows),
+    Backend(
+        name="rows",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.layer_norm:layer_norm_rows",
+        refusal=lambda _, x, norm: first_reason(
+            (x.dtype not in (torch.bfloat16, torch.float16), f"{x.dtype} needs no wider sums"),
+            (not wants_gradient(x, *norm), "no gradients are asked for"),
+        ),
+    ),
 )
 def layer_norm(x: Float[Tensor, "*batch c"], norm: Affine) -> Float[Tensor, "*batch c"]:
     """Return the normalised channels times weight plus bias, in the dtype of `x`, with statistics in float32."""

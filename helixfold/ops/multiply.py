@@ -13,12 +13,15 @@ def refusal_of_float32(card: Card, x: Tensor, *_: object) -> str | None:
     return f"the processor multiplies {x.dtype} as it is" if product_dtype(x.dtype) == x.dtype else None
 
 
-def _refusal(card: Card, left: Tensor, right: Tensor) -> str | None:
-    return "gradients are asked for" if wants_gradient(left, right) else refusal_of_float32(card, left)
-
-
 @operator(
-    Backend(name="float32", kinds=("cpu",), run="helixfold.ops.cpu.products:multiply_in_float32", refusal=_refusal)
+    Backend(
+        name="float32",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.products:multiply_in_float32",
+        refusal=lambda card, left, right: (
+            "gradients are asked for" if wants_gradient(left, right) else refusal_of_float32(card, left)
+        ),
+    )
 )
 def multiply(left: Float[Tensor, "*batch m k"], right: Float[Tensor, "*batch k n"]) -> Float[Tensor, "*batch m n"]:
     """Return the matrix product in the dtype of the matrices."""

@@ -268,10 +268,6 @@ class FlatOptimizer:
         """Return the name, shape and offset (in elements) of each parameter in the flat tensors."""
         return [(slot.name, list(slot.shape), slot.offset) for slot in self._layout.slots]
 
-    def parameters(self) -> dict[str, Tensor]:
-        """Return the float32 parameters by their names in the state dict; they are views that the next step changes."""
-        return self._by_name(self._buffers.master)
-
     def averaged(self) -> dict[str, Tensor]:
         """Return the parameters' moving averages by names in the state dict; a frozen parameter is its own average."""
         return self._by_name(self._buffers.average)

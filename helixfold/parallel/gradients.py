@@ -66,7 +66,11 @@ class GradientReducer:
         ]
         ranges = optimizer.trained
         self._sums = BucketReduction(
-            buckets(optimizer.gradient_sum, 0, elements), ranges, mesh.world, dtype, before=self._add_to_sum
+            buckets(optimizer.gradient_sum, 0, elements),
+            ranges,
+            mesh.world,
+            dtype,
+            before=lambda bucket: optimizer.add(self._scale, bucket.start, bucket.stop),
         )
         self._of_sample = BucketReduction(gradients, ranges, mesh.sample, dtype)
         if mesh.world.has_collectives:
@@ -108,9 +112,6 @@ class GradientReducer:
     def _arrived(self, parameter: Tensor) -> None:
         if self._active is not None:
             self._active.arrived(parameter)
-
-    def _add_to_sum(self, bucket: Bucket) -> None:
-        self._optimizer.add(self._scale, bucket.start, bucket.stop)
 
 
 class BucketReduction:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from queue import Empty
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ _FAILED = 1
 _TERMINATION_TIMEOUT = 20  # seconds until a process that was asked to end is killed
 _HOST = "127.0.0.1"
 _SPAWN = multiprocessing.get_context("spawn")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,15 @@ def launch(
         return LaunchResult(processes[0].exitcode or 0, queue if first_died else None)
 
 
-def on_ranks(count: int, function: Callable[..., Any], *arguments: Any, device: str = "cpu", threads: int = 1) -> Any:
+def on_ranks(
+    count: int, function: Callable[..., Result], *arguments: Any, device: str = "cpu", threads: int = 1
+) -> Result:
     """Return what `function(mesh, *arguments)` returns on the first of `count` ranks.
 
     The function and its arguments must be picklable. Raise `RuntimeError` if a rank fails.
     """
     store = dist.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
-    results: Any = _SPAWN.Queue()
+    results: "multiprocessing.Queue[Result]" = _SPAWN.Queue()
     processes = []
     for rank in range(count):
         variables = torchrun_environment(rank, count, store.port) if count > 1 else {}

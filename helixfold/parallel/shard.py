@@ -71,7 +71,8 @@ class Shard:
     def start_exchange(self, cut: int) -> None:
         """Start the exchange after which the stream is cut along dim `cut`."""
         if self._moving is None and cut != self._cut:
-            blocks = _blocks(as_tensor(self._local), cut, self.channel.group.size)
+            pattern = "b (n i) j ... -> n b i j ..." if cut == 1 else "b i (n j) ... -> n b i j ..."
+            blocks = rearrange(as_tensor(self._local), pattern, n=self.channel.group.size)
             self._moving = cut, self.channel.begin("all_to_all", blocks)
 
     def along(self, cut: int, exchange: Callable[[Stream, int], Stream] | None = None) -> Stream:
@@ -82,20 +83,11 @@ class Shard:
         if self._moving is not None:
             self._cut, arriving = self._moving
             self._moving = None
-            self._local = _joined(arriving.wait(), 3 - self._cut)
+            pattern = "n b i j ... -> b i (n j) ..." if self._cut == 1 else "n b i j ... -> b (n i) j ..."
+            self._local = rearrange(arriving.wait(), pattern)
         if cut != self._cut and exchange is not None:
             self._local, self._cut = exchange(self._local, cut), cut
         elif cut != self._cut:
             self.start_exchange(cut)
             return self.along(cut)
         return self._local
-
-
-def _blocks(local: Tensor, cut: int, size: int) -> Tensor:
-    """Return the block for each rank that it needs to have the stream cut along the other dim."""
-    pattern = "b (n i) j ... -> n b i j ..." if cut == 1 else "b i (n j) ... -> n b i j ..."
-    return rearrange(local, pattern, n=size)
-
-
-def _joined(blocks: Tensor, dim: int) -> Tensor:
-    return rearrange(blocks, "n b i j ... -> b (n i) j ..." if dim == 1 else "n b i j ... -> b i (n j) ...")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
@@ -52,11 +52,9 @@ def _remaining_ranks(rank: int, size: int, seconds: float) -> set[int]:
     store = _get_default_store()
     deadline = time.monotonic() + seconds
     left = {rank}
-    try:
+    with suppress(RuntimeError):  # the first rank, which serves the store, has ended
         store.set(f"left/{rank}", "")
         while time.monotonic() < deadline and len(left) < size:
             left |= {other for other in range(size) if other not in left and store.check([f"left/{other}"])}
             time.sleep(0.1)
-    except RuntimeError:  # the first rank, which serves the store, has ended
-        pass
     return left

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from data_pipeline.config import ConfigError
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card, card_of
@@ -140,17 +139,6 @@ MACHINES = {
     "h200": _machine("h200", CARDS["h200"], product=989e12, memory=4.8e12, nvlink=450e9, network=50e9),
     "a100": _machine("a100", CARDS["a100-80"], product=312e12, memory=2.0e12, nvlink=300e9, network=25e9),
 }
-
-
-def named(name: str) -> Machine:
-    """Return the machine of that name (one of `MACHINES`), with rates from data sheets.
-
-    Raise `ConfigError` if there is none.
-    """
-    if name not in MACHINES:
-        known = ", ".join(MACHINES)
-        raise ConfigError(f"there is no machine {name!r}; choose one of {known}, or measure the one at hand")
-    return MACHINES[name]
 
 
 def measured_steps(

@@ -73,14 +73,8 @@ class TrainingConfig(Config):
                 f"example.sampling.max_templates ({slots}) must not exceed model.template.max_templates "
                 f"({self.model.template.max_templates})"
             )
-
-        self._require_synchronised()
-
-    def _require_synchronised(self) -> None:
-        """Require that saves and evaluations coincide with synchronisations of islands, whose batches are equal."""
+        # Saves and evaluations coincide with synchronisations of islands, whose batches are equal.
         islands, every = self.outer.islands, self.outer.every
-        if islands == 1:
-            return
         if self.micro_batches % islands:
             raise ConfigError(
                 f"outer.islands ({islands}) must divide the number of micro-batches ({self.micro_batches}), which is "
@@ -91,7 +85,7 @@ class TrainingConfig(Config):
             ("save_every", self.save_every),
             ("evaluation.every", self.evaluation.every),
         ):
-            if steps % every:
+            if islands > 1 and steps % every:
                 raise ConfigError(
                     f"islands synchronise every {every} steps (outer.every) and {name} must be a multiple of that, "
                     f"got {steps}"

@@ -2,8 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from torch import nn
 
 from data_pipeline.datasets.examples import ChainStore, StepExamples
 from data_pipeline.errors import InputError, printable
@@ -114,7 +112,7 @@ def evaluate(
     structures: Path | None,
     report: Callable[[str], None] = print_message,
 ) -> tuple[ChainScores, ...]:
-    """Fold the named chains and score the predictions; the model stays in training or evaluation mode as it was.
+    """Set the model to evaluation, fold the named chains and score the predictions.
 
     Random choices for a chain depend only on its name, so that evaluations can be compared. PDB files of the first
     `config.structures` chains are written into `structures`. A chain that cannot be used is reported and left out.
@@ -127,29 +125,18 @@ def evaluate(
         spatial_crop_probability=0.0,
     )
     scores: list[ChainScores] = []
-    with _evaluating(model):
-        for number, name in enumerate(names):
-            try:
-                batch = _held_out_batch(store, name, whole_chain, config.num_recycles + 1, device)
-            except InputError as error:
-                report(f"held-out chain {printable(name)} is left out: {error}")
-                continue
-            outputs = forward(model, batch, Slabs(), dtype)
-            scores.append(_scores(name, outputs, batch, loss))
-            if structures is not None and number < config.structures:
-                _write_structure(structures, scores[-1], outputs, batch.recycling_inputs[-1], report)
-    return tuple(scores)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    for number, name in enumerate(names):
+        try:
+            batch = _held_out_batch(store, name, whole_chain, config.num_recycles + 1, device)
+        except InputError as error:
+            report(f"held-out chain {printable(name)} is left out: {error}")
+            continue
+        outputs = forward(model, batch, Slabs(), dtype)
+        scores.append(_scores(name, outputs, batch, loss))
+        if structures is not None and number < config.structures:
+            _write_structure(structures, scores[-1], outputs, batch.recycling_inputs[-1], report)
+    return tuple(scores)
 
 
 def _held_out_batch(

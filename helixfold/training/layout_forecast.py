@@ -38,7 +38,7 @@ def forecast(options: LayoutsOptions) -> Iterator[str]:
         yield "measuring this machine ..."
         machine = _measured(work, options.ranks)
     else:
-        machine = machines.named(options.machine)
+        machine = machines.MACHINES[options.machine]
     size = work.needs.size
     yield (
         f"{options.preset}: {work.batch_size} samples a step, {size.residues} residues, {size.msa_rows} + "
@@ -65,8 +65,7 @@ def _measured(work: Workload, ranks: Sequence[int]) -> Machine:
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     threads = max(1, torch.get_num_threads() // _PROBED)
-    machine: Machine = on_ranks(_PROBED, machine_of_ranks, work, work.sharings(ranks), device=device, threads=threads)
-    return machine
+    return on_ranks(_PROBED, machine_of_ranks, work, work.sharings(ranks), device=device, threads=threads)
 
 
 def published() -> Iterator[str]:
@@ -79,6 +78,6 @@ def published() -> Iterator[str]:
             batch_size=run.layout.dp,
             recompute=RecomputeConfig.everywhere("block" if run.recomputes else "none"),
         )
-        seconds = predict(workload(config), run.layout, machines.named(run.machine)).seconds.total
+        seconds = predict(workload(config), run.layout, machines.MACHINES[run.machine]).seconds.total
         yield f"{run.source:34}{run.layout!s:24}{run.seconds:14.3f}{seconds:14.3f}{seconds / run.seconds:8.2f}"
     yield "The first of them fixes what share of an H100's rates the program reaches; the others are predicted."

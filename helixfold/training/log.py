@@ -86,7 +86,19 @@ class TrainingLog:
     def step(self, record: StepRecord) -> None:
         """Record one step."""
         self._write("step", {field.name: getattr(record, field.name) for field in fields(record)})
-        self._tensorboard.write(record.step, _scalars(record))
+        scalars = {
+            **{f"loss/{name}": value for name, value in record.losses.items()},
+            "optimizer/learning_rate": record.learning_rate,
+            "optimizer/gradient_norm": record.gradient_norm,
+            "optimizer/clipped": record.clipped,
+            "optimizer/skipped": float(record.skipped),
+            "speed/examples_per_second": record.examples_per_second,
+            "speed/seconds": record.seconds,
+            "speed/data_seconds": record.data_seconds,
+            "speed/memory_gib": record.memory_gib,
+            "speed/passes": float(record.passes),
+        }
+        self._tensorboard.write(record.step, scalars)
         if self._progress is not None:
             self._progress.step(record.step, record.losses["weighted"], record.examples_per_second)
 
@@ -187,22 +199,6 @@ def _value(name: str, kind: Any, value: Any) -> Any:
     if item is not None and isinstance(value, list) and all(isinstance(part, item) for part in value):
         return tuple(value)
     raise ValueError(f"{name} is {printable(repr(value), 60)}")
-
-
-def _scalars(record: StepRecord) -> dict[str, float]:
-    """Return the scalars of a step, in the groups that TensorBoard shows."""
-    return {
-        **{f"loss/{name}": value for name, value in record.losses.items()},
-        "optimizer/learning_rate": record.learning_rate,
-        "optimizer/gradient_norm": record.gradient_norm,
-        "optimizer/clipped": record.clipped,
-        "optimizer/skipped": float(record.skipped),
-        "speed/examples_per_second": record.examples_per_second,
-        "speed/seconds": record.seconds,
-        "speed/data_seconds": record.data_seconds,
-        "speed/memory_gib": record.memory_gib,
-        "speed/passes": float(record.passes),
-    }
 
 
 def _parsed(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
 from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
 from helixfold.planning.layouts import chosen_layout
+from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names
 from helixfold.training.log import TrainingHistory
@@ -62,17 +64,15 @@ def train(
     files = RunFiles(directory=output, name=name, draw=draw)
     try:
         with report_lost_ranks(timeout):
-            mesh = join(device, None if layout == AUTO_LAYOUT else layout, timeout, any_dp=files.has_checkpoints)
+            has_checkpoints = bool(checkpoint_steps(files.checkpoints))
+            mesh = join(device, None if layout == AUTO_LAYOUT else layout, timeout, any_dp=has_checkpoints)
             if layout == AUTO_LAYOUT and mesh.size > 1:
                 chosen = chosen_layout(workload(config), mesh, memory_per_rank(mesh))
                 mesh = make_mesh(chosen, mesh.device, timeout)
             return _train_on(mesh, store, config, files, held_out=held_out, weights=weights, workers=workers)
-    except LostRankError as error:
-        if error.should_report:
+    except (LostRankError, DivergedError) as error:
+        if not isinstance(error, LostRankError) or error.should_report:
             print(f"helixfold: error: {error}", file=sys.stderr)
-        return FAILED
-    except DivergedError as error:
-        print(f"helixfold: error: {error}", file=sys.stderr)
         return FAILED
     finally:
         leave()
@@ -143,8 +143,6 @@ def initial_weights(path: Path, config: ModelConfig) -> dict[str, Tensor]:
         if not config.heads.aligned_error:
             raise
         headless = replace(config, heads=replace(config.heads, aligned_error=False))
-        try:
+        with suppress(InputError):
             return load_weights(path, headless)
-        except InputError:
-            pass
         raise

@@ -12,7 +12,6 @@ from torch import Tensor
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
-from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.weights.checkpoint import save_checkpoint
@@ -32,15 +31,6 @@ class RunFiles:
     def checkpoints(self) -> Path:
         """Return the directory of checkpoints."""
         return self.directory / "checkpoints"
-
-    @property
-    def has_checkpoints(self) -> bool:
-        """Return whether the run has saved a checkpoint."""
-        return bool(checkpoint_steps(self.checkpoints))
-
-    def structures(self, step: int) -> Path:
-        """Return the directory for the predicted structures of an evaluation."""
-        return self.directory / "structures" / f"step_{step:08d}"
 
     def check(self) -> None:
         """Raise `ConfigError` if the directory has other files than those of a training run."""

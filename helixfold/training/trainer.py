@@ -102,7 +102,12 @@ class Trainer:
             batch_size=config.micro_batch,
             held_out=held_out,
         )
-        self.model = _new_model(config, initial, mesh.device)
+        # The same on every rank: parameters from the seed, or those given.
+        torch.manual_seed(config.seed)
+        model = AlphaFold(config.model)
+        if initial is not None:
+            model.load_state_dict(initial, strict=False)
+        self.model = model.to(mesh.device)
         self._run_updates = parallelize(self.model, mesh, config.recompute)
         self.optimizer = FlatOptimizer(
             self.model,
@@ -174,7 +179,13 @@ class Trainer:
                 self._evaluate()
             is_best = self.progress.best_step == done
             if done % self.config.save_every == 0 or done == total or stopping or is_best:
-                self._save()
+                record = {
+                    "progress": asdict(self.progress),
+                    "config": self.config.to_dict(),
+                    "layout": [list(place) for place in self.optimizer.layout],
+                    "data": self._fingerprint(),
+                }
+                self.checkpoints.save(done, self.outer_sync.gathered_state(), record)
             if is_best:
                 self.checkpoints.mark_best(done)
             if stopping and done < total:
@@ -280,18 +291,6 @@ class Trainer:
     def _write_weights(self, name: str) -> None:
         self.files.write_weights(name, self.optimizer.averaged(), self.config, self.progress.descends_from)
 
-    def _save(self) -> None:
-        self.checkpoints.save(
-            self.progress.step,
-            self.outer_sync.gathered_state(),
-            {
-                "progress": asdict(self.progress),
-                "config": self.config.to_dict(),
-                "layout": [list(place) for place in self.optimizer.layout],
-                "data": self._fingerprint(),
-            },
-        )
-
     def _restored(self, first: RunProgress) -> tuple[RunProgress, list[str]]:
         """Restore the newest intact checkpoint; return its progress or else `first`, and messages for the log."""
         state = self.outer_sync.empty_state()
@@ -338,7 +337,7 @@ class Trainer:
             ),
             dtype=getattr(torch, config.dtype),
             device=mesh.device,
-            structures=self.files.structures(step),
+            structures=self.files.directory / "structures" / f"step_{step:08d}",
             report=reports.append,
         )
         ranks = mesh.all_gather({"scores": [asdict(score) for score in scores], "reports": reports})
@@ -370,15 +369,6 @@ class Trainer:
     def _log_problems(self) -> None:
         for problem in self.checkpoints.problems():
             self.log.event("save", problem)
-
-
-def _new_model(config: TrainingConfig, initial: dict[str, Tensor] | None, device: torch.device) -> AlphaFold:
-    """Return a model that is the same on every rank, with parameters from the seed or those given."""
-    torch.manual_seed(config.seed)
-    model = AlphaFold(config.model)
-    if initial is not None:
-        model.load_state_dict(initial, strict=False)
-    return model.to(device)
 
 
 def _require_same(stored: TrainingConfig, given: TrainingConfig, directory: Path) -> None:

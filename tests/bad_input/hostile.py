@@ -26,12 +26,12 @@ from itertools import repeat
 from pathlib import Path
 
 from data_pipeline.errors import InputError, SearchError
-from data_pipeline.parse.hhr import read_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.search.mmseqs_server_results import DamagedArchiveError, merged_alignments, unpack
 from data_pipeline.search.result_files import ResultFiles
 from helixfold.cli.main import main
+from tests.data_pipeline.parse.hhr_files import read_hhr
 
 MIB = 2**20
 ALLOWED_BYTES, ALLOWED_SECONDS = 200 * MIB, 5.0

@@ -6,7 +6,6 @@ import pytest
 
 from helixfold.cli.main import main
 from helixfold.planning.layouts import machine_of_ranks
-from helixfold.planning.machines import named
 
 # What is counted for a network of this size is counted in a moment.
 SMALL = [
@@ -46,7 +45,7 @@ def test_the_machine_at_hand_is_measured(monkeypatch: pytest.MonkeyPatch, capsys
 
     def on_ranks(count: int, function: Any, *arguments: Any, **settings: Any) -> Any:
         asked.append((count, function, settings["device"]))
-        return named("h100")
+        return MACHINES["h100"]
 
     monkeypatch.setattr("helixfold.training.layout_forecast.on_ranks", on_ranks)
     assert main(["layouts", *SMALL, "--machine", "here", "--ranks", "2"]) == 0

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from helixfold.optim.flat import FlatOptimizer
+
 
 class Small(nn.Module):
     """Odd sizes, a tied, a frozen and an unused parameter, and a part that stays float32."""
@@ -23,6 +25,11 @@ class Small(nn.Module):
         dtype = self.first.weight.dtype
         hidden = (self.first(x.to(dtype)) + self.tied(x.to(dtype))).relu()
         return self.heads["one"](self.second(hidden).float()) + self.frozen.sum()
+
+
+def float32_parameters(optimizer: FlatOptimizer) -> dict[str, Tensor]:
+    """The float32 parameters by their names in the state dict, as views that the next step changes."""
+    return optimizer._by_name(optimizer.tensors()["master"])
 
 
 def losses(model: nn.Module, step: int, parts: int) -> Sequence[Tensor]:

@@ -13,7 +13,7 @@ from helixfold.ops import fused_adam
 from helixfold.optim import clip
 from helixfold.optim.config import AdaGCConfig, OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport
-from tests.optim.networks import Small, losses
+from tests.optim.networks import Small, float32_parameters, losses
 
 CONFIG = OptimizerConfig(clipping="none", clip_norm=0.1, ema_decay=0.99, weight_decay=0.01)
 ADAGC = replace(CONFIG, clipping="adagc", adagc=AdaGCConfig(warmup_steps=20))
@@ -124,7 +124,7 @@ def test_a_hundred_steps_equal_torchs_adam_with_clipping_and_average(clipping: s
         assert not report.skipped
         clipped += report.clipped / STEPS
     for found, right in (
-        (optimizer.parameters(), plain),
+        (float32_parameters(optimizer), plain),
         (dict(ours.named_parameters(remove_duplicate=False)), plain),
         (optimizer.averaged(), average.module),
     ):
@@ -172,7 +172,7 @@ def test_padding_stays_zero(clipping: str, dtype: torch.dtype) -> None:
 def test_frozen_parameters_are_left_alone_and_exported() -> None:
     ours, optimizer, plain = pair(CONFIG)
     flat_step(ours, optimizer, 0)
-    for named in (optimizer.averaged(), optimizer.parameters()):
+    for named in (optimizer.averaged(), float32_parameters(optimizer)):
         assert named["frozen"].equal(plain.frozen)
         plain.load_state_dict(named)
     assert "frozen" not in [name for name, _, _ in optimizer.layout]
@@ -264,16 +264,16 @@ def test_the_working_copy_is_the_rounded_master_and_gradients_are_added_in_float
     found = optimizer.gradient_sum[offset : offset + 33 * 7].view(33, 7)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
     optimizer.step(1e-2, micro_batches=PARTS)
-    for name, value in optimizer.parameters().items():
+    for name, value in float32_parameters(optimizer).items():
         parameter = ours.get_parameter(name)
         assert parameter.equal(value.to(parameter.dtype))
-    assert not optimizer.parameters()["first.weight"].equal(ours.first.weight.float())
+    assert not float32_parameters(optimizer)["first.weight"].equal(ours.first.weight.float())
 
 
 def test_gradients_may_be_forgotten() -> None:
     ours, optimizer, _ = pair(replace(CONFIG, clipping="sample"))
     flat_step(ours, optimizer, 0)
-    before = optimizer.parameters()["first.weight"].clone()
+    before = float32_parameters(optimizer)["first.weight"].clone()
     losses(ours, 1, 1)[0].backward()
     optimizer.collect()
     losses(ours, 2, 1)[0].backward()
@@ -283,7 +283,7 @@ def test_gradients_may_be_forgotten() -> None:
     assert (ours.first.weight.grad == 0).all()
     report = optimizer.step(0.0, micro_batches=1)
     assert (report.gradient_norm, report.clipped) == (0, 0)
-    torch.testing.assert_close(optimizer.parameters()["first.weight"], before)
+    torch.testing.assert_close(float32_parameters(optimizer)["first.weight"], before)
 
 
 @pytest.mark.parametrize("call", ["collect", "step"])

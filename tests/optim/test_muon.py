@@ -11,6 +11,7 @@ from helixfold.optim.config import MuonConfig, OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.optim.muon import is_hidden_matrix, orthogonal
 from helixfold.optim.parameter_layout import Slot
+from tests.optim.networks import float32_parameters
 
 CONFIG = OptimizerConfig(method="muon", clipping="none", ema_decay=0.9, muon=MuonConfig(rate=2.0))
 STEPS = 12
@@ -74,16 +75,16 @@ def test_steps_are_those_of_torchs_muon_and_adam(clipping: str) -> None:
         adam.step()
     for name, value in plain.state_dict().items():
         # torch's iterates in bfloat16, so its steps are off by a few percent of their length.
-        moved, right = optimizer.parameters()[name] - begun[name], value - begun[name]
+        moved, right = float32_parameters(optimizer)[name] - begun[name], value - begun[name]
         assert (moved - right).norm() < 0.15 * right.norm(), name
 
 
 def test_the_average_and_the_working_copy_follow_what_muon_moved() -> None:
     model = Network()
     optimizer = FlatOptimizer(model, CONFIG, keep_float32=("heads",), working_dtype=torch.bfloat16)
-    before = optimizer.parameters()["hidden.0.weight"].clone()
+    before = float32_parameters(optimizer)["hidden.0.weight"].clone()
     step(model, optimizer, 0)
-    now = optimizer.parameters()["hidden.0.weight"]
+    now = float32_parameters(optimizer)["hidden.0.weight"]
     assert (now - before).norm() > 0
     assert torch.equal(model.hidden[0].weight, now.bfloat16())
     torch.testing.assert_close(optimizer.averaged()["hidden.0.weight"], 0.9 * before + 0.1 * now)

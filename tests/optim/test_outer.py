@@ -13,7 +13,7 @@ from data_pipeline.config import ConfigError
 from helixfold.optim.config import OptimizerConfig, OuterConfig, PenaltyConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.optim.outer import NormStatistics, OuterOptimizer, OuterReport, module_of
-from tests.optim.networks import Small
+from tests.optim.networks import Small, float32_parameters
 
 ISLANDS = 3
 MODULES = ("first", "second", "tied", "unused", "heads")
@@ -48,7 +48,7 @@ class Sea:
         """Each island moves all its parameters, those named a thousand times as far in one module."""
         generator = torch.Generator().manual_seed(seed)
         for index, optimizer in enumerate(self.optimizers):
-            for name, parameter in optimizer.parameters().items():
+            for name, parameter in float32_parameters(optimizer).items():
                 if name != "frozen":
                     size = 1000 if index in far and name.startswith("second") else 1
                     parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1 * size)
@@ -57,7 +57,7 @@ class Sea:
 def modules(optimizer: FlatOptimizer) -> dict[str, dict[str, Tensor]]:
     """A copy of the parameters, by modules and names."""
     found: dict[str, dict[str, Tensor]] = {module: {} for module in MODULES}
-    for name, parameter in optimizer.parameters().items():
+    for name, parameter in float32_parameters(optimizer).items():
         if name not in ("frozen", "tied.weight"):
             found[module_of(name)][name] = parameter.double()
     return found
@@ -100,7 +100,7 @@ def test_a_meeting_is_what_a_plain_loop_makes(average: Literal["penalised", "pla
                 averages[module][name].lerp_(value, 1 - 0.9**4)
         assert sea.meet() == [OuterReport(left_out=0, rolled_back=0)] * ISLANDS
         for optimizer in sea.optimizers:
-            found, smooth = optimizer.parameters(), optimizer.averaged()
+            found, smooth = float32_parameters(optimizer), optimizer.averaged()
             for module, tensors in anchor.items():
                 for name, value in tensors.items():
                     torch.testing.assert_close(found[name].double(), value, rtol=0, atol=1e-6)
@@ -114,11 +114,11 @@ def test_who_moved_oddly_far_is_left_out_and_where_all_did_nothing_moves() -> No
     for meeting in range(12):
         sea.move(meeting)
         sea.meet()
-    before = sea.optimizers[0].parameters()["second.weight"].clone()
+    before = float32_parameters(sea.optimizers[0])["second.weight"].clone()
     sea.move(12, far=(1,))
-    first, last = (sea.optimizers[i].parameters()["second.weight"].clone() for i in (0, 2))
+    first, last = (float32_parameters(sea.optimizers[i])["second.weight"].clone() for i in (0, 2))
     assert sea.meet() == [OuterReport(left_out=1, rolled_back=0)] * ISLANDS
-    after = sea.optimizers[1].parameters()["second.weight"].clone()
+    after = float32_parameters(sea.optimizers[1])["second.weight"].clone()
     # Between what the two others moved, and not where the one that is left out went.
     share = ((after - before) * (first - last)).sum() - ((last - before) * (first - last)).sum()
     assert 0 < share < (first - last).square().sum()
@@ -127,7 +127,7 @@ def test_who_moved_oddly_far_is_left_out_and_where_all_did_nothing_moves() -> No
     sea.move(13, far=(0, 1, 2))
     assert sea.meet() == [OuterReport(left_out=ISLANDS, rolled_back=1)] * ISLANDS
     for optimizer in sea.optimizers:
-        assert torch.equal(optimizer.parameters()["second.weight"], after)
+        assert torch.equal(float32_parameters(optimizer)["second.weight"], after)
 
 
 def test_a_norm_that_is_not_finite_never_counts_and_a_new_level_is_soon_accepted() -> None:
@@ -154,11 +154,11 @@ def test_islands_that_agree_move_as_far_as_one_that_sees_the_whole_batch() -> No
     assert OuterConfig(islands=4).step_size == 2.0
     assert OuterConfig(islands=4, learning_rate=0.7).step_size == 0.7
     sea = Sea(OuterConfig(islands=ISLANDS, average="plain"))
-    before = sea.optimizers[0].parameters()["second.weight"].clone()
+    before = float32_parameters(sea.optimizers[0])["second.weight"].clone()
     for optimizer in sea.optimizers:
-        optimizer.parameters()["second.weight"].add_(0.1)
+        float32_parameters(optimizer)["second.weight"].add_(0.1)
     sea.meet()
-    torch.testing.assert_close(sea.optimizers[0].parameters()["second.weight"], before + 0.1 * ISLANDS**0.5)
+    torch.testing.assert_close(float32_parameters(sea.optimizers[0])["second.weight"], before + 0.1 * ISLANDS**0.5)
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

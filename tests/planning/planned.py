@@ -8,14 +8,14 @@ from helixfold.config import ModelConfig
 from helixfold.execution.recompute import Choice, RecomputeConfig
 from helixfold.planning.layouts import Workload
 from helixfold.planning.links import Line, Links
-from helixfold.planning.machines import Machine, Rates, named
+from helixfold.planning.machines import MACHINES, Machine, Rates
 from helixfold.planning.size import PassSize
 from helixfold.planning.training import TrainingNeeds
 from tests.networks import tiny_config
 
 SIZE = PassSize(residues=32, msa_rows=16, extra_rows=32, templates=0, dtype=torch.bfloat16)
 RATES = Rates(product=1e12, memory=1e11, reached=1.0, call=0.0)
-MACHINE = replace(named("h100"), speeds=RATES)
+MACHINE = replace(MACHINES["h100"], speeds=RATES)
 
 
 def small_config(order: str = "end", blocks: int = 12) -> ModelConfig:

@@ -183,19 +183,15 @@ class Observed:
         return features, replace(labels, all_atom_positions=positions, all_atom_mask=mask)
 
 
-def test_the_models_mode_and_torchs_random_numbers_stay_as_they_were(model: AlphaFold) -> None:
+def test_a_model_in_training_is_evaluated_alike_and_torchs_random_numbers_stay(model: AlphaFold) -> None:
     mixed = tiny_model().train()
-    mixed.structure_module.eval()
-    before = [module.training for module in mixed.modules()]
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
     assert scored(mixed, small_store(), "chain0") == scored(model, small_store(), "chain0")
     assert torch.equal(torch.rand(1), expected)
-    assert [module.training for module in mixed.modules()] == before
     with pytest.raises(ZeroDivisionError):
         scored(mixed, small_store(faulty=frozenset({"chain1"})), "chain1")
-    assert [module.training for module in mixed.modules()] == before
 
 
 def test_chains_that_cannot_be_used_are_reported_and_left_out(model: AlphaFold) -> None:

@@ -1,21 +1,25 @@
 """Read files that tests hold in memory."""
 
+from unittest.mock import patch
+
+from data_pipeline.parse import alignment, csv_table, fasta
 from data_pipeline.parse.a3m import Alignment
-from data_pipeline.parse.alignment import alignment_from_lines
-from data_pipeline.parse.csv_table import csv_from_lines
-from data_pipeline.parse.fasta import FastaRecord, fasta_from_lines
+from data_pipeline.parse.fasta import FastaRecord
 from data_pipeline.parse.text_files import content_lines
 
 
 def parse_fasta(content: bytes, *, path: str = "FASTA") -> list[FastaRecord]:
-    return fasta_from_lines(content_lines(content, path), path)
+    with patch.object(fasta, "read_lines", lambda path, _: content_lines(content, path)):
+        return fasta.read_fasta(path)
 
 
 def parse_csv(content: bytes, *, path: str = "CSV", delimiter: str = ",") -> list[FastaRecord]:
-    return csv_from_lines(content_lines(content, path), path, delimiter)
+    with patch.object(csv_table, "read_lines", lambda path, _: content_lines(content, path)):
+        return csv_table.read_csv(path, delimiter)
 
 
 def parse_alignment(
     content: bytes, query: str | None = None, *, path: str = "alignment", max_rows: int | None = None
 ) -> Alignment:
-    return alignment_from_lines(content_lines(content, path), query, path=path, max_rows=max_rows)
+    with patch.object(alignment, "read_lines", lambda path, _: content_lines(content, path)):
+        return alignment.read_alignment(path, query, max_rows=max_rows)

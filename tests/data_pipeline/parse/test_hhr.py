@@ -7,7 +7,8 @@ import pytest
 
 from data_pipeline.errors import InputError
 from data_pipeline.parse import hhr
-from data_pipeline.parse.hhr import parse_hhr, read_hhr
+from data_pipeline.parse.hhr import parse_hhr
+from tests.data_pipeline.parse.hhr_files import read_hhr
 from tests.data_pipeline.parse.seeds import HHR
 
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.hhr import read_hhr
 from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.residues import GAP, HHBLITS_TO_OUR_AATYPE, RESTYPES
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.from_hits import templates_from_hits
 from data_pipeline.templates.result import RejectionReason
 from data_pipeline.templates.structure_directory import StructureDirectory
+from tests.data_pipeline.parse.hhr_files import read_hhr
 from tests.data_pipeline.templates.structures import (
     ANY_DATE,
     BACKBONE,
