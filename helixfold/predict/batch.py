@@ -13,6 +13,7 @@ from helixfold.inference import FoldingOptions
 from helixfold.parallel.worker_group import WorkerGroup, local_world_size
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import memory_plan, relaxation
+from helixfold.predict.eta import format_estimate
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import TargetForecast
@@ -134,13 +135,16 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
 def _forecast(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions) -> int:
     """Print what each target takes; return 1 if one does not fit into memory or cannot be read."""
     forecasts: list[TargetForecast] = []
-    failed, predictions = False, 0
+    failed, predictions, seconds = False, 0, 0.0
     statuses = _statuses(jobs, settings, options)
     remaining = [(job, status) for job, status in zip(jobs, statuses, strict=True) if not status.finished]
     for job, status in remaining:
         predictions += status.missing
         try:
-            forecasts += job.forecast(options.output / job.name, settings)
+            found = list(job.forecast(options.output / job.name, settings))
+            forecasts += found
+            # Some of its predictions may be there already.
+            seconds += sum(each.seconds for each in found) * status.missing / len(settings.predictions)
         except EXPECTED_ERRORS as error:
             failed = True
             print(f"{job.name}: would fail: {type(error).__name__}: {error}", file=sys.stderr)
@@ -151,5 +155,9 @@ def _forecast(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
         f"{len(remaining)} of {counted(len(jobs), 'target')} to fold: {counted(predictions, 'prediction')} by "
         f"{', '.join(model.preset.name for model in settings.models)}{seeds}, "
         f"{counted(settings.num_recycles, 'recycle')}; to relax: {settings.to_relax}"
+    )
+    print(
+        f"estimated time in all: {format_estimate(seconds / settings.workers.mesh.layout.dp)}, by the speed of this "
+        "device's matrix products; searches, relaxation and writing come on top"
     )
     return SOME_FAILED if failed or not all(forecast.plan.fits for forecast in forecasts) else 0

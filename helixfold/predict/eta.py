@@ -39,3 +39,8 @@ def format_duration(seconds: float) -> str:
         return f"{seconds / 60:.0f} min"
     hours = seconds / 3600
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} d"
+
+
+def format_estimate(seconds: float) -> str:
+    """Return an estimate of a duration: "about 12 min", or "under 10 s", for starting alone takes seconds."""
+    return "under 10 s" if seconds < 10 else f"about {format_duration(seconds)}"

@@ -16,6 +16,7 @@ from data_pipeline.pipeline import Target, prepare
 from data_pipeline.search.plan import SearchPlan
 from helixfold.inference import DTYPES, FoldingOptions
 from helixfold.parallel.worker_group import WorkerGroup
+from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.predict import search
@@ -137,7 +138,7 @@ class Job:
         return self._given_features
 
     def forecast(self, directory: Path, settings: RunSettings) -> Iterator[TargetForecast]:
-        """Yield the memory that folding it takes with each model; nothing is written or searched."""
+        """Yield the memory and the time that folding it takes with each model; nothing is written or searched."""
         rows, searches = None, settings.searches
         if self.target is None:
             rows = FeatureRows.of(self._given_features)
@@ -147,7 +148,9 @@ class Job:
         for model in settings.models:
             model_rows = rows or FeatureRows.at_most(len(self.sequence), model.preset.sampling, templates=templates)
             plan = settings.plan(model, model_rows, settings.memory.available(settings.device, directory))
-            yield TargetForecast(target=self.name, model=model.preset.name, rows=model_rows, plan=plan)
+            passes = settings.num_seeds * (settings.options.recycles(model.preset) + 1)
+            seconds = prediction_seconds(model.preset.model, plan.size, settings.device, passes)
+            yield TargetForecast(target=self.name, model=model.preset.name, rows=model_rows, plan=plan, seconds=seconds)
 
     @property
     def _given_features(self) -> Features:

@@ -12,17 +12,19 @@ from helixfold.planning.executors import AvailableMemory, Plan, longest, plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import dtype_name, gib
+from helixfold.predict.eta import format_estimate
 from helixfold.presets import Preset
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetForecast:
-    """The plan by which one model folds one target, for the table of a dry run."""
+    """The plan by which one model folds one target, for the table of a dry run, and the seconds of its predictions."""
 
     target: str
     model: str
     rows: FeatureRows
     plan: Plan
+    seconds: float
 
 
 def remark(chosen: Plan, model: str, directory: Path) -> str | None:
@@ -50,7 +52,7 @@ def table(forecasts: Sequence[TargetForecast]) -> Iterator[str]:
     models = max([5, *(len(forecast.model) for forecast in forecasts)])
     yield (
         f"{'target':{width}}  {'model':{models}} {'residues':>8} {'MSA rows':>9} {'extra rows':>10} {'templates':>9}  "
-        f"{'executor':8} {'peak GiB':>8} {'room GiB':>8} {'spilled GiB':>11}"
+        f"{'executor':8} {'peak GiB':>8} {'room GiB':>8} {'spilled GiB':>11} {'time':>12}"
     )
     for forecast in forecasts:
         size, chosen = forecast.plan.size, forecast.plan
@@ -61,7 +63,8 @@ def table(forecasts: Sequence[TargetForecast]) -> Iterator[str]:
         yield (
             f"{forecast.target:{width}}  {forecast.model:{models}} {size.residues:8,} {counts} {templates:>9}  "
             f"{chosen.executor if chosen.fits else 'none':8} {_number(chosen.estimate.peak):>8} "
-            f"{_number(chosen.available.memory):>8} {spilled:>11}"
+            f"{_number(chosen.available.memory):>8} {spilled:>11} "
+            f"{format_estimate(forecast.seconds):>12}"
         )
     for forecast in forecasts:
         if not forecast.plan.fits:

@@ -46,7 +46,7 @@ class TargetOptions:
     sort_queries_by: Order = "length"
     """Order of the targets. length: short ones first, on several devices long ones first."""
     dry_run: bool = False
-    """Only show what would be done, how much memory each target needs and whether it fits."""
+    """Only show what would be done, how much memory and about how long each target takes, and whether it fits."""
 
 
 @Parameter(

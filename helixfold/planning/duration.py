@@ -1,0 +1,60 @@
+"""Estimate of the time of a prediction, from a pass that is counted on meta tensors, and the speed of the device."""
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+from helixfold.config import ModelConfig
+from helixfold.execution.counter import Counter
+from helixfold.execution.random_inputs import random_batch
+from helixfold.execution.stages import mean_seconds
+from helixfold.execution.whole import Whole
+from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.dispatch import forced
+from helixfold.planning.prediction import META
+from helixfold.planning.size import PassSize
+
+# Share of the rate of a large matrix product that a whole pass reaches (docs/performance.md has the measurements on a
+# CPU; on GPUs it is NVIDIA's share in MLPerf HPC, see `planning.machines`), and seconds to call an operator.
+_REACHED = {("cpu", torch.float32): 1.0, ("cpu", torch.bfloat16): 0.4}
+_REACHED_BY_GPU, _CALL = 0.2, 1e-5
+# Side of the matrices whose product is timed.
+_SIDES = {"cpu": 1024}
+_SIDE_OF_GPU = 4096
+# Passes are counted for lengths that are multiples of this.
+_STEP = 32
+
+
+def prediction_seconds(config: ModelConfig, size: PassSize, device: torch.device, passes: int) -> float:
+    """Return about how many seconds the passes of one prediction take, its ranks together.
+
+    Searches, the making of features, relaxation and writing are not included.
+    """
+    counted = -(-size.residues // _STEP) * _STEP
+    products, calls = _work(config, replace(size, residues=counted, ensemble=1, ranks=1, dtype=torch.float32))
+    # The work grows with the square of the length, and faster where triangles dominate.
+    products *= (size.residues / counted) ** 2
+    reached = _REACHED.get((device.type, size.dtype), _REACHED_BY_GPU)
+    busy = products / (reached * _product_rate(device, size.dtype) * size.ranks)
+    return passes * size.ensemble * (busy + _CALL * calls)
+
+
+@cache
+def _work(config: ModelConfig, size: PassSize) -> tuple[float, int]:
+    """Return the FLOP of a pass's matrix products and the number of its operators."""
+    with torch.no_grad(), META, Counter() as counter, forced("reference"):
+        model = AlphaFold(config).eval()
+        batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
+        counter.products = counter.launches = 0
+        model.fold(Whole(), [batch], None, size.dtype)
+    return counter.products, counter.launches
+
+
+@cache
+def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Return the FLOP per second of a large matrix product, which is measured in a fraction of a second."""
+    side = _SIDES.get(device.type, _SIDE_OF_GPU)
+    left = torch.ones(side, side, dtype=dtype, device=device)
+    left @ left
+    return float(2 * side**3 / mean_seconds(lambda: left @ left, 3, device))
