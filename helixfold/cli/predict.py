@@ -51,6 +51,7 @@ def predict(
     from helixfold.predict.devices import processes
     from helixfold.predict.run import run
     from helixfold.predict.runner import close
+    from helixfold.predict.screen import logged_screen
 
     started = processes(devices.devices, devices.device, devices.ranks_per_target)
     if started is None:
@@ -63,4 +64,7 @@ def predict(
         ranks_per_task=devices.ranks_per_target,
         environment=started.environment,
     )
-    return done.code if done.unclosed is None else close(done.unclosed, options.targets.output)
+    if done.unclosed is None:
+        return done.code
+    with logged_screen(options.screen.log_file):
+        return close(done.unclosed, options.targets.output)

@@ -23,11 +23,20 @@ class Stage:
 
 
 class Stages:
-    """Recorder of the time and memory of stages; `earlier` are stages that ended before, such as loading the model."""
+    """Recorder of the time and memory of stages; `earlier` are stages that ended before, such as loading the model.
 
-    def __init__(self, device: torch.device | str = "cpu", earlier: Iterable[Stage] = ()) -> None:
+    `report` is called with each stage that ends.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        earlier: Iterable[Stage] = (),
+        report: Callable[[Stage], object] = lambda _: None,
+    ) -> None:
         self.device = torch.device(device)
         self.finished = list(earlier)
+        self._report = report
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -39,6 +48,7 @@ class Stages:
             synchronize(self.device)
             seconds = time.perf_counter() - start
             self.finished.append(Stage(name=name, seconds=seconds, peak_memory=peak_memory(self.device)))
+            self._report(self.finished[-1])
 
     def table(self) -> dict[str, dict[str, float]]:
         """Return a dict for each stage name with "seconds" (summed) and "peak_memory_gib" (the largest)."""

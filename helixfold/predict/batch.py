@@ -18,6 +18,7 @@ from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import Order, PredictOptions, TargetOptions
+from helixfold.predict.postprocess import slim_down
 from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, SOME_FAILED, BatchRunner, archive_finished, close
@@ -71,6 +72,8 @@ def predict(
             num_seeds=options.models.num_seeds,
             to_relax=to_relax,
             search_identities=search_identities(searches),
+            is_slim=options.targets.slim,
+            prints_json=options.screen.progress == "json",
         )
 
     settings = workers.world.run_together(prepare)
@@ -93,8 +96,12 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
     def search() -> None:
         if workers.mesh.is_first:
             remove_partial_files(output, [job.name for job in jobs])
+            finished = [output / status.name for status in statuses if status.finished]
+            if options.slim:
+                for directory in finished:
+                    slim_down(directory)
             if options.zip:
-                archive_finished([output / status.name for status in statuses if status.finished])
+                archive_finished(finished)
             search_for_all([job.target for job, _ in remaining if job.target is not None], settings.searches, output)
 
     with loading.stage("searches for all targets"):

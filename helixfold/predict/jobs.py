@@ -47,6 +47,8 @@ class RunSettings:
     num_seeds: int = 1
     to_relax: ToRelax = "none"
     search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
+    is_slim: bool = False  # finished targets have only the files that `postprocess.slim_down` leaves
+    prints_json: bool = False  # progress, in place of bars
 
     @property
     def predictions(self) -> list[RequestedPrediction]:
@@ -81,9 +83,11 @@ class RunSettings:
 
     @property
     def no_bars(self) -> bool | None:
-        """Return the `disable` argument of `tqdm`: True for several processes, whose bars would mix."""
+        """Return the `disable` argument of `tqdm`: True for several processes, whose bars would mix,
+        and for JSON.
+        """
         # None lets tqdm decide by whether it writes to a terminal.
-        return True if self.workers.mesh.size > 1 else None
+        return True if self.workers.mesh.size > 1 or self.prints_json else None
 
     def say(self, line: str, file: TextIO | None = None) -> None:
         """Print a line from the first rank of a group, with its number if there are several processes."""

@@ -16,6 +16,7 @@ MsaMode = Literal["auto", "databases", "server", "mmseqs2_uniref_env", "mmseqs2_
 DatabasePreset = Literal["full_dbs", "reduced_dbs"]
 Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
+Progress = Literal["bars", "json"]
 Dtype = Literal["float32", "bfloat16"]
 Executor = Literal["auto", "whole", "slabs", "spilled"]
 # Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.card that need not be in it.
@@ -41,6 +42,8 @@ class TargetOptions:
     """Directory for the results; each target has its own directory in it."""
     overwrite: bool = False
     """Predict finished targets again."""
+    slim: bool = False
+    """Of each finished target, leave only ranked structures, confidences, ranking, settings and search results."""
     zip: bool = False
     """Also pack each finished target into <target>.result.zip."""
     sort_queries_by: Order = "length"
@@ -170,6 +173,17 @@ class MemoryLimits:
     """Most rows of the alignment beside the cluster centres."""
 
 
+@Parameter(name="*", group=Group.create_ordered("Screen"))
+@dataclass(frozen=True, kw_only=True)
+class ScreenOptions:
+    """Options for what a run shows."""
+
+    log_file: File | None = None
+    """Also add all lines that are shown to this file, with the time."""
+    progress: Progress = "bars"
+    """bars: for people. json: instead of bars, a JSON object in a line of stderr after each stage of each target."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
@@ -182,6 +196,7 @@ class PredictOptions:
     compute: ComputeOptions = field(default_factory=ComputeOptions)
     devices: DeviceOptions = field(default_factory=DeviceOptions)
     memory: MemoryLimits = field(default_factory=MemoryLimits)
+    screen: ScreenOptions = field(default_factory=ScreenOptions)
 
 
 @Parameter(name="*", group=Group.create_ordered("Models and operators"))

@@ -3,6 +3,7 @@
 Every step reads files and writes files, so that a target that was interrupted makes up for missing steps later.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,20 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], No
 )
 
 
+# Steps that make files which a slim target has not, and the files that it has: logits are there only if asked for.
+_NOT_SLIM = ("plots", "tables", "timings", "report")
+_SLIM_FILES = re.compile(
+    r"ranked_\d+\.(pdb|cif)|(confidence|pae)_.+\.json|(ranking_debug|settings|relax_metrics)\.json|logits_.+\.npz"
+)
+
+
+def slim_down(directory: Path) -> None:
+    """Remove all files of a finished target but those of a slim one; directories, such as msas/, stay."""
+    for path in directory.iterdir():
+        if not path.is_dir() and not _SLIM_FILES.fullmatch(path.name):
+            path.unlink()
+
+
 def is_postprocessed(directory: Path, predictions: Sequence[FinishedPrediction], settings: RunSettings) -> bool:
     """Return whether a target that is marked as finished has all files that these settings ask for."""
     ranks = range(len(predictions))
@@ -72,6 +87,10 @@ def postprocess(target: PredictedTarget) -> list[FinishedPrediction]:
     predictions = (read_finished(target.directory, name) for name in target.names)
     order = ranked([prediction for prediction in predictions if prediction is not None])
     for name, step in STEPS:
+        if target.settings.is_slim and name in _NOT_SLIM:
+            continue
         with target.stages.stage(name):
             step(target, order)
+    if target.settings.is_slim:
+        slim_down(target.directory)
     return order

@@ -11,6 +11,7 @@ from helixfold.predict.options import ToRelax
 from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed
+from helixfold.report.page import counted
 from helixfold.write.ranking import FinishedPrediction, ranked
 from helixfold.write.relaxed import (
     read_metrics,
@@ -80,7 +81,9 @@ def relax_predictions(
 def summary(relaxed: Relaxed) -> str:
     """Describe a relaxation in one line."""
     before, after = relaxed.before.residues, relaxed.after.residues
-    violations = f"{before} residues with violations, now {after}" if before else "no violations before or after"
+    violations = (
+        f"{counted(before, 'residue')} with violations, now {after}" if before else "no violations before or after"
+    )
     where = "the CPU" if relaxed.platform == "CPU" else f"the GPU ({relaxed.platform})"
     return f"relaxed, {violations}; atoms moved {relaxed.rmsd:.2f} A; {relaxed.seconds:.1f} s on {where}"
 

@@ -17,6 +17,7 @@ from helixfold.predict.batch import predict
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import EXAMPLE, PredictOptions
 from helixfold.predict.presets import PREDICTION_PRESETS
+from helixfold.predict.screen import logged_screen
 from helixfold.predict.search import FEATURES_FILE, directory_in, read_features, unfinished_features
 from helixfold.predict.search_plan import plan_of, selected_alignments
 from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets
@@ -31,7 +32,11 @@ def run(options: PredictOptions) -> int:
     limit_threads()
     devices = options.devices
     try:
-        with join_workers(devices.device, devices.ranks_per_target) as workers, allocator.keeping_freed_memory():
+        with (
+            logged_screen(options.screen.log_file),
+            join_workers(devices.device, devices.ranks_per_target) as workers,
+            allocator.keeping_freed_memory(),
+        ):
             models, folding, jobs, searches = workers.world.run_together(
                 lambda: _read(options, announce=workers.mesh.is_first)
             )

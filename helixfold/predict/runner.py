@@ -4,6 +4,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -14,6 +15,7 @@ from helixfold.parallel.worker_group import OtherRankError
 from helixfold.predict.eta import format_duration, remaining_seconds
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.resume import ResumeStatus
+from helixfold.predict.screen import print_progress
 from helixfold.predict.target import fold_target
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
@@ -60,7 +62,12 @@ class BatchRunner:
                     time_left = self._time_left(number)
                     words = [time_left] if time_left else []
                     bar.set_postfix_str(", ".join([*words, job.name, f"{len(job.sequence)} residues"]))
-                    failure = self._fold(number, Stages(workers.mesh.device, shared_stages))
+                    report = partial(self._report, job.name)
+                    stages = Stages(workers.mesh.device, shared_stages, report)
+                    start = time.perf_counter()
+                    failure = self._fold(number, stages)
+                    ended = "finished" if failure is None else "failed"
+                    report(Stage(name=ended, seconds=time.perf_counter() - start, peak_memory=0))
                     bar.update()
                     if not workers.is_leader:
                         continue
@@ -98,6 +105,13 @@ class BatchRunner:
         if order:
             self._settings.say(f"{_summary(directory, order)} [{self._progress(number, seconds)}]")
         return None
+
+    def _report(self, target: str, stage: Stage) -> None:
+        """Print progress as JSON, if this run does so; a target that has ended counts as done."""
+        if self._settings.prints_json and self._workers.is_leader:
+            queue = self._workers.queue
+            done = queue.number_finished() + len(queue.failures_so_far()) + (stage.name in ("finished", "failed"))
+            print_progress(target, stage.name, done=done, total=len(self._remaining), seconds=stage.seconds)
 
     def _progress(self, number: int, seconds: float) -> str:
         time_left = self._time_left(number + 1)

@@ -127,7 +127,8 @@ def _read_line(directory: Path, _: object) -> Line:
         mean_plddt=best.mean_plddt,
         ptm=best.ptm,
         rows=rows,
-        relaxed="relaxed" in best.structures,
+        # A slim target has only ranked structures.
+        relaxed="relaxed" in best.structures or (not best.structures and (directory / RELAXATION).is_file()),
         seconds=sum(stage.get("seconds", float, 0.0) for stage in times) if times else None,
         peak_gib=max((stage.get("peak_memory_gib", float, 0.0) for stage in times), default=None),
         mark=mark_of(best.notes),

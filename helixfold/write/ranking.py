@@ -37,9 +37,9 @@ class FinishedPrediction:
 
 def read_finished(directory: Path, name: str) -> FinishedPrediction | None:
     """Read a prediction whose files are all present and intact; return None if it must be made again."""
-    if not all((directory / f"unrelaxed_{name}.{kind}").is_file() for kind in KINDS):
-        return None
     try:
+        if not all(path.is_file() for path in _structures(directory, name)):
+            return None
         content = JsonObject.read(directory / f"confidence_{name}.json")
         prediction = FinishedPrediction(
             name=name,
@@ -55,6 +55,15 @@ def read_finished(directory: Path, name: str) -> FinishedPrediction | None:
     has_plddt = prediction.plddt.size > 0 and ((prediction.plddt >= 0) & (prediction.plddt <= 100)).all()
     has_pae = prediction.ptm is None or (directory / f"pae_{name}.json").is_file()
     return prediction if has_plddt and has_pae else None
+
+
+def _structures(directory: Path, name: str) -> list[Path]:
+    """Return the structure files of a prediction; a slim target, which has no features, has only ranked ones."""
+    stem = f"unrelaxed_{name}"
+    if not (directory / "features.npz").is_file() and (directory / RANKING_FILE).is_file():
+        order = JsonObject.read(directory / RANKING_FILE).list_of("order", str)
+        stem = f"ranked_{order.index(name)}" if name in order else stem
+    return [directory / f"{stem}.{kind}" for kind in KINDS]
 
 
 def ranked(predictions: Sequence[FinishedPrediction]) -> list[FinishedPrediction]:

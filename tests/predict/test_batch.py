@@ -1,6 +1,8 @@
 """What a second run does with what a first one left: nothing twice, nothing old taken for new, and all of it said."""
 
+import io
 import json
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from helixfold.predict.jobs import Job
 from helixfold.predict.options import ComputeOptions, ModelOptions, PredictOptions
 from helixfold.predict.presets import MONOMER
 from helixfold.predict.run import folding_of
+from helixfold.predict.screen import _Copied
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
 from tests.predict.kills import predict
@@ -299,7 +302,9 @@ def test_an_archive_has_the_whole_target_and_is_made_later_if_asked_for(fasta: P
         assert "one/unrelaxed_tiny_seed_1.pdb" in packed.namelist()
 
 
-def test_a_dry_run_tells_what_is_left_and_writes_nothing(runs: Runs, tmp_path: Path) -> None:
+def test_a_dry_run_tells_what_is_left_and_writes_nothing(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     two, one = tmp_path / "two.fasta", tmp_path / "one.fasta"
     one.write_text(f">one\n{SEQUENCE}\n")
     two.write_text(f">one\n{SEQUENCE}\n>two\n{SEQUENCE}A\n")
@@ -308,6 +313,17 @@ def test_a_dry_run_tells_what_is_left_and_writes_nothing(runs: Runs, tmp_path: P
     assert runs(two, "--num-seeds", 2, "--dry-run") == []
     assert "one: 1 prediction there from an earlier run, 1 to be made" in runs.out
     assert "2 of 2 targets to fold: 3 predictions by tiny with 2 seeds each, 0 recycles; to relax: none" in runs.out
+    assert "estimated time in all: under 10 s" in runs.out
+    table = [line for line in runs.out.splitlines() if line.startswith(("target ", "one  ", "two  "))]
+    assert [line[-10:] for line in table] == ["      time", "under 10 s", "under 10 s"]
+    with monkeypatch.context() as slower:
+        slower.setattr("helixfold.planning.duration._product_rate", lambda *_: 1e5)
+        runs(two, "--num-seeds", 2, "--dry-run")
+    each = [float(found) for found in re.findall(r"(?m)^(?:one|two) .* about ([\d.]+) min$", runs.out)]
+    total = re.search(r"estimated time in all: about ([\d.]+) min", runs.out)
+    assert total is not None
+    # One of the four predictions is there already.
+    assert float(total[1]) == pytest.approx(each[0] / 2 + each[1], abs=2)
     runs(two, "--dry-run")
     assert "one: finished before, would be skipped" in runs.out
     assert "1 of 2 targets to fold: 1 prediction by tiny, 0 recycles; to relax: none" in runs.out
@@ -369,6 +385,75 @@ def test_the_index_is_not_written_again_for_every_target(
     monkeypatch.setattr(runner, "_SECONDS_BETWEEN_INDEXES", 0)
     runs(path, "--overwrite")
     assert len(written) == 2 + 4 + 1
+
+
+SLIM = {
+    *("ranked_0.pdb", "ranked_0.cif", "confidence_tiny.json", "pae_tiny.json", "ranking_debug.json", "settings.json"),
+}
+
+
+def test_a_slim_target_has_few_files_and_is_finished(fasta: Path, runs: Runs) -> None:
+    runs(fasta)
+    usual = {path.name: path.read_bytes() for path in runs.target.iterdir()}
+    shutil.rmtree(runs.target)
+    assert runs(fasta, "--slim") == ["tiny"]
+    slim = {path.name: path.read_bytes() for path in runs.target.iterdir()}
+    assert set(slim) == SLIM & set(usual) < set(usual)
+    assert all(slim[name] == usual[name] for name in slim)
+    assert runs(fasta, "--slim") == []
+    assert runs(fasta) == []
+    assert "finished before, skipped" in runs.out
+    # What a killed run has not removed is removed later.
+    (runs.target / "unrelaxed_tiny.pdb").write_bytes(usual["unrelaxed_tiny.pdb"])
+    assert runs(fasta, "--slim") == []
+    assert {path.name for path in runs.target.iterdir()} == set(slim)
+    # The unranked structures that another seed would be ranked with are gone.
+    assert runs(fasta, "--slim", "--num-seeds", 2) == ["tiny", "tiny_seed_1"]
+    assert {"ranked_1.pdb", "confidence_tiny_seed_1.json"} < {path.name for path in runs.target.iterdir()}
+    (runs.target / "ranked_1.pdb").unlink()
+    assert len(runs(fasta, "--slim", "--num-seeds", 2)) == 2
+
+
+def test_programs_read_the_progress(runs: Runs, tmp_path: Path) -> None:
+    path = tmp_path / "two.fasta"
+    path.write_text(f">t0\n{SEQUENCE}\n>bad\n{SEQUENCE}\n")
+    runs(path, "--progress", "json", "--sort-queries-by", "none")
+    lines = [json.loads(line) for line in runs.err.splitlines() if line.startswith("{")]
+    assert all(list(line) == ["target", "stage", "done", "total", "seconds"] for line in lines)
+    assert [line["stage"] for line in lines if line["target"] == "t0"][:3] == [
+        *("features", "tiny: sampling", "tiny: network")
+    ]
+    ended = [(line["target"], line["stage"], line["done"], line["total"]) for line in lines if " " not in line["stage"]]
+    assert [each for each in ended if each[1] in ("finished", "failed")] == [
+        ("t0", "finished", 1, 2),
+        ("bad", "failed", 2, 2),
+    ]
+    runs(path, "--overwrite")
+    assert "{" not in runs.err
+
+
+def test_a_log_file_has_what_the_screen_shows_with_times(fasta: Path, runs: Runs, tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "run.log"
+    runs(fasta, "--log-file", log)
+    lines = log.read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d ", line) for line in lines)
+    assert [line.split(" ", 1)[1] for line in lines if "one: " in line] == [
+        line for line in runs.out.splitlines() if line.startswith("one: ")
+    ]
+    assert main(["predict", str(fasta), "--log-file", str(log), "--models", "tiny", "--weights", "no.npz"]) == 2
+    more = log.read_text().splitlines()
+    assert more[: len(lines)] == lines
+    assert "helixfold: error: no.npz" in more[-1]
+    assert main(["predict", str(fasta), "--log-file", str(tmp_path), "--models", "tiny"]) == 2
+
+
+def test_bars_are_left_out_of_the_log() -> None:
+    screen, log = io.StringIO(), io.StringIO()
+    copied = _Copied(screen, log)
+    for text in ("\rtargets: 0/2", "\rtargets: 1/2", "\r             \r", "a line\n", "\rtargets: 2/2\n", "last", "\n"):
+        copied.write(text)
+    assert [line.split(" ", 1)[1] for line in log.getvalue().splitlines()] == ["a line", "last"]
+    assert screen.getvalue().count("targets") == 3
 
 
 def test_jobs_are_sorted_as_asked() -> None:

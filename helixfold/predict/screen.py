@@ -1,0 +1,65 @@
+"""What a run shows besides its bars: a log file with times, and progress as lines of JSON for programs."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from data_pipeline.errors import InputError, SearchError
+from data_pipeline.files import os_errors_as_input_errors
+
+
+@contextmanager
+def logged_screen(path: Path | None) -> Iterator[None]:
+    """Add every line that is printed inside to a log file, with the time; do nothing if `path` is None.
+
+    Raise `InputError` if the file cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    with os_errors_as_input_errors(path, "cannot be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log = path.open("a", encoding="utf-8", buffering=1)
+    with log:
+        screen, errors = (cast(TextIO, _Copied(stream, log)) for stream in (sys.stdout, sys.stderr))
+        with redirect_stdout(screen), redirect_stderr(errors):
+            try:
+                yield
+            except (InputError, SearchError) as error:
+                _write_line(log, f"helixfold: error: {error}")  # which is printed later
+                raise
+
+
+class _Copied:
+    """Stream whose complete lines are copied to a log; bars, which are drawn again and again, are left out."""
+
+    def __init__(self, stream: TextIO, log: TextIO) -> None:
+        self._stream, self._log, self._line = stream, log, ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            *before, shown = line.split("\r")
+            # A bar begins with a carriage return; where a line is printed above it, spaces have erased it before.
+            if shown and (not before or before[-1].isspace()):
+                _write_line(self._log, shown)
+        return self._stream.write(text)
+
+
+def _write_line(log: TextIO, line: str) -> None:
+    log.write(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {line}\n")
+
+
+def print_progress(target: str, stage: str, *, done: int, total: int, seconds: float) -> None:
+    """Print one JSON object on stderr: a stage of a target that ended after `seconds`, with the targets that are done,
+    of all of this run.
+    """
+    progress = {"target": target, "stage": stage, "done": done, "total": total, "seconds": round(seconds, 3)}
+    print(json.dumps(progress), file=sys.stderr, flush=True)
