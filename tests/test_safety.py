@@ -55,6 +55,8 @@ ROOMS = {
     "urllib3": ("helixfold.weights.remote_file", "data_pipeline.search.mmseqs_server"),
     "socket": ("helixfold.parallel",),
     "pickle": ("helixfold.weights.openfold",),
+    # Reads the instructions of a pickle as data, and follows none itself.
+    "pickletools": ("data_pipeline.features.alphafold_pickle",),
     # Processes of the program's own send each other Python objects; nothing from outside gets there.
     "multiprocessing": (
         "helixfold.parallel",
@@ -152,6 +154,7 @@ def test_nothing_runs_unpickles_or_unpacks_what_it_is_given() -> None:
     "source",
     [
         "import pickle",
+        "import pickletools",
         "import pickle as p\np.loads(b'')",
         "from pickle import loads",
         "import dill",

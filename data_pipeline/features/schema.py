@@ -61,7 +61,12 @@ class Features:
     def load(cls, path: str | PathLike[str]) -> "Features":
         """Read the file that `save` wrote; raise an `InputError` that says what is wrong with any other file."""
         arrays = read_npz(path, problem=lambda outlines: _advised(_shape_problem(outlines)))
-        if (problem := _advised(_problem(arrays))) is not None:
+        return cls.from_arrays(arrays, path)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], path: str | PathLike[str]) -> "Features":
+        """Return the features in arrays from a file; raise an `InputError` that says what is wrong with them."""
+        if (problem := _advised(_shape_problem(arrays) or _problem(arrays))) is not None:
             raise InputError.at(path, problem)
         return cls(
             domain_name=str(arrays["domain_name"]),
@@ -101,7 +106,7 @@ def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
     return None
 
 
-def _problem(arrays: dict[str, np.ndarray]) -> str | None:
+def _problem(arrays: Mapping[str, np.ndarray]) -> str | None:
     """Return why the values of arrays of the right shapes are not valid features, or None if they are."""
     for name, highest in (("aatype", UNKNOWN), ("msa", GAP), ("template_aatype", GAP)):
         array = arrays[name]
@@ -113,7 +118,7 @@ def _problem(arrays: dict[str, np.ndarray]) -> str | None:
     return _disagreement(arrays)
 
 
-def _disagreement(arrays: dict[str, np.ndarray]) -> str | None:
+def _disagreement(arrays: Mapping[str, np.ndarray]) -> str | None:
     """Return where arrays that are each valid contradict each other, or None."""
     sequence = str(arrays["sequence"])
     if (letter := find_invalid_letter(sequence)) is not None:

@@ -15,6 +15,7 @@ _STORES = Group.create_ordered("Training sets")
 app = App(
     name="features",
     usage="helixfold features FILE... [--output DIR] [options]\n"
+    "       helixfold features --from-pickle features.pkl [--output DIR]\n"
     "       helixfold features --structures DIR [--output DIR] [options]",
 )
 
@@ -24,6 +25,7 @@ def features(
     *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS)],
     output: Annotated[Output, Parameter(group=TARGETS)] = Path("features"),
     shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1, group=TARGETS)] = None,
+    from_pickle: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", group=TARGETS)] = (),
     search: SearchOptions = _SEARCH,
     store: Annotated[StoreOptions, Parameter(group=_STORES)] = _STORE,
 ) -> int:
@@ -40,7 +42,16 @@ def features(
     shard
         Make only part I of N, counted from 0, to divide the work among machines; parts of a training set are read as
         one store.
+    from_pickle
+        Convert the features.pkl files of AlphaFold 2 (one chain each) instead; only arrays are read from them, and
+        nothing is run.
     """
+    if from_pickle:
+        if inputs or shard or given(search) or given(store):
+            raise InputError("--from-pickle converts ready features, and only --output goes with it")
+        from helixfold.predict.search import convert_features
+
+        return convert_features(from_pickle, output)
     searching = [name for name in given(search) if name != "--threads"]
     if store.structures is not None or store.join_shards:
         if inputs:

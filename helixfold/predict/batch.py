@@ -13,6 +13,7 @@ from helixfold.inference import FoldingOptions
 from helixfold.parallel.worker_group import WorkerGroup, local_world_size
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import memory_plan, relaxation
+from helixfold.predict.colabfold_files import colabfold_run
 from helixfold.predict.eta import format_estimate
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output, remove_partial_files
@@ -25,6 +26,7 @@ from helixfold.predict.runner import EXPECTED_ERRORS, SOME_FAILED, BatchRunner, 
 from helixfold.predict.search import check_earlier, check_output, search_for_all
 from helixfold.report.page import counted
 from helixfold.weights.find import find_models
+from helixfold.write.colabfold import write_log, write_run
 
 _MOST_LINES = 10  # about finished targets; more are counted in one line
 
@@ -71,6 +73,7 @@ def predict(
             workers=workers,
             num_seeds=options.models.num_seeds,
             to_relax=to_relax,
+            output_format=options.targets.output_format,
             search_identities=search_identities(searches),
             is_slim=options.targets.slim,
             prints_json=options.screen.progress == "json",
@@ -96,6 +99,8 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
     def search() -> None:
         if workers.mesh.is_first:
             remove_partial_files(output, [job.name for job in jobs])
+            if options.output_format == "colabfold":
+                write_run(output, *colabfold_run(jobs, settings))
             finished = [output / status.name for status in statuses if status.finished]
             if options.slim:
                 for directory in finished:
@@ -111,6 +116,8 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
     runner = BatchRunner(remaining, output, settings, overwrite=options.overwrite, archive=options.zip)
     runner.run(loading.finished)
     workers.leave()
+    if workers.mesh.is_first and options.output_format == "colabfold":
+        write_log(output, "Done")
     return close(workers.queue, output) if workers.mesh.is_first else 0
 
 

@@ -21,7 +21,7 @@ from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.predict import search
 from helixfold.predict.memory_plan import TargetForecast
-from helixfold.predict.options import ToRelax
+from helixfold.predict.options import OutputFormat, ToRelax
 from helixfold.predict.search import FEATURES_FILE, prepare_in
 from helixfold.weights.find import ReadyModel
 
@@ -46,6 +46,7 @@ class RunSettings:
     workers: WorkerGroup
     num_seeds: int = 1
     to_relax: ToRelax = "none"
+    output_format: OutputFormat = "helixfold"
     search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
     is_slim: bool = False  # finished targets have only the files that `postprocess.slim_down` leaves
     prints_json: bool = False  # progress, in place of bars

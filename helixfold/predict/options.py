@@ -14,6 +14,7 @@ from helixfold.predict.presets import PREDICTION_PRESETS
 
 MsaMode = Literal["auto", "databases", "server", "mmseqs2_uniref_env", "mmseqs2_uniref", "single_sequence"]
 DatabasePreset = Literal["full_dbs", "reduced_dbs"]
+OutputFormat = Literal["helixfold", "colabfold"]
 Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
 Progress = Literal["bars", "json"]
@@ -46,6 +47,8 @@ class TargetOptions:
     """Of each finished target, leave only ranked structures, confidences, ranking, settings and search results."""
     zip: bool = False
     """Also pack each finished target into <target>.result.zip."""
+    output_format: OutputFormat = "helixfold"
+    """colabfold: beside the targets' directories, also write files with ColabFold's names and contents."""
     sort_queries_by: Order = "length"
     """Order of the targets. length: short ones first, on several devices long ones first."""
     dry_run: bool = False

@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.features.schema import Features
 from helixfold.execution.stages import Stages
 from helixfold.predict import relaxation
 from helixfold.predict.jobs import RunSettings
+from helixfold.predict.record import read_record
+from helixfold.predict.search import FEATURES_FILE
 from helixfold.report.plots import write_plots
 from helixfold.report.target_page import write_report
+from helixfold.write.colabfold import done_file, write_colabfold
 from helixfold.write.ranking import (
     FinishedPrediction,
     all_notes,
@@ -38,6 +42,13 @@ class PredictedTarget:
     say: Callable[[str], None]
 
 
+def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+    record = read_record(target.directory)
+    if target.settings.output_format == "colabfold" and record is not None:
+        origins = {name: (origin.model, origin.seed) for name, origin in record.predictions.items()}
+        write_colabfold(target.directory.resolve(), Features.load(target.directory / FEATURES_FILE), order, origins)
+
+
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
 # that is written. What changes structures goes before "ranking", and the mark is last.
 STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], None]], ...] = (
@@ -57,6 +68,7 @@ STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], No
         ),
     ),
     ("report", lambda target, order: write_report(target.directory, [prediction.name for prediction in order])),
+    ("ColabFold's files", _write_colabfold),
     ("mark", lambda target, order: write_ranking(target.directory, order)),
 )
 
@@ -79,7 +91,8 @@ def is_postprocessed(directory: Path, predictions: Sequence[FinishedPrediction],
     """Return whether a target that is marked as finished has all files that these settings ask for."""
     ranks = range(len(predictions))
     is_ranked = all((directory / f"ranked_{rank}.{kind}").is_file() for rank in ranks for kind in ("pdb", "cif"))
-    return is_ranked and relaxation.is_done(directory, predictions, settings.to_relax)
+    has_format = settings.output_format == "helixfold" or done_file(directory.resolve()).is_file()
+    return is_ranked and has_format and relaxation.is_done(directory, predictions, settings.to_relax)
 
 
 def postprocess(target: PredictedTarget) -> list[FinishedPrediction]:

@@ -8,6 +8,7 @@ from helixfold.execution.stages import Stage
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
 from helixfold.predict.postprocess import is_postprocessed
 from helixfold.predict.record import SETTINGS_FILE, TargetRecord, read_record, record_for, remove_results
+from helixfold.write.colabfold import done_file
 from helixfold.write.json_object import read_json
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
@@ -71,6 +72,7 @@ def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marke
 def resume_target(job: Job, directory: Path, settings: RunSettings, *, overwrite: bool) -> ResumedTarget:
     """Keep what an earlier run made with the same settings, remove the rest, and write the new record."""
     requested, earlier = record_for(job, settings), read_record(directory)
+    done_file(directory.resolve()).unlink(missing_ok=True)
     if overwrite or earlier is None or earlier.is_superseded_by(requested) or earlier.differences(requested):
         remove_results(directory)
         record, models, stages = requested, dict[str, Any](), list[Stage]()

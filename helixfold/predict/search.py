@@ -7,13 +7,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, printable
+from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.features.schema import Features
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import TemplateResult
+from helixfold.predict.targets import check_names
 from helixfold.report.page import counted
 from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
@@ -73,6 +75,24 @@ def make_features(
             tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
     write_failures(output, failures, failures_file)
     return SOME_FAILED if failures else 0
+
+
+def convert_features(paths: Sequence[Path], output: Path) -> int:
+    """Convert AlphaFold's features.pkl files into `output/<target>/features.npz`; return 0.
+
+    Raise `InputError`, before anything is written, for a file that cannot be used.
+    """
+    found = [(path, features_from_pickle(path)) for path in paths]
+    check_names((features.domain_name, path) for path, features in found)
+    for path, features in found:
+        if (problem := target_name_problem(features.domain_name)) is not None:
+            raise InputError.at(path, problem, record=features.domain_name)
+    directories = [directory_in(output, features.domain_name) for _, features in found]
+    check_output(output, {each.name: features.sequence for each, (_, features) in zip(directories, found, strict=True)})
+    for directory, (path, features) in zip(directories, found, strict=True):
+        features.save(directory / FEATURES_FILE)
+        print(f"{printable(str(path))}: {features.domain_name}, {len(features.sequence)} residues -> {directory}")
+    return 0
 
 
 def check_earlier(output: Path, sequences: Mapping[str, str]) -> None:

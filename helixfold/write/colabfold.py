@@ -1,0 +1,132 @@
+"""Write results under the names of ColabFold's files, for scripts that read these.
+
+Names and contents are those that `colabfold_batch` 1.6 writes for one chain, flat in the output directory. All of it
+comes from the files in the target's directory, so errors are in tenths of an Angstrom as there.
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from data_pipeline.features.schema import Features
+from data_pipeline.parse.fasta import directory_name
+from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
+from helixfold import __version__
+from helixfold.write.ranking import FinishedPrediction, all_notes, read_pae
+from helixfold.write.results import to_json, write_file
+
+LOG_FILE: Final = "log.txt"
+# Key, authors, title, journal, year and DOI of each work.
+_WORKS: Final = {
+    "alphafold": (
+        *("Jumper2021", "Jumper, John and Evans, Richard and Pritzel, Alexander and others"),
+        *("Highly accurate protein structure prediction with AlphaFold", "Nature", 2021, "10.1038/s41586-021-03819-2"),
+    ),
+    "colabfold": (
+        *("Mirdita2022", 'Mirdita, Milot and Sch{\\"u}tze, Konstantin and Moriwaki, Yoshitaka and others'),
+        *("ColabFold: making protein folding accessible to all", "Nature Methods", 2022, "10.1038/s41592-022-01488-1"),
+    ),
+    "openmm": (
+        *("Eastman2017", "Eastman, Peter and Swails, Jason and Chodera, John D. and others"),
+        *("OpenMM 7: Rapid development of high performance algorithms for molecular dynamics",),
+        *("PLOS Computational Biology", 2017, "10.1371/journal.pcbi.1005659"),
+    ),
+}
+
+
+def done_file(directory: Path) -> Path:
+    """Return the file that marks the target in a directory as finished, as ColabFold does."""
+    return directory.parent / f"{directory_name(directory.name)}.done.txt"
+
+
+def model_type(model: str) -> str:
+    """Return ColabFold's name for the kind of a model; models that it does not have are of the type helixfold."""
+    if not re.fullmatch(r"model_[1-5](_ptm)?", model):
+        return "helixfold"
+    return "alphafold2_ptm" if model.endswith("_ptm") else "alphafold2"
+
+
+def write_colabfold(
+    directory: Path, features: Features, order: Sequence[FinishedPrediction], origins: Mapping[str, tuple[str, int]]
+) -> None:
+    """Write ColabFold's files for the target in a directory beside it; `origins` has model and seed by prediction.
+
+    The mark that the target is finished is removed first and written last.
+    """
+    output, job = directory.parent, directory_name(directory.name)
+    done_file(directory).unlink(missing_ok=True)
+    earlier = re.compile(rf"{re.escape(job)}_((un)?relaxed|scores)_rank_\d{{3}}_.+\.(pdb|json)")
+    for path in output.iterdir():
+        if earlier.fullmatch(path.name) and not path.is_dir():
+            path.unlink()
+    lines = [f"Query: {job} (length {len(features.sequence)})", "reranking models by 'plddt' metric"]
+    for rank, prediction in enumerate(order, start=1):
+        model, seed = origins[prediction.name]
+        tag = f"rank_{rank:03d}_{model_type(model)}_{model.removesuffix('_ptm')}_seed_{seed:03d}"
+        for kind in ("unrelaxed", "relaxed"):
+            _copy(directory / f"{kind}_{prediction.name}.pdb", output / f"{job}_{kind}_{tag}.pdb")
+        scores = _scores(directory, prediction)
+        write_file(output / f"{job}_scores_{tag}.json", to_json(scores))
+        if rank == 1 and "pae" in scores:
+            pae = {"predicted_aligned_error": scores["pae"], "max_predicted_aligned_error": scores["max_pae"]}
+            write_file(output / f"{job}_predicted_aligned_error_v1.json", to_json(pae))
+        ptm = "" if prediction.ptm is None else f" pTM={prediction.ptm:.3g}"
+        lines.append(f"{tag} pLDDT={prediction.ranking_confidence:.3g}{ptm}")
+    for plot in ("plddt", "pae", "coverage"):
+        _copy(directory / f"{plot}.png", output / f"{job}_{plot}.png")
+    write_file(output / f"{job}.a3m", _a3m(features))
+    write_log(output, *lines, *all_notes(order))
+    write_file(done_file(directory), "")
+
+
+def write_run(output: Path, config: Mapping[str, object], works: Sequence[str]) -> None:
+    """Write config.json and cite.bibtex, with the works of these names, and begin or go on with log.txt."""
+    write_file(output / "config.json", to_json({**config, "version": f"helixfold {__version__}"}, indent=4))
+    fields = ("author", "title", "journal", "year", "doi")
+    entries = (zip(fields, _WORKS[work][1:], strict=True) for work in works)
+    texts = (
+        f"@article{{{_WORKS[work][0]},\n" + "".join(f"{field} = {{{value}}},\n" for field, value in entry) + "}\n"
+        for work, entry in zip(works, entries, strict=True)
+    )
+    write_file(output / "cite.bibtex", "".join(texts))
+    write_log(output, f"Running helixfold {__version__}")
+
+
+def write_log(output: Path, *lines: str) -> None:
+    """Add lines with the time to log.txt."""
+    path = output / LOG_FILE
+    if path.is_symlink():
+        path.unlink()  # what is written through a link would leave the output directory
+    seconds = time.time()
+    now = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))},{int(seconds % 1 * 1000):03d}"
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(f"{now} {line}\n" for line in lines))
+
+
+def _scores(directory: Path, prediction: FinishedPrediction) -> dict[str, Any]:
+    """Return the content of a scores file, rounded as ColabFold's, and with the notes of a prediction that has any."""
+    scores: dict[str, Any] = {"plddt": np.around(prediction.plddt.astype(np.float64), 2).tolist()}
+    if prediction.ptm is not None:
+        pae = np.around(read_pae(directory / f"pae_{prediction.name}.json")[0].astype(np.float64), 2)
+        scores |= {"max_pae": float(pae.max()), "pae": pae.tolist(), "ptm": round(prediction.ptm, 2)}
+    return scores | ({"notes": list(prediction.notes)} if prediction.notes else {})
+
+
+def _a3m(features: Features) -> str:
+    """Return the columns of the alignment; the names and insertions of its rows are not in the features."""
+    letters = np.frombuffer(RESTYPES_WITH_X_AND_GAP.encode(), np.uint8)
+    rows = [features.sequence, *(letters[row].tobytes().decode() for row in features.msa[1:])]
+    records = (f">{number}\n{row}\n" for number, row in enumerate(rows, start=101))
+    return f"#{len(features.sequence)}\t1\n{''.join(records)}"
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, or remove the copy of one that is not there any more."""
+    if source.is_file():
+        write_file(target, source.read_bytes())
+    else:
+        target.unlink(missing_ok=True)

@@ -1,0 +1,151 @@
+"""AlphaFold's features.pkl: converted as AlphaFold reads it, and read as data, whatever is in it."""
+
+import builtins
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.errors import InputError
+from data_pipeline.features.alphafold_pickle import features_from_pickle
+from data_pipeline.features.schema import Features
+from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
+from helixfold.cli.main import main
+
+SEQUENCE, ROW = "MKTAYIAKQX", "MKTAW--RQA"
+HHBLITS = "ACDEFGHIKLMNPQRSTVWYX-"
+
+
+def objects(*values: bytes) -> np.ndarray:
+    return np.array(values, dtype=object)
+
+
+def alphafold_features() -> dict[str, Any]:
+    """Return features as AlphaFold's data pipeline makes them, by its own code's description of them."""
+    length, rows = len(SEQUENCE), (SEQUENCE, ROW)
+    positions = np.arange(length * 37 * 3, dtype=np.float32).reshape(1, length, 37, 3)
+    return {
+        "aatype": np.eye(21, dtype=np.int32)[[RESTYPES_WITH_X_AND_GAP.index(letter) for letter in SEQUENCE]],
+        "between_segment_residues": np.zeros(length, np.int32),
+        "domain_name": objects(b"sp|P0CG48|UBC_HUMAN Polyubiquitin"),
+        "residue_index": np.arange(length, dtype=np.int32),
+        "seq_length": np.full(length, length, np.int32),
+        "sequence": objects(SEQUENCE.encode()),
+        "deletion_matrix_int": np.asfortranarray([[0] * length, [0, 3] + [0] * (length - 2)], dtype=np.int32),
+        "msa": np.array([[HHBLITS.index(letter) for letter in row] for row in rows], np.int32),
+        "num_alignments": np.full(length, 2, np.int32),
+        "msa_species_identifiers": objects(b"", b"HUMAN"),
+        "template_aatype": np.eye(22, dtype=np.float32)[[[HHBLITS.index(letter) for letter in ROW]]],
+        "template_all_atom_masks": np.ones((1, length, 37), np.float32),
+        "template_all_atom_positions": positions,
+        "template_domain_names": objects(b"1abc_A"),
+        "template_sequence": objects(ROW.encode()),
+        "template_sum_probs": np.array([[7.5]], np.float32),
+    }
+
+
+def written(path: Path, content: object, protocol: int = 4) -> Path:
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    return path
+
+
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_features_are_those_of_alphafold(tmp_path: Path, protocol: int) -> None:
+    features = features_from_pickle(written(tmp_path / "features.pkl", alphafold_features(), protocol))
+    letters = np.array(list(RESTYPES_WITH_X_AND_GAP))
+    assert features.domain_name == "sp|P0CG48|UBC_HUMAN"
+    assert features.sequence == "".join(letters[features.aatype]) == SEQUENCE
+    assert ["".join(letters[row]) for row in features.msa] == [SEQUENCE, ROW]
+    assert features.deletion_matrix[1].tolist() == [0, 3, *[0] * 8]
+    assert "".join(letters[features.template_aatype[0]]) == ROW
+    assert features.template_domain_names == ("1abc_A",)
+    assert features.template_all_atom_positions[0, 1, 2].tolist() == [117.0, 118.0, 119.0]
+    assert features.template_sum_probs.tolist() == [[7.5]]
+
+
+def test_no_templates_are_no_templates(tmp_path: Path) -> None:
+    content = alphafold_features() | {name: np.array([]) for name in alphafold_features() if name[:8] == "template"}
+    features = features_from_pickle(written(tmp_path / "features.pkl", content))
+    assert features.template_all_atom_positions.shape == (0, len(SEQUENCE), 37, 3)
+
+
+class Reduced:
+    """An object whose pickle calls a function when it is loaded."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return self.call
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (Reduced(os.system, "touch made"), "posix.system"),
+        ({"aatype": Reduced(builtins.eval, "open('made', 'w')")}, "builtins.eval"),
+        ({"aatype": np.array([Reduced(builtins.exec, "open('made', 'w')")], dtype=object)}, "builtins.exec"),
+        ({"aatype": np.array([{}, []], dtype=object)}, "objects other than bytes or text"),
+        ({"aatype": np.zeros(2, "U3")}, "an array of <U3"),
+        ({"aatype": np.zeros(2, [("a", "i4")])}, "an array of"),
+        ({"aatype": Reduced(np.load, "made")}, "numpy.load"),
+        ({"aatype": {1, 2}}, "EMPTY_SET"),
+        ({1: 2}, "no dictionary of arrays"),
+        ([1.5], "BINFLOAT"),
+        ({}, "missing"),
+        (alphafold_features() | {"asym_id": np.ones(3)}, "features of a complex"),
+        (alphafold_features() | {"aatype": np.zeros((10, 21))}, "aatype is not that of the sequence"),
+        (alphafold_features() | {"msa": np.full((2, 10), 22)}, "outside 0..21"),
+        (alphafold_features() | {"msa": np.full((2, 10), 0.5)}, "not the features of AlphaFold 2"),
+        (alphafold_features() | {"residue_index": np.arange(7)}, "residue_index is"),
+    ],
+    ids=range(16),
+)
+def test_anything_but_arrays_is_refused_by_name_and_not_run(
+    content: object, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        features_from_pickle(written(Path("features.pkl"), content))
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("features.pkl: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["features.pkl"]
+
+
+def test_a_file_cut_anywhere_is_one_sentence(tmp_path: Path) -> None:
+    whole = pickle.dumps(alphafold_features(), protocol=4)
+    path = tmp_path / "features.pkl"
+    for length in (*range(0, 400, 3), *range(400, len(whole), 211)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError):
+            features_from_pickle(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b"x.",  # BINBYTES8 of exabytes
+        b"\x80\x04}r\xff\xff\xff\x7f.",  # an index of two thousand millions in the memo
+        b"\x80\x04" + b"(" * 3_000_000 + b".",
+        b"\x80\x04]" + b"\x94" * 3_000_000 + b".",
+        b"\x80\x04\x95" + (2**62).to_bytes(8, "little") + b"}.",
+        b"cos\nsystem\n(S'true'\ntR.",  # protocol 0
+    ],
+)
+def test_hostile_sizes_cost_nothing(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "features.pkl"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        features_from_pickle(path)
+
+
+def test_the_command_writes_what_predict_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, output = written(tmp_path / "features.pkl", alphafold_features()), tmp_path / "features"
+    assert main(["features", "--from-pickle", str(file), "--output", str(output)]) == 0
+    assert "sp|P0CG48|UBC_HUMAN, 10 residues" in capsys.readouterr().out
+    assert Features.load(output / "sp_P0CG48_UBC_HUMAN" / "features.npz").sequence == SEQUENCE
+    assert main(["features", "--from-pickle", str(file), "--threads", "2"]) == 2
+    assert "only --output goes with it" in capsys.readouterr().err

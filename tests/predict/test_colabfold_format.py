@@ -1,0 +1,120 @@
+"""`--output-format colabfold`: what a script made for ColabFold's output finds."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.parse.alignment import read_alignment
+from helixfold.cli.main import main
+from helixfold.write.colabfold import model_type
+
+SEQUENCE = "MKTAYIAKQR"
+
+
+def predict(*arguments: object, output: Path) -> int:
+    given = ("--output", output, "--num-recycles", "0", "--models", "tiny", "--output-format", "colabfold")
+    return main(["predict", *map(str, (*arguments, *given))])
+
+
+@pytest.fixture
+def a3m(tmp_path: Path) -> Path:
+    path = tmp_path / "sp|P1|X.a3m"
+    path.write_text(f">q\n{SEQUENCE}\n>r\n{SEQUENCE[::-1]}\n")
+    return path
+
+
+def best_of(results: Path) -> dict[str, dict[str, Any]]:
+    """Return what a post-processing script for ColabFold collects of each finished job."""
+    found = {}
+    for done in sorted(results.glob("*.done.txt")):
+        job = done.name.removesuffix(".done.txt")
+        (structure,) = results.glob(f"{job}_unrelaxed_rank_001_*.pdb")
+        (file,) = results.glob(f"{job}_scores_rank_001_*.json")
+        scores = json.loads(file.read_text())
+        pae = json.loads((results / f"{job}_predicted_aligned_error_v1.json").read_text())
+        ranks = sorted(results.glob(f"{job}_scores_rank_*.json"))
+        match = re.search(r"_rank_(\d+)_(.+)_seed_(\d+)\.json$", file.name)
+        assert match is not None
+        found[job] = {
+            "structure": structure,
+            "plddt": np.mean(scores["plddt"]),
+            "ptm": scores["ptm"],
+            "scores": scores,
+            "pae": pae,
+            "ranks": len(ranks),
+            "model": match[2],
+            "seed": int(match[3]),
+        }
+    return found
+
+
+def test_a_script_for_colabfold_finds_what_it_reads(a3m: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert predict(a3m, "--num-seeds", "2", output=output) == 0
+    ((job, best),) = best_of(output).items()
+    assert job == "sp_P1_X"
+    assert (best["ranks"], best["model"]) == (2, "helixfold_tiny")
+    ours = output / "sp_P1_X"
+    ranking = json.loads((ours / "ranking_debug.json").read_text())
+    assert ranking["order"][0] == f"tiny_seed_{best['seed']}"
+    assert best["structure"].read_bytes() == (ours / "ranked_0.pdb").read_bytes()
+    scores, pae = best["scores"], best["pae"]
+    confidence = json.loads((ours / f"confidence_{ranking['order'][0]}.json").read_text())
+    assert scores["plddt"] == confidence["plddt"]
+    assert scores["ptm"] == round(confidence["ptm"], 2)
+    assert np.shape(scores["pae"]) == (10, 10)
+    assert scores["max_pae"] == np.max(scores["pae"])
+    assert "UNTRAINED" in scores["notes"][0]
+    assert pae == {"predicted_aligned_error": scores["pae"], "max_predicted_aligned_error": scores["max_pae"]}
+    for plot in ("plddt", "pae", "coverage"):
+        assert (output / f"{job}_{plot}.png").read_bytes() == (ours / f"{plot}.png").read_bytes()
+    assert (output / f"{job}.a3m").read_text().startswith(f"#10\t1\n>101\n{SEQUENCE}\n>102\n")
+    np.testing.assert_array_equal(
+        read_alignment(output / f"{job}.a3m", SEQUENCE).letters, read_alignment(a3m, SEQUENCE).letters
+    )
+    config = json.loads((output / "config.json").read_text())
+    assert (config["num_queries"], config["num_seeds"], config["rank_by"]) == (1, 2, "plddt")
+    assert (output / "cite.bibtex").read_text().startswith("@article{Jumper2021,\nauthor = {Jumper, John")
+    log = (output / "log.txt").read_text()
+    assert re.search(r"^\d{4}(-\d\d){2} [\d:]{8},\d{3} rank_001_helixfold_tiny_seed_00\d pLDDT=", log, re.MULTILINE)
+    assert log.endswith(" Done\n")
+
+
+def test_a_finished_target_gets_the_files_later_and_keeps_its_predictions(
+    a3m: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert main(["predict", str(a3m), "--output", str(output), "--num-recycles", "0", "--models", "tiny"]) == 0
+    assert not list(output.glob("*.done.txt"))
+    made = (output / "sp_P1_X" / "unrelaxed_tiny.pdb").stat().st_mtime_ns
+    assert predict(a3m, output=output) == 0
+    assert (output / "sp_P1_X" / "unrelaxed_tiny.pdb").stat().st_mtime_ns == made
+    assert best_of(output)["sp_P1_X"]["model"] == "helixfold_tiny"
+    capsys.readouterr()
+    assert predict(a3m, output=output) == 0
+    assert "finished before, skipped" in capsys.readouterr().out
+
+
+def test_other_ranks_take_the_place_of_earlier_ones(a3m: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert predict(a3m, output=output) == 0
+    first = {path.name for path in output.glob("*_rank_*")}
+    (output / "sp_P1_X_more_scores_rank_001_mine.json").write_text("{}")
+    assert predict(a3m, "--num-seeds", "2", "--overwrite", output=output) == 0
+    names = [path.name for path in output.glob("sp_P1_X_*_rank_*")]
+    assert len([name for name in names if "rank_001" in name and "more" not in name]) == 2
+    assert len(names) == 5
+    assert first
+    assert (output / "sp_P1_X_more_scores_rank_001_mine.json").is_file()
+
+
+def test_deepminds_models_have_colabfolds_names() -> None:
+    assert [model_type(name) for name in ("model_1_ptm", "model_3", "small")] == [
+        "alphafold2_ptm",
+        "alphafold2",
+        "helixfold",
+    ]
