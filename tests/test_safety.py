@@ -49,10 +49,10 @@ FORBIDDEN_VALUES = (("shell", True), ("allow_pickle", True), ("weights_only", Fa
 ROOMS = {
     "subprocess": ("data_pipeline.search.process",),
     "ctypes": ("helixfold.execution.allocator",),
-    "tarfile": ("helixfold.weights.download", "data_pipeline.search.mmseqs_server_results"),
+    "tarfile": ("helixfold.weights.download", "data_pipeline.search.mmseqs_server"),
     "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),
-    "requests": ("helixfold.weights.remote_file", "data_pipeline.search.mmseqs_server"),
-    "urllib3": ("helixfold.weights.remote_file", "data_pipeline.search.mmseqs_server"),
+    "requests": ("helixfold.weights.download", "data_pipeline.search.mmseqs_server"),
+    "urllib3": ("helixfold.weights.download", "data_pipeline.search.mmseqs_server"),
     "socket": ("helixfold.parallel",),
     "pickle": ("helixfold.weights.openfold",),
     # Reads the instructions of a pickle as data, and follows none itself.

@@ -152,11 +152,6 @@ class _Database:
         """Return whether this process opened the database: LMDB's handles must not be used after a fork."""
         return self._process == os.getpid()
 
-    def close(self) -> None:
-        """Close the file; the database is not usable afterwards."""
-        self._process = -1
-        self._environment.close()
-
     def keys(self) -> list[str]:
         """Return all keys in ascending order."""
         with (
@@ -186,7 +181,7 @@ def open_database(path: Path) -> _Database:
     if held is not None and held.is_usable():
         return held
     if held is not None:
-        held.close()
+        held._environment.close()
     with _damage_as_input_error(path):
         environment = _lmdb().open(str(path), subdir=False, readonly=True, lock=False, readahead=False, create=False)
     # The file is mapped into memory, and reading beyond its end would end the process.
@@ -213,22 +208,18 @@ def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iter
             with lmdb.open(
                 str(temporary), subdir=False, map_size=room, lock=False, meminit=True, sync=False
             ) as environment:
-                _write_records(environment, records)
+                transaction = environment.begin(write=True)
+                written = 0
+                for key, content in records:
+                    transaction.put(bytes.fromhex(key), content, append=True)
+                    written += len(content)
+                    if written >= _TRANSACTION_BYTES:
+                        transaction.commit()
+                        transaction, written = environment.begin(write=True), 0
+                transaction.commit()
+                environment.sync(True)
         except lmdb.Error as error:
             raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
-
-
-def _write_records(environment: "lmdb.Environment", records: Iterable[tuple[str, bytes]]) -> None:
-    transaction = environment.begin(write=True)
-    written = 0
-    for key, content in records:
-        transaction.put(bytes.fromhex(key), content, append=True)
-        written += len(content)
-        if written >= _TRANSACTION_BYTES:
-            transaction.commit()
-            transaction, written = environment.begin(write=True), 0
-    transaction.commit()
-    environment.sync(True)
 
 
 def _lmdb() -> Any:

@@ -1,19 +1,25 @@
-"""Run HHblits and HHsearch, and check the databases that they search.
+"""Search with hh-suite: HHblits finds homologs of a sequence, HHsearch finds templates that match an alignment.
 
-A database is six files with a common prefix, such as `bfd_..._opt` for `bfd_..._opt_a3m.ffdata`.
+A database is six files with a common prefix, such as `bfd_..._opt` for `bfd_..._opt_a3m.ffdata`. AlphaFold searches BFD
+and Uniclust30 together with HHblits 3, and PDB70 with HHsearch and the alignment of the UniRef90 search (AlphaFold 2,
+Suppl. Sec. 1.2.2 and 1.2.3).
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from data_pipeline.errors import InputError, check_at_least
 from data_pipeline.search.process import program_version, read_output, run_program, working_directory
+from data_pipeline.search.tool import FileFormat
 
 # hhsearch and hhblits crash or fail without the first two; profiles that are missing in `_hhm` they compute.
 _PARTS = ("_a3m", "_cs219", "_hhm")
 _REQUIRED_PARTS = _PARTS[:2]
 _MAX_COLUMNS = 20_001  # of a profile unless -maxres is given; hh-suite cuts off the rest
+_DATE_LINE = re.compile(rb"^Date .*\n", re.MULTILINE)
 
 
 def check_databases(prefixes: tuple[Path, ...]) -> None:
@@ -71,3 +77,84 @@ class HhsuiteSearch:
 def _size(prefix: Path) -> int:
     paths = [prefix.with_name(f"{prefix.name}{part}.ffdata") for part in _PARTS]
     return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+@dataclass(frozen=True, kw_only=True)
+class HhblitsOptions:
+    """Options of HHblits; the defaults are AlphaFold's."""
+
+    iterations: int = 3
+    e_value: float = 0.001  # of hits whose rows enter the alignment
+    max_rows: int = 1_000_000  # of an input alignment
+    max_realigned: int = 100_000  # hits whose alignment is refined
+    max_prefiltered: int = 100_000  # hits that pass the second prefilter
+    min_prefiltered: int = 1_000  # hits that pass the first prefilter whatever their score
+    unfiltered: bool = False  # keep rows that are nearly equal to others
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.iterations <= 8:
+            raise ValueError(f"iterations must be between 1 and 8, got {self.iterations}")
+        if not 0 < self.e_value <= 1:
+            raise ValueError(f"e_value must be above 0 and at most 1, got {self.e_value}")
+        check_at_least(self, max_rows=1, max_realigned=1, max_prefiltered=1, min_prefiltered=1)
+
+    def arguments(self) -> list[str]:
+        """Return the options as HHblits 3 takes them."""
+        arguments = ["-n", str(self.iterations), "-e", f"{self.e_value:g}", "-maxseq", str(self.max_rows)]
+        arguments += ["-realign_max", str(self.max_realigned), "-maxfilt", str(self.max_prefiltered)]
+        arguments += ["-min_prefilter_hits", str(self.min_prefiltered)]
+        return [*arguments, "-all"] if self.unfiltered else arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hhblits(HhsuiteSearch):
+    """Search of hh-suite databases, all at once, for a sequence's homologs; the result is an a3m."""
+
+    file_format: ClassVar[FileFormat] = "a3m"
+
+    options: HhblitsOptions = field(default_factory=HhblitsOptions)
+
+    def identity(self) -> str:
+        """Return tool, version, options and databases in one line; equal lines give equal results."""
+        return self.identity_of("hhblits", self.options.arguments())
+
+    def search(self, sequence: str) -> bytes:
+        """Return the a3m of all homologs, the target first under the name "query"."""
+        query = f">query\n{sequence}\n".encode()
+        outputs = ("-oa3m", "hits.a3m", "-o", "hits.hhr")
+        return self.run("query.fasta", query, len(sequence), self.options.arguments(), outputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HhsearchOptions:
+    """Options of HHsearch; the default is AlphaFold's."""
+
+    max_rows: int = 1_000_000  # of the alignment
+
+    def __post_init__(self) -> None:
+        check_at_least(self, max_rows=1)
+
+    def arguments(self) -> list[str]:
+        """Return the options as HHsearch 3 takes them."""
+        return ["-maxseq", str(self.max_rows)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hhsearch(HhsuiteSearch):
+    """Search of hh-suite databases, all at once, for chains that match an alignment; the result is an hhr."""
+
+    input_format: ClassVar[FileFormat] = "a3m"
+    file_format: ClassVar[FileFormat] = "hhr"
+
+    options: HhsearchOptions = field(default_factory=HhsearchOptions)
+
+    def identity(self) -> str:
+        """Return tool, version, options and databases in one line; equal lines give equal results."""
+        return self.identity_of("hhsearch", self.options.arguments())
+
+    def search(self, alignment: bytes) -> bytes:
+        """Return the hhr of an a3m whose first row is the target, without the date: equal searches give equal bytes."""
+        end = alignment.find(b"\n>", 1)
+        columns = len(alignment) if end < 0 else end  # the target's residues, or somewhat more
+        hits = self.run("query.a3m", alignment, columns, self.options.arguments(), ("-o", "hits.hhr"))
+        return _DATE_LINE.sub(b"", hits, count=1)

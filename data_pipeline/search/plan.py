@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase
-from data_pipeline.search.hhblits import Hhblits, HhblitsOptions
-from data_pipeline.search.hhsearch import Hhsearch, HhsearchOptions
+from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions, Hhsearch, HhsearchOptions
 from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions

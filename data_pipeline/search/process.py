@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
@@ -38,16 +37,12 @@ PACKAGES = {
 _ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramOutput:
-    """Output that a successful program printed; its results are read from the files that it wrote."""
-
-    stdout: bytes  # at most the last 64 KiB
-    stderr: bytes  # at most the last 64 KiB
-
-
-def run_program(command: Sequence[str | Path], *, timeout: float | None, directory: Path) -> ProgramOutput:
+def run_program(
+    command: Sequence[str | Path], *, timeout: float | None, directory: Path
+) -> subprocess.CompletedProcess[bytes]:
     """Run a program in `directory`, with its temporary files, for at most `timeout` seconds (None: no limit).
+
+    Return the last 64 KiB of each stream; its results are read from the files that it wrote.
 
     Raise `SearchError` with the command, the exit code or signal and the end of the output if the program cannot start,
     fails, is killed by a signal or takes too long.
@@ -87,7 +82,7 @@ def run_program(command: Sequence[str | Path], *, timeout: float | None, directo
     if problem is not None:
         printed = _shown_end(stderr) or _shown_end(stdout) or "(nothing)"
         raise SearchError(f"{_name(words)} {problem}; it printed: {printed}; command: {_shown_command(words)}")
-    return ProgramOutput(stdout=stdout, stderr=stderr)
+    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
 
 
 def read_output(program: Path, path: Path) -> bytes:

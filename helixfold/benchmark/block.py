@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model
-from helixfold.benchmark.screen import show
-from helixfold.benchmark.table import Readings
+from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, measure
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole

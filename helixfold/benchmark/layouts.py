@@ -30,7 +30,7 @@ from helixfold.planning.size import PassSize
 from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds
 from helixfold.predict.options import Dtype
 from helixfold.presets import preset, with_parallel_blocks
-from helixfold.training.memory import parameter_count
+from helixfold.training.forecast import parameter_count
 
 
 @Parameter(name="*")

@@ -24,8 +24,7 @@ from helixfold.benchmark import deepmind
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model
-from helixfold.benchmark.screen import show
-from helixfold.benchmark.table import Readings
+from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts, settle
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch

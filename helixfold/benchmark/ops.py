@@ -14,8 +14,7 @@ from torch import Tensor
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
 from helixfold.benchmark.options import CommonOptions, Model
-from helixfold.benchmark.screen import show
-from helixfold.benchmark.table import Readings
+from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, measure
 from helixfold.ops.card import card_of
 from helixfold.ops.dispatch import forced

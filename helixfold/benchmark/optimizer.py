@@ -13,8 +13,7 @@ from torch import nn
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model
-from helixfold.benchmark.screen import show
-from helixfold.benchmark.table import Readings
+from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, Cost, peak_of
 from helixfold.execution.stages import mean_seconds
 from helixfold.model.alphafold import AlphaFold

@@ -14,8 +14,7 @@ from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.options import CommonOptions
-from helixfold.benchmark.screen import show
-from helixfold.benchmark.table import Readings
+from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig, recompute

@@ -41,7 +41,7 @@ for number, (name, summary) in enumerate(BENCHMARKS.items()):
 def measure_all(common: CommonOptions = _COMMON) -> None:
     """Measure what has readings of one form, at the default sizes."""
     from helixfold.benchmark import block, model, ops, step
-    from helixfold.benchmark.screen import show
+    from helixfold.benchmark.table import show
 
     def readings(machine: "BenchmarkDevice") -> Iterator["Readings"]:
         operators = ops.OpsOptions()

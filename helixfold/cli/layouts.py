@@ -16,7 +16,7 @@ def layouts(options: LayoutsOptions = _USUAL) -> None:
     What a rank computes, sends and holds is counted by running it without numbers. Rates of named machines are
     published ones, in bfloat16.
     """
-    from helixfold.training.layout_forecast import forecast, published
+    from helixfold.training.forecast import forecast, published
 
     for line in published() if options.published else forecast(options):
         print(line, flush=True)

@@ -38,7 +38,7 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
         from helixfold.execution.available import available_memory
         from helixfold.execution.device import pick_device
         from helixfold.ops.card import card_of
-        from helixfold.training.memory import memory_table
+        from helixfold.training.forecast import memory_table
 
         device = pick_device(options.device)
         print("\n".join(memory_table(config, options.memory or available_memory(device), card_of(device))))

@@ -12,17 +12,37 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from helixfold.config import Config, ConfigError, require
-from helixfold.execution.method_replacement import MethodReplacement, replace_method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import ContextInput, Executor, Stream, Update
 
 # What a part of the network recomputes, by what it keeps for the backward pass: see `RecomputeConfig`.
 Keep = Literal["none", "inputs", "block"]
 Choice = Literal["auto", "none", "inputs", "block"]
+_second_run: ContextVar[bool] = ContextVar("_second_run", default=False)
+
+
+class MethodReplacement:
+    """Base of objects that are called in place of a module's method, which they hold as `method`."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+
+
+def replace_method(module: nn.Module, name: str, make: Callable[[Callable[..., Any]], MethodReplacement]) -> None:
+    """Replace a method of this module, and of no other of its class, by what `make(method)` returns."""
+    # Python finds an attribute of the module before its class's.
+    setattr(module, name, make(getattr(module, name)))
+
+
+def restore_methods(model: nn.Module) -> None:
+    """Undo all replacements of methods in the modules of a model."""
+    for module in model.modules():
+        for name in [name for name, value in vars(module).items() if isinstance(value, MethodReplacement)]:
+            delattr(module, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +150,6 @@ class _Recomputing(Executor):
 
     def map_rows(self, make: Callable[..., Tensor], *streams: Stream) -> Stream:
         raise NotImplementedError("blocks make no streams")
-
-
-_second_run: ContextVar[bool] = ContextVar("_second_run", default=False)
 
 
 def is_recomputing() -> bool:

@@ -76,7 +76,7 @@ class Slabs(Executor):
         read: list[Held] = [transposed(mask, update.axis)]
         if update.reads_context_rows:
             read += [transposed(held(each), update.context_axis) for each in context_input]
-        size = self._size(
+        size = self.rows_at_once(
             changed,
             lambda: forward_row_bytes(update, layout(changed), layout(read[0]), context, [*map(layout, read[1:])]),
             LEAST_ELEMENTS_OF_PRODUCTS if isinstance(update, Factored) else LEAST_ELEMENTS,
@@ -123,7 +123,7 @@ class Slabs(Executor):
         def slabs(count: int) -> list[Tensor]:
             return next(self.visited([each[:, :count] for each in streams], count))[1]
 
-        size = self._size(room, lambda: map_row_bytes(make, like, slabs, room.shape[1]))
+        size = self.rows_at_once(room, lambda: map_row_bytes(make, like, slabs, room.shape[1]))
         for rows, given, slab in self.visited(streams, size, room):
             assert slab is not None
             slab.copy_(make(rows, *given))
@@ -149,7 +149,7 @@ class Slabs(Executor):
             return ()
         given = transposed(held(context_input), update.context_axis)
         given_mask = transposed(mask, update.context_axis)
-        size = self._size(given, lambda: context_row_bytes(update, layout(given), given_mask))
+        size = self.rows_at_once(given, lambda: context_row_bytes(update, layout(given), given_mask))
         whole: Context = ()
         for rows, (slab, slab_mask), _ in self.visited([given, given_mask], size):
             parts = update.context(slab, slab_mask)
@@ -160,11 +160,8 @@ class Slabs(Executor):
                 room.narrow(update.context_dim, rows.start, rows.stop - rows.start).copy_(part)
         return whole
 
-    def rows_at_once(self, row_bytes: int, stream: Stream) -> int:
-        """Return the number of rows of a slab, each of which takes `row_bytes` bytes of temporaries."""
-        return self._size(stream, lambda: row_bytes)
-
-    def _size(self, stream: Stream, row_bytes: Callable[[], int], least: int = LEAST_ELEMENTS) -> int:
+    def rows_at_once(self, stream: Stream, row_bytes: Callable[[], int], least: int = LEAST_ELEMENTS) -> int:
+        """Return the number of rows of a slab, each of which takes `row_bytes()` bytes of temporaries."""
         if self.rows is not None:
             return self.rows
         if not size_of(stream):

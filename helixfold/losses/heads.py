@@ -23,6 +23,7 @@ _PAIRS_FLOOR, _COUNT_FLOOR = 1e-6, 1e-8
 _LDDT_CUTOFF = 15.0  # Angstrom; pairs further apart in the true structure do not count
 LDDT_LIMITS = (0.5, 1.0, 2.0, 4.0)  # Angstrom, the largest errors of preserved distances
 _LDDT_FLOOR = 1e-10  # gives a residue without neighbours an lDDT of 1, as in DeepMind's program
+_SMOOTH_LDDT_FLOOR = 1e-10
 
 
 def cross_entropy(logits: Float[Tensor, "*batch v"], labels: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -121,3 +122,18 @@ def _local_origins(frames: Rigid) -> Float[Tensor, "b i j 3"]:
 def _distances(points: Float[Tensor, "*l b r 3"]) -> Float[Tensor, "*l b r r"]:
     # Squared norms from matrix products would lose the digits that tell 0.5 Angstrom at 1,000 Angstrom.
     return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def smooth_lddt_loss(frames: Float[Tensor, "l b r 7"], labels: Labels) -> Float[Tensor, " b"]:
+    """Return 1 minus the smooth lDDT of the C-alphas, mean over residues and iterations (AlphaFold 3, Suppl. Alg. 27).
+
+    Each of lDDT's four steps is a logistic function of a distance's error with a width of 1 Angstrom. C-alphas are the
+    origins of the backbone frames. The loss is equal for mirror images, so use it beside FAPE.
+    """
+    points, truth = frames[..., 4:], labels.all_atom_positions[..., _CA, :]
+    mask = labels.all_atom_mask[..., _CA]
+    errors, counted = distance_errors(points, truth, mask)
+    preserved = sum(torch.sigmoid(limit - errors) for limit in LDDT_LIMITS) / len(LDDT_LIMITS)
+    score = (counted * preserved).sum(-1) / (_SMOOTH_LDDT_FLOOR + counted.sum(-1))
+    has_neighbours = mask * (counted.sum(-1) > 0)
+    return ((has_neighbours * (1 - score)).sum(-1) / (_SMOOTH_LDDT_FLOOR + has_neighbours.sum(-1))).mean(0)

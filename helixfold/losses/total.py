@@ -20,9 +20,9 @@ from helixfold.losses.heads import (
     has_resolution,
     lddt_loss,
     masked_msa_loss,
+    smooth_lddt_loss,
 )
 from helixfold.losses.labels import Labels
-from helixfold.losses.smooth_lddt import smooth_lddt_loss
 from helixfold.losses.torsion import angle_norm_loss, torsion_loss
 from helixfold.losses.violations import violation_loss
 from helixfold.model.outputs import Outputs

@@ -1,4 +1,4 @@
-"""Norms of gradients in flat buffers, and the factors that clip them.
+"""Norms of gradients in flat buffers, and the factors that clip them, all at once or tensor by tensor (AdaGC).
 
 A line is the unit of `LINE` elements from which each parameter starts in a flat buffer; a row is `ROW` elements.
 """
@@ -8,6 +8,7 @@ from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor
 
 from helixfold.ops.constants import LINE
+from helixfold.optim.config import AdaGCConfig
 
 # Number of elements whose squares are summed in float32.
 ROW = 1024
@@ -66,3 +67,32 @@ def add_scaled(total: Float32[Tensor, " n"], gradient: Float[Tensor, " n"], scal
     for into, part in zip(total.split(_CHUNK), gradient.split(_CHUNK), strict=True):
         into.addcmul_(part, scale)
         part.zero_()
+
+
+def adagc_warm_up(
+    norms: Float[Tensor, " t"], averages: Float32[Tensor, " t"], clip_norm: float
+) -> tuple[Float32[Tensor, " t"], Float32[Tensor, " t"]]:
+    """Return factors that clip the whole gradient to `clip_norm`, and the new averages.
+
+    AdaGC, arXiv 2502.11034, Alg. 1, t < T_start: during warm-up the average of a tensor is its smallest clipped norm so
+    far. `norms` has one norm for each tensor.
+    """
+    scale = factor(torch.linalg.vector_norm(norms), clip_norm).expand(len(norms))
+    return scale, torch.where(norms > 0, torch.minimum(averages, (norms * scale).float()), averages)
+
+
+def adagc_adapt(
+    norms: Float[Tensor, " t"], averages: Float32[Tensor, " t"], config: AdaGCConfig
+) -> tuple[Float32[Tensor, " t"], Float32[Tensor, " t"]]:
+    """Return factors that clip each tensor by its own average, and the averages updated by the clipped norms.
+
+    AdaGC clips each tensor relative to its own earlier norms (arXiv 2502.11034, Alg. 1). `norms` has one norm for each
+    tensor.
+    """
+    # Differs from AdaGC: a norm of zero does not enter the average. A tensor has no gradient if the next layer starts
+    # at zero, or in the template stack if there are no templates; an average of zero would then stop it for good. The
+    # first norm that is not zero becomes the average.
+    scale = factor(norms, config.relative_threshold * averages)
+    clipped = (norms * scale).float()
+    moved = config.decay * averages + (1 - config.decay) * clipped
+    return scale, torch.where(norms > 0, torch.where(averages.isinf(), clipped, moved), averages)

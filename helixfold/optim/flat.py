@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
-from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.constants import LINE
-from helixfold.ops.fused_adam import fused_adam
-from helixfold.optim import adagc, clip
+from helixfold.ops.fused_adam import AdamBuffers, AdamStep, fused_adam
+from helixfold.optim import clip
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.muon import Muon
 from helixfold.optim.parameter_layout import lay_out
@@ -226,9 +225,9 @@ class FlatOptimizer:
         config, averages = self.config, self._norm_averages
         if averages is not None:
             if int(self._updates) < config.adagc.warmup_steps:
-                scale, seen = adagc.warm_up(sizes, averages, config.clip_norm)
+                scale, seen = clip.adagc_warm_up(sizes, averages, config.clip_norm)
             else:
-                scale, seen = adagc.adapt(sizes, averages, config.adagc)
+                scale, seen = clip.adagc_adapt(sizes, averages, config.adagc)
             averages.copy_(seen)
             return scale[self._tensor_of_line], float((scale < 1).float().mean())
         if config.clipping == "global":

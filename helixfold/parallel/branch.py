@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from helixfold.execution.method_replacement import MethodReplacement, replace_method
+from helixfold.execution.recompute import MethodReplacement, replace_method
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import EvoformerBlock, Streams
 from helixfold.model.update import ContextInput, Executor, Stream, Update, as_tensor

@@ -1,7 +1,6 @@
 """Apply branch parallelism, recompute and axial parallelism to a model, in that order."""
 
-from helixfold.execution.method_replacement import restore_methods
-from helixfold.execution.recompute import RecomputeConfig, recompute
+from helixfold.execution.recompute import RecomputeConfig, recompute, restore_methods
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold

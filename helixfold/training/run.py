@@ -22,8 +22,8 @@ from helixfold.planning.layouts import chosen_layout
 from helixfold.training.checkpoint_files import checkpoint_steps
 from helixfold.training.config import TrainingConfig
 from helixfold.training.evaluate import read_names
+from helixfold.training.forecast import memory_per_rank, workload
 from helixfold.training.log import TrainingHistory
-from helixfold.training.memory import memory_per_rank, workload
 from helixfold.training.options import AUTO_LAYOUT
 from helixfold.training.progress import print_message
 from helixfold.training.run_files import RunFiles

@@ -28,9 +28,9 @@ from helixfold.parallel.parallelize import parallelize
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.config import FREE_SETTINGS, TrainingConfig
 from helixfold.training.evaluate import ChainScores, evaluate, mean_scores
+from helixfold.training.forecast import memory_per_rank, recompute_message, with_settled_recompute
 from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import SilentLog, StepRecord, TrainingLog
-from helixfold.training.memory import memory_per_rank, recompute_message, with_settled_recompute
 from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats
 from helixfold.training.run_files import RunFiles
 from helixfold.training.step import forward_losses

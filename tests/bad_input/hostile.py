@@ -28,7 +28,7 @@ from pathlib import Path
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
-from data_pipeline.search.mmseqs_server_results import DamagedArchiveError, merged_alignments, unpack
+from data_pipeline.search.mmseqs_server import DamagedArchiveError, merged_alignments, unpack
 from data_pipeline.search.result_files import ResultFiles
 from helixfold.cli.main import main
 from tests.data_pipeline.parse.hhr_files import read_hhr

@@ -1,11 +1,12 @@
 """The store's benchmark measures a real build and prints its table."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from data_pipeline.datasets import clustering
-from helixfold.benchmark.data import print_store_rates, store_rates
+from helixfold.benchmark.data import DataOptions, run
 from tests.data_pipeline.datasets.training_files import write_training_files
 
 
@@ -14,14 +15,21 @@ def test_rates_are_of_a_store_that_was_built_and_read(
 ) -> None:
     monkeypatch.setattr(clustering, "find_program", lambda name: None)
     structures, alignments = write_training_files(tmp_path)
-    rates = store_rates(structures, alignments)
-    assert (rates.chains, rates.failed) == (6, 0)
-    assert rates.structure_bytes == sum(path.stat().st_size for path in structures.iterdir())
-    assert rates.alignment_bytes == sum(path.stat().st_size for path in alignments.rglob("*.a3m"))
-    assert rates.store_bytes > 0
-    assert len(rates.seconds) == 5
-    assert all(seconds > 0 for seconds in rates.seconds.values())
-    print_store_rates(rates)
+    run(DataOptions(structures=structures, alignments=alignments))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("6 chains (0 failed): structures ")
-    assert lines[-1].startswith("load labels only")
+    sizes = [
+        sum(path.stat().st_size for path in paths) / 1e6 for paths in (structures.iterdir(), alignments.rglob("*.a3m"))
+    ]
+    given = f"structures {sizes[0]:.1f} MB and alignments {sizes[1]:.1f} MB"
+    match = re.match(rf"6 chains \(0 failed\): {given} become a store of [0-9.]+ MB \(\d+%, ([0-9.]+) kB", lines[0])
+    assert match is not None
+    assert float(match[1]) > 0
+    rows = [re.fullmatch(r"(.{28}) +[0-9.]+ +(\d+)", line) for line in lines[2:]]
+    assert [row and row[1].strip() for row in rows] == [
+        "build",
+        "build again, all is there",
+        "read the files",
+        "load from the store",
+        "load labels only",
+    ]
+    assert all(row and int(row[2]) > 0 for row in rows)

@@ -47,7 +47,7 @@ def test_the_machine_at_hand_is_measured(monkeypatch: pytest.MonkeyPatch, capsys
         asked.append((count, function, settings["device"]))
         return MACHINES["h100"]
 
-    monkeypatch.setattr("helixfold.training.layout_forecast.on_ranks", on_ranks)
+    monkeypatch.setattr("helixfold.training.forecast.on_ranks", on_ranks)
     assert main(["layouts", *SMALL, "--machine", "here", "--ranks", "2"]) == 0
     assert asked == [(2, machine_of_ranks, "cpu")]
     assert "float32" in capsys.readouterr().out.splitlines()[1]

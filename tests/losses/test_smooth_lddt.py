@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from data_pipeline.residues import ATOM_ORDER
-from helixfold.losses.heads import lddt_ca
+from helixfold.losses.heads import lddt_ca, smooth_lddt_loss
 from helixfold.losses.labels import Labels
-from helixfold.losses.smooth_lddt import smooth_lddt_loss
 from tests.losses.chains import a_motion, labels_of, moved, random_structure, residue_types
 
 CA = ATOM_ORDER["CA"]

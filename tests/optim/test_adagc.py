@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from helixfold.optim.adagc import adapt, warm_up
+from helixfold.optim.clip import adagc_adapt, adagc_warm_up
 from helixfold.optim.config import AdaGCConfig
 
 CONFIG = AdaGCConfig(relative_threshold=1.05, decay=0.98, warmup_steps=20)
@@ -40,9 +40,9 @@ def test_factors_are_those_of_the_paper() -> None:
     for t, (step, expected) in enumerate(zip(gradients, plain(gradients, 0.1, CONFIG), strict=True)):
         norms = torch.stack([g.norm() for g in step])
         if t < CONFIG.warmup_steps:
-            scale, averages = warm_up(norms, averages, 0.1)
+            scale, averages = adagc_warm_up(norms, averages, 0.1)
         else:
-            scale, averages = adapt(norms, averages, CONFIG)
+            scale, averages = adagc_adapt(norms, averages, CONFIG)
             limited += int((scale < 1).sum())
         for found, g, right in zip(scale, step, expected, strict=True):
             torch.testing.assert_close(found.double() * g, right, rtol=1e-5, atol=1e-12)
@@ -52,14 +52,14 @@ def test_factors_are_those_of_the_paper() -> None:
 def test_a_tensor_without_gradient_keeps_its_average_and_is_not_stopped_for_good() -> None:
     averages = torch.full((2,), torch.inf)
     nothing, something = torch.tensor([0.0, 0.05]).double(), torch.tensor([0.03, 0.04]).double()
-    _, averages = warm_up(nothing, averages, 0.1)
+    _, averages = adagc_warm_up(nothing, averages, 0.1)
     assert averages[0].isinf()
     # Counted for the first time after the warm-up: taken as it is.
-    scale, averages = adapt(something, averages, CONFIG)
+    scale, averages = adagc_adapt(something, averages, CONFIG)
     torch.testing.assert_close(scale, torch.ones(2))
     torch.testing.assert_close(averages, torch.tensor([0.03, 0.98 * 0.05 + 0.02 * 0.04]))
-    scale, later = adapt(nothing, averages, CONFIG)
+    scale, later = adagc_adapt(nothing, averages, CONFIG)
     assert scale[0] == 1
     assert later[0] == averages[0]
-    scale, _ = adapt(10 * something, later, CONFIG)
+    scale, _ = adagc_adapt(10 * something, later, CONFIG)
     torch.testing.assert_close(scale[0], torch.tensor(1.05 / 10), rtol=1e-6, atol=0)

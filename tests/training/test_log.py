@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from data_pipeline.errors import InputError
-from helixfold.training.log import LOG_FILE, TENSORBOARD_DIRECTORY, SilentLog, StepRecord, TrainingLog, read_log
-from helixfold.training.tensorboard import TensorBoardWriter
+from helixfold.training.log import (
+    LOG_FILE,
+    TENSORBOARD_DIRECTORY,
+    SilentLog,
+    StepRecord,
+    TensorBoardWriter,
+    TrainingLog,
+    read_log,
+)
 
 ROOT = Path(__file__).parents[2]
 SUMMARY = {"loss": 3.5, "lddt_ca": 0.25, "tm_score": 0.125, "loss/distogram": 1.5}

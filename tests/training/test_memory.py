@@ -15,10 +15,10 @@ from helixfold.ops.card import CARDS, card_of
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel.mesh import Mesh
-from helixfold.training import memory as subject
+from helixfold.training import forecast as subject
 from helixfold.training import trainer
 from helixfold.training.config import TrainingConfig
-from helixfold.training.memory import memory_per_rank, memory_table, training_needs, with_settled_recompute
+from helixfold.training.forecast import memory_per_rank, memory_table, training_needs, with_settled_recompute
 from helixfold.training.presets import finetuning, initial_training
 from helixfold.training.stopping import StopRequest
 from tests.training.runs import small_config, small_run

@@ -14,11 +14,12 @@ from helixfold.weights import alphafold
 from helixfold.weights.download import (
     ARCHIVE_URL,
     PUBLISHED_SHA256,
+    DownloadError,
+    RetryPolicy,
     download_parameters,
     parameters_directory,
 )
 from helixfold.weights.load import load_weights
-from helixfold.weights.remote_file import DownloadError, RetryPolicy
 from helixfold.weights.untrained import untrained_model
 from tests.weights.server import Behaviour, serving
 

@@ -5,7 +5,7 @@ import pytest
 
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.search.hhblits import Hhblits, HhblitsOptions
+from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions
 from data_pipeline.search.tool import SequenceSearch
 from tests.data_pipeline.search.families import (
     build_hhsuite_database,

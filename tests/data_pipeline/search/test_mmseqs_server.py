@@ -9,8 +9,7 @@ import pytest
 
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.search.mmseqs_server import PUBLIC_SERVER, ServerOptions, ServerSearch
-from data_pipeline.search.mmseqs_server_results import UNIREF_FILE
+from data_pipeline.search.mmseqs_server import PUBLIC_SERVER, UNIREF_FILE, ServerOptions, ServerSearch
 from data_pipeline.search.tool import SequenceSearch
 from tests.data_pipeline.search.mock_server import Answer, Handler, MockServer, archive, failing, mock_server, state
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.errors import SearchError
-from data_pipeline.search.mmseqs_server_results import UNIREF_FILE, DamagedArchiveError, merged_alignments, unpack
+from data_pipeline.search.mmseqs_server import UNIREF_FILE, DamagedArchiveError, merged_alignments, unpack
 from tests.data_pipeline.search.mock_server import archive
 
 ROOT = Path(__file__).parents[3]
@@ -81,7 +81,7 @@ def test_a_bomb_costs_little_memory(tmp_path: Path, name: str) -> None:
 import resource
 from pathlib import Path
 from data_pipeline.errors import SearchError
-from data_pipeline.search.mmseqs_server_results import unpack
+from data_pipeline.search.mmseqs_server import unpack
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
