@@ -1,7 +1,7 @@
 """Search for homologs on an MMseqs2 server with ColabFold's interface, if the user chooses to send sequences there.
 
 The client submits numbered sequences, gets a ticket, polls it until the search is complete, and downloads an archive of
-alignments. Mirdita et al., Nat. Methods 2022.
+alignments (Mirdita et al., Nat. Methods 2022). The archive is unpacked in memory and not trusted.
 """
 
 import gzip

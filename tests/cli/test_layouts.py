@@ -6,6 +6,7 @@ import pytest
 
 from helixfold.cli.main import main
 from helixfold.planning.layouts import machine_of_ranks
+from helixfold.planning.machines import MACHINES
 
 # What is counted for a network of this size is counted in a moment.
 SMALL = [
