@@ -49,8 +49,7 @@ class SourceFiles:
             alignment_for_chain(read_alignment(file.path, max_rows=file.max_rows), sequence, file.path)
             for file in found.alignments
         ]
-        features = monomer_features(name, sequence, rows)
-        return features, chain_labels(structure, chain)
+        return monomer_features(name, sequence, rows), chain_labels(structure, chain)
 
     def _path(self, name: str) -> Path:
         for stem in (name, name.rpartition("_")[0]):

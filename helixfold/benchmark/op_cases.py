@@ -13,10 +13,11 @@ from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.attention import attention
 from helixfold.ops.constants import LINE
 from helixfold.ops.dispatch import Op, forced, recorded
-from helixfold.ops.fused_adam import AdamBuffers, AdamStep, fused_adam
+from helixfold.ops.fused_adam import fused_adam
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
 from helixfold.ops.multiply import multiply

@@ -3,9 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -93,11 +92,6 @@ class Readings:
         }
 
 
-def write_json(path: Path, machine: BenchmarkDevice, readings: Sequence[Readings]) -> None:
-    rows = [each.row(by, machine) for each in readings for by in each.costs]
-    path.write_text(json.dumps({"machine": machine.to_dict(), "readings": rows}, indent=1) + "\n")
-
-
 def _finite(value: float) -> float | None:
     return None if math.isnan(value) or value == 0 else value
 
@@ -126,6 +120,7 @@ def show(readings: Callable[[BenchmarkDevice], Iterator[Readings]], options: Com
             print("\n".join(reading.lines(machine)), flush=True)
             made.append(reading)
             if options.json is not None:
-                write_json(options.json, machine, made)
+                rows = [each.row(by, machine) for each in made for by in each.costs]
+                options.json.write_text(json.dumps({"machine": machine.to_dict(), "readings": rows}, indent=1) + "\n")
     if hasattr(os, "getloadavg"):
         print(f"load average when it ended: {os.getloadavg()[0]:.2f}")

@@ -1,12 +1,12 @@
 """An update of all parameters in one pass over flat buffers: gradient scale, Adam, moving average, bfloat16 copy."""
 
 import math
-from dataclasses import dataclass
 
 import torch
-from jaxtyping import BFloat16, Float32
+from jaxtyping import Float32
 from torch import Tensor
 
+from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.constants import LINE
 from helixfold.ops.dispatch import Backend, operator
 from helixfold.ops.triton.refusal import refusal_of_kernels
@@ -14,45 +14,6 @@ from helixfold.ops.triton.refusal import refusal_of_kernels
 # Elements per thread and chunk: a chunk of all five buffers stays in the processor's cache between operations.
 _CHUNK_OF_A_THREAD = 2**17
 _CHUNK_ON_A_DEVICE = 2**24
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdamBuffers:
-    """The buffers that an update changes; `working` is an optional bfloat16 copy of the first `w` master parameters."""
-
-    master: Float32[Tensor, " n"]
-    first_moment: Float32[Tensor, " n"]
-    second_moment: Float32[Tensor, " n"]
-    average: Float32[Tensor, " n"]
-    working: BFloat16[Tensor, " w"] | None
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the buffers."""
-        return self.master.device
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdamStep:
-    """Hyperparameters of one update; `number` counts from 1, `weight_decay` is decoupled from the gradient (AdamW)."""
-
-    number: int
-    learning_rate: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    ema_decay: float
-
-    @property
-    def correction1(self) -> float:
-        """Bias correction of the first moment."""
-        return 1 - self.beta1**self.number
-
-    @property
-    def correction2(self) -> float:
-        """Bias correction of the second moment."""
-        return 1 - self.beta2**self.number
 
 
 def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:

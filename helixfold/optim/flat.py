@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
+from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.constants import LINE
-from helixfold.ops.fused_adam import AdamBuffers, AdamStep, fused_adam
+from helixfold.ops.fused_adam import fused_adam
 from helixfold.optim import clip
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.muon import Muon

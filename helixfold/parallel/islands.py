@@ -54,8 +54,7 @@ class Islands:
         if self.within.is_first:
             everyone = self.between.all_gather(value)
             self.sent += self.all_reduce_bytes(sum(len(json.dumps(value)) for value in everyone))
-        values: list[Any] = self.waiting.broadcast(everyone)
-        return values
+        return list(self.waiting.broadcast(everyone))
 
     def gather(self, tensor: Tensor) -> Tensor:
         """Return the tensors of all islands stacked along a new first dimension, on the CPU, on the first rank of all.

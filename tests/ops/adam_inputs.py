@@ -5,8 +5,8 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
+from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.constants import LINE
-from helixfold.ops.fused_adam import AdamBuffers, AdamStep
 
 STEP = AdamStep(
     number=7, learning_rate=1e-3, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, ema_decay=0.99

@@ -4,8 +4,8 @@ import math
 
 from torch import Tensor
 
+from helixfold.ops.adam import AdamBuffers, AdamStep
 from helixfold.ops.constants import LINE
-from helixfold.ops.fused_adam import AdamBuffers, AdamStep
 from helixfold.ops.triton.language import cdiv, kernel, tl
 
 _BLOCK = 1024

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from helixfold.ops.adam import AdamBuffers
 from helixfold.ops.constants import LINE
-from helixfold.ops.fused_adam import AdamBuffers, fused_adam
+from helixfold.ops.fused_adam import fused_adam
 from tests.ops.adam_inputs import STEP, buffers, copied, gradient_and_scale
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

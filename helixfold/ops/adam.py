@@ -1,0 +1,46 @@
+"""Flat buffers of the optimizer, and the hyperparameters of one Adam update."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import BFloat16, Float32
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamBuffers:
+    """The buffers that an update changes; `working` is an optional bfloat16 copy of the first `w` master parameters."""
+
+    master: Float32[Tensor, " n"]
+    first_moment: Float32[Tensor, " n"]
+    second_moment: Float32[Tensor, " n"]
+    average: Float32[Tensor, " n"]
+    working: BFloat16[Tensor, " w"] | None
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the buffers."""
+        return self.master.device
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamStep:
+    """Hyperparameters of one update; `number` counts from 1, `weight_decay` is decoupled from the gradient (AdamW)."""
+
+    number: int
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    ema_decay: float
+
+    @property
+    def correction1(self) -> float:
+        """Bias correction of the first moment."""
+        return 1 - self.beta1**self.number
+
+    @property
+    def correction2(self) -> float:
+        """Bias correction of the second moment."""
+        return 1 - self.beta2**self.number
