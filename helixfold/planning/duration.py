@@ -16,7 +16,8 @@ from helixfold.planning.prediction import META
 from helixfold.planning.size import PassSize
 
 # Share of the rate of a large matrix product that a whole pass reaches (docs/performance.md has the measurements on a
-# CPU; on GPUs it is NVIDIA's share in MLPerf HPC, see `planning.machines`), and seconds to call an operator.
+# CPU; for GPUs it is assumed, near NVIDIA's share in MLPerf HPC, see `planning.machines`), and seconds to call an
+# operator.
 _REACHED = {("cpu", torch.float32): 1.0, ("cpu", torch.bfloat16): 0.4}
 _REACHED_BY_GPU, _CALL = 0.2, 1e-5
 # Side of the matrices whose product is timed.

@@ -6,7 +6,9 @@ import zlib
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report.page import asset, duration, packed, page
 
 REPOSITORY = Path(__file__).parents[2]
@@ -54,3 +56,13 @@ def test_no_page_of_ours_names_a_place_outside() -> None:
     for path in (REPOSITORY / "helixfold/report/pages").iterdir():
         if not path.name.startswith("3Dmol"):
             assert "://" not in path.read_text().replace("http://www.w3.org/2000/svg", ""), path.name
+
+
+def test_the_picture_of_a_report_has_true_colours_and_is_small() -> None:
+    path = REPOSITORY / "docs" / "images" / "report.png"
+    picture = Image.open(path)
+    assert picture.mode == "RGB"
+    colors = {color for _, color in picture.getcolors(2**24) or []}
+    for band in CONFIDENCE_BANDS:
+        assert tuple(int(band.color[start : start + 2], 16) for start in (1, 3, 5)) in colors
+    assert path.stat().st_size <= 300_000
