@@ -9,12 +9,13 @@ import io
 import json
 import re
 import tarfile
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import IO, ClassVar, Literal, Self, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -23,12 +24,15 @@ import urllib3
 
 from data_pipeline.errors import InputError, SearchError, check_positive, printable
 from data_pipeline.residues import AMBIGUOUS_LETTERS
+from data_pipeline.search.http_request import HttpAnswer, RequestTimeoutError, UnusableAnswerError, request
 from data_pipeline.search.tool import FileFormat
 
 UNIREF_FILE = "uniref.a3m"
 ENVIRONMENTAL_FILE = "bfd.mgnify30.metaeuk30.smag30.a3m"
 MAX_UNPACKED_BYTES = 2**29
 _MAX_MEMBERS = 64  # a server sends about six
+_MAX_EXTENDED_HEADER = 2**12
+_MAX_NUL_BYTES = 1000  # beside one after each sequence\'s rows
 _UNPACKED_CHUNK = 2**20
 PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: used only if the user asks for it
 Mode = Literal["env", "all", "env-nofilter", "nofilter"]
@@ -37,13 +41,11 @@ _FIRST_NUMBER = 101  # ColabFold's; the server labels its results with these num
 _FIRST_PAUSE, _LONGEST_PAUSE, _SHORTEST_PAUSE = 4.0, 60.0, 1.0  # seconds; the upper bound of a pause doubles each time
 _MAX_FAILURES_IN_A_ROW = 8
 _MAX_ANSWER_BYTES, _MAX_ARCHIVE_BYTES = 2**16, 2**28
-_CHUNK = 2**16
 _TICKET = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _CONNECTION_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 _PERMANENT_ERRORS = (  # a wrong certificate or address stays wrong
     requests.exceptions.SSLError,
     requests.exceptions.InvalidURL,
-    requests.exceptions.TooManyRedirects,
 )
 _UNFINISHED = ("PENDING", "RUNNING")
 Answer = TypeVar("Answer")
@@ -56,8 +58,8 @@ class DamagedArchiveError(Exception):
 class _BoundedGzip(io.RawIOBase):
     """The unpacked stream of a gzip file; reading beyond `MAX_UNPACKED_BYTES` raises `SearchError`."""
 
-    def __init__(self, archive: bytes) -> None:
-        self._stream = gzip.GzipFile(fileobj=io.BytesIO(archive))
+    def __init__(self, archive: IO[bytes]) -> None:
+        self._stream = gzip.GzipFile(fileobj=archive, mode="rb")
         self._left = MAX_UNPACKED_BYTES
 
     def readable(self) -> bool:
@@ -71,7 +73,16 @@ class _BoundedGzip(io.RawIOBase):
         return content
 
 
-def unpack(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
+class _PlainMember(tarfile.TarInfo):
+    """Member of an archive; extended headers beyond what a long name takes are refused before they are read."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Self:
+        if self.type not in tarfile.REGULAR_TYPES and self.size > _MAX_EXTENDED_HEADER:
+            raise SearchError(f"the server's archive has a header of {self.size:,} bytes; not read")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+def unpack(archive: IO[bytes], names: Collection[str]) -> dict[str, bytes]:
     """Return the content of the files with these names in a tar.gz archive; other files are ignored.
 
     Raise `DamagedArchiveError` for an archive that another download may replace, `SearchError` for any other problem.
@@ -79,7 +90,7 @@ def unpack(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     try:
         stream = _BoundedGzip(archive)
-        with tarfile.open(fileobj=stream, mode="r|") as tar:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_PlainMember) as tar:
             for number, member in enumerate(tar, start=1):
                 if number > _MAX_MEMBERS:
                     raise SearchError(f"the server's archive holds more than {_MAX_MEMBERS} files; not read")
@@ -115,6 +126,8 @@ def merged_alignments(files: Mapping[str, bytes], sequences: Mapping[int, str]) 
 def _parts(name: str, content: bytes, sequences: Mapping[int, str]) -> dict[int, bytes]:
     """Return each sequence's rows below the target; a file's parts begin with the target and end in NUL bytes."""
     parts: dict[int, bytes] = {}
+    if content.count(b"\0") > len(sequences) + _MAX_NUL_BYTES:
+        raise SearchError(f"{name} of the server's answer is full of NUL bytes")
     for part in content.split(b"\0"):
         if not part.strip():
             continue
@@ -147,7 +160,8 @@ class ServerOptions:
     url: str
     mode: Mode = "env"  # with environmental sequences, or "all" without; "...nofilter" keeps nearly equal rows
     batch: int = 16  # sequences of one ticket
-    max_wait: float = 3 * 3600.0  # seconds for one ticket, from the first request to the last byte
+    max_wait: float = 3 * 3600.0  # seconds for one ticket, from the first request to the beginning of the last
+    timeout: float = 120.0  # seconds for one request, and one more for each 128 KiB of its answer
     read_timeout: float = 60.0  # seconds without a byte after which a connection is closed
 
     def __post_init__(self) -> None:
@@ -157,7 +171,7 @@ class ServerOptions:
             raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
         if not 1 <= self.batch <= 100:
             raise ValueError(f"batch must be between 1 and 100, got {self.batch}")
-        check_positive(self, "max_wait", "read_timeout")
+        check_positive(self, "max_wait", "timeout", "read_timeout")
 
 
 @dataclass(frozen=True)
@@ -192,8 +206,7 @@ class ServerSearch:
         results: dict[str, bytes] = {}
         for start in range(0, len(unique), self.options.batch):
             batch = dict(enumerate(unique[start : start + self.options.batch], start=_FIRST_NUMBER))
-            with requests.Session() as session:
-                alignments = _Ticket(session, self).search(batch)
+            alignments = _Ticket(self).search(batch)
             results |= {sequence: alignments[number] for number, sequence in batch.items()}
         return [results[sequence] for sequence in sequences]
 
@@ -210,8 +223,8 @@ class _TemporaryError(Exception):
 class _Ticket:
     """One search on the server, with its own time limit."""
 
-    def __init__(self, session: requests.Session, server: ServerSearch) -> None:
-        self._session, self._server, self._options = session, server, server.options
+    def __init__(self, server: ServerSearch) -> None:
+        self._server, self._options = server, server.options
         self._url = server.options.url.rstrip("/")
         self._deadline = server.clock() + server.options.max_wait
 
@@ -235,11 +248,12 @@ class _Ticket:
             raise _TemporaryError(f"the search is still {answer['status']}", is_failure=False)
 
     def _download(self, ticket: str, names: tuple[str, ...]) -> dict[str, bytes]:
-        archive = self._request("GET", f"result/download/{ticket}", _MAX_ARCHIVE_BYTES)
-        try:
-            return unpack(archive, names)
-        except DamagedArchiveError as error:
-            raise _TemporaryError(f"the archive of results is damaged ({error})") from error
+        with tempfile.TemporaryFile() as archive:
+            self._request("GET", f"result/download/{ticket}", archive, _MAX_ARCHIVE_BYTES)
+            try:
+                return unpack(archive, names)
+            except DamagedArchiveError as error:
+                raise _TemporaryError(f"the archive of results is damaged ({error})") from error
 
     def _check_status(self, status: object) -> None:
         """Raise `SearchError` for a permanent failure, `_TemporaryError` for a state that passes."""
@@ -253,7 +267,9 @@ class _Ticket:
             raise _TemporaryError(f"it answered with the unknown state '{printable(str(status))}'")
 
     def _request_state(self, method: str, path: str, data: dict[str, str] | None = None) -> dict[str, object]:
-        content = self._request(method, path, _MAX_ANSWER_BYTES, data)
+        body = io.BytesIO()
+        self._request(method, path, body, _MAX_ANSWER_BYTES, data)
+        content = body.getvalue()
         try:
             answer = json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -263,40 +279,36 @@ class _Ticket:
         self._check_status(answer.get("status"))
         return answer
 
-    def _request(self, method: str, path: str, max_bytes: int, data: dict[str, str] | None = None) -> bytes:
+    def _request(
+        self, method: str, path: str, body: IO[bytes], max_bytes: int, data: dict[str, str] | None = None
+    ) -> None:
         try:
-            with self._session.request(
+            # Only a GET is redirected: sequences must go to the server that the user named, and to no other.
+            answer = request(
                 method,
                 f"{self._url}/{path}",
+                body,
+                timeout=self._options.timeout,
+                read_timeout=self._options.read_timeout,
+                max_bytes=max_bytes,
                 data=data,
                 headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "identity"},
-                timeout=self._options.read_timeout,
-                stream=True,
-                allow_redirects=method == "GET",  # sequences must go to the server that the user named, and to no other
-            ) as response:
-                content = self._read(response, max_bytes)
+            )
+        except RequestTimeoutError as error:
+            raise self._error(f"no whole answer within {self._options.timeout:g} s") from error
+        except UnusableAnswerError as error:
+            raise self._error(str(error)) from error
         except _PERMANENT_ERRORS as error:
             raise self._error(f"it cannot be used ({printable(str(error))})") from error
         except _CONNECTION_ERRORS as error:
             raise _TemporaryError(f"the connection failed ({printable(str(error))})") from error
-        if response.status_code == 200:
-            return content
-        problem = f"it answered {response.status_code} {printable(response.reason or '')}: {_shown(content)}"
-        is_busy = response.status_code == 429
-        if is_busy or response.status_code >= 500 or response.status_code == 408:
-            raise _TemporaryError(problem, retry_after=_retry_after(response), is_failure=not is_busy)
+        if answer.status == 200:
+            return
+        problem = f"it answered {answer.status} {printable(answer.reason)}: {_shown(body.read(2000))}"
+        is_busy = answer.status == 429
+        if is_busy or answer.status >= 500 or answer.status == 408:
+            raise _TemporaryError(problem, retry_after=_retry_after(answer), is_failure=not is_busy)
         raise self._error(f"{problem}; is this the address of an MMseqs2 server?")
-
-    def _read(self, response: requests.Response, max_bytes: int) -> bytes:
-        """Return the body; raise `SearchError` if it is too large or too slow."""
-        content = bytearray()
-        while chunk := response.raw.read1(_CHUNK):  # whatever has arrived, so that a slow drip is noticed in time
-            content += chunk
-            if len(content) > max_bytes:
-                raise self._error(f"the answer is larger than {max_bytes:,} bytes, the most that is read")
-            if self._server.clock() > self._deadline:
-                raise self._error(f"no whole answer within {self._options.max_wait:g} s")
-        return bytes(content)
 
     def _retry(self, attempt: Callable[[], Answer]) -> Answer:
         """Repeat `attempt` until it succeeds, the time is over or too many failures follow each other."""
@@ -333,13 +345,13 @@ def _shown(content: bytes) -> str:
     return f"'{printable(' '.join(content[:2000].decode('utf-8', 'replace').split()), 100)}'"
 
 
-def _retry_after(response: requests.Response) -> float:
+def _retry_after(answer: HttpAnswer) -> float:
     """Return the seconds that the server asks us to wait, which it gives as a number or as a time of its clock."""
-    value = response.headers.get("Retry-After", "")
+    value = answer.headers.get("Retry-After", "")
     if value.isascii() and value.isdigit():
         return float(value[:9])
     try:
-        until, now = (parsedate_to_datetime(text) for text in (value, response.headers.get("Date", "")))
+        until, now = (parsedate_to_datetime(text) for text in (value, answer.headers.get("Date", "")))
         return max(0.0, (until - now).total_seconds())
     except (ValueError, TypeError, OverflowError):
         return 0.0

@@ -77,6 +77,10 @@ class SearchOptions:
     """Sequence files to search with jackhmmer."""
     msa_server: Annotated[str | bool, Parameter(metavar="[URL]")] = False
     """Send the sequences to an MMseqs2 server; without URL to ColabFold's, a shared public service."""
+    msa_server_timeout: Annotated[float, Parameter(metavar="SECONDS")] = 120.0
+    """Give up a request to the server after this time, and one second more for each 128 KiB of its answer."""
+    msa_server_wait: Annotated[float, Parameter(metavar="SECONDS")] = 10800.0
+    """Wait this long for a search on the server."""
     msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False)] = "auto"
     """auto: use all that is given. databases, server: use only these. single_sequence: use no alignment at all.
     mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences."""

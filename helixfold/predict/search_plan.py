@@ -1,5 +1,6 @@
 """From the search options of a command to the searches that it makes."""
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +46,17 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
         raise InputError(f"--templates needs files or directories of structures; {NO_TEMPLATE_TABLE}")
     url = server_of(options)
     profile = profile_of(options)
-    server = None if url is None else ServerOptions(url=url, mode=_SERVER_MODES.get(options.msa_mode, "env"))
+    server = None
+    if url is not None:
+        for name, seconds in (("timeout", options.msa_server_timeout), ("wait", options.msa_server_wait)):
+            if not 0 < seconds < math.inf:
+                raise InputError(f"--msa-server-{name} is a number of seconds greater than 0, got {seconds:g}")
+        server = ServerOptions(
+            url=url,
+            mode=_SERVER_MODES.get(options.msa_mode, "env"),
+            timeout=options.msa_server_timeout,
+            max_wait=options.msa_server_wait,
+        )
     sending = [] if url is None else [f"sequences {'would be' if dry_run else 'are'} sent to {printable(url)}"]
     for note in [*profile.notes, *sending] if announce else []:
         print(f"helixfold: {note}", file=sys.stderr)

@@ -526,6 +526,12 @@ def test_a_server_is_asked_in_the_mode_that_was_named(
     assert [plan.alignments[0].tool.options.mode for plan in plans] == ["env", "env", "all"]
     assert main(["predict", str(fasta), "--msa-mode", "server", "--msa-server", "http://here", "--models", "tiny"]) == 0
     assert plans[-1].alignments[0].tool.options.url == "http://here"
+    limits = ["--msa-server", "--msa-server-timeout", "5", "--msa-server-wait", "60", "--models", "tiny"]
+    assert main(["predict", str(fasta), *limits]) == 0
+    own = plans[-1].alignments[0].tool.options
+    assert (own.timeout, own.max_wait) == (5, 60)
+    assert main(["predict", str(fasta), "--msa-server", "--msa-server-wait", "nan", "--models", "tiny"]) == 2
+    assert "--msa-server-wait is a number of seconds greater than 0, got nan" in capsys.readouterr().err
     capsys.readouterr()
     assert main(["predict", str(fasta), "--msa-mode", "server", "--dry-run", "--models", "tiny"]) == 0
     shown = capsys.readouterr().err

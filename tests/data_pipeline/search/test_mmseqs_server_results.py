@@ -25,14 +25,14 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int
 
 
 def test_only_the_files_that_are_wanted_are_read() -> None:
-    assert unpack(GOOD, [UNIREF_FILE]) == {UNIREF_FILE: CONTENT}
+    assert unpack(io.BytesIO(GOOD), [UNIREF_FILE]) == {UNIREF_FILE: CONTENT}
 
 
 def test_nothing_is_written_whatever_the_archive_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     outside = tmp_path / "outside"
     hostile = [member("../outside", size=3), member(str(outside), size=3), member("link", tarfile.SYMTYPE, "/etc")]
-    assert unpack(archive({UNIREF_FILE: CONTENT}, *hostile), [UNIREF_FILE]) == {UNIREF_FILE: CONTENT}
+    assert unpack(io.BytesIO(archive({UNIREF_FILE: CONTENT}, *hostile)), [UNIREF_FILE]) == {UNIREF_FILE: CONTENT}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -42,7 +42,7 @@ def test_nothing_is_written_whatever_the_archive_names(tmp_path: Path, monkeypat
 def test_a_wanted_file_must_be_a_plain_file(kind: bytes) -> None:
     hostile = archive({}, member(UNIREF_FILE, kind, "/etc/passwd"))
     with pytest.raises(SearchError, match=r"holds uniref\.a3m twice or as something else than a plain file"):
-        unpack(hostile, [UNIREF_FILE])
+        unpack(io.BytesIO(hostile), [UNIREF_FILE])
 
 
 def test_a_sparse_file_is_no_plain_file() -> None:
@@ -53,22 +53,22 @@ def test_a_sparse_file_is_no_plain_file() -> None:
         sparse.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(2**40)}
         tar.addfile(sparse, io.BytesIO(b"1\n0\n0\n".ljust(512, b"\0")))
     with pytest.raises((SearchError, DamagedArchiveError)):
-        unpack(content.getvalue(), [UNIREF_FILE])
+        unpack(io.BytesIO(content.getvalue()), [UNIREF_FILE])
 
 
 def test_a_file_that_comes_twice_is_refused() -> None:
     with pytest.raises(SearchError, match="twice"):
-        unpack(archive({UNIREF_FILE: CONTENT}, member(UNIREF_FILE)), [UNIREF_FILE])
+        unpack(io.BytesIO(archive({UNIREF_FILE: CONTENT}, member(UNIREF_FILE))), [UNIREF_FILE])
 
 
 def test_missing_files_are_named() -> None:
     with pytest.raises(SearchError, match=r"lacks a\.a3m, b\.a3m"):
-        unpack(GOOD, ["b.a3m", "a.a3m", UNIREF_FILE])
+        unpack(io.BytesIO(GOOD), ["b.a3m", "a.a3m", UNIREF_FILE])
 
 
 def test_many_files_are_refused() -> None:
     with pytest.raises(SearchError, match="more than 64 files"):
-        unpack(archive({}, *(member(str(index)) for index in range(65))), [UNIREF_FILE])
+        unpack(io.BytesIO(archive({}, *(member(str(index)) for index in range(65)))), [UNIREF_FILE])
 
 
 @pytest.mark.parametrize("name", [UNIREF_FILE, "other"])
@@ -85,7 +85,7 @@ from data_pipeline.search.mmseqs_server import unpack
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    unpack(Path({str(bomb)!r}).read_bytes(), ["uniref.a3m"])
+    unpack(Path({str(bomb)!r}).open('rb'), ["uniref.a3m"])
 except SearchError as error:
     assert "unpacks to more than 536,870,912 bytes" in str(error), error
 else:
@@ -102,7 +102,7 @@ def test_a_damaged_archive_gives_its_content_or_one_of_two_errors(place: int, pu
     place = place * len(content) // len(GOOD)
     content = content[:place] + put + content[place + len(put) :]
     try:
-        found = unpack(gzip.compress(content, 1) if inner else content, [UNIREF_FILE])
+        found = unpack(io.BytesIO(gzip.compress(content, 1) if inner else content), [UNIREF_FILE])
     except (SearchError, DamagedArchiveError):
         return
     assert list(found) == [UNIREF_FILE]
@@ -111,13 +111,24 @@ def test_a_damaged_archive_gives_its_content_or_one_of_two_errors(place: int, pu
 @given(st.integers(0, len(GOOD) - 1))
 def test_an_archive_that_was_cut_is_damaged(length: int) -> None:
     with pytest.raises(DamagedArchiveError):
-        unpack(GOOD[:length], [UNIREF_FILE])
+        unpack(io.BytesIO(GOOD[:length]), [UNIREF_FILE])
 
 
 def test_a_chain_of_extended_headers_is_damage() -> None:
     header = member("x", tarfile.XHDTYPE).tobuf(tarfile.USTAR_FORMAT)
     with pytest.raises((SearchError, DamagedArchiveError)):
-        unpack(gzip.compress(header * 5_000), [UNIREF_FILE])
+        unpack(io.BytesIO(gzip.compress(header * 5_000)), [UNIREF_FILE])
+
+
+def test_a_long_extended_header_is_refused_unread() -> None:
+    header = member("x", tarfile.XHDTYPE, size=5000).tobuf(tarfile.USTAR_FORMAT)
+    with pytest.raises(SearchError, match="has a header of 5,000 bytes; not read"):
+        unpack(io.BytesIO(gzip.compress(header + b"9" * 5000)), [UNIREF_FILE])
+
+
+def test_a_file_of_nul_bytes_is_refused() -> None:
+    with pytest.raises(SearchError, match=r"uniref\.a3m of the server's answer is full of NUL bytes"):
+        merged_alignments({UNIREF_FILE: b">101\nMKV\n" + bytes(2000)}, {101: "MKV"})
 
 
 @given(st.binary(max_size=60))

@@ -1,0 +1,199 @@
+"""Make an HTTP request of a server that is not trusted, within a total time and a number of bytes."""
+
+import contextlib
+import socket
+import threading
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import IO, Any, Self
+from urllib.parse import urljoin, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+_CHUNK = 2**16
+_MAX_REDIRECTS = 5
+_BYTES_PER_SECOND = 2**17  # each byte that arrives adds its share of a second to the time
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class RequestTimeoutError(Exception):
+    """Error for an answer that is not complete when the time of its request is over."""
+
+
+class UnusableAnswerError(Exception):
+    """Error for an answer that no other attempt would make better: too large, or a redirect to a wrong place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpAnswer:
+    """Status line and headers of a server's complete answer."""
+
+    status: int
+    reason: str
+    headers: requests.structures.CaseInsensitiveDict[str]
+
+
+def request(
+    method: str,
+    url: str,
+    body: IO[bytes],
+    *,
+    timeout: float,
+    read_timeout: float,
+    max_bytes: int,
+    data: dict[str, str] | None = None,
+    headers: dict[str, str],
+) -> HttpAnswer:
+    """Write the body of a server's answer into a file and return the rest; only a GET follows redirects.
+
+    However the answer drips in, the request ends after `timeout` seconds, to which each 128 KiB of the body add one,
+    and after `read_timeout` seconds without a byte. Raise `RequestTimeoutError`, `UnusableAnswerError`, or the
+    errors of `requests` and `urllib3` for connections that fail.
+    """
+    with _Deadline(timeout) as deadline:
+        try:
+            for _ in range(_MAX_REDIRECTS + 1):
+                with (
+                    _Session() as session,
+                    session.request(
+                        method,
+                        url,
+                        data=data,
+                        headers=headers,
+                        timeout=read_timeout,
+                        stream=True,
+                        allow_redirects=False,
+                    ) as response,
+                ):
+                    location = response.headers.get("Location")
+                    if method == "GET" and response.status_code in _REDIRECTS and location is not None:
+                        url = _redirected(url, location)
+                        continue
+                    _read(response, body, max_bytes, deadline)
+                    deadline.check()
+                    return HttpAnswer(
+                        status=response.status_code, reason=response.reason or "", headers=response.headers
+                    )
+        except Exception:
+            deadline.check()  # a connection that was ended fails in many ways
+            raise
+    raise UnusableAnswerError(f"it redirects more than {_MAX_REDIRECTS} times")
+
+
+def _read(response: requests.Response, body: IO[bytes], max_bytes: int, deadline: "_Deadline") -> None:
+    size = 0
+    while chunk := response.raw.read1(_CHUNK):  # as it arrived: nothing is unpacked
+        size += len(chunk)
+        if size > max_bytes:
+            raise UnusableAnswerError(f"the answer is larger than {max_bytes:,} bytes, the most that is read")
+        body.write(chunk)
+        deadline.extend(len(chunk) / _BYTES_PER_SECOND)
+    body.seek(0)
+
+
+def _redirected(url: str, location: str) -> str:
+    try:
+        target = urljoin(url, location)
+        parts = urlsplit(target)
+    except ValueError:
+        parts, target = None, ""
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UnusableAnswerError("it redirects to something that is no http address")
+    return target
+
+
+class _Deadline:
+    """Time limit that ends the connections opened within it, whatever they wait for."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end, self._passed = time.monotonic() + seconds, False
+        self._sockets: list[socket.socket] = []
+        self._left, self._lock = threading.Event(), threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._token = _DEADLINE.set(self)
+        self._watcher = threading.Thread(target=self._watch, name="deadline of a request", daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _DEADLINE.reset(self._token)
+        self._left.set()
+        self._watcher.join()
+        for each in self._sockets:
+            each.close()
+
+    def add(self, connection: socket.socket) -> socket.socket:
+        # A duplicate: TLS takes the first one's descriptor away.
+        with self._lock:
+            self._sockets.append(connection.dup())
+        return connection
+
+    def extend(self, seconds: float) -> None:
+        self._end += seconds
+
+    def check(self) -> None:
+        """Raise `RequestTimeoutError` if the time is over."""
+        if self._passed:
+            raise RequestTimeoutError
+
+    def _watch(self) -> None:
+        while (left := self._end - time.monotonic()) > 0:
+            if self._left.wait(left):
+                return
+        self._passed = True
+        while not self._left.wait(0.1):  # connections may still be opened
+            with self._lock:
+                for each in self._sockets:
+                    with contextlib.suppress(OSError):  # it may have ended by itself
+                        each.shutdown(socket.SHUT_RDWR)
+
+
+_DEADLINE: ContextVar[_Deadline] = ContextVar("deadline of this request")
+
+
+class _Connection(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        return _DEADLINE.get().add(super()._new_conn())
+
+
+class _SecureConnection(HTTPSConnection):
+    def _new_conn(self) -> socket.socket:
+        return _DEADLINE.get().add(super()._new_conn())
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+class _Adapter(HTTPAdapter):
+    """Transport whose connections the deadline ends."""
+
+    def init_poolmanager(self, *arguments: Any, **settings: Any) -> None:
+        super().init_poolmanager(*arguments, **settings)
+        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+
+    def proxy_manager_for(self, *arguments: Any, **settings: Any) -> Any:
+        manager = super().proxy_manager_for(*arguments, **settings)
+        manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+        return manager
+
+
+class _Session(requests.Session):
+    """Session that leaves redirects, and so their bodies, to the caller; `requests` would read them whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mount("http://", _Adapter())
+        self.mount("https://", _Adapter())
+
+    def get_redirect_target(self, response: requests.Response) -> None:
+        return None
