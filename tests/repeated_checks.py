@@ -16,6 +16,8 @@ from jaxtyping import config, jaxtyped
 # The forms of arguments that were found right, and of what was returned for each: by functions' code, since a function
 # inside another is another one in each call.
 _RIGHT: dict[CodeType, dict[Any, set[Any]]] = {}
+# A function that is called in more forms than this, such as one that reads lines, is checked at every call.
+_MOST_FORMS = 100
 # Numbers' values are in no annotation, but words are.
 _BY_KIND = {int, float, complex, slice, type(None), type(...), bytes}
 
@@ -58,6 +60,9 @@ def _checked_once(function: FunctionType, decorate: Callable[[Any], Any]) -> Cal
         nonlocal check
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
+        if len(right) > _MOST_FORMS:
+            check = check or decorate(function)
+            return check(*args, **kwargs)
         given = tuple(map(first, args[:1])) + tuple(map(form, args[1:]))
         if kwargs:
             given += *kwargs, *map(form, kwargs.values())
@@ -67,6 +72,9 @@ def _checked_once(function: FunctionType, decorate: Callable[[Any], Any]) -> Cal
             found = check(*args, **kwargs)
             right[given] = {form(found)}
             return found
+        if len(known) > _MOST_FORMS:
+            check = check or decorate(function)
+            return check(*args, **kwargs)
         found = function(*args, **kwargs)
         if (returned := form(found)) not in known:
             decorate(_giving(found, function))(*args, **kwargs)

@@ -44,6 +44,7 @@ PEER = "DeepMind's JAX program"
 PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_"))
 OURS = {"whole": Whole, "slabs": Slabs}
 Way = Literal["plain", "whole", "slabs"]
+_EarlierWay = Literal["Whole", "Slabs"]  # as version 0.1 called them
 
 
 @Parameter(name="*")
@@ -59,8 +60,10 @@ class ModelOptions:
     """Rows of the MSA without templates."""
     extra_rows: Annotated[Positive | None, Parameter(show_default="the model's")] = None
     """Rows of the extra MSA."""
-    ways: Annotated[tuple[Way, ...], Parameter(consume_multiple=(0, None))] = get_args(Way)
-    """Ways to compute the pass with our network."""
+    ways: Annotated[tuple[Way | _EarlierWay, ...], Parameter(consume_multiple=(0, None), show_choices=False)] = (
+        get_args(Way)
+    )
+    """Ways to compute the pass with our network: plain, whole, slabs."""
     peer: tuple[Literal["jax"], ...] = ()
     """Another program to measure."""
     jax_python: Annotated[File, Parameter(show_default="this one")] = Path(sys.executable)
@@ -95,7 +98,7 @@ def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDev
             name if name == PLAIN else f"ours ({name})": _measure(
                 name, model, batch, kind, repeats=repeats, shapes=shapes
             )
-            for name in options.ways
+            for name in map(str.lower, options.ways)
         }
         if "jax" in options.peer:
             costs[PEER], *notes = measure_deepmind(

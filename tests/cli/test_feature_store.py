@@ -145,6 +145,7 @@ def pieces(store: Path) -> dict[str, int]:
     """The inode of each finished piece."""
     found = {}
     for path in store.glob("work/*/*"):
-        if not path.name.startswith("."):
+        # A run that ends removes them.
+        if not path.name.startswith(".") and path.exists():
             found[path.name] = path.stat().st_ino
     return found
