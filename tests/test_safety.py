@@ -51,9 +51,9 @@ ROOMS = {
     "ctypes": ("helixfold.execution.allocator",),
     "tarfile": ("helixfold.weights.download", "data_pipeline.search.mmseqs_server"),
     "zipfile": ("data_pipeline.zip_archive", "data_pipeline.npz", "helixfold.weights", "helixfold.write.archive"),
-    "requests": ("helixfold.weights.download", "data_pipeline.search.mmseqs_server"),
-    "urllib3": ("helixfold.weights.download", "data_pipeline.search.mmseqs_server"),
-    "socket": ("helixfold.parallel",),
+    "requests": ("helixfold.weights.download", "data_pipeline.search"),
+    "urllib3": ("helixfold.weights.download", "data_pipeline.search"),
+    "socket": ("helixfold.parallel", "data_pipeline.search.http_request"),
     "pickle": ("helixfold.weights.openfold",),
     # Reads the instructions of a pickle as data, and follows none itself.
     "pickletools": ("data_pipeline.features.alphafold_pickle",),

@@ -117,7 +117,8 @@ def safetensors(declared: int, header: bytes) -> Callable[[Path], object]:
 
 
 def answer(path: Path) -> object:
-    files = unpack(path.read_bytes(), ("uniref.a3m",))
+    with path.open("rb") as archive:
+        files = unpack(archive, ("uniref.a3m",))
     return merged_alignments(files, {101: "MKTAYIAKQR"})
 
 

@@ -8,10 +8,11 @@ from urllib.parse import unquote
 
 import pytest
 
+from data_pipeline.parse.fasta import directory_name
 from helixfold.cli.main import main
 from tests.data_pipeline.parse.seeds import PDB
 
-# As far as a name that is a directory's may go: no blank, no slash.
+# As far as a record's name may go: no blank, no slash.
 NAMES = (
     '"><script>alert(1)<!--',
     "'onmouseover=alert(1)'",
@@ -55,7 +56,7 @@ def tags(path: Path) -> list[tuple[str, dict[str, str | None]]]:
 def test_a_name_adds_no_element_and_no_handler_to_a_page(output: Path) -> None:
     plain = [tag for tag, _ in tags(output / "plain/report.html")]
     for name in NAMES:
-        found = tags(output / name / "report.html")
+        found = tags(output / directory_name(name) / "report.html")
         assert [tag for tag, _ in found] == plain, name
     for path in output.rglob("*.html"):
         for _, attributes in tags(path):

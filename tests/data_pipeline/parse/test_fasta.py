@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from data_pipeline.parse.fasta import FastaRecord, directory_name, read_fasta, target_name_problem
+from data_pipeline.parse.fasta import FastaRecord, directory_name, filesystem_key, read_fasta, target_name_problem
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 from tests.data_pipeline.parse.in_memory import parse_fasta
 
@@ -132,7 +132,7 @@ sequences = st.text(RESTYPES + AMBIGUOUS_LETTERS, min_size=1, max_size=50)
 @settings(max_examples=100, deadline=None)
 @given(
     records=st.lists(
-        st.tuples(names, sequences), min_size=1, max_size=5, unique_by=lambda record: record[0].casefold()
+        st.tuples(names, sequences), min_size=1, max_size=5, unique_by=lambda record: filesystem_key(record[0])
     ),
     width=st.integers(1, 60),
 )
