@@ -44,7 +44,7 @@ class TargetOptions:
     overwrite: bool = False
     """Predict finished targets again."""
     slim: bool = False
-    """Of each finished target, leave only ranked structures, confidences, ranking, settings and search results."""
+    """Leave few files of each finished target: ranked structures, confidences, ranking, settings, search results."""
     zip: bool = False
     """Also pack each finished target into <target>.result.zip."""
     output_format: OutputFormat = "helixfold"

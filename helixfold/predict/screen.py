@@ -1,4 +1,4 @@
-"""What a run shows besides its bars: a log file with times, and progress as lines of JSON for programs."""
+"""Screen output of a run besides its bars: a log file with times, and progress as lines of JSON for programs."""
 
 import json
 import sys

@@ -90,9 +90,10 @@ def test_seeds_that_change_nothing_are_not_folded_again(fasta: Path, runs: Runs,
     assert "finished before, skipped" in runs.out
     # With more rows than the model reads at once, each seed draws others.
     a3m = tmp_path / "one.a3m"
-    rows = np.random.default_rng(0).choice(list("ACDEFGHIKL"), (20, len(SEQUENCE)))
-    a3m.write_text(f">one\n{SEQUENCE}\n" + "".join(f">{number}\n{''.join(row)}\n" for number, row in enumerate(rows)))
-    assert runs(a3m, *given, "--overwrite") == names
+    for count, folded in ((5, names[:1]), (20, names)):
+        rows = np.random.default_rng(0).choice(list("ACDEFGHIKL"), (count, len(SEQUENCE)))
+        a3m.write_text(f">one\n{SEQUENCE}\n" + "".join(f">{index}\n{''.join(row)}\n" for index, row in enumerate(rows)))
+        assert runs(a3m, *given, "--overwrite") == folded
 
 
 def test_templates_that_no_model_reads_are_not_said_to_be_used(fasta: Path, runs: Runs) -> None:
