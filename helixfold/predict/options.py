@@ -25,7 +25,7 @@ DoctorDevice = Literal[
     "auto", "cpu", "cuda", "mps", "t4", "rtx3090", "rtx4090", "l4", "a100", "a100-80", "h100", "h200"
 ]
 NO_TEMPLATE_TABLE = "others come from the [templates] of a profile, or from AlphaFold's directory (--databases)"
-EXAMPLE = Path(__file__).parent / "example" / "ubiquitin.fasta"
+EXAMPLE = Path(__file__).parent / "example" / "parr.fasta"
 TARGETS = Group.create_ordered("Targets")
 _PRESETS = "; ".join(f"{name}: {preset.summary}" for name, preset in PREDICTION_PRESETS.items())
 
@@ -38,7 +38,7 @@ class TargetOptions:
     features: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
     """Also predict from features that `helixfold features` made: features.npz files, or its output directory."""
     example: bool = False
-    """Predict the protein that comes with helixfold (ubiquitin, 76 residues) to try the installation."""
+    """Predict the protein that comes with helixfold (ParR, 50 residues) to try the installation."""
     output: Output = Path("predictions")
     """Directory for the results; each target has its own directory in it."""
     overwrite: bool = False
