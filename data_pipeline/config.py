@@ -1,7 +1,6 @@
 """Base class of settings: frozen, validated dataclasses that are stored with the results made from them."""
 
 import dataclasses
-import json
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from datetime import date
 from typing import Any, Literal, Self
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.json_files import parse_json
 
 
 class ConfigError(InputError):
@@ -70,7 +70,7 @@ class Config:
             if not equals:
                 raise ConfigError(f"a setting is written name=value, got '{printable(setting)}'")
             try:
-                value = json.loads(text)
+                value = parse_json(text)
             except ValueError:
                 value = text.strip()
             table: Any = values

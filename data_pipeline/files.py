@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from data_pipeline.errors import InputError, error_reason
 
@@ -33,6 +34,25 @@ def require_file(path: str | os.PathLike[str]) -> None:
     problem = next((problem for is_kind, problem in kinds if is_kind(mode)), "it is a device or socket, not a file")
     if problem is not None:
         raise InputError.at(path, f"cannot be read: {problem}")
+
+
+def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Return the content of a regular file of at most `max_bytes`; raise `InputError` for any other, unread."""
+    require_file(path)
+    with os_errors_as_input_errors(path, "cannot be read"), open(path, "rb", opener=_without_waiting) as file:
+        if (size := os.fstat(file.fileno()).st_size) > max_bytes:
+            raise InputError.at(path, f"it has {size:,} bytes, and at most {max_bytes:,} are read")
+        return file.read(max_bytes)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file, also one that has become a pipe meanwhile, without waiting for whoever writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def open_lock(path: Path) -> TextIO:
+    """Open a lock file for reading and writing, and make it if it is missing; never follow a link or wait at a pipe."""
+    return open(path, "a+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666))
 
 
 @contextmanager

@@ -15,13 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.datasets.store import DATABASE_FILE, open_database, write_database
+from data_pipeline.datasets.database import Database
+from data_pipeline.datasets.store import DATABASE_FILE, write_database
 from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.files import atomic_write, open_lock, os_errors_as_input_errors, read_file
+from data_pipeline.json_files import parse_json
 
 WORK_DIRECTORY, LOCK_FILE = "work", ".lock"
 
 _KEY_BYTES = 16
+_MAX_RECORD_BYTES = 4 * 2**30
+_MAX_JSON_BYTES, _MAX_JSON_VALUES = 2**28, 2**24  # the clusters of a million chains take a tenth of it
 
 
 def content_key(*parts: object) -> str:
@@ -44,14 +48,12 @@ class BuildCache:
     def __init__(self, store: Path) -> None:
         self._work = store / WORK_DIRECTORY
         self._path = store / DATABASE_FILE
-        self._database = open_database(self._path) if self._path.is_file() else None
+        self._database = Database(self._path) if self._path.is_file() else None
 
     def get(self, key: str) -> bytes | None:
         """Return the content of a cached result, or None if there is none under this key."""
-        try:
-            return self._file(key).read_bytes()
-        except FileNotFoundError:
-            return self._packed(key)
+        file = self._file(key)
+        return read_file(file, _MAX_RECORD_BYTES) if os.path.lexists(file) else self._packed(key)
 
     def put(self, key: str, content: bytes) -> None:
         """Store a finished result under its key.
@@ -86,8 +88,8 @@ class BuildCache:
     def _packed(self, key: str) -> bytes | None:
         if self._database is None:
             return None
-        with self._database.record(key) as content:
-            return None if content is None else bytes(content)
+        content = self._database.get(key)
+        return None if content is None else bytes(content)
 
     def _file(self, key: str) -> Path:
         return self._work / key[:2] / key
@@ -100,10 +102,14 @@ def compress_json(values: object) -> bytes:
 
 def decompress_json(content: bytes) -> Any:
     """Return the values that `compress_json` compressed; raise `ValueError` if the bytes are damaged."""
+    stream = zlib.decompressobj()
     try:
-        return json.loads(zlib.decompress(content))
+        text = stream.decompress(content, _MAX_JSON_BYTES)
     except zlib.error as error:
         raise ValueError("damaged") from error
+    if not stream.eof:
+        raise ValueError("damaged, or larger than any")
+    return parse_json(text, max_values=_MAX_JSON_VALUES)
 
 
 @contextmanager
@@ -114,7 +120,7 @@ def store_lock(store: Path) -> Iterator[None]:
     """
     with os_errors_as_input_errors(store, "cannot be used as a feature store"):
         store.mkdir(parents=True, exist_ok=True)
-        file = (store / LOCK_FILE).open("w")
+        file = open_lock(store / LOCK_FILE)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -24,6 +24,7 @@ from data_pipeline.datasets.array_codecs import (
 from data_pipeline.errors import InputError, printable
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import FEATURE_AXES, Features, array_shape
+from data_pipeline.json_files import parse_json
 
 # Part of every cache key: increase it when the same input would give other features or another record.
 RECORD_VERSION = 1
@@ -122,7 +123,7 @@ class ChainRecord:
             text = bytes(self._content[_START.size : _START.size + size])
             if zlib.crc32(text) != checksum:
                 raise ValueError("its head is damaged")
-            values = json.loads(text)
+            values = parse_json(text)
             table = values.pop("arrays")
             head = ChainRecordHeader(**{**values, "template_domain_names": tuple(values["template_domain_names"])})
             offset = _START.size + size
@@ -131,7 +132,7 @@ class ChainRecord:
                 offset += entry[3]
             if offset != len(self._content) or [*table] != [*_LABELS, *FEATURE_AXES]:
                 raise ValueError("it is incomplete")
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, struct.error, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, struct.error) as error:
             raise self._damaged(error) from error
         return table, head
 

@@ -7,25 +7,21 @@ is such a directory. The database finds records by the keys in the index, not by
 
 import os
 import re
-import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_pipeline.datasets.chain_record import ChainRecord
 from data_pipeline.datasets.cluster_files import read_clusters
+from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.index import IndexEntry, read_index
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.schema import Features
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
-
-if TYPE_CHECKING:
-    import lmdb
 
 INDEX_FILE, DATABASE_FILE = "index.tsv", "features.lmdb"
 SHARD_CLUSTERS_FILE = "clusters.tsv"  # of a directory of shards: clusters over all of them
@@ -38,7 +34,7 @@ _TRANSACTION_BYTES = 64 * 2**20
 class FeatureStore:
     """Reader of the training examples in a store, by chain name; `entries` are its index, sorted by name.
 
-    A database file is opened at its first use in each process, so a store may be pickled, and processes may be forked.
+    A database file is opened at its first use, so a store may be pickled; processes may be forked.
     """
 
     def __init__(self, entries: tuple[IndexEntry, ...], databases: tuple[Path, ...], shards: dict[str, int]) -> None:
@@ -46,7 +42,7 @@ class FeatureStore:
         self._databases = databases
         self._shards = shards  # index into `databases` of each chain
         self._keys = {entry.name: entry.key for entry in entries}
-        self._open: dict[int, _Database] = {}
+        self._open: dict[int, Database] = {}
 
     @classmethod
     def open(cls, path: str | PathLike[str]) -> "FeatureStore":
@@ -68,43 +64,39 @@ class FeatureStore:
             clusters = read_clusters(joined)
             entries = [replace(entry, cluster=clusters.get(entry.name, entry.cluster)) for entry in entries]
         entries.sort(key=lambda entry: entry.name)
+        for directory in directories:
+            Database(directory / DATABASE_FILE)  # so that a damaged one is refused before anything is written
         return cls(tuple(entries), tuple(directory / DATABASE_FILE for directory in directories), shards)
 
     def load(self, name: str) -> tuple[Features, ChainLabels]:
         """Return the features and labels of one chain; raise `InputError` if its record is missing or damaged."""
-        with self._record(name) as record:
-            return record.features(), record.labels()
+        record = self._record(name)
+        return record.features(), record.labels()
 
     def labels(self, name: str) -> ChainLabels:
         """Return only the labels of one chain, without decoding its MSA."""
-        with self._record(name) as record:
-            return record.labels()
+        return self._record(name).labels()
 
     def sequence(self, name: str) -> str:
         """Return only the sequence of one chain."""
-        with self._record(name) as record:
-            return record.head.sequence
+        return self._record(name).head.sequence
 
-    @contextmanager
-    def _record(self, name: str) -> Iterator[ChainRecord]:
+    def _record(self, name: str) -> ChainRecord:
         if name not in self._keys:
             raise InputError(f"there is no chain '{printable(name)}' in {self._databases[0].parent}")
         number = self._shards[name]
-        database = self._open.get(number)
-        if database is None or not database.is_usable():
-            database = self._open[number] = open_database(self._databases[number])
-        with database.record(self._keys[name]) as content:
-            if content is None:
-                raise InputError.at(
-                    self._databases[number],
-                    f"'{name}' of the index is not in it; run `helixfold features` again to finish the store",
-                )
-            record = ChainRecord(content, f"{self._databases[number]}, chain '{name}'")
-            if record.head.name != name:
-                raise InputError.at(
-                    self._databases[number], f"'{name}' is filed as '{record.head.name}'; build it again"
-                )
-            yield record
+        path = self._databases[number]
+        if number not in self._open:
+            self._open[number] = Database(path)
+        content = self._open[number].get(self._keys[name])
+        if content is None:
+            raise InputError.at(
+                path, f"'{name}' of the index is not in it; run `helixfold features` again to finish the store"
+            )
+        record = ChainRecord(content, f"{path}, chain '{name}'")
+        if record.head.name != name:
+            raise InputError.at(path, f"'{name}' is filed as '{record.head.name}'; build it again")
+        return record
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
@@ -138,59 +130,6 @@ def has_shards(path: Path) -> bool:
 def shard_name(number: int, count: int) -> str:
     """Return the name of a shard's directory; shards are numbered from 0."""
     return f"shard-{number:04d}-of-{count:04d}"
-
-
-class _Database:
-    """One open LMDB file of this process."""
-
-    def __init__(self, path: Path, environment: "lmdb.Environment") -> None:
-        self._path = path
-        self._process = os.getpid()
-        self._environment = environment
-
-    def is_usable(self) -> bool:
-        """Return whether this process opened the database: LMDB's handles must not be used after a fork."""
-        return self._process == os.getpid()
-
-    def keys(self) -> list[str]:
-        """Return all keys in ascending order."""
-        with (
-            _damage_as_input_error(self._path),
-            self._environment.begin() as transaction,
-            transaction.cursor() as cursor,
-        ):
-            return [key.hex() for key in cursor.iternext(values=False)]
-
-    @contextmanager
-    def record(self, key: str) -> Iterator[memoryview | None]:
-        """Yield the bytes stored under a key, or None; they are valid only within the context."""
-        with _damage_as_input_error(self._path), self._environment.begin(buffers=True) as transaction:
-            yield transaction.get(bytes.fromhex(key))
-
-
-# LMDB allows a file to be opened once in a process, however many stores read it.
-_OPEN: weakref.WeakValueDictionary[tuple[int, int], _Database] = weakref.WeakValueDictionary()
-
-
-def open_database(path: Path) -> _Database:
-    """Open a database for reading; raise `InputError` if the file is not a complete one."""
-    with os_errors_as_input_errors(path, "cannot be read"):
-        status = path.stat()
-    file = (status.st_dev, status.st_ino)
-    held = _OPEN.get(file)
-    if held is not None and held.is_usable():
-        return held
-    if held is not None:
-        held._environment.close()
-    with _damage_as_input_error(path):
-        environment = _lmdb().open(str(path), subdir=False, readonly=True, lock=False, readahead=False, create=False)
-    # The file is mapped into memory, and reading beyond its end would end the process.
-    pages = environment.info()["last_pgno"] + 1
-    if pages * environment.stat()["psize"] > status.st_size:
-        environment.close()
-        raise InputError.at(path, "the file is cut off; copy it again, or build the feature store again")
-    database = _OPEN[file] = _Database(path, environment)
-    return database
 
 
 def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iterable[int]) -> None:
@@ -228,14 +167,3 @@ def _lmdb() -> Any:
     import lmdb  # noqa: PLC0415
 
     return lmdb
-
-
-@contextmanager
-def _damage_as_input_error(path: Path) -> Iterator[None]:
-    """Convert LMDB's errors within the context to an `InputError` for the database at `path`."""
-    try:
-        yield
-    except _lmdb().Error as error:
-        raise InputError.at(
-            path, f"not a complete feature database ({printable(str(error))}); build it again"
-        ) from error

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.errors import InputError, error_reason, printable
+from data_pipeline.errors import InputError, printable
 from data_pipeline.features.schema import Features
 from data_pipeline.features.templates import no_templates
+from data_pipeline.files import read_file
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 
 MAX_BYTES = 4 * 2**30
@@ -74,12 +75,7 @@ def features_from_pickle(path: Path) -> Features:
 
 def read_pickled_arrays(path: Path) -> dict[str, "np.ndarray | list[Any]"]:
     """Return the arrays of a pickled dictionary by name; an array of Python's bytes or text becomes a list."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError.at(path, f"is larger than {MAX_BYTES / 2**30:.0f} GiB, the most that is read")
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read: {error_reason(error)}") from error
+    content = read_file(path, MAX_BYTES)
     try:
         found = _Machine(path).run(content)
         if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):

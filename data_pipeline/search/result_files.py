@@ -8,11 +8,11 @@ from pathlib import Path
 
 from data_pipeline.errors import InputError
 from data_pipeline.files import atomic_write
+from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
 from data_pipeline.parse.text_files import read_text_bytes
 
 RECORD_FILE = "searches.json"
 MAX_RESULT_BYTES = 4 * 2**30
-_MAX_RECORD_BYTES = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,10 @@ class ResultFiles:
         if not path.is_file():
             return {}
         try:
-            record = json.loads(read_text_bytes(path, _MAX_RECORD_BYTES))
-        except (ValueError, RecursionError) as error:
+            record = parse_json(read_text_bytes(path, MAX_JSON_BYTES))
+        except InputError:
+            raise
+        except ValueError as error:
             raise InputError.at(path, "not a record of searches; delete it to search again") from error
         if not isinstance(record, dict):
             raise InputError.at(path, "not a record of searches; delete it to search again")

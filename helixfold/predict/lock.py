@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.files import open_lock
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.predict.search import RESULTS_DIRECTORY
 
@@ -46,14 +47,9 @@ def remove_partial_files(output: Path, names: Iterable[str]) -> None:
 
 def _opened(output: Path) -> TextIO:
     try:
-        return open(output / LOCK_FILE, "a+", opener=_not_through_links)  # closed by the context of its caller
+        return open_lock(output / LOCK_FILE)  # closed by the context of its caller
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
-
-
-def _not_through_links(path: str, flags: int) -> int:
-    """Open the lock file but not what it links to, for it is emptied when its lock is held."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _lock(output: Path, file: TextIO, *kinds: int) -> None:

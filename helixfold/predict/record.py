@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.json_files import read_json
 from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
 from helixfold.weights.find import WeightsProvenance
-from helixfold.write.json_object import read_json
+from helixfold.write.json_object import AGAIN
 from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json, write_file
 
@@ -181,7 +182,7 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
 def read_record(directory: Path) -> TargetRecord | None:
     """Read settings.json of a target; return None if it is missing or damaged."""
     try:
-        content: Any = read_json(directory / SETTINGS_FILE)
+        content: Any = read_json(directory / SETTINGS_FILE, AGAIN)
         predictions = {str(name): PredictionOrigin.from_dict(entry) for name, entry in content["predictions"].items()}
         record = TargetRecord(inputs=dict(content["inputs"]), options=dict(content["options"]), predictions=predictions)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):

@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.json_files import read_json
 from helixfold.execution.stages import Stage
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
 from helixfold.predict.postprocess import is_postprocessed
 from helixfold.predict.record import SETTINGS_FILE, TargetRecord, read_record, record_for, remove_results
 from helixfold.write.colabfold import done_file
-from helixfold.write.json_object import read_json
+from helixfold.write.json_object import AGAIN
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
 
@@ -104,7 +105,7 @@ def _missing(
 def _earlier_timings(directory: Path) -> tuple[dict[str, Any], list[Stage]]:
     """Read what timings.json says of each model and stage; nothing if it is missing or damaged."""
     try:
-        content: Any = read_json(directory / TIMINGS_FILE)
+        content: Any = read_json(directory / TIMINGS_FILE, AGAIN)
         stages = [
             Stage(name=str(name), seconds=float(row["seconds"]), peak_memory=int(row["peak_memory_gib"] * 2**30))
             for name, row in content["stages"].items()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
+from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES
+from data_pipeline.parse.text_files import read_lines
 from data_pipeline.residues import RESTYPES, THREE_LETTER
 from helixfold.write.json_object import JsonObject
 
@@ -182,9 +184,8 @@ def _sequence(prediction: PredictionFiles, features: Features | None) -> str:
     if features is not None:
         return features.sequence
     for path in prediction.structures.values():
-        with path.open(encoding="ascii", errors="replace") as file:
-            names = [name for line in file if line.startswith("SEQRES") for name in line[19:].split()]
-        letters = [_LETTERS.get(name, "X") for name in names]
+        lines = (line for line in read_lines(path, MAX_MMCIF_BYTES) if line.startswith(b"SEQRES"))
+        letters = [_LETTERS.get(name, "X") for line in lines for name in line[19:].decode("ascii", "replace").split()]
         if len(letters) == len(prediction.plddt):
             return "".join(letters)
     return "X" * len(prediction.plddt)

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from data_pipeline.errors import InputError
+from data_pipeline.json_files import read_json
 from helixfold import __version__
 from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import (
@@ -28,7 +29,7 @@ from helixfold.report.files import (
 from helixfold.report.page import page
 from helixfold.report.tables import DEMONSTRATION, UNTRAINED, band_of, mark_of, stage_records
 from helixfold.report.target_page import REPORT_FILE
-from helixfold.write.json_object import read_json
+from helixfold.write.json_object import AGAIN
 from helixfold.write.results import FAILURES_FILE, write_file
 
 INDEX_FILE: Final = "index.html"
@@ -92,7 +93,7 @@ def _failures(output: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        content = read_json(path)
+        content = read_json(path, AGAIN)
     except InputError as error:
         return {FAILURES_FILE: str(error)}
     return {str(name): str(why) for name, why in content.items()} if isinstance(content, dict) else {}

@@ -32,6 +32,7 @@ LARGEST_ERROR = 31.75
 _AGAIN = "fold the target again with --overwrite"
 _PICTURE_ROWS = 300
 _CHUNK = 2**20
+_NUMBER_BYTES = 32  # of the text of one, in any program's file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,7 @@ def _blocks(rows: Iterable[Float[np.ndarray, "r"]], length: int, block: int) -> 
 
 def _pae_rows(path: Path, file: BinaryIO, length: int) -> Iterator[Float[np.ndarray, "r"]]:
     """Yield the rows of the matrix in an open PAE file, with a MiB of the file in memory at a time."""
-    pieces = _until_brackets(file)
+    pieces = _until_brackets(file, _CHUNK + _NUMBER_BYTES * length)
     for number in range(1, length + 1):
         row = np.empty(0)
         with contextlib.suppress(ValueError):
@@ -147,9 +148,9 @@ def _pae_rows(path: Path, file: BinaryIO, length: int) -> Iterator[Float[np.ndar
         yield row
 
 
-def _until_brackets(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes before each closing bracket."""
+def _until_brackets(file: BinaryIO, most: int) -> Iterator[bytes]:
+    """Yield the bytes before each closing bracket, until there are more than `most` before one."""
     rest = b""
-    while chunk := file.read(_CHUNK):
+    while len(rest) <= most and (chunk := file.read(_CHUNK)):
         *complete, rest = (rest + chunk).split(b"]")
         yield from complete

@@ -45,7 +45,11 @@ def write_plots(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     best = order[:_MOST_DRAWN]
     notes = all_notes(order)
     write_file(directory / "plddt.png", plddt_plot({each.name: each.plddt for each in best}, notes))
-    paes = {each.name: read_pae(directory / f"pae_{each.name}.json")[0] for each in best if each.ptm is not None}
+    paes = {
+        each.name: read_pae(directory / f"pae_{each.name}.json", len(each.plddt))[0]
+        for each in best
+        if each.ptm is not None
+    }
     if paes:
         write_file(directory / "pae.png", pae_plot(paes, LARGEST_ERROR, notes))
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.errors import InputError
+from data_pipeline.files import read_file
 from helixfold.analysis.metrics import best_rotation
 from helixfold.report.page import packed
 
@@ -48,9 +49,9 @@ class Superposer:
         The first file is centred and laid along its longest axis, and later ones are superposed on it. Raise
         `InputError` if it is no PDB file.
         """
-        content = path.read_bytes()
-        if len(content) > _MOST_BYTES:
+        if path.stat().st_size > _MOST_BYTES:
             return None
+        content = read_file(path, _MOST_BYTES)
         rotation, shift = self._place(_alpha_carbons(path, content))
         return PackedStructure(
             file=path.name,

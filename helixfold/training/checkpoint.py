@@ -18,6 +18,7 @@ from torch import Tensor
 
 from data_pipeline.errors import InputError, error_reason
 from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.json_files import read_json
 from helixfold.config import ConfigError
 from helixfold.parallel.mesh import Mesh
 from helixfold.training.checkpoint_files import (
@@ -131,8 +132,8 @@ class Checkpoints:
     def best(self) -> int | None:
         """Return the step marked as the best, as this rank sees the directory."""
         try:
-            step = json.loads((self._directory / BEST).read_text())["step"]
-        except (OSError, ValueError, KeyError, TypeError):
+            step = read_json(self._directory / BEST, "delete it")["step"]
+        except (ValueError, KeyError, TypeError):
             return None  # at worst one checkpoint more is deleted, and never one of the newest
         return step if step in checkpoint_steps(self._directory) else None
 
@@ -221,7 +222,7 @@ class Checkpoints:
                         checkpoint_path(self._directory, step),
                         f"{difference}; go on with the settings that it was made with, or train elsewhere",
                     )
-                read_tensors(self._directory, step, tensors)
+                read_tensors(self._directory, manifest, tensors)
             except DamagedError as error:
                 damaged[step] = str(error)
                 continue

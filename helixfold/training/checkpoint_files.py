@@ -25,7 +25,9 @@ from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
-from data_pipeline.errors import printable
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import read_file
+from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
 from helixfold.weights.checkpoint import sort_metadata
 
 MANIFEST = "manifest.json"
@@ -104,8 +106,12 @@ def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], 
 def read_manifest(directory: Path, step: int) -> Manifest:
     """Read a checkpoint's manifest. Raise `DamagedError` if a file is missing or any bit of one has changed."""
     path = checkpoint_path(directory, step)
+    if not path.is_dir():
+        raise DamagedError("it is no directory")
+    if not os.path.lexists(path / MANIFEST):
+        raise DamagedError(f"it has no {MANIFEST}")
     try:
-        manifest = _parse((path / MANIFEST).read_bytes())
+        manifest = _parse(read_file(path / MANIFEST, MAX_JSON_BYTES))
         if manifest.step != step:
             raise DamagedError(f"it says that it is of step {manifest.step}")
         for name, (size, sha256) in manifest.files.items():
@@ -115,23 +121,21 @@ def read_manifest(directory: Path, step: int) -> Manifest:
                 raise DamagedError(f"{printable(name)} has {actual} bytes instead of {size}")
             if _sha256(path / name) != sha256:
                 raise DamagedError(f"{printable(name)} is not what was written, by its checksum")
-    except FileNotFoundError as error:
-        raise DamagedError(f"it has no {MANIFEST}") from error
-    except NotADirectoryError as error:
-        raise DamagedError("it is no directory") from error
+    except InputError as error:
+        raise DamagedError(str(error)) from error
     except OSError as error:
         raise DamagedError(f"it cannot be read: {error.strerror or error}") from error
     return manifest
 
 
-def read_tensors(directory: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
+def read_tensors(directory: Path, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
     """Fill tensors in place from an intact checkpoint, which holds tensors of these names, shapes and dtypes."""
     # A tensor that is not contiguous has no flat view: its values are read into a copy.
     flat = {name: tensor.detach().reshape(-1) for name, tensor in tensors.items()}
     pieces = dict(_pieces(flat))
     try:
-        for path in checkpoint_path(directory, step).glob("*.safetensors"):
-            for name, values in load_file(path).items():
+        for file in (name for name in manifest.files if name.endswith(".safetensors")):
+            for name, values in load_file(checkpoint_path(directory, manifest.step) / file).items():
                 pieces[name].copy_(values)
     except (SafetensorError, OSError) as error:
         raise DamagedError(f"its tensors cannot be read: {printable(str(error))}") from error
@@ -212,7 +216,7 @@ def _pieces(flat: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 def _parse(content: bytes) -> Manifest:
     try:
-        outer = json.loads(content)
+        outer = parse_json(content)
         body = outer["checkpoint"]
         if outer["format"] != FORMAT_VERSION:
             raise DamagedError(f"{MANIFEST} is of format {printable(str(outer['format']))}, not {FORMAT_VERSION}")
@@ -227,7 +231,7 @@ def _parse(content: bytes) -> Manifest:
             files={name: (entry["bytes"], entry["sha256"]) for name, entry in body["files"].items()},
             record=body["record"],
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{MANIFEST} is not one that helixfold wrote") from error
 
 

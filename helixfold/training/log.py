@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
-from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.files import atomic_write, os_errors_as_input_errors, require_file
+from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
 from helixfold.training.progress import Progress, print_message
 
 # A run that is killed loses the events of at most this many seconds.
@@ -242,34 +243,38 @@ def _value(name: str, kind: Any, value: Any) -> Any:
 
 def _parsed(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
     """Yield the number (from 1), bytes and content of each complete line."""
-    with os_errors_as_input_errors(path, "cannot be read"):
-        content = path.read_bytes()
-    # Text after the last line break is an incomplete line.
-    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
-        try:
-            values = json.loads(line)
-        except ValueError:
-            values = None
-        is_record = isinstance(values, dict) and values.get("type") in ("step", "evaluation", "event")
-        if not is_record or type(values.get("step")) not in (int, types.NoneType):
-            raise InputError.at(
-                path,
-                f"'{printable(line.decode(errors='replace'), 60)}' is no line of a training log; move the file away",
-                line=number,
-            )
-        yield number, line + b"\n", values
+    require_file(path)
+    with os_errors_as_input_errors(path, "cannot be read"), path.open("rb") as file:
+        # Text after the last line break is an incomplete line.
+        for number, line in enumerate(iter(lambda: file.readline(MAX_JSON_BYTES), b""), start=1):
+            if not line.endswith(b"\n") and len(line) < MAX_JSON_BYTES:
+                return
+            try:
+                values = parse_json(line)
+            except ValueError:
+                values = None
+            is_record = isinstance(values, dict) and values.get("type") in ("step", "evaluation", "event")
+            if not is_record or type(values.get("step")) not in (int, types.NoneType):
+                raise InputError.at(
+                    path,
+                    f"'{printable(line[:100].decode(errors='replace').rstrip(), 60)}' is no line of a training log; "
+                    "move the file away",
+                    line=number,
+                )
+            yield number, line, values
 
 
 def _remove_from(path: Path, first_step: int) -> None:
     """Remove the steps from `first_step` on from a log, in one atomic write."""
     if not path.exists():
         return
-    earlier = b"".join(
-        line for _, line, values in _parsed(path) if values.get("step") is None or values["step"] < first_step
-    )
-    if len(earlier) < path.stat().st_size:
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(earlier)
+
+    def earlier() -> Iterator[bytes]:
+        return (line for _, line, values in _parsed(path) if values.get("step") is None or values["step"] < first_step)
+
+    if sum(map(len, earlier())) < path.stat().st_size:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
+            file.writelines(earlier())
 
 
 def _finite(value: Any) -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write, require_file
+from data_pipeline.json_files import parse_json
 
 FORMAT_VERSION = "1"
 # The library needs many times this memory to parse a header, and aborts the process if it cannot get it.
@@ -108,8 +109,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         version = printable(metadata.get("version", "none"))
         raise InputError.at(path, f"has format version {version}, this helixfold reads {FORMAT_VERSION}; update it")
     try:
-        config, use = json.loads(metadata.get("config", "")), json.loads(metadata.get("use", "null"))
-    except (ValueError, RecursionError) as error:
+        config, use = parse_json(metadata.get("config", "")), parse_json(metadata.get("use", "null"))
+    except ValueError as error:
         raise _damaged(path, error) from error
     if not isinstance(config, dict) or not isinstance(use, dict | None):
         raise InputError.at(path, "its settings are not a table of names and values")

@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
+from data_pipeline.json_files import read_json
 from helixfold.presets import preset
 from helixfold.weights.load import require_shapes
 from helixfold.weights.npz import open_npz
@@ -250,10 +251,7 @@ def _read_checksums(path: Path) -> dict[str, str]:
     """Return the SHA-256 of files at their first download, by file name."""
     if not path.exists():
         return {}
-    try:
-        recorded = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError.at(path, f"is not JSON ({error}); delete it to trust the next download") from error
+    recorded = read_json(path, "delete it to trust the next download")
     if not isinstance(recorded, dict) or not all(
         isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) for value in recorded.values()
     ):

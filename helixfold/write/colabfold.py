@@ -99,8 +99,8 @@ def write_run(output: Path, config: Mapping[str, object], works: Sequence[str]) 
 def write_log(output: Path, *lines: str) -> None:
     """Add lines with the time to log.txt."""
     path = output / LOG_FILE
-    if path.is_symlink():
-        path.unlink()  # what is written through a link would leave the output directory
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.unlink()  # what is written through a link would leave the output directory, and a pipe waits for a reader
     seconds = time.time()
     now = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))},{int(seconds % 1 * 1000):03d}"
     with path.open("a", encoding="utf-8") as file:
@@ -111,7 +111,8 @@ def _scores(directory: Path, prediction: FinishedPrediction) -> dict[str, Any]:
     """Return the content of a scores file, rounded as ColabFold's, and with the notes of a prediction that has any."""
     scores: dict[str, Any] = {"plddt": np.around(prediction.plddt.astype(np.float64), 2).tolist()}
     if prediction.ptm is not None:
-        pae = np.around(read_pae(directory / f"pae_{prediction.name}.json")[0].astype(np.float64), 2)
+        errors, _ = read_pae(directory / f"pae_{prediction.name}.json", len(prediction.plddt))
+        pae = np.around(errors.astype(np.float64), 2)
         scores |= {"max_pae": float(pae.max()), "pae": pae.tolist(), "ptm": round(prediction.ptm, 2)}
     return scores | ({"notes": list(prediction.notes)} if prediction.notes else {})
 

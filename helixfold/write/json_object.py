@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.json_files import read_json
 
-_MAX_BYTES = 2**28
-_AGAIN = "fold the target again with --overwrite"
+AGAIN = "fold the target again with --overwrite"
 _Value = TypeVar("_Value", str, bool, int, float, list[Any])
 _WORDS: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
 
@@ -28,7 +28,7 @@ class JsonObject:
     @classmethod
     def read(cls, path: Path) -> "JsonObject":
         """Read the object in a file."""
-        return cls(path, read_json(path))
+        return cls(path, read_json(path, AGAIN))
 
     def get(self, key: str, kind: type[_Value], default: _Value | None = None) -> _Value:
         """Return a field of type str, bool, int, float (any finite number) or list."""
@@ -69,21 +69,7 @@ class JsonObject:
 
     def _error(self, key: str, problem: str) -> InputError:
         name = self._name(key) if key else self.place
-        return InputError.at(self.path, f"{name}: {problem}; {_AGAIN}" if name else f"{problem}; {_AGAIN}")
-
-
-def read_json(path: Path, max_bytes: int = _MAX_BYTES) -> object:
-    """Return the content of a JSON file. Raise `InputError` if it cannot be read, is too large or not JSON."""
-    try:
-        if (size := path.stat().st_size) > max_bytes:
-            raise InputError.at(path, f"it has {size:,} bytes, and at most {max_bytes:,} are read")
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError.at(path, f"cannot be read: {error.strerror}") from error
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError.at(path, f"not a complete JSON file ({printable(str(error))}); {_AGAIN}") from error
+        return InputError.at(self.path, f"{name}: {problem}; {AGAIN}" if name else f"{problem}; {AGAIN}")
 
 
 def _fits(found: Any, kind: type) -> bool:

@@ -14,11 +14,12 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.errors import InputError
-from helixfold.write.json_object import JsonObject, read_json
+from data_pipeline.json_files import MAX_JSON_BYTES, MAX_JSON_VALUES, read_json
+from helixfold.write.json_object import AGAIN, JsonObject
 from helixfold.write.results import RANKING_FILE, remove_ranks_from, to_json, write_file
 
 KINDS: Final = ("cif", "pdb")  # of structure files
-_MOST_BYTES = 2**31
+_NUMBER_BYTES = 32  # of the text of one, in any program's file
 _DAMAGED = "is damaged; --overwrite makes it again"
 
 
@@ -100,15 +101,20 @@ def all_notes(order: Sequence[FinishedPrediction]) -> list[str]:
     return list(dict.fromkeys(note for prediction in order for note in prediction.notes))
 
 
-def read_pae(path: Path) -> tuple[Float[np.ndarray, "r r"], float]:
-    """Read predicted aligned errors in Angstrom, and their upper limit, from a file in AlphaFold DB's format."""
+def read_pae(path: Path, residues: int) -> tuple[Float[np.ndarray, "r r"], float]:
+    """Read predicted aligned errors in Angstrom, and their upper limit, from a file in AlphaFold DB's format.
+
+    Raise `InputError` if it is damaged, or is not that of a chain of `residues`.
+    """
+    pairs = residues * residues
+    sizes = {"max_bytes": MAX_JSON_BYTES + _NUMBER_BYTES * pairs, "max_values": MAX_JSON_VALUES + pairs}
     try:
-        content: Any = read_json(path, _MOST_BYTES)
+        content: Any = read_json(path, AGAIN, **sizes)
         pae = np.array(content[0]["predicted_aligned_error"], dtype=np.float32)
         largest = float(content[0]["max_predicted_aligned_error"])
     except (InputError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise InputError.at(path, _DAMAGED) from error
-    if pae.ndim != 2 or pae.shape[0] != pae.shape[1] or not pae.size or not np.isfinite(pae).all():
+    if pae.shape != (residues, residues) or not np.isfinite(pae).all():
         raise InputError.at(path, _DAMAGED)
     return pae, largest
 

@@ -134,6 +134,9 @@ def remove_ranks_from(directory: Path, first: int) -> None:
 
 def write_file(path: Path, content: str | bytes | Iterator[bytes]) -> None:
     """Write a file atomically, from its content or from pieces of it."""
-    pieces = content if isinstance(content, Iterator) else [content.encode() if isinstance(content, str) else content]
+    if isinstance(content, str):
+        # Names of files may have bytes that are not UTF-8, which Python holds as halves of characters.
+        content = content.encode(errors="backslashreplace")
+    pieces = content if isinstance(content, Iterator) else [content]
     with atomic_write(path) as temporary, temporary.open("wb") as stream:
         stream.writelines(pieces)

@@ -35,7 +35,7 @@ def write_tables(directory: Path, order: Sequence[FinishedPrediction]) -> None:
     else:
         (directory / f"{target}_ptm.tsv").unlink(missing_ok=True)
     if order[0].ptm is not None:
-        pae, _ = read_pae(directory / f"pae_{order[0].name}.json")
+        pae, _ = read_pae(directory / f"pae_{order[0].name}.json", len(order[0].plddt))
         write_file(directory / f"{target}_0_pae.tsv", pae_table(pae, order[0].notes))
     else:
         (directory / f"{target}_0_pae.tsv").unlink(missing_ok=True)

@@ -26,11 +26,14 @@ from itertools import repeat
 from pathlib import Path
 
 from data_pipeline.errors import InputError, SearchError
+from data_pipeline.json_files import read_json
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
 from data_pipeline.search.mmseqs_server import DamagedArchiveError, merged_alignments, unpack
 from data_pipeline.search.result_files import ResultFiles
 from helixfold.cli.main import main
+from helixfold.report.maps import pae_map
+from helixfold.training.log import read_log
 from tests.data_pipeline.parse.hhr_files import read_hhr
 
 MIB = 2**20
@@ -178,6 +181,15 @@ CASES: dict[str, Case] = {
     "searches.json of nested lists": (
         plain(b"[" * 10**7), lambda path: ResultFiles(directory=path.parent).find("x", "y", b"z")
     ),
+    "x.json of empty lists": (plain(b"[", b"[]," * 10**6, times=5), lambda path: read_json(path, "")),
+    "x.json of half a million tables": (plain(b"[", b'{"":0},' * 261_000), lambda path: read_json(path, "")),
+    "x.json of 16 MiB of broad letters": (
+        plain(b'["\xf0\x9f\x98\x80', b"a" * (MIB - 10), times=16), lambda path: read_json(path, "")
+    ),
+    "x.json of 300 MiB": (plain(b'"', ZEROS, times=300), lambda path: read_json(path, "")),
+    "log.jsonl of nested lists": (plain(b"[" * 10**6 + b"\n"), read_log),
+    "log.jsonl without line ends": (plain(b'{"type": "', b"x" * MIB, times=300), read_log),
+    "pae.json without brackets": (plain(b"[[", b"1," * 2**19, times=300), lambda path: pae_map(path, 100)),
     "x.hhr of spaces": (plain(b"No 1\n>x\nQ ", b" " * MIB, times=30), read_hhr),
     "x.hhr of a million hits": (plain(b"No 1\n>x\nProb=1\n" * 10**6), read_hhr),
     "x.sto of hits without end": (

@@ -55,7 +55,7 @@ def test_a_prediction_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.plddt, one.plddt, atol=0.006)
     assert (found.name, found.ranking_confidence, found.ptm) == (one.model, one.ranking_confidence, 0.4322)
     assert (found.num_recycles, found.converged, found.notes) == (3, False, (NOTE,))
-    pae, largest = read_pae(tmp_path / "pae_model_1_ptm.json")
+    pae, largest = read_pae(tmp_path / "pae_model_1_ptm.json", len(one.plddt))
     assert one.pae is not None
     np.testing.assert_allclose(pae, one.pae, atol=0.0501)
     assert largest == 31.75
@@ -109,11 +109,12 @@ def test_a_damaged_pae_file_is_one_sentence(tmp_path: Path) -> None:
         "[]",
         "{}",
         '[{"predicted_aligned_error":[[1,2]],"max_predicted_aligned_error":3}]',
+        '[{"predicted_aligned_error":[[1]],"max_predicted_aligned_error":3}]',
         "[" * 100_000,
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=r"pae_x\.json: is damaged; --overwrite makes it again"):
-            read_pae(path)
+            read_pae(path, 2)
 
 
 def test_seeds_are_listed_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from data_pipeline.datasets import clustering
 from data_pipeline.datasets.build import BuildOptions, BuildReport, build_store, shard_of
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.clustering import join_shards
+from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.source_files import AlignmentDirectory, read_duplicates
-from data_pipeline.datasets.store import FeatureStore, open_database
+from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from data_pipeline.features.msa import single_sequence
 from tests.data_pipeline.datasets.training_files import sequence, write_a3m, write_pdb, write_training_files
@@ -219,7 +220,7 @@ def test_a_database_that_is_cut_off_is_named(tmp_path: Path) -> None:
     path.unlink()
     path.write_bytes(content[:-4096])
     with pytest.raises(InputError, match=r"features\.lmdb: the file is cut off"):
-        open_database(path)
+        Database(path)
     with pytest.raises(InputError, match="cut off"):
         build(tmp_path)
 

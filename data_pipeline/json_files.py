@@ -1,0 +1,48 @@
+"""Read JSON that may be damaged, written by other programs or hostile, within bounds of size, depth and memory."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.files import read_file
+
+MAX_JSON_BYTES = 2**24
+# A value takes up to 250 bytes of memory, and as few as three in the file.
+MAX_JSON_VALUES = 2**19
+_MAX_DEPTH = 32
+
+
+def read_json(path: Path, advice: str, *, max_bytes: int = MAX_JSON_BYTES, max_values: int = MAX_JSON_VALUES) -> Any:
+    """Return the content of a JSON file.
+
+    Raise `InputError` if it is not a regular file, exceeds a limit or is not JSON; `advice` ends its sentence.
+    """
+    content = read_file(path, max_bytes)
+    try:
+        return parse_json(content, max_values=max_values)
+    except ValueError as error:
+        raise InputError.at(path, f"not a complete JSON file ({printable(str(error))}); {advice}") from error
+
+
+def parse_json(text: str | bytes, *, max_values: int = MAX_JSON_VALUES) -> Any:
+    """Return the value of a JSON text; raise ValueError if it is not JSON, too deep, or has too many values."""
+    raw = text.encode(errors="replace") if isinstance(text, str) else text
+    # Strings may have such characters, too, so that this is the most that there can be.
+    if sum(map(raw.count, (b",", b"[", b"{"))) > max_values:
+        raise ValueError(f"it may have more than {max_values:,} values, the most that are read")
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"it is nested more than {_MAX_DEPTH} deep") from error
+    level = [content]
+    for _ in range(_MAX_DEPTH + 1):
+        level = [
+            child
+            for value in level
+            if isinstance(value, dict | list)
+            for child in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return content
+    raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
