@@ -1,5 +1,6 @@
 """Where the tests find things that are not in the repository, and what they skip without them."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -40,6 +41,12 @@ def reference() -> Path:
 def real_data() -> Path:
     """Real structures, alignments and sequences."""
     return _folder("data")
+
+
+def pytest_collection_finish() -> None:
+    """Leave alone what is imported: looking through it takes a collection of garbage most of a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

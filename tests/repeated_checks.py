@@ -1,4 +1,4 @@
-"""Check shapes and types once for each form of a call, since a pass makes calls of the same shapes again and again.
+"""Check shapes once for each form of a call, since a pass makes calls of the same shapes again and again.
 
 `jaxtyping` takes several times as long for a check as small tensors take to be computed. Imported before anything of
 the packages that are checked.
@@ -43,9 +43,16 @@ def checked_once(*, typechecker: Any) -> Callable[[Any], Any]:
     decorate = jaxtyped(typechecker=typechecker)
 
     def checked(function: Any) -> Any:
-        return _checked_once(function, decorate) if type(function) is FunctionType else decorate(function)
+        if type(function) is not FunctionType:
+            return decorate(function)
+        return _checked_once(function, decorate) if _has_shapes(function) else function
 
     return checked
+
+
+def _has_shapes(function: FunctionType) -> bool:
+    """Whether any annotation has a shape; what there is beside these, the type checker has seen to."""
+    return any(isinstance(each, str) or "jaxtyping" in repr(each) for each in function.__annotations__.values())
 
 
 def _checked_once(function: FunctionType, decorate: Callable[[Any], Any]) -> Callable[..., Any]:
