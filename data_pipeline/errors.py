@@ -31,6 +31,10 @@ class SearchError(RuntimeError):
     """Error for a search tool that failed on one target; the text has command, exit code and last output."""
 
 
+class ServerUnavailableError(SearchError):
+    """Error for a search on a server that answers no search of this run any more."""
+
+
 def printable(text: str, limit: int = 200) -> str:
     """Return text from a file in a form that is safe to print on one line of a terminal.
 

@@ -1,6 +1,7 @@
 """Make a target's features from its own files and from database searches."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from data_pipeline.parse.stockholm import (
     truncated,
     without_empty_columns,
 )
+from data_pipeline.parse.template_hit import TemplateHit
 from data_pipeline.search.plan import AlignmentStep, SearchPlan, TemplateStep
 from data_pipeline.search.result_files import ResultFiles
 from data_pipeline.search.tool import BatchSearch, FileFormat
@@ -69,16 +71,14 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     if results is not None:
         files = ResultFiles(directory=results)
         for step in plan.alignments:
-            content = files.find_or_search(
+            content, rows[step.result_file] = files.find_or_search(
                 step.result_file,
                 step.tool.identity(),
                 target.sequence.encode(),
                 partial(step.tool.search, target.sequence),
+                partial(_parse, step=step, sequence=target.sequence, directory=results),
             )
             searched.append((step, content))
-            parse = parse_stockholm if step.tool.file_format == "sto" else parse_a3m
-            path = files.directory / step.result_file
-            rows[step.result_file] = parse(content, target.sequence, path=path, max_rows=step.max_rows)
     templates: TemplateResult | None = None
     if target.templates:
         templates = templates_from_files(target.sequence, target.templates, plan.user_templates)
@@ -109,10 +109,21 @@ def search_ahead(targets: Sequence[Target], plan: SearchPlan, results: Callable[
             try:
                 contents = step.tool.search_many([target.sequence for target in batch])
                 for target, content in zip(batch, contents, strict=True):
-                    files = ResultFiles(directory=results(target))
-                    files.save(step.result_file, identity, target.sequence.encode(), content)
+                    _save(target, step, identity, content, results(target))
             except (InputError, SearchError, OSError):
                 continue
+
+
+def _save(target: Target, step: AlignmentStep, identity: str, content: bytes, directory: Path) -> None:
+    """Store a result if it can be; other targets of its batch do not depend on that."""
+    parse = partial(_parse, step=step, sequence=target.sequence, directory=directory)
+    with suppress(InputError, SearchError, OSError):
+        ResultFiles(directory=directory).save(step.result_file, identity, target.sequence.encode(), content, parse)
+
+
+def _parse(content: bytes, *, step: AlignmentStep, sequence: str, directory: Path) -> Alignment:
+    parse = parse_stockholm if step.tool.file_format == "sto" else parse_a3m
+    return parse(content, sequence, path=directory / step.result_file, max_rows=step.max_rows)
 
 
 def _is_missing(file: str, identity: str, target: Target, directory: Path) -> bool:
@@ -141,9 +152,14 @@ def _templates(
             b">%b\n%b\n" % (name.encode(), row.tobytes()) for name, row in zip(names, alignment.letters, strict=True)
         )
         query = _template_query(b"".join(a3m), "a3m", step.tool.input_format, None)
-    hits = files.find_or_search(step.result_file, step.tool.identity(), query, partial(step.tool.search, query))
     path = files.directory / step.result_file
-    found = parse_hhr(hits, path=path) if step.tool.file_format == "hhr" else parse_hmmsearch(hits, sequence, path=path)
+
+    def parse(content: bytes) -> tuple[TemplateHit, ...]:
+        is_hhr = step.tool.file_format == "hhr"
+        return parse_hhr(content, path=path) if is_hhr else parse_hmmsearch(content, sequence, path=path)
+
+    identity, search = step.tool.identity(), partial(step.tool.search, query)
+    _, found = files.find_or_search(step.result_file, identity, query, search, parse)
     return templates_from_hits(sequence, found, step.source, step.options)
 
 

@@ -1,15 +1,19 @@
 """Make an HTTP request of a server that is not trusted, within a total time and a number of bytes."""
 
 import contextlib
+import errno
 import socket
+import ssl
 import threading
 import time
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import IO, Any, Self
 from urllib.parse import urljoin, urlsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -18,6 +22,8 @@ _CHUNK = 2**16
 _MAX_REDIRECTS = 5
 _BYTES_PER_SECOND = 2**17  # each byte that arrives adds its share of a second to the time
 _REDIRECTS = (301, 302, 303, 307, 308)
+_CONNECTION_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
+_NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL)
 
 
 class RequestTimeoutError(Exception):
@@ -25,7 +31,32 @@ class RequestTimeoutError(Exception):
 
 
 class UnusableAnswerError(Exception):
-    """Error for an answer that no other attempt would make better: too large, or a redirect to a wrong place."""
+    """Error that no other attempt would mend: a wrong address, certificate or redirect, or an answer too large."""
+
+
+class ConnectionFailedError(Exception):
+    """Error for a connection that cannot be made, or ends before the answer does."""
+
+
+class NoNetworkError(ConnectionFailedError):
+    """Error for a server whose name is not known, or to which no network leads."""
+
+
+_PROBLEMS: tuple[tuple[type[BaseException], type[Exception], str], ...] = (
+    (requests.exceptions.InvalidURL, UnusableAnswerError, "this is no address of a server"),
+    (urllib3.exceptions.LocationValueError, UnusableAnswerError, "this is no address of a server"),
+    (urllib3.exceptions.ProxyError, ConnectionFailedError, "the proxy that the environment names cannot be used"),
+    (ssl.SSLCertVerificationError, UnusableAnswerError, "its certificate cannot be verified"),
+    (ssl.SSLError, UnusableAnswerError, "it does not speak TLS (https) as it should"),
+    (requests.exceptions.SSLError, UnusableAnswerError, "it does not speak TLS (https) as it should"),
+    (socket.gaierror, NoNetworkError, "its name cannot be resolved"),
+    (ConnectionRefusedError, ConnectionFailedError, "the connection was refused"),
+    (TimeoutError, ConnectionFailedError, "it was silent for too long"),
+    (urllib3.exceptions.NewConnectionError, ConnectionFailedError, "no connection could be made"),
+    (urllib3.exceptions.TimeoutError, ConnectionFailedError, "it was silent for too long"),
+    (ConnectionError, ConnectionFailedError, "the connection was cut"),
+    (urllib3.exceptions.ProtocolError, ConnectionFailedError, "the connection was cut"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +74,7 @@ def request(
     body: IO[bytes],
     *,
     timeout: float,
+    connect_timeout: float,
     read_timeout: float,
     max_bytes: int,
     data: dict[str, str] | None = None,
@@ -50,49 +82,76 @@ def request(
 ) -> HttpAnswer:
     """Write the body of a server's answer into a file and return the rest; only a GET follows redirects.
 
-    However the answer drips in, the request ends after `timeout` seconds, to which each 128 KiB of the body add one,
-    and after `read_timeout` seconds without a byte. Raise `RequestTimeoutError`, `UnusableAnswerError`, or the
-    errors of `requests` and `urllib3` for connections that fail.
+    However the answer drips in, the request ends after `timeout` seconds, to which each 128 KiB of the body add one. It
+    ends after `read_timeout` seconds without a byte, and after `connect_timeout` while a connection is made, TLS
+    included. Raise `RequestTimeoutError`, `UnusableAnswerError`, `ConnectionFailedError`, or the `OSError` of a file
+    that cannot be written.
     """
     with _Deadline(timeout) as deadline:
-        try:
-            for _ in range(_MAX_REDIRECTS + 1):
-                with (
-                    _Session() as session,
-                    session.request(
+        for _ in range(_MAX_REDIRECTS + 1):
+            with _Session() as session, contextlib.ExitStack() as stack:
+                with _connection_errors(deadline):
+                    response = session.request(
                         method,
                         url,
                         data=data,
                         headers=headers,
-                        timeout=read_timeout,
+                        timeout=(connect_timeout, read_timeout),
                         stream=True,
                         allow_redirects=False,
-                    ) as response,
-                ):
-                    location = response.headers.get("Location")
-                    if method == "GET" and response.status_code in _REDIRECTS and location is not None:
-                        url = _redirected(url, location)
-                        continue
-                    _read(response, body, max_bytes, deadline)
-                    deadline.check()
-                    return HttpAnswer(
-                        status=response.status_code, reason=response.reason or "", headers=response.headers
                     )
-        except Exception:
-            deadline.check()  # a connection that was ended fails in many ways
-            raise
+                stack.enter_context(response)
+                location = response.headers.get("Location")
+                if method == "GET" and response.status_code in _REDIRECTS and location is not None:
+                    url = _redirected(url, location)
+                    continue
+                for chunk in _chunks(response, max_bytes, deadline):
+                    body.write(chunk)
+                body.seek(0)
+                return HttpAnswer(status=response.status_code, reason=response.reason or "", headers=response.headers)
     raise UnusableAnswerError(f"it redirects more than {_MAX_REDIRECTS} times")
 
 
-def _read(response: requests.Response, body: IO[bytes], max_bytes: int, deadline: "_Deadline") -> None:
+def _chunks(response: requests.Response, max_bytes: int, deadline: "_Deadline") -> Iterator[bytes]:
     size = 0
-    while chunk := response.raw.read1(_CHUNK):  # as it arrived: nothing is unpacked
+    while True:
+        with _connection_errors(deadline):
+            chunk = response.raw.read1(_CHUNK)  # as it arrived: nothing is unpacked
+        deadline.check()
+        if not chunk:
+            return
         size += len(chunk)
         if size > max_bytes:
             raise UnusableAnswerError(f"the answer is larger than {max_bytes:,} bytes, the most that is read")
-        body.write(chunk)
+        yield chunk
         deadline.extend(len(chunk) / _BYTES_PER_SECOND)
-    body.seek(0)
+
+
+@contextlib.contextmanager
+def _connection_errors(deadline: "_Deadline") -> Iterator[None]:
+    """Translate the errors of a connection, which fails in many ways if its time is over."""
+    try:
+        yield
+    except _CONNECTION_ERRORS as error:
+        deadline.check()
+        causes = list(_causes(error))
+        if any(isinstance(cause, OSError) and cause.errno in _NO_NETWORK for cause in causes):
+            raise NoNetworkError("no network leads to it") from error
+        for kind, raised, problem in _PROBLEMS:
+            if any(isinstance(cause, kind) for cause in causes):
+                raise raised(problem) from error
+        raise ConnectionFailedError("the connection failed") from error
+    except Exception:
+        deadline.check()
+        raise
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error of `requests` and those that it wraps."""
+    yield error
+    for each in {id(each): each for each in (error.__cause__, getattr(error, "reason", None), *error.args)}.values():
+        if isinstance(each, BaseException):
+            yield from _causes(each)
 
 
 def _redirected(url: str, location: str) -> str:

@@ -1,6 +1,6 @@
 """Choose the tools that search a profile's databases."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -57,11 +57,13 @@ def plan_searches(
     cpus: int,
     cache: Path,
     server: ServerOptions | None = None,
+    report: Callable[[str], None] = lambda _: None,
     latest_template: date | None = None,
 ) -> SearchPlan:
     """Return the searches of a profile's databases, each with `cpus` threads, followed by the server's.
 
-    `cache` is a directory for files that a tool derives from a database once. `latest_template` applies to the user's
+    `cache` is a directory for files that a tool derives from a database once. `report` gets a line whenever the server
+    is asked again, for the user to see. `latest_template` applies to the user's
     own templates too, and overrides the profile's date. Raise `InputError` if a program is not installed or a tool does
     not have an option.
     """
@@ -72,7 +74,7 @@ def plan_searches(
         for database in profile.alignments
     ]
     if server is not None:
-        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=ServerSearch(server), max_rows=None))
+        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=ServerSearch(server, report), max_rows=None))
     templates = profile.templates
     return SearchPlan(
         alignments=tuple(steps),

@@ -1,18 +1,21 @@
 """Store search results beside a target's features, so that no search is run twice."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, SearchError
 from data_pipeline.files import atomic_write
 from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
 from data_pipeline.parse.text_files import read_text_bytes
 
 RECORD_FILE = "searches.json"
 MAX_RESULT_BYTES = 4 * 2**30
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +36,36 @@ class ResultFiles:
         content = read_text_bytes(path, MAX_RESULT_BYTES)
         return content if known == _entry(identity, query, content) else None
 
-    def find_or_search(self, file: str, identity: str, query: bytes, search: Callable[[], bytes]) -> bytes:
-        """Return the content of `file`; if it is not the result of this search, run `search` and store its result."""
-        content = self.find(file, identity, query)
-        if content is None:
-            content = search()
-            self.save(file, identity, query, content)
-        return content
+    def find_or_search(
+        self, file: str, identity: str, query: bytes, search: Callable[[], bytes], parse: Callable[[bytes], Parsed]
+    ) -> tuple[bytes, Parsed]:
+        """Return the content of `file`, and what `parse` makes of it.
 
-    def save(self, file: str, identity: str, query: bytes, content: bytes) -> None:
-        """Write a search's result to `file`, and record the search in `searches.json`."""
+        If it is not the result of this search, or cannot be parsed, run `search` and store its result. Raise
+        `SearchError`, and store nothing, for a result that cannot be parsed.
+        """
+        content = self.find(file, identity, query)
+        if content is not None:
+            with contextlib.suppress(InputError):  # earlier versions stored whatever a server sent
+                return content, parse(content)
+        content = search()
+        return content, self.save(file, identity, query, content, parse)
+
+    def save(self, file: str, identity: str, query: bytes, content: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:
+        """Write a search's result to `file`, record the search in `searches.json`, and return the parsed result.
+
+        Raise `SearchError`, and write nothing, for a result that cannot be parsed.
+        """
+        try:
+            parsed = parse(content)
+        except InputError as error:
+            raise SearchError(f"the result of a search is not kept, for it cannot be read: {error}") from error
         with atomic_write(self.directory / file) as temporary:
             temporary.write_bytes(content)
         record = {**self._record(), file: _entry(identity, query, content)}
         with atomic_write(self.directory / RECORD_FILE) as temporary:
             temporary.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+        return parsed
 
     def _record(self) -> dict[str, object]:
         path = self.directory / RECORD_FILE

@@ -4,7 +4,7 @@ Results are stored as the tool writes them (Stockholm, a3m or hhr), under AlphaF
 other machines and of AlphaFold itself can be read too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 FileFormat = Literal["sto", "a3m", "hhr"]
@@ -29,8 +29,8 @@ class SequenceSearch(Protocol):
 class BatchSearch(SequenceSearch, Protocol):
     """A tool that searches for several targets in hardly more time than for one."""
 
-    def search_many(self, sequences: Sequence[str]) -> list[bytes]:
-        """Return the result of `search` for each sequence."""
+    def search_many(self, sequences: Sequence[str]) -> Iterable[bytes]:
+        """Return the result of `search` for each sequence, which may be made when it is asked for."""
 
 
 @runtime_checkable

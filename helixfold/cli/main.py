@@ -13,7 +13,7 @@ FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments`, or the process's own arguments, name; return its exit code.
 
-    0: done, 1: something failed, 2: the input is wrong, 130: interrupted, 143: terminated.
+    0: done, 1: something failed, 2: the input is wrong, 3: a server is unavailable, 130: interrupted, 143: terminated.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
 

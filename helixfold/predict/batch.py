@@ -22,8 +22,8 @@ from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import slim_down
 from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, resume_status
-from helixfold.predict.runner import EXPECTED_ERRORS, SOME_FAILED, BatchRunner, archive_finished, close
-from helixfold.predict.search import check_earlier, check_output, search_for_all
+from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close
+from helixfold.predict.search import SOME_FAILED, check_earlier, check_output, search_for_all, share_unavailable
 from helixfold.report.page import counted
 from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
@@ -40,7 +40,7 @@ def predict(
     searches: SearchPlan,
     workers: WorkerGroup,
 ) -> int:
-    """Fold every target with every model into `<output>/<target>/`; return 0, or 1 if a target failed.
+    """Fold every target with every model into `<output>/<target>/`; return `exit_code_for` the failures.
 
     All input is read and checked before anything is written: wrong input raises `InputError`. Earlier results of the
     same settings are not made again unless `overwrite` is set. A target that fails is recorded in `failures.json` and
@@ -111,6 +111,7 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
 
     with loading.stage("searches for all targets"):
         workers.world.run_together(search)
+        share_unavailable(settings.searches, workers.world)
     if workers.mesh.is_first:
         workers.queue.open([job.name for job, _ in remaining])
     runner = BatchRunner(remaining, output, settings, overwrite=options.overwrite, archive=options.zip)

@@ -24,7 +24,7 @@ from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, 
 
 
 def run(options: PredictOptions) -> int:
-    """Predict all targets and return the exit code: 0, or 1 if a target failed.
+    """Predict all targets and return the exit code: 0, or 1 or 3 if a target failed.
 
     Raise `InputError` for wrong input, before anything is written.
     """

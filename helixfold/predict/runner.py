@@ -16,6 +16,7 @@ from helixfold.predict.eta import format_duration, remaining_seconds
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.resume import ResumeStatus
 from helixfold.predict.screen import print_progress
+from helixfold.predict.search import exit_code_for
 from helixfold.predict.target import fold_target
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
@@ -23,7 +24,6 @@ from helixfold.write.archive import write_archive
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_failures
 
-SOME_FAILED = 1
 # The index has a line for every target: it is not written again for each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30
 # Errors that a target is known to end with; any other is a mistake in the program.
@@ -157,7 +157,7 @@ def close(queue: TaskQueue, output: Path) -> int:
         print(f"all targets on one page: {output / INDEX_FILE}")
     if failures:
         print(f"helixfold: {len(failures)} of {counted(len(queue), 'target')} failed, see {output}", file=sys.stderr)
-    return SOME_FAILED if failures else 0
+    return exit_code_for(failures)
 
 
 def _write_index(output: Path, failures: Mapping[str, str], names: Iterable[str] = ()) -> None:

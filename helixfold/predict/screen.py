@@ -8,6 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from tqdm import tqdm
+
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.files import os_errors_as_input_errors
 
@@ -63,3 +65,8 @@ def print_progress(target: str, stage: str, *, done: int, total: int, seconds: f
     """
     progress = {"target": target, "stage": stage, "done": done, "total": total, "seconds": round(seconds, 3)}
     print(json.dumps(progress), file=sys.stderr, flush=True)
+
+
+def print_note(text: str) -> None:
+    """Print a line of the program on stderr, above the bars."""
+    tqdm.write(f"helixfold: {text}", file=sys.stderr)

@@ -7,20 +7,22 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.features.schema import Features
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
+from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import TemplateResult
+from helixfold.parallel.worker_group import ControlChannel
 from helixfold.predict.targets import check_names
 from helixfold.report.page import counted
 from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
 FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.json", "msas"
-SOME_FAILED = 1
+SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
 
 
 def directory_in(output: Path, name: str) -> Path:
@@ -40,6 +42,25 @@ def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) ->
     search_ahead(targets, plan, lambda target: directory_in(output, target.name) / RESULTS_DIRECTORY)
 
 
+def share_unavailable(plan: SearchPlan, world: ControlChannel) -> None:
+    """Tell all processes which servers the first one has given up, so that none of them waits for these again."""
+    servers = [step.tool for step in plan.alignments if isinstance(step.tool, ServerSearch)]
+    problems = world.all_gather([server.contact.problem for server in servers])[0]
+    for server, problem in zip(servers, problems, strict=True):
+        server.contact.problem = problem
+
+
+def exit_code_for(failures: Mapping[str, str]) -> int:
+    """Return the exit code of a batch whose targets failed for these reasons.
+
+    It is 0 if none failed, 3 if all failed because a server is unavailable, and 1 otherwise.
+    """
+    if not failures:
+        return 0
+    unavailable = f"{ServerUnavailableError.__name__}: "
+    return SERVER_UNAVAILABLE if all(text.startswith(unavailable) for text in failures.values()) else SOME_FAILED
+
+
 def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTarget:
     """Return a target's features; write them, the results of searches and templates.json into its directory."""
     prepared = prepare(target, plan, directory / RESULTS_DIRECTORY)
@@ -52,7 +73,7 @@ def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTar
 def make_features(
     targets: Sequence[Target], *, output: Path, plan: SearchPlan, part: tuple[int, int] | None = None
 ) -> int:
-    """Search and make features for every target into `output/<target>/`; return 0, or 1 if some target failed.
+    """Search and make features for every target into `output/<target>/`; return `exit_code_for` the failures.
 
     Results of earlier searches are used again. A target that fails is recorded in `failures.json` and does not stop the
     others. With `part` (i, n), n machines divide the targets and use one output directory: this one makes every n-th
@@ -74,7 +95,7 @@ def make_features(
             failures[target.name] = f"{type(error).__name__}: {error}"
             tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
     write_failures(output, failures, failures_file)
-    return SOME_FAILED if failures else 0
+    return exit_code_for(failures)
 
 
 def convert_features(paths: Sequence[Path], output: Path) -> int:

@@ -17,9 +17,13 @@ from data_pipeline.search.plan import SearchPlan, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
 from helixfold.options import given
 from helixfold.predict.options import NO_TEMPLATE_TABLE, SearchOptions
+from helixfold.predict.screen import print_note
 
 # ColabFold's names of modes with a server, and the server's own.
 _SERVER_MODES: dict[str, Mode] = {"server": "env", "mmseqs2_uniref_env": "env", "mmseqs2_uniref": "all"}
+_INSTEAD_OF_SERVER = (
+    "without it, give --msa FILE or --database FASTA, or fold the sequence alone with --msa-mode single_sequence"
+)
 _EXCLUDED = {"single_sequence": ("--msa", "--databases", "--database", "--msa-server"), "databases": ("--msa-server",)}
 
 
@@ -56,6 +60,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
             mode=_SERVER_MODES.get(options.msa_mode, "env"),
             timeout=options.msa_server_timeout,
             max_wait=options.msa_server_wait,
+            instead=_INSTEAD_OF_SERVER,
         )
     sending = [] if url is None else [f"sequences {'would be' if dry_run else 'are'} sent to {printable(url)}"]
     for note in [*profile.notes, *sending] if announce else []:
@@ -65,6 +70,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
         cpus=options.threads or available_processors(),
         cache=user_cache_path("helixfold") / "databases",
         server=server,
+        report=print_note,
         latest_template=options.max_template_date,
     )
 

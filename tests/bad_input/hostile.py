@@ -29,8 +29,8 @@ from data_pipeline.errors import InputError, SearchError
 from data_pipeline.json_files import read_json
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.text_files import read_text_bytes
-from data_pipeline.search.mmseqs_server import DamagedArchiveError, merged_alignments, unpack
 from data_pipeline.search.result_files import ResultFiles
+from data_pipeline.search.server_archive import DamagedArchiveError, ServerAlignments
 from helixfold.cli.main import main
 from helixfold.report.maps import pae_map
 from helixfold.training.log import read_log
@@ -120,9 +120,8 @@ def safetensors(declared: int, header: bytes) -> Callable[[Path], object]:
 
 
 def answer(path: Path) -> object:
-    with path.open("rb") as archive:
-        files = unpack(archive, ("uniref.a3m",))
-    return merged_alignments(files, {101: "MKTAYIAKQR"})
+    with path.open("rb") as archive, ServerAlignments(archive, ("uniref.a3m",), {101: "MKTAYIAKQR"}) as alignments:
+        return alignments.a3m(101)
 
 
 ZEROS = bytes(MIB)

@@ -155,6 +155,36 @@ def test_a_batch_that_fails_leaves_each_target_to_its_own_search(tmp_path: Path)
     assert prepare(targets[1], plan, tmp_path / "good").features.msa.shape == (1, 4)
 
 
+def test_a_bad_answer_is_not_kept_and_asked_for_again(tmp_path: Path) -> None:
+    bad, good = FakeBatchSearch(b">hit\nAA\n"), FakeBatchSearch(b">hit\nAAAA\n")
+    for files in (tmp_path / "alone", tmp_path / "ahead"):
+        plan = SearchPlan(alignments=(step(bad),))
+        if files.name == "ahead":
+            search_ahead([target()], plan, lambda _, files=files: files)  # type: ignore[misc]
+        with pytest.raises(SearchError, match=r"some_hits\.a3m, line 3, record 'hit': the row has 2 columns"):
+            prepare(target(), plan, files)
+        assert not files.exists()
+        assert prepare(target(), SearchPlan(alignments=(step(good),)), files).features.msa.shape == (2, 4)
+
+
+def test_one_bad_answer_of_a_batch_leaves_the_others(tmp_path: Path) -> None:
+    tool = FakeBatchSearch(b">hit\nAAAA\n")
+    targets = [Target(name=f"T{index}", sequence=sequence) for index, sequence in enumerate(["ACDE", "ACD", "ACDF"])]
+    search_ahead(targets, SearchPlan(alignments=(step(tool),)), lambda each: tmp_path / each.name)
+    assert sorted(path.parent.name for path in tmp_path.glob("*/some_hits.a3m")) == ["T0", "T2"]
+
+
+def test_bad_template_hits_are_not_kept(tmp_path: Path, structures: Path) -> None:
+    bad = FakeTemplateSearch(HITS.replace(b"1-11 ", b"1-12 ").replace(b"1-11\t", b"1-12 "))
+    results = tmp_path / "msas"
+    with pytest.raises(SearchError, match=r"not kept, for it cannot be read: .*pdb_hits\.sto"):
+        prepare(target(TEMPLATE_SEQUENCE), template_plan(bad, structures), results)
+    assert not results.exists()
+    good = FakeTemplateSearch(HITS)
+    assert prepare(target(TEMPLATE_SEQUENCE), template_plan(good, structures), results).templates is not None
+    assert len(good.queries) == 1
+
+
 def test_a_damaged_record_of_one_target_leaves_the_others_alone(tmp_path: Path) -> None:
     tool = FakeBatchSearch()
     plan = SearchPlan(alignments=(step(tool),))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
-from data_pipeline.search.mmseqs_server import ENVIRONMENTAL_FILE, UNIREF_FILE
+from data_pipeline.search.server_archive import ENVIRONMENTAL_FILE, UNIREF_FILE
 
 Answer = Callable[["Handler"], None]
 

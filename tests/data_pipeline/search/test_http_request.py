@@ -54,7 +54,8 @@ def evil(script: Callable[[], Iterable[bytes]], pause: float = 0.0) -> Iterator[
 def ask(url: str, method: str = "GET", timeout: float = 1.0, max_bytes: int = 10_000_000) -> tuple[int, bytes]:
     """The status and the body of an answer."""
     body = io.BytesIO()
-    answer = request(method, url, body, timeout=timeout, read_timeout=60, max_bytes=max_bytes, headers={})
+    limits = {"timeout": timeout, "connect_timeout": 0.3, "read_timeout": 60.0}
+    answer = request(method, url, body, **limits, max_bytes=max_bytes, headers={})
     return answer.status, body.read()
 
 

@@ -5,16 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError
+from data_pipeline.errors import InputError, SearchError
 from data_pipeline.search.result_files import ResultFiles
 
 FILE, IDENTITY, QUERY, CONTENT = "hits.sto", "tool 1", b"MKT", b"found"
 
 
+def parse(content: bytes) -> str:
+    if content.startswith(b"bad"):
+        raise InputError(f"{FILE}, line 1: it is bad")
+    return content.decode()
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> ResultFiles:
     results = ResultFiles(directory=tmp_path / "msas")
-    results.save(FILE, IDENTITY, QUERY, CONTENT)
+    results.save(FILE, IDENTITY, QUERY, CONTENT, parse)
     return results
 
 
@@ -39,8 +45,8 @@ def test_a_file_without_a_record_is_not_taken_for_the_result(results: ResultFile
 
 
 def test_a_new_result_takes_the_place_of_the_old_and_leaves_others(results: ResultFiles) -> None:
-    results.save("other.sto", IDENTITY, QUERY, b"second")
-    results.save(FILE, "tool 2", QUERY, b"third")
+    results.save("other.sto", IDENTITY, QUERY, b"second", parse)
+    results.save(FILE, "tool 2", QUERY, b"third", parse)
     assert results.find(FILE, IDENTITY, QUERY) is None
     assert results.find(FILE, "tool 2", QUERY) == b"third"
     assert results.find("other.sto", IDENTITY, QUERY) == b"second"
@@ -56,3 +62,20 @@ def test_a_damaged_record_is_named(results: ResultFiles, content: str) -> None:
 def test_the_record_says_what_was_searched(results: ResultFiles) -> None:
     record = json.loads((results.directory / "searches.json").read_text())
     assert record[FILE]["search"] == IDENTITY
+
+
+def test_a_result_that_cannot_be_read_is_not_kept(results: ResultFiles) -> None:
+    files = {path.name: path.read_bytes() for path in results.directory.iterdir()}
+    problem = "the result of a search is not kept, for it cannot be read: hits.sto, line 1: it is bad"
+    with pytest.raises(SearchError, match=problem):
+        results.save(FILE, "tool 2", QUERY, b"bad", parse)
+    with pytest.raises(SearchError, match=problem):
+        results.find_or_search("other.sto", IDENTITY, QUERY, lambda: b"bad", parse)
+    assert {path.name: path.read_bytes() for path in results.directory.iterdir()} == files
+
+
+def test_a_bad_result_that_an_earlier_version_kept_is_searched_again(results: ResultFiles) -> None:
+    results.save(FILE, IDENTITY, QUERY, b"bad", bytes.decode)
+    assert results.find_or_search(FILE, IDENTITY, QUERY, lambda: b"good", parse) == (b"good", "good")
+    assert results.find(FILE, IDENTITY, QUERY) == b"good"
+    assert results.find_or_search(FILE, IDENTITY, QUERY, lambda: b"not asked", parse) == (b"good", "good")
