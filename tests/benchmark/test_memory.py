@@ -67,7 +67,7 @@ def test_an_evoformer_alone_is_held_to_a_limit(tmp_path: Path) -> None:
 
 
 def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path) -> None:
-    point = replace(POINT, part="evoformer", residues=512)
+    point = replace(POINT, part="evoformer", residues=256)
     alone, two = (measure(replace(point, ranks=ranks), tmp_path) for ranks in (1, 2))
     assert alone.failure is two.failure is None
     assert replace(point, ranks=2).floor() == point.floor() // 2

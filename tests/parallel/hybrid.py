@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
+from jaxtyping import config
 from torch import Tensor
 
 from helixfold.batch import Batch
@@ -243,6 +244,7 @@ def travelling() -> Iterator[list[int]]:
 
 def check_on_ranks() -> None:
     """Streams that several ranks share have the whole's shape, which is checked in every process."""
+    config.update("jaxtyping_disable", False)
     with joined("dap=2") as mesh:
         run = Axial(mesh.axial)
         stack = EvoformerStack(tiny_config().evoformer, c_z=32).eval()

@@ -53,10 +53,10 @@ def run(ranks: int, output: Path, function: object, *arguments: object) -> None:
         ("dp=1,bp=2,dap=1", 2, EVERYTHING),
         ("dp=1,bp=1,dap=2", 2, EVERYTHING),
         ("dp=1,bp=1,dap=4", 4, ("block",)),
-        ("dp=2,bp=1,dap=2", 4, ("none",)),
-        ("dp=2,bp=2,dap=1", 4, ("block",)),
+        pytest.param("dp=2,bp=1,dap=2", 4, ("none",), marks=pytest.mark.long),
+        pytest.param("dp=2,bp=2,dap=1", 4, ("block",), marks=pytest.mark.long),
         ("dp=1,bp=2,dap=2", 4, ("none", "block")),
-        ("dp=2,bp=2,dap=2", 8, ("block",)),
+        pytest.param("dp=2,bp=2,dap=2", 8, ("block",), marks=pytest.mark.long),
     ],
 )
 def test_loss_and_gradients_are_those_of_one_process(

@@ -1,5 +1,6 @@
 """Training processes to kill: real ones that begin at once, forked from a server that has everything imported."""
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -13,6 +14,7 @@ from socket import create_server
 from typing import Any
 
 import torch
+from jaxtyping import config
 from torch import Tensor
 
 from helixfold.cli import main
@@ -83,6 +85,9 @@ def _run(
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
     os.environ |= environment
+    # What was imported before the fork need not be looked through for garbage, and shapes need one rank's check.
+    gc.freeze()
+    config.update("jaxtyping_disable", environment.get("RANK", "0") != "0")
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     sys.exit(function(*arguments))

@@ -34,7 +34,7 @@ def test_one_island_is_training_without_the_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_islands_meet_and_a_killed_run_ends_as_the_unbroken_one(ranks: int, tmp_path: Path) -> None:
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
     with Ranks(ranks, tmp_path / "out.txt", train, unbroken, STEPS) as processes:

@@ -73,7 +73,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(tmp_path: Path, sett
     final = state(unbroken)
     assert not torch.equal(start["master"], final["master"])
 
-    for stop_after in (1, 3):
+    for stop_after in (1,) if settings else (1, 3):
         broken = small_run(tmp_path / f"broken{stop_after}", config)
         assert not broken.run(StopAfter(stop_after))
         assert broken.progress.step == stop_after

@@ -100,6 +100,8 @@ SLOW: dict[str, tuple[bytes, Pieces, Callable[[Path], object]]] = {
     "many rows of .aln": (b"A\n", repeated(b"A\n", 600 * MIB), read_alignment),
     "many blocks": (b"# STOCKHOLM 1.0\n", repeated(b"q A\n", 600 * MIB), read_alignment),
 }
+# Those of them that take ten seconds and more.
+LONG = {"blocks of many columns", "insertions to Stockholm", "many hits", "many rows", "many rows of .aln"}
 
 
 def main(folder: str, *cases: str) -> None:

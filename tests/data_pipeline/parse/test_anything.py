@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_pipeline.errors import InputError
-from tests.data_pipeline.parse.hostile_files import QUICK, SLOW
+from tests.data_pipeline.parse.hostile_files import LONG, QUICK, SLOW
 from tests.data_pipeline.parse.seeds import PARSERS, PATH
 
 TOKENS = [
@@ -106,6 +106,6 @@ def test_hostile_files_never_take_more_than_a_gigabyte(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory are Linux's")
-@pytest.mark.parametrize("case", SLOW)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] * (case in LONG)) for case in SLOW])
 def test_large_hostile_files_never_take_more_than_a_gigabyte(case: str, tmp_path: Path) -> None:
     assert len(read_within_limit(tmp_path, [case])) == 2
