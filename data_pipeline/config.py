@@ -11,6 +11,11 @@ from typing import Any, Literal, Self
 from data_pipeline.errors import InputError, printable
 from data_pipeline.json_files import parse_json
 
+# Bounds of settings that occur in several places; no calculation needs more.
+MAX_SEED = 2**62  # random number generators accept it
+MAX_RECYCLES = 1000
+MAX_ENSEMBLE = 100
+
 
 class ConfigError(InputError):
     """Invalid value of a setting, or stored settings that do not match this version."""
@@ -86,6 +91,9 @@ class Config:
     def _require_positive(self, *names: str) -> None:
         require(self, names, lambda value: value >= 1, "be at least 1")
 
+    def _require_at_most(self, most: int, *names: str) -> None:
+        require(self, names, lambda value: value <= most, f"be at most {most:,}")
+
     def _require_fraction(self, *names: str) -> None:
         require(self, names, lambda value: 0 <= value < 1, "be at least 0 and below 1")
 
@@ -118,7 +126,7 @@ def _restore(where: str, kind: Any, value: Any) -> Any:
                     continue
         elif type(value) is option:
             return value
-    raise ConfigError(f"{where} must be {' or '.join(map(_named, options))}, got {value!r}")
+    raise ConfigError(f"{where} must be {' or '.join(map(_named, options))}, got {printable(repr(value))}")
 
 
 def _named(kind: Any) -> str:

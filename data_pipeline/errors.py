@@ -60,6 +60,14 @@ def check_at_least(settings: object, error: type[ValueError] = ValueError, **lea
             raise error(f"{name} must be at least {limit}, got {value}")
 
 
+def check_at_most(settings: object, error: type[ValueError] = ValueError, **most: int) -> None:
+    """Raise `error` for the first named setting that is above its maximum in `most`; None is accepted."""
+    for name, limit in most.items():
+        value = getattr(settings, name)
+        if value is not None and value > limit:
+            raise error(f"{name} must be at most {limit:,}, got {value}")
+
+
 def check_positive(settings: object, *names: str, error: type[ValueError] = ValueError) -> None:
     """Raise `error` for the first named setting that is not a positive, finite number; None is accepted."""
     for name in names:

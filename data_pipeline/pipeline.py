@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.fasta import check_sequence
+from data_pipeline.parse.fasta import check_sequence, unknown_residues_problem
 from data_pipeline.parse.hhr import parse_hhr
 from data_pipeline.parse.hmmsearch import parse_hmmsearch
 from data_pipeline.parse.stockholm import (
@@ -63,6 +63,8 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     `InputError` for wrong input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
     """
     check_sequence(target.sequence, f"sequence of '{target.name}'")
+    if (problem := unknown_residues_problem(target.sequence)) is not None:
+        raise InputError(f"'{printable(target.name)}' cannot be predicted: {problem}")
     plan = plan or SearchPlan()
     if results is None and (plan.alignments or plan.templates is not None):
         raise ValueError("searches need a directory for their results")

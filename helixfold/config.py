@@ -8,6 +8,8 @@ from data_pipeline.config import Config, ConfigError, require
 
 __all__ = ["Config", "ConfigError", "require"]
 
+# Largest sizes of a network; AlphaFold 2 has 48 blocks and at most 384 channels.
+MAX_BLOCKS, MAX_CHANNELS = 1000, 8192
 
 OuterProductPosition = Literal["middle", "first", "end"]
 
@@ -33,6 +35,10 @@ class StackConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_positive("blocks", "c_outer", "c_triangle", "transition_factor", "pair_heads")
+        self._require_at_most(MAX_BLOCKS, "blocks")
+        self._require_at_most(
+            MAX_CHANNELS, "c_m", "c_outer", "c_triangle", "transition_factor", "msa_heads", "pair_heads"
+        )
         self._require_divisible("c_m", "msa_heads")
         self._require_fraction("msa_dropout", "pair_dropout")
         positions = typing.get_args(OuterProductPosition)
@@ -56,6 +62,9 @@ class TemplateConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_positive("blocks", "c_triangle", "transition_factor", "max_templates")
+        self._require_at_most(MAX_BLOCKS, "blocks", "max_templates")
+        self._require_at_most(MAX_CHANNELS, "c_t", "pair_heads", "c_triangle", "transition_factor")
+        self._require_at_most(MAX_CHANNELS, "attention_heads", "attention_channels")
         self._require_divisible("c_t", "pair_heads")
         self._require_divisible("attention_channels", "attention_heads")
         self._require_fraction("pair_dropout")
@@ -79,6 +88,8 @@ class StructureConfig(Config):
         self._require_positive(
             "layers", "c", "heads", "c_scalar", "query_points", "value_points", "c_angles", "angle_blocks"
         )
+        self._require_at_most(MAX_BLOCKS, "layers", "angle_blocks")
+        self._require_at_most(MAX_CHANNELS, "c", "heads", "c_scalar", "query_points", "value_points", "c_angles")
         self._require_fraction("dropout")
 
 
@@ -94,6 +105,7 @@ class HeadsConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_positive("distogram_bins", "lddt_bins", "c_lddt", "aligned_error_bins")
+        self._require_at_most(MAX_CHANNELS, "distogram_bins", "lddt_bins", "c_lddt", "aligned_error_bins")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +122,7 @@ class ModelConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_positive("c_z", "c_s")
+        self._require_at_most(MAX_CHANNELS, "c_z", "c_s")
         for name, stack in (("evoformer", self.evoformer), ("extra_msa", self.extra_msa)):
             if self.c_z % stack.pair_heads:
                 raise ConfigError(f"{name}.pair_heads ({stack.pair_heads}) must divide c_z ({self.c_z})")

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES, MAX_SEED
 from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target, prepare
@@ -37,7 +38,6 @@ from helixfold.prediction import Distances, Prediction
 from helixfold.presets import Preset
 from helixfold.weights.find import ReadyModel, find_models
 
-_MOST = 2**62  # of seeds, which random generators accept
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Calls its second argument with an executor that works as the first one does.
 CarryOut = Callable[[Whole | Slabs, Callable[[Executor], Prediction]], Prediction]
@@ -56,10 +56,11 @@ class FoldingOptions:
     stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
 
     def __post_init__(self) -> None:
-        for name, least in (("num_recycles", 0), ("num_ensemble", 1), ("seed", 0)):
+        bounds = (("num_recycles", 0, MAX_RECYCLES), ("num_ensemble", 1, MAX_ENSEMBLE), ("seed", 0, MAX_SEED))
+        for name, least, most in bounds:
             value = getattr(self, name)
-            if value is not None and not least <= value <= _MOST:
-                raise InputError(f"{name} must be at least {least} and at most {_MOST}, got {value}")
+            if value is not None and not least <= value <= most:
+                raise InputError(f"{name} must be at least {least} and at most {most:,}, got {value}")
         if not 0 <= self.recycle_tolerance < math.inf:
             raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
         if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:

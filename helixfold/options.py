@@ -9,6 +9,10 @@ from typing import Annotated, Any
 
 from cyclopts import CoercionError, Parameter, Token
 
+from data_pipeline.errors import printable
+
+MAX_PROCESSES = 1024  # or threads, of one command on one machine
+
 
 def integer(word: str) -> int:
     """Return a whole number. Raise ValueError for anything else."""
@@ -22,6 +26,17 @@ def positive(word: str) -> int:
     if not re.fullmatch(r"[0-9]{1,50}", word) or int(word) < 1:
         raise ValueError(f"must be a whole number of at least 1, got {word!r}")
     return int(word)
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return the reader of a whole number within bounds, which raises ValueError for anything else."""
+
+    def read(word: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,50}", word) or not least <= int(word) <= most:
+            raise ValueError(f"must be a whole number from {least} to {most:,}, got '{printable(word, 60)}'")
+        return int(word)
+
+    return read
 
 
 def number(word: str) -> float:
@@ -74,6 +89,7 @@ def reads(read: Callable[[str], Any], metavar: str) -> Parameter:
 
 Integer = Annotated[int, reads(integer, "N")]
 Positive = Annotated[int, reads(positive, "N")]
+Workers = Annotated[int, reads(whole_number(1, MAX_PROCESSES), "N")]
 Number = Annotated[float, reads(number, "NUMBER")]
 MemorySize = Annotated[int, reads(memory_size, "SIZE")]
 Day = Annotated[date, reads(calendar_date, "DATE")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from data_pipeline.config import Config, ConfigError
+from data_pipeline.config import MAX_RECYCLES, Config, ConfigError
 from data_pipeline.errors import printable
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
@@ -40,6 +40,7 @@ class Preset(Config):
             raise ConfigError(f"a model's name is at most 64 letters, digits and _.- , got '{printable(self.name)}'")
         if self.num_recycles < 0:
             raise ConfigError(f"num_recycles must not be negative, got {self.num_recycles}")
+        self._require_at_most(MAX_RECYCLES, "num_recycles")
 
     def without_model(self) -> dict[str, Any]:
         """Return the settings other than the model's, which a weights file holds beside the parameters."""

@@ -107,6 +107,13 @@ def test_impossible_options_are_refused(wrong: dict[str, object]) -> None:
         replace(FoldingOptions(), **wrong)
 
 
+@pytest.mark.parametrize(("name", "most"), [("num_recycles", 1000), ("num_ensemble", 100), ("seed", 2**62)])
+def test_numbers_beyond_what_any_run_needs_are_refused(name: str, most: int) -> None:
+    assert getattr(replace(FoldingOptions(), **{name: most}), name) == most
+    with pytest.raises(InputError, match=f"{name} must be .* at most {most:,}, got {most + 1}"):
+        replace(FoldingOptions(), **{name: most + 1})
+
+
 def test_one_call_predicts_with_the_models_that_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path)
     target = Target(name="target", sequence="MKTAYIAKQR")

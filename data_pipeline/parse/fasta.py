@@ -142,6 +142,13 @@ def sequence_problem(sequence: str) -> str | None:
     return nucleic_acid_problem(sequence)
 
 
+def unknown_residues_problem(sequence: str) -> str | None:
+    """Return why a sequence without any known residue cannot be predicted, or None if it has one."""
+    if set(AMBIGUOUS_LETTERS).issuperset(sequence):
+        return f"it has no known residue, only {', '.join(sorted(set(sequence)))}, whose atoms nobody knows"
+    return None
+
+
 def directory_name(name: str) -> str:
     """Return the name of a target's directory: any character but letters, digits, '_', '.' and '-' becomes '_'.
 

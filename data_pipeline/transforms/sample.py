@@ -6,10 +6,12 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from data_pipeline.config import Config, ConfigError
-from data_pipeline.errors import check_at_least, check_fractions
+from data_pipeline.errors import check_at_least, check_at_most, check_fractions
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
 from data_pipeline.transforms import msa, templates
+
+MAX_ROWS, MAX_TEMPLATES = 1_000_000, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,7 @@ class SamplingConfig(Config):
 
     def __post_init__(self) -> None:
         check_at_least(self, ConfigError, max_msa_clusters=1, max_extra_msa=1, max_templates=0)
+        check_at_most(self, ConfigError, max_msa_clusters=MAX_ROWS, max_extra_msa=MAX_ROWS, max_templates=MAX_TEMPLATES)
         shares = ("masked_msa_fraction", "uniform_prob", "profile_prob", "same_prob", "unknown_fraction")
         check_fractions(self, *shares, error=ConfigError)
         if self.uniform_prob + self.profile_prob + self.same_prob > 1 + 1e-9:

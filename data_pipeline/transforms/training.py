@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Int
 
-from data_pipeline.config import Config, ConfigError
-from data_pipeline.errors import InputError, check_at_least, check_fractions, printable
+from data_pipeline.config import MAX_RECYCLES, Config, ConfigError
+from data_pipeline.errors import InputError, check_at_least, check_at_most, check_fractions, printable
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
+from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.transforms import msa
 from data_pipeline.transforms.crop import contiguous_crop, crop_labels, spatial_crop
 from data_pipeline.transforms.sample import SamplingConfig, draw_sample
@@ -39,6 +40,7 @@ class ExampleConfig(Config):
 
     def __post_init__(self) -> None:
         check_at_least(self, ConfigError, crop_size=1, max_template_hits=0, distillation_msa_rows=1, max_passes=1)
+        check_at_most(self, ConfigError, crop_size=MAX_RESIDUES, max_passes=MAX_RECYCLES + 1)
         shares = ("unclamped_fraction", "spatial_crop_probability", "min_confidence")
         check_fractions(self, *shares, error=ConfigError)
 

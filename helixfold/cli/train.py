@@ -23,8 +23,6 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
         The training set; required, as --output is, except for --show-settings and --dry-run.
     """
     timeout = options.timeout if options.patience is None else options.patience
-    if options.workers is not None and options.workers < 0:
-        raise InputError(f"--workers must not be negative, got {options.workers}")
     if not timeout > 0:
         raise InputError(f"--timeout is a number of seconds greater than 0, got {timeout:g}")
     from helixfold.training.presets import training_preset

@@ -8,6 +8,7 @@ import torch
 
 from data_pipeline.errors import InputError
 from data_pipeline.processors import available_processors
+from helixfold.options import MAX_PROCESSES, whole_number
 
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
@@ -61,6 +62,7 @@ def _gpus(devices: str, there: int) -> list[int]:
 
 
 def _count(devices: str) -> int:
-    if not devices.isdecimal() or int(devices) < 1:
-        raise InputError(f"on a CPU --devices is how many processes to start, such as 2; got {devices!r}")
-    return int(devices)
+    try:
+        return whole_number(1, MAX_PROCESSES)(devices)
+    except ValueError as error:
+        raise InputError(f"on a CPU --devices is how many processes to start, such as 2; it {error}") from error

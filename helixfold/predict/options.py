@@ -9,7 +9,20 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from helixfold.options import Day, Directory, File, Integer, MemorySize, Number, Output, Positive
+from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES
+from helixfold.options import (
+    Day,
+    Directory,
+    File,
+    Integer,
+    MemorySize,
+    Number,
+    Output,
+    Positive,
+    Workers,
+    reads,
+    whole_number,
+)
 from helixfold.predict.presets import PREDICTION_PRESETS
 
 MsaMode = Literal["auto", "databases", "server", "mmseqs2_uniref_env", "mmseqs2_uniref", "single_sequence"]
@@ -86,7 +99,7 @@ class SearchOptions:
     mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences."""
     max_template_date: Annotated[Day | None, Parameter(show_default="2021-11-01")] = None
     """Use only templates released up to this day."""
-    threads: Annotated[Positive | None, Parameter(show_default="all processors")] = None
+    threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None
     """Threads of each search."""
 
 
@@ -115,9 +128,9 @@ class ModelOptions:
     ] = None
     """Parameter file (.npz, .pt, .safetensors), or a directory with params_<model>.npz."""
     seed: Integer = 0
-    """Seed of all random numbers."""
-    num_seeds: Positive = 1
-    """Number of predictions by each model, with this seed and the ones after it."""
+    """Seed of all random numbers, at most 2^62."""
+    num_seeds: Annotated[int, reads(whole_number(1, 10_000), "N")] = 1
+    """Number of predictions by each model, at most 10,000, with this seed and the ones after it."""
     stop_at_score: Annotated[Number | None, Parameter(metavar="PLDDT", show_default="never")] = None
     """Stop recycling, and make no more predictions of a target, once one has this mean pLDDT."""
 
@@ -127,16 +140,20 @@ class ModelOptions:
 class ComputeOptions:
     """Options for how each prediction is computed and what is done with it."""
 
-    num_recycles: Annotated[Integer | None, Parameter(show_default="the preset's or the model's; 3 for DeepMind's")] = (
-        None
-    )
-    """Number of passes after the first."""
+    num_recycles: Annotated[
+        int | None,
+        reads(whole_number(0, MAX_RECYCLES), "N"),
+        Parameter(show_default="the preset's or the model's; 3 for DeepMind's"),
+    ] = None
+    """Number of passes after the first, at most 1,000."""
     recycle_tolerance: Annotated[
         Number | None, Parameter(metavar="ANGSTROM", show_default="the preset's, or 0: never stop early")
     ] = None
     """Stop recycling when distances change by less than this."""
-    num_ensemble: Annotated[Integer | None, Parameter(show_default="the preset's, or 1")] = None
-    """Number of random samples of the alignment in each pass."""
+    num_ensemble: Annotated[
+        int | None, reads(whole_number(1, MAX_ENSEMBLE), "N"), Parameter(show_default="the preset's, or 1")
+    ] = None
+    """Number of random samples of the alignment in each pass, at most 100."""
     models_to_relax: Annotated[
         ToRelax | None,
         Parameter(show_default="best; none without OpenMM, and for untrained parameters and the demonstration model"),
@@ -156,9 +173,9 @@ class DeviceOptions:
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     devices: Annotated[str | None, Parameter(metavar="LIST")] = None
-    """Several GPUs of this machine by number (0,1,3), or all; with --device cpu the number of processes.
+    """Several GPUs of this machine by number (0,1,3), or all; with --device cpu the number of processes, at most 1,024.
     Each takes the next target when it is free."""
-    ranks_per_target: Positive = 1
+    ranks_per_target: Workers = 1
     """Number of processes that predict one target together, each with a part of its memory."""
 
 
@@ -211,13 +228,13 @@ class PredictOptions:
 class OperatorOptions:
     """Options of `helixfold doctor` for the size and the device that models and operators are reported for."""
 
-    length: Positive = 256
-    """Number of residues."""
+    length: Annotated[int, reads(whole_number(1, 100_000), "N")] = 256
+    """Number of residues, at most 100,000."""
     device: DoctorDevice = "auto"
     """A device of this machine, or the name of a card that need not be in it."""
     operators: bool = False
     """Also list which backend computes each operator of the network, and why no other does."""
-    rows: Positive = 128
+    rows: Annotated[int, reads(whole_number(1, 1_000_000), "N")] = 128
     """Number of rows of the alignment, for --operators."""
     dtype: Dtype = "float32"
     """Precision of the arithmetic, for --operators."""

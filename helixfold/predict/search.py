@@ -11,7 +11,7 @@ from data_pipeline.errors import InputError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.features.schema import Features
 from data_pipeline.npz import read_npz
-from data_pipeline.parse.fasta import directory_name, target_name_problem
+from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
 from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
@@ -206,7 +206,8 @@ def read_features(paths: Sequence[Path]) -> list[tuple[Path, Features]]:
         found += [(file, Features.load(file)) for file in files]
     for file, features in found:
         # The name becomes a directory, and whoever made the file chose it.
-        if (problem := target_name_problem(features.domain_name)) is not None:
+        problem = target_name_problem(features.domain_name) or unknown_residues_problem(features.sequence)
+        if problem is not None:
             raise InputError.at(file, problem, record=features.domain_name)
     return found
 

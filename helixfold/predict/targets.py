@@ -17,6 +17,7 @@ from data_pipeline.parse.fasta import (
     read_fasta,
     sequence_problem,
     target_name_problem,
+    unknown_residues_problem,
 )
 from data_pipeline.pipeline import Target
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
@@ -52,6 +53,9 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
             targets += [Target(name=each.name, sequence=each.sequence) for each in records]
         sources += [path] * (len(targets) - len(sources))
     check_names(zip([target.name for target in targets], sources, strict=True))
+    for target, path in zip(targets, sources, strict=True):
+        if (problem := unknown_residues_problem(target.sequence)) is not None:
+            raise InputError.at(path, problem, record=target.name)
     for path in templates:
         if not os.path.exists(path):
             raise InputError.at(path, "there is no such structure file or directory")

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from data_pipeline.config import Config, ConfigError
+from data_pipeline.config import MAX_RECYCLES, MAX_SEED, Config, ConfigError
 from data_pipeline.datasets.chain_sampling import ChainSelection
+from data_pipeline.parse.fasta import MAX_RESIDUES
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.config import ModelConfig, require
 from helixfold.execution.recompute import RecomputeConfig
@@ -14,6 +15,8 @@ from helixfold.presets import Preset
 
 # Settings that may change when a run resumes: they affect its length, memory and evaluations, not what it computes.
 FREE_SETTINGS = ("steps", "save_every", "keep", "max_skipped", "evaluation", "recompute")
+
+MAX_BATCH = 65_536  # examples; AlphaFold 2 has 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class EvaluationConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_positive("every", "max_residues")
+        self._require_at_most(MAX_RESIDUES, "max_residues")
+        self._require_at_most(MAX_RECYCLES, "num_recycles")
         require(self, ["num_recycles", "structures"], lambda value: value >= 0, "not be negative")
 
 
@@ -54,6 +59,8 @@ class TrainingConfig(Config):
 
     def __post_init__(self) -> None:
         self._require_positive("batch_size", "micro_batch", "steps", "save_every", "keep", "max_skipped")
+        self._require_at_most(MAX_BATCH, "batch_size")
+        self._require_at_most(MAX_SEED, "seed")
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")
         if self.batch_size % self.micro_batch:

@@ -8,7 +8,20 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from helixfold.options import Day, Directory, File, Integer, MemorySize, Number, Output, Positive
+from helixfold.options import (
+    MAX_PROCESSES,
+    Day,
+    Directory,
+    File,
+    Integer,
+    MemorySize,
+    Number,
+    Output,
+    Positive,
+    Workers,
+    reads,
+    whole_number,
+)
 
 TrainingPreset = Literal["initial_training", "finetuning", "small", "tiny"]
 # Nodes of eight GPUs with published rates, or the machine at hand.
@@ -45,7 +58,7 @@ class StoreOptions:
     """Leave out structures whose resolution is not below this; NMR structures have none and pass."""
     min_length: Integer = 1
     """Leave out chains with fewer residues."""
-    workers: Annotated[Integer | None, Parameter(show_default="one for each processor")] = None
+    workers: Annotated[Workers | None, Parameter(show_default="one for each processor")] = None
     """Number of processes."""
     join_shards: bool = False
     """Cluster the chains of all finished shards together, and do nothing else."""
@@ -74,7 +87,9 @@ class TrainOptions:
     """Start from these parameters (.npz, .pt, .safetensors)."""
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
-    workers: Annotated[Integer | None, Parameter(show_default="4 for a GPU, else 0")] = None
+    workers: Annotated[
+        int | None, reads(whole_number(0, MAX_PROCESSES), "N"), Parameter(show_default="4 for a GPU, else 0")
+    ] = None
     """Processes per device that prepare examples ahead."""
     layout: Annotated[str | None, Parameter(metavar="LAYOUT")] = None
     """How ranks share the work, such as dp=16,bp=2,dap=2: dp groups with samples of their own, each of bp (1 or 2) x

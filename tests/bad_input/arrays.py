@@ -111,6 +111,23 @@ def _checkpoint(path: Path, change: Callable[[dict[str, torch.Tensor]], object])
     save_checkpoint(path, state, config.to_dict())
 
 
+def _without_end(setting: str) -> Callable[[Path], object]:
+    """Write parameters whose own settings have an enormous number."""
+
+    def write(path: Path) -> None:
+        tiny = preset("tiny")
+        *outer, inner = setting.split(".")
+        settings = tiny.to_dict()
+        table = settings
+        for name in outer:
+            table = table[name]
+        table[inner] = 10**9
+        model = settings.pop("model")
+        save_checkpoint(path, untrained_model(tiny.model, 0).state_dict(), model, settings)
+
+    return write
+
+
 def _flipped(path: Path) -> None:
     _checkpoint(path, lambda _: None)
     content = bytearray(path.read_bytes())
@@ -220,11 +237,24 @@ WEIGHTS = {
     ),
     "safetensors with settings that are none": weights("w.safetensors", lambda: tensors("[" * 9000), "w.saf"),
     "safetensors with settings of the wrong kind": weights("w.safetensors", lambda: tensors("[1]"), "w.saf"),
+    "features of nothing but unknown residues": changed(
+        "'t'", "no known residue", aatype=np.full(10, 20, np.int8), sequence="XBJOUZXXXX"
+    ),
     "safetensors with an unknown setting": bad(
         "predict x.fasta --weights w.safetensors",
         {"x.fasta": FASTA, "w.safetensors": lambda path: path.write_bytes(tensors('{"x": 1}'))},
         "w.safetensors",
     ),
+    **{
+        f"safetensors with a setting {name} without end": bad(
+            "predict x.fasta --weights w.safetensors", {"x.fasta": FASTA, "w.safetensors": _without_end(name)}, says
+        )
+        for name, says in (
+            ("model.evoformer.blocks", "at most 1,000"),
+            ("num_recycles", "at most 1,000"),
+            ("sampling.max_extra_msa", "at most 1,000,000"),
+        )
+    },
     "safetensors with a changed bit": weights("w.safetensors", _flipped, "checksum", made=True),
     "safetensors that are not finite": weights(
         "w.safetensors",

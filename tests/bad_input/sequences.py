@@ -107,6 +107,17 @@ NAMES = {
     ),
 }
 
+UNKNOWN = {
+    "nothing but unknown residues": fasta(b">a\nMK\n>b\nXXXX\n", "x.fasta", "'b'", "no known residue, only X"),
+    "unknown residues of several kinds": fasta(b">b\nXBJOUZ\n", "'b'", "only B, J, O, U, X, Z"),
+    "a table of unknown residues": csv(b"id,sequence\nb,XXXX\n", "'b'", "no known residue"),
+    "an alignment of unknown residues": bad(
+        "predict b.a3m", {"b.a3m": b">q\nXXXX\n>r\nMKTA\n"}, "b.a3m", "'b'", "known"
+    ),
+    "a typed sequence of unknown residues": bad("predict XXXXXXXXXXXX", {}, "no known residue"),
+    "features of unknown residues": bad("features x.fasta", {"x.fasta": b">b\nXXXX\n"}, "'b'", "no known residue"),
+}
+
 TABLES = {
     "an empty table": csv(b"", "line 1", "'id' and 'sequence'"),
     "a table without its first line": csv(b"a,MKTAYI\n", "line 1", "'id' and 'sequence'"),
@@ -162,4 +173,4 @@ PLACES = {
     ),
 }
 
-SEQUENCES = FASTA | NAMES | TABLES | PLACES
+SEQUENCES = FASTA | UNKNOWN | NAMES | TABLES | PLACES

@@ -102,7 +102,7 @@ def test_templates_and_the_fate_of_every_hit_are_written(fasta: Path, tmp_path: 
         (["FASTA", "--database", "nothing.fasta"], "no such database file"),
         (["FASTA", "--templates", "nothing.cif"], "no such structure file"),
         (["FASTA", "--templates", "FASTA"], "neither mmCIF (data_) nor PDB"),
-        (["FASTA", "--threads", "0"], "--threads: must be a whole number of at least 1"),
+        (["FASTA", "--threads", "0"], "--threads: must be a whole number from 1 to 1,024"),
         (["FASTA", "--msa-server", "ftp://x"], "MMseqs2 server"),
     ],
 )

@@ -96,6 +96,12 @@ def test_wrong_sequence_is_told(sequence: str, message: str) -> None:
         prepare(target(sequence))
 
 
+def test_a_target_without_a_known_residue_is_named() -> None:
+    with pytest.raises(InputError, match=r"^'T1' cannot be predicted: it has no known residue, only U, X"):
+        prepare(Target(name="T1", sequence="XXUX"))
+    assert prepare(Target(name="T1", sequence="XXUM")).features.sequence == "XXUM"
+
+
 def test_alignment_of_another_target_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.a3m").write_bytes(b">q\nACD\n")
     with pytest.raises(InputError, match=r"a\.a3m, line 1, record 'q': the first row is not the target"):
