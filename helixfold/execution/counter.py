@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, partial, reduce
 from math import prod
 from typing import Any
@@ -41,7 +42,7 @@ class Counter(TorchDispatchMode):
         self.stage, self.peaks = stage, dict[str, int]()
         self.live = self.peak = self.offloaded = self.peak_offloaded = 0
         self.products = self.moved = self.launches = 0
-        self._held: dict[int, weakref.finalize[Any, Any]] = {}
+        self._held: dict[int, _Held] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -56,18 +57,26 @@ class Counter(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func.is_view:
+            return func(*args, **kwargs)
+        operator = _operator(func)
         # Another mode beneath this one must see every operator itself.
-        found = func(*args, **kwargs) if torch._C._len_torch_dispatch_stack() else _result(func, args, kwargs)
-        outputs = list(tensors(found))
-        if not _is_given(func):
+        found = func(*args, **kwargs) if torch._C._len_torch_dispatch_stack() else _result(operator, args, kwargs)
+        outputs = [found] if isinstance(found, Tensor) else list(tensors(found))
+        if not operator.is_given:
             for tensor in outputs:
                 self._hold(tensor)
-        packet = func._overloadpacket
-        if func.is_view or packet.__name__ in _ALLOCATE:
+        if operator.name in _ALLOCATE:
             return found
         self.launches += 1
-        self.moved += sum(_size(tensor) for tensor in (*tensors(args), *outputs))
-        if packet.__name__ in _PRODUCTS:
+        moved = 0
+        for each in (*args, *outputs):
+            if isinstance(each, Tensor):
+                moved += _size(each)
+            elif isinstance(each, list | tuple):
+                moved += sum(map(_size, tensors(each)))
+        self.moved += moved
+        if operator.name in _PRODUCTS:
             # Each element is a sum of as many products as the last operand has rows.
             self.products += 2 * outputs[0].numel() * args[-1].shape[-2]
         return found
@@ -78,10 +87,10 @@ class Counter(TorchDispatchMode):
         self.stage, self.peak = stage, self.live
 
     def _hold(self, tensor: Tensor) -> None:
-        key = _storage(tensor)
+        storage = tensor.untyped_storage()
+        key = storage._cdata
         if key in self._held:
             return
-        storage = tensor.untyped_storage()
         size = storage.nbytes()
         is_offloaded = _is_offloaded.get()
         if is_offloaded:
@@ -90,14 +99,25 @@ class Counter(TorchDispatchMode):
         else:
             self.live += size
             self.peak = max(self.peak, self.live)
-        self._held[key] = weakref.finalize(storage, self._release, key, size, is_offloaded)
+        held = _Held(storage, self._release)
+        held.key, held.size, held.is_offloaded = key, size, is_offloaded
+        self._held[key] = held
 
-    def _release(self, key: int, size: int, is_offloaded: bool) -> None:
-        del self._held[key]
-        if is_offloaded:
-            self.offloaded -= size
+    def _release(self, held: "_Held") -> None:
+        del self._held[held.key]
+        if held.is_offloaded:
+            self.offloaded -= held.size
         else:
-            self.live -= size
+            self.live -= held.size
+
+
+class _Held(weakref.ref[Any]):
+    """Memory that was allocated inside a counter, by the identifier of its storage."""
+
+    __slots__ = ("is_offloaded", "key", "size")
+    key: int
+    size: int
+    is_offloaded: bool
 
 
 _is_offloaded: ContextVar[bool] = ContextVar("_is_offloaded", default=False)
@@ -122,20 +142,51 @@ _OF_INTEGERS = {"add", "sub", "rsub", "mul", "neg", "clamp", "where", "clone", "
 _TRUTH = {"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "isfinite", "isnan", "isinf"}
 
 
-def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@dataclass(frozen=True, eq=False, slots=True)
+class _Operator:
+    """Facts about an operator. `is_given`: it returns memory of its arguments. `written`: the argument that it writes.
+
+    `written` is the position or the name of an argument, and None unless exactly one is written and returned.
+    """
+
+    run: Any
+    name: str
+    is_given: bool
+    is_pointwise: bool
+    written: int | str | None
+
+
+@cache
+def _operator(func: Any) -> _Operator:
+    returns = func._schema.returns
+    written = [
+        argument.name if argument.kwarg_only else place
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return _Operator(
+        run=func,
+        name=func._overloadpacket.__name__,
+        is_given=any(each.alias_info is not None for each in returns),
+        is_pointwise=torch.Tag.pointwise in func.tags,
+        written=written[0] if len(written) == len(returns) == 1 else None,
+    )
+
+
+def _result(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return an operator's result; for meta tensors an empty one of the right layout, without running the operator."""
-    name = func._overloadpacket.__name__
-    if func.is_view or (name in _ALLOCATE and name not in _SIMPLE):
+    func, name = operator.run, operator.name
+    if name in _ALLOCATE and name not in _SIMPLE:
         return func(*args, **kwargs)
     try:
-        key = func, _signature(args), _signature(tuple(kwargs.items()))
+        key = func, _signature(args), _signature(tuple(kwargs.items())) if kwargs else ()
     except _NotOnMetaError:
         return func(*args, **kwargs)
-    if (written := _written(func)) is not None and len(func._schema.returns) == 1:
+    if (written := operator.written) is not None:
         # Nothing is written on the meta device, and the operator returns the argument that it writes.
         return kwargs[written] if isinstance(written, str) else args[written]
     layouts = _known.get(key)
-    if layouts is None and (layout := _simple(func, name, args, kwargs)) is not None:
+    if layouts is None and (layout := _simple(operator, args, kwargs)) is not None:
         layouts = _known[key] = layout
     if layouts is None:
         found = func(*args, **kwargs)
@@ -151,28 +202,11 @@ def _result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tuple(_made(each) for each in layouts)
 
 
-@cache
-def _is_given(func: Any) -> bool:
-    """Return whether an operator returns memory of its arguments, such as a view of a parameter."""
-    return any(each.alias_info is not None for each in func._schema.returns)
-
-
-@cache
-def _written(func: Any) -> int | str | None:
-    """Return the position or the name of the only argument that an operator writes; None unless there is just one."""
-    written = [
-        argument.name if argument.kwarg_only else place
-        for place, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    return written[0] if len(written) == 1 else None
-
-
-def _simple(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _simple(operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the layout of the result of the most frequent operators; None for others."""
-    if torch.Tag.pointwise in func.tags:
-        return _pointwise(name, args, kwargs)
-    return _SIMPLE[name](*args, **kwargs) if name in _SIMPLE else None
+    if operator.is_pointwise:
+        return _pointwise(operator.name, args, kwargs)
+    return _SIMPLE[operator.name](*args, **kwargs) if operator.name in _SIMPLE else None
 
 
 def _product(left: Tensor, right: Tensor) -> _Layout:
@@ -253,7 +287,7 @@ def _signature(value: Any) -> Hashable:
             raise _NotOnMetaError
         return value.shape, value.stride(), value.dtype
     if isinstance(value, tuple | list):
-        return tuple(_signature(each) for each in value)
+        return tuple(map(_signature, value))
     # 1, 1.0 and True are equal, but give different results.
     return type(value), value
 
@@ -272,4 +306,4 @@ def _storage(tensor: Tensor) -> int:
 
 def _size(tensor: Tensor) -> int:
     """Return the bytes of a tensor that are read or written; an expanded tensor has fewer in memory than elements."""
-    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+    return min(tensor.nbytes, tensor.untyped_storage().nbytes())
