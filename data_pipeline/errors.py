@@ -27,6 +27,10 @@ class InputError(ValueError):
         return cls(f"{printable(str(path))}{place}: {problem}")
 
 
+class TooLargeError(InputError):
+    """Error for input that is sound, but more than is read; fewer rows of it can be."""
+
+
 class SearchError(RuntimeError):
     """Error for a search tool that failed on one target; the text has command, exit code and last output."""
 

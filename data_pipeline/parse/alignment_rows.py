@@ -7,7 +7,7 @@ from os import PathLike
 import numpy as np
 from jaxtyping import Integer, UInt8
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, TooLargeError, printable
 from data_pipeline.residues import AMBIGUOUS_LETTERS, RESTYPES
 
 # Text is read line by line, so this only stops a gzip bomb; memory has its own limit.
@@ -117,10 +117,10 @@ def smallest_count_type(highest: int) -> np.dtype[np.signedinteger]:
 
 
 def check_memory(path: str | PathLike[str], needed: int, rows: int) -> None:
-    """Raise `InputError` if an alignment of so many rows needs more than `MAX_MEMORY_BYTES`."""
+    """Raise `TooLargeError` if an alignment of so many rows needs more than `MAX_MEMORY_BYTES`."""
     if needed > MAX_MEMORY_BYTES:
         problem = f"its first {rows:,} rows take more than {MAX_MEMORY_BYTES >> 20} MiB, the most that is allowed"
-        raise InputError.at(path, f"{problem}; filter the alignment or read fewer rows")
+        raise TooLargeError.at(path, f"{problem}; filter the alignment or read fewer rows")
 
 
 def row_limit(max_rows: int | None) -> int:

@@ -1,6 +1,5 @@
 """Store search results beside a target's features, so that no search is run twice."""
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.errors import InputError, SearchError, TooLargeError
 from data_pipeline.files import atomic_write
 from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
 from data_pipeline.parse.text_files import read_text_bytes
@@ -46,8 +45,12 @@ class ResultFiles:
         """
         content = self.find(file, identity, query)
         if content is not None:
-            with contextlib.suppress(InputError):  # earlier versions stored whatever a server sent
+            try:
                 return content, parse(content)
+            except TooLargeError:
+                raise
+            except InputError:  # earlier versions stored whatever a server sent
+                pass
         content = search()
         return content, self.save(file, identity, query, content, parse)
 
@@ -58,14 +61,20 @@ class ResultFiles:
         """
         try:
             parsed = parse(content)
+        except TooLargeError:
+            self._write(file, identity, query, content)  # for the same command with fewer rows
+            raise
         except InputError as error:
             raise SearchError(f"the result of a search is not kept, for it cannot be read: {error}") from error
+        self._write(file, identity, query, content)
+        return parsed
+
+    def _write(self, file: str, identity: str, query: bytes, content: bytes) -> None:
         with atomic_write(self.directory / file) as temporary:
             temporary.write_bytes(content)
         record = {**self._record(), file: _entry(identity, query, content)}
         with atomic_write(self.directory / RECORD_FILE) as temporary:
             temporary.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
-        return parsed
 
     def _record(self) -> dict[str, object]:
         path = self.directory / RECORD_FILE

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.search.mmseqs_server import ServerSearch
+from data_pipeline.errors import ServerUnavailableError
+from data_pipeline.search.mmseqs_server import ServerOptions, ServerSearch
+from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.server_archive import UNIREF_FILE
 from helixfold.cli.main import main
 from helixfold.predict import postprocess
+from helixfold.predict.search import exit_code_for, share_unavailable
 from tests.data_pipeline.search.mock_server import Answer, Handler, MockServer, archive, failing, mock_server, state
 
 VICTIM, OTHER = "MKTAYIAKQR", "GSHMLEDPVA"
@@ -134,3 +137,25 @@ def test_a_dead_server_ends_searches_and_not_the_run(server: MockServer, batch: 
     )
     assert (batch.output / "other" / "ranked_0.pdb").is_file()
     assert said.count("it has too many requests (RATELIMIT); asked again in ") == server.requests.count("submit") - 2
+
+
+def test_what_one_process_knows_of_a_server_all_know() -> None:
+    own = ServerSearch(ServerOptions(url="http://here"))
+    plan = SearchPlan(alignments=(AlignmentStep(result_file="server_hits.a3m", tool=own, max_rows=None),))
+
+    class World:
+        def all_gather(self, value: object) -> list[object]:
+            assert value == [None]
+            return [["it is dead"], value]
+
+    share_unavailable(plan, World())  # type: ignore[arg-type]
+    with pytest.raises(ServerUnavailableError, match=r"^it is dead$"):
+        own.search("MKV")
+
+
+@pytest.mark.parametrize(
+    ("failures", "code"),
+    [([], 0), (["ServerUnavailableError: x"], 3), (["ServerUnavailableError: x", "OSError: y"], 1)],
+)
+def test_the_exit_code_says_whether_only_a_server_was_lacking(failures: list[str], code: int) -> None:
+    assert exit_code_for(dict(enumerate(failures))) == code  # type: ignore[arg-type]

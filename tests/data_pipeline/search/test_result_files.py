@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.errors import InputError, SearchError, TooLargeError
 from data_pipeline.search.result_files import ResultFiles
 
 FILE, IDENTITY, QUERY, CONTENT = "hits.sto", "tool 1", b"MKT", b"found"
@@ -79,3 +79,20 @@ def test_a_bad_result_that_an_earlier_version_kept_is_searched_again(results: Re
     assert results.find_or_search(FILE, IDENTITY, QUERY, lambda: b"good", parse) == (b"good", "good")
     assert results.find(FILE, IDENTITY, QUERY) == b"good"
     assert results.find_or_search(FILE, IDENTITY, QUERY, lambda: b"not asked", parse) == (b"good", "good")
+
+
+def test_a_sound_result_with_too_many_rows_is_kept_to_be_read_with_fewer(results: ResultFiles) -> None:
+    def too_many(content: bytes) -> str:
+        raise TooLargeError("read fewer rows")
+
+    searched: list[bytes] = []
+
+    def search() -> bytes:
+        searched.append(b"large")
+        return b"large"
+
+    for _ in range(2):
+        with pytest.raises(TooLargeError, match="read fewer rows"):
+            results.find_or_search("large.sto", IDENTITY, QUERY, search, too_many)
+    assert results.find_or_search("large.sto", IDENTITY, QUERY, search, parse) == (b"large", "large")
+    assert len(searched) == 1
