@@ -55,12 +55,49 @@ def open_lock(path: Path) -> TextIO:
     return open(path, "a+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666))
 
 
+class MovedDirectoryError(InputError):
+    """Error for a directory that was moved or removed while a run wrote there."""
+
+
+# Directories by their absolute paths, with device and number, which moving does not change.
+_unmoved: dict[str, tuple[int, int]] = {}
+
+
+@contextmanager
+def unmoved_directory(path: Path) -> Iterator[None]:
+    """Let `atomic_write` raise `MovedDirectoryError` inside, rather than make this directory anew, once it is gone."""
+    status = path.stat()
+    identity = (status.st_dev, status.st_ino)
+    added = {name: identity for name in (os.path.abspath(path), os.path.realpath(path)) if name not in _unmoved}
+    _unmoved.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del _unmoved[name]
+
+
+def require_unmoved(path: Path) -> None:
+    """Raise `MovedDirectoryError` if `path` is in or at a directory of `unmoved_directory` that is not there."""
+    inside = os.path.join(os.path.abspath(path), "")
+    for name, identity in _unmoved.items():
+        if inside.startswith(os.path.join(name, "")):
+            try:
+                status = os.stat(name)
+            except FileNotFoundError:
+                status = None
+            if status is None or (status.st_dev, status.st_ino) != identity:
+                problem = "was moved or removed while this run wrote there; move it back and run the same command again"
+                raise MovedDirectoryError.at(name, problem)
+
+
 @contextmanager
 def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """Yield a new file beside `path` to write to; it replaces `path` at the end, or is removed after an error.
 
     Without `sync`, a power failure may leave the file truncated.
     """
+    require_unmoved(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     temporary.touch(exist_ok=False)

@@ -18,6 +18,7 @@ from data_pipeline.search.tool import SequenceSearch, TemplateSearch
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.from_files import UserTemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete, read_release_dates
+from data_pipeline.user_cache import NO_CACHE
 
 SERVER_RESULT = "server_hits.a3m"
 Options = TypeVar("Options")
@@ -55,17 +56,17 @@ def plan_searches(
     profile: DatabaseProfile,
     *,
     cpus: int,
-    cache: Path,
+    cache: Path | None,
     server: ServerOptions | None = None,
     report: Callable[[str], None] = lambda _: None,
     latest_template: date | None = None,
 ) -> SearchPlan:
     """Return the searches of a profile's databases, each with `cpus` threads, followed by the server's.
 
-    `cache` is a directory for files that a tool derives from a database once. `report` gets a line whenever the server
-    is asked again, for the user to see. `latest_template` applies to the user's
-    own templates too, and overrides the profile's date. Raise `InputError` if a program is not installed or a tool does
-    not have an option.
+    `cache` is a directory for files that a tool derives from a database once; None if the user has none. `report` gets
+    a line whenever the server is asked again, for the user to see. `latest_template` applies to the user's own
+    templates too, and overrides the profile's date. Raise `InputError` if a program is not installed, or a tool does
+    not have an option or needs a cache that is not there.
     """
     steps = [
         AlignmentStep(
@@ -94,7 +95,7 @@ def plan_searches(
     )
 
 
-def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> SequenceSearch:
+def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path | None) -> SequenceSearch:
     where = f"database '{database.name}'"
     if database.tool == "hhblits":
         return Hhblits(
@@ -105,6 +106,8 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path) -> Sequ
         )
     (path,) = database.paths
     if database.tool == "mmseqs":
+        if cache is None:
+            raise InputError(f"{where} is converted for MMseqs2 once and kept: {NO_CACHE}")
         return Mmseqs(
             program=require_program("mmseqs"),
             database=path,

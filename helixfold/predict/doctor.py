@@ -21,6 +21,7 @@ from data_pipeline.search.database import (
 )
 from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
+from data_pipeline.user_cache import NO_CACHE
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device
 from helixfold.ops.card import CARDS, card_of
@@ -68,7 +69,9 @@ def report(found: Facts) -> Iterator[str]:
     yield _row("memory", _size(machine["memory"]))
     files = machine["parameters"]
     if not machine["has_downloaded_parameters"]:
-        yield _row("parameters", f"none in {parameters_directory()}; `helixfold weights download` fetches them")
+        directory = parameters_directory()
+        missing = NO_CACHE if directory is None else "`helixfold weights download` fetches them"
+        yield _row("parameters", f"none{'' if directory is None else f' in {directory}'}; {missing}")
     for file in files:
         name = f"{Path(file['path']).name}  {_size(file['size'])}  {Path(file['path']).parent}"
         own = machine["has_downloaded_parameters"]
@@ -142,8 +145,8 @@ def _models(device_name: str, length: int) -> Facts:
     return memory_plan.machine_facts([PRESETS[name]() for name in chosen], length, card, available)
 
 
-def _parameter_files(directory: Path) -> list[Path]:
-    return sorted(directory.glob("params_model_*.npz"))
+def _parameter_files(directory: Path | None) -> list[Path]:
+    return [] if directory is None else sorted(directory.glob("params_model_*.npz"))
 
 
 def _databases(profile: DatabaseProfile, server: str | None) -> Facts:

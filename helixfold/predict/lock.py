@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import open_lock
+from data_pipeline.files import open_lock, unmoved_directory
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.predict.search import RESULTS_DIRECTORY
 
@@ -24,7 +24,7 @@ def locked_output(output: Path, workers: WorkerGroup) -> Iterator[None]:
     """Lock the output directory for this run; raise `InputError` if another run holds the lock.
 
     The lock lasts until all processes of the run have ended. The system drops it with the processes that hold it, so
-    that a killed run leaves none behind.
+    that a killed run leaves none behind. Should the directory be moved, writing there raises `MovedDirectoryError`.
     """
     with workers.world.run_together(lambda: _opened(output)) as file:
         first = workers.mesh.is_first
@@ -32,7 +32,8 @@ def locked_output(output: Path, workers: WorkerGroup) -> Iterator[None]:
         kinds = (fcntl.LOCK_EX, fcntl.LOCK_SH) if workers.mesh.size > 1 else (fcntl.LOCK_EX,)
         workers.world.run_together(lambda: _lock(output, file, *kinds) if first else None)
         workers.world.run_together(lambda: None if first else _lock(output, file, fcntl.LOCK_SH))
-        yield
+        with unmoved_directory(output):
+            yield
 
 
 def remove_partial_files(output: Path, names: Iterable[str]) -> None:

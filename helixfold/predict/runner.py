@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from data_pipeline.files import require_unmoved
 from helixfold.execution.stages import Stage, Stages
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.parallel.worker_group import OtherRankError
@@ -72,6 +73,7 @@ class BatchRunner:
                     if not workers.is_leader:
                         continue
                     workers.queue.report(number, failure)
+                    require_unmoved(self._output)
                     if failure is not None:
                         # At once, for a run that is ended has no other chance to say so.
                         failures = workers.queue.failures_so_far()
@@ -95,6 +97,7 @@ class BatchRunner:
             if order and self._archive:
                 write_archive(directory)
         except Exception as error:  # a mistake of ours in one target must not end a night's batch either
+            require_unmoved(self._output)  # which concerns all targets
             failure = _failure_text(error)
             progress = self._progress(number, time.perf_counter() - start)
             self._settings.say(f"{job.name}: failed: {failure} [{progress}]", file=sys.stderr)
@@ -151,6 +154,7 @@ def close(queue: TaskQueue, output: Path) -> int:
     One process does this for all, when no other is at work any more.
     """
     failures = queue.failures()
+    require_unmoved(output)
     write_failures(output, failures)
     _write_index(output, failures)
     if len(queue):

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from platformdirs import user_cache_path
-
 from data_pipeline.errors import InputError, printable
 from data_pipeline.pipeline import Target
 from data_pipeline.processors import available_processors
@@ -15,6 +13,7 @@ from data_pipeline.search.database_profile import profile_from_fasta, read_datab
 from data_pipeline.search.mmseqs_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.plan import SearchPlan, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
+from data_pipeline.user_cache import user_cache
 from helixfold.options import given
 from helixfold.predict.options import NO_TEMPLATE_TABLE, SearchOptions
 from helixfold.predict.screen import print_note
@@ -65,10 +64,11 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
     sending = [] if url is None else [f"sequences {'would be' if dry_run else 'are'} sent to {printable(url)}"]
     for note in [*profile.notes, *sending] if announce else []:
         print(f"helixfold: {note}", file=sys.stderr)
+    cache = user_cache()
     return plan_searches(
         profile,
         cpus=options.threads or available_processors(),
-        cache=user_cache_path("helixfold") / "databases",
+        cache=None if cache is None else cache / "databases",
         server=server,
         report=print_note,
         latest_template=options.max_template_date,

@@ -82,6 +82,11 @@ def check_names(named: Iterable[tuple[str, Path]]) -> None:
     """
     seen: dict[str, tuple[str, Path]] = {}
     for name, path in named:
+        try:
+            os.fsencode(directory_name(name))
+        except UnicodeEncodeError as error:
+            problem = f"file names have only {error.encoding} characters in this locale; set LC_ALL=C.UTF-8"
+            raise InputError.at(path, problem, record=name) from error
         key = filesystem_key(name)
         suffix = next((suffix for suffix in TAKEN_SUFFIXES if key.endswith(suffix)), None)
         if suffix is not None:

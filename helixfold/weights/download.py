@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-import platformdirs
 import pooch
 import requests
 import urllib3
@@ -28,6 +27,7 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import atomic_write
 from data_pipeline.json_files import read_json
+from data_pipeline.user_cache import NO_CACHE, user_cache
 from helixfold.presets import preset
 from helixfold.weights.load import require_shapes
 from helixfold.weights.npz import open_npz
@@ -200,9 +200,13 @@ def _whole(number: str) -> int | None:
 DEFAULT_RETRY = RetryPolicy()
 
 
-def parameters_directory() -> Path:
-    """Return the cache directory of downloaded parameters, which has one `params_<preset>.npz` per model."""
-    return Path(platformdirs.user_cache_dir("helixfold")) / "params"
+def parameters_directory() -> Path | None:
+    """Return the cache directory of downloaded parameters, which has one `params_<preset>.npz` per model.
+
+    It is None if the user has no cache.
+    """
+    cache = user_cache()
+    return None if cache is None else cache / "params"
 
 
 def download_parameters(
@@ -222,6 +226,8 @@ def download_parameters(
     require_address(url)
     pooch.get_logger().setLevel("WARNING")
     directory = directory or parameters_directory()
+    if directory is None:
+        raise InputError(f"there is no place for parameters, for {NO_CACHE}, or give --directory")
     checksums, paths = directory / "sha256.json", []
     recorded = _read_checksums(checksums)
     for name in presets:

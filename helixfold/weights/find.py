@@ -12,6 +12,7 @@ import torch
 
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
+from data_pipeline.user_cache import NO_CACHE
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import PRESETS, Preset, preset
 from helixfold.weights import demonstration
@@ -116,6 +117,8 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
             )
         return {name: weights}
     directory = weights or parameters_directory()
+    if directory is None:
+        raise InputError(f"there are no parameters of {', '.join(names)}, for {NO_CACHE}, or give --weights")
     available = {name: path for name in PRESETS if (path := _in_directory(directory, name)) is not None}
     if not names and not available:
         raise InputError(f"{directory}: there are no parameter files params_<model>.npz in this directory")
@@ -127,7 +130,9 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
     return {name: available[name] for name in names or available}
 
 
-def _in_directory(directory: Path, name: str) -> Path | None:
+def _in_directory(directory: Path | None, name: str) -> Path | None:
+    if directory is None:
+        return None
     candidates = (directory / f"{stem}{suffix}" for stem in (f"params_{name}", name) for suffix in SUFFIXES)
     return next((path for path in candidates if path.is_file()), None)
 

@@ -3,15 +3,25 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from data_pipeline.errors import InputError
+from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile
+from data_pipeline.search.plan import plan_searches
+from data_pipeline.user_cache import user_cache
 from helixfold.cli.main import main
+from helixfold.predict import batch, runner, target
+from helixfold.weights import download
 from tests.bad_input.meeting import met
 
 GOOD = b">good\nMKTAYIAKQR\n"
 TINY = ("--models", "tiny")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +66,91 @@ def test_an_output_directory_may_be_a_link(folder: Path) -> None:
     (folder / "out").symlink_to("disk")
     assert predict(folder) == 0
     assert (folder / "disk/good/ranked_0.pdb").is_file()
+
+
+@pytest.mark.parametrize(
+    "moment", ["between targets", "before a prediction is written", "after the last target", "at the end"]
+)
+def test_an_output_directory_that_is_moved_ends_the_run_and_is_not_made_anew(
+    moment: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "x.fasta").write_bytes(GOOD + b">other\nMKTAYIAKQRA\n")
+    calls = []
+
+    def moving(action: Callable[..., object], *, first: bool) -> Callable[..., object]:
+        def wrapped(*arguments: object, **options: object) -> object:
+            calls.append(moment)
+            if first and len(calls) == 1:
+                (folder / "out").rename(folder / "moved")
+            found = action(*arguments, **options)
+            if not first and len(calls) == (1 if moment == "between targets" else 2):
+                (folder / "out").rename(folder / "moved")
+            return found
+
+        return wrapped
+
+    if moment == "before a prediction is written":
+        monkeypatch.setattr(target, "write_prediction", moving(target.write_prediction, first=True))
+    elif moment == "at the end":
+        monkeypatch.setattr(batch, "close", moving(batch.close, first=True))
+    else:
+        monkeypatch.setattr(runner, "fold_target", moving(runner.fold_target, first=False))
+    found = met(["predict", "x.fasta", *TINY], folder)
+    assert found.code == 2
+    problem = "was moved or removed while this run wrote there; move it back and run the same command again"
+    assert found.said[-1] == f"helixfold: error: {folder / 'out'}: {problem}"
+    assert not [line for line in found.said if "failed" in line]
+    assert not (folder / "out").exists()
+    if moment == "before a prediction is written":
+        (folder / "moved").rename(folder / "out")
+        assert met(["predict", "x.fasta", *TINY], folder).code == 0
+        assert (folder / "out/other/ranked_0.pdb").is_file()
+
+
+@pytest.mark.parametrize("home", ["unknown", "a tilde"])
+def test_without_a_home_predictions_need_none(home: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cache(_: str) -> str:
+        if home == "unknown":
+            raise RuntimeError("could not determine the home directory")
+        return "~/.cache/helixfold"
+
+    monkeypatch.setattr("platformdirs.user_cache_dir", cache)
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", download.parameters_directory)
+    assert met("predict --dry-run x.fasta", folder).code == 0
+    for command, says in (
+        ("predict x.fasta --models model_1", "there are no parameters of model_1, for no home directory is known"),
+        ("weights download", "there is no place for parameters, for no home directory is known"),
+    ):
+        found = met(command, folder)
+        assert (found.code, found.changed, len(found.said)) == (2, (), 1)
+        assert says in found.said[0]
+        assert "set HOME or XDG_CACHE_HOME" in found.said[0]
+    monkeypatch.setattr("helixfold.predict.doctor._models", lambda *_: {"problem": "left out, for it takes long"})
+    assert met("doctor", folder).code == 0
+    profile = DatabaseProfile(alignments=(AlignmentDatabase(name="x", tool="mmseqs", paths=(folder / "x.fasta",)),))
+    monkeypatch.setattr("data_pipeline.search.plan.require_program", Path)
+    with pytest.raises(InputError, match="'x' is converted for MMseqs2 once and kept: no home directory is known"):
+        plan_searches(profile, cpus=1, cache=user_cache())
+
+
+def test_a_directory_whose_name_is_no_text_is_written(folder: Path) -> None:
+    (folder / "x.fasta").rename(folder / "b\udcff.fasta")
+    assert met(["predict", "b\udcff.fasta", "--output", "out\udcff", "--zip", *TINY], folder).code == 0
+    assert met(["report", "out\udcff"], folder).code == 0
+    assert os.path.isfile(os.fsencode(folder) + b"/out\xff/good/ranked_0.pdb")
+    assert r"out\udcff" in (folder / "out\udcff/index.html").read_text()
+
+
+def test_a_name_that_the_locale_does_not_have_is_refused_before_anything_is_written(folder: Path) -> None:
+    (folder / "x.fasta").write_bytes(">caf\u00e9\nMKTAYIAKQR\n".encode())
+    ascii_only = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "helixfold.cli.main", "features", "x.fasta", "--output", "out"]
+    environment = {**os.environ, **ascii_only}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 2
+    (sentence,) = done.stderr.decode().splitlines()
+    assert r"'caf\xe9': file names have only ascii characters in this locale; set LC_ALL=C.UTF-8" in sentence
+    assert not (folder / "out").exists()
 
 
 _FEW = ("cut", "tables of nothing", "of the wrong kinds")
