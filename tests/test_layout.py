@@ -11,6 +11,7 @@ FLOORS = [
     ("data_pipeline",),
     (
         "helixfold.options",
+        "helixfold.standard_streams",
         "helixfold.config",
         "helixfold.geometry",
         "helixfold.ops",

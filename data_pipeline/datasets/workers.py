@@ -1,10 +1,6 @@
 """Processing of structure files to records in one or several processes; a failing file does not affect others."""
 
 import multiprocessing
-import multiprocessing.connection
-import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -13,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from data_pipeline.child_processes import end_with_parent, interruptions_postponed, leave_interruptions_to_parent
 from data_pipeline.datasets.build_cache import BuildCache, file_digest
 from data_pipeline.datasets.chain_record import ChainRecord, ChainRecordHeader
 from data_pipeline.datasets.index import IndexEntry
@@ -161,7 +158,8 @@ def _drained(
         while (waiting and not lost) or running:
             while waiting and not lost and len(running) < ahead:
                 try:
-                    running[pool.submit(process, waiting[0])] = waiting[0]
+                    with interruptions_postponed():  # this may start a process
+                        running[pool.submit(process, waiting[0])] = waiting[0]
                 except BrokenProcessPool:
                     break
                 waiting.popleft()
@@ -195,17 +193,9 @@ def _pool(builder: RecordBuilder, store: Path, workers: int) -> ProcessPoolExecu
 
 def _start(builder: RecordBuilder, store: Path) -> None:
     global _worker  # noqa: PLW0603  # a pool has no other way to share state between tasks
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends the pool
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    leave_interruptions_to_parent()
+    end_with_parent()  # which the processes of a pool do not by themselves: they would wait for work for ever
     _worker = Worker(builder, store)
-
-
-def _end_with_parent() -> None:
-    """Exit when the parent process dies; otherwise the processes of a pool would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _process(path: Path) -> FileOutcome:

@@ -8,12 +8,14 @@ from cyclopts import App
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
 from helixfold.options import Output
+from helixfold.standard_streams import optional_output
 
 SOME_FAILED = 1
 app = App(name="evaluate", usage="helixfold evaluate PREDICTIONS REFERENCES [--output DIR] [options]")
 
 
 @app.default
+@optional_output()
 def evaluate(
     predictions: Path,
     references: Path,

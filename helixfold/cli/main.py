@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from data_pipeline.errors import InputError, SearchError, printable
+from helixfold.cli.interruption import INTERRUPTED, Interruption, say_interrupted
+from helixfold.standard_streams import OUTPUT_NAME, command_streams
 
 _LONGEST = 4000  # characters of an error message
-FAILED, WRONG_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+FAILED, WRONG_INPUT, TERMINATED = 1, 2, 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run(given)
 
-    return exit_code(command)
+    code = exit_code(command)
+    if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while libraries are unloaded, Ctrl-C would print tracebacks
+    return code
 
 
 def exit_code(action: Callable[[], object]) -> int:
@@ -33,24 +38,38 @@ def exit_code(action: Callable[[], object]) -> int:
     """
     # On SIGTERM (kill, a scheduler's time limit), leave as after any error, without search programs or their files.
     earlier = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    interruption = Interruption(exit_code.__code__)
     try:
-        code = action()
-        return code if isinstance(code, int) else 0
-    except InputError as error:
-        _say(str(error))
-        return WRONG_INPUT
-    except SearchError as error:
-        _say(str(error))
-        return FAILED
-    except OSError as error:
-        # An error that no command expects, such as a full disk, concerns the machine: a traceback would not help.
-        _say(f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror or error}")
-        return FAILED
-    except KeyboardInterrupt:
-        print("helixfold: interrupted; run the same command again to go on", file=sys.stderr)
-        return INTERRUPTED
+        with command_streams(), interruption.handling_signal():
+            return _code(action, interruption)
     finally:
         signal.signal(signal.SIGTERM, earlier)
+
+
+def _code(action: Callable[[], object], interruption: Interruption) -> int:
+    try:
+        code = action()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, Exception) as error:
+        # A library may have turned the interruption into an error of its own.
+        if isinstance(error, KeyboardInterrupt) or interruption.is_requested:
+            say_interrupted()
+            return INTERRUPTED
+        match error:
+            case InputError():
+                _say(str(error))
+                return WRONG_INPUT
+            case SearchError():
+                _say(str(error))
+                return FAILED
+            case BrokenPipeError(filename=name) if name == OUTPUT_NAME:
+                return FAILED  # what reads the pipe, such as `head`, has read enough
+            case OSError():
+                # No command expects it, such as a full disk; it concerns the machine, and a traceback would not help.
+                _say(f"{'' if error.filename is None else f'{error.filename}: '}{error.strerror or error}")
+                return FAILED
+        raise
 
 
 def _say(problem: str) -> None:

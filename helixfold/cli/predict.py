@@ -52,6 +52,7 @@ def predict(
     from helixfold.predict.run import run
     from helixfold.predict.runner import close
     from helixfold.predict.screen import logged_screen
+    from helixfold.standard_streams import optional_output
 
     started = processes(devices.devices, devices.device, devices.ranks_per_target)
     if started is None:
@@ -66,5 +67,5 @@ def predict(
     )
     if done.unclosed is None:
         return done.code
-    with logged_screen(options.screen.log_file):
+    with logged_screen(options.screen.log_file), optional_output():
         return close(done.unclosed, options.targets.output)

@@ -6,12 +6,14 @@ from pathlib import Path
 from cyclopts import App
 
 from data_pipeline.errors import InputError
+from helixfold.standard_streams import optional_output
 
 SOME_FAILED = 1
 app = App(name="report", usage="helixfold report DIRECTORY")
 
 
 @app.default
+@optional_output()
 def report(directory: Path, /) -> int:
     """Write report.html of every finished target again, and index.html of their batch, from the files that `helixfold
     predict` wrote. The pages are offline: open them in any browser.

@@ -5,7 +5,6 @@ Unlike under `torchrun`, a process of a task queue that dies ends only the proce
 
 import multiprocessing
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,12 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from data_pipeline.child_processes import (
+    end_with_parent,
+    interruptions_postponed,
+    leave_interruptions_to_parent,
+    parent_has_ended,
+)
 from helixfold.parallel.mesh import join, leave
 from helixfold.parallel.task_queue import TaskQueue, task_store
 
@@ -55,7 +60,9 @@ def launch(
         processes: list[BaseProcess] = []
         stack.callback(_terminate, processes)
         for rank in range(count):
-            variables = {**(environment or {}), **torchrun_environment(rank, count, store.port)}
+            # Without the warnings, and their stack traces, of a process whose parent, which has the store, was killed.
+            quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
+            variables = {**quiet, **(environment or {}), **torchrun_environment(rank, count, store.port)}
             processes.append(_start(variables, _call, function, argument))
         running, first_died = set(range(count)), False
         while running:
@@ -125,17 +132,27 @@ def _start(environment: Mapping[str, str], function: Callable[..., None], *argum
     before = dict(os.environ)
     os.environ.update(environment)
     try:
-        process = _SPAWN.Process(target=function, args=arguments, daemon=False)
-        process.start()
+        process = _SPAWN.Process(target=_run, args=(function, *arguments), daemon=False)
+        with interruptions_postponed():
+            process.start()
     finally:
         os.environ.clear()
         os.environ.update(before)
     return process
 
 
+def _run(function: Callable[..., None], *arguments: Any) -> None:
+    leave_interruptions_to_parent()
+    end_with_parent()
+    try:
+        function(*arguments)
+    except Exception:
+        if parent_has_ended():
+            os._exit(_FAILED)  # its store ended with it, and there is nobody to tell
+        raise
+
+
 def _call(function: Callable[[Any], int], argument: Any) -> None:
-    # Ctrl-C reaches all processes of a terminal; the launching one ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(function(argument))
 
 

@@ -17,6 +17,7 @@ from helixfold.predict.relaxation import INSTALL, summary
 from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed, RelaxOptions
+from helixfold.standard_streams import optional_output
 from helixfold.write.pdb import CHAIN_NAMES, to_pdb
 from helixfold.write.relaxed import relaxation_metrics, relaxation_notes
 from helixfold.write.results import to_json, write_file
@@ -26,6 +27,7 @@ SUFFIXES = (".cif", ".mmcif", ".pdb", ".ent")
 _CIF = (".cif", ".mmcif")
 
 
+@optional_output()
 def relax_files(
     paths: Sequence[Path],
     *,

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from helixfold.predict.screen import logged_screen
 from helixfold.predict.search import FEATURES_FILE, directory_in, read_features, unfinished_features
 from helixfold.predict.search_plan import plan_of, selected_alignments
 from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets
+from helixfold.standard_streams import optional_output
 
 
 def run(options: PredictOptions) -> int:
@@ -34,6 +36,7 @@ def run(options: PredictOptions) -> int:
     try:
         with (
             logged_screen(options.screen.log_file),
+            nullcontext() if options.targets.dry_run else optional_output(),
             join_workers(devices.device, devices.ranks_per_target) as workers,
             allocator.keeping_freed_memory(),
         ):

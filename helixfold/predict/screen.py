@@ -3,14 +3,14 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 from tqdm import tqdm
 
-from data_pipeline.errors import InputError, SearchError
+from data_pipeline.errors import InputError, SearchError, error_reason
 from data_pipeline.files import os_errors_as_input_errors
 
 
@@ -25,21 +25,46 @@ def logged_screen(path: Path | None) -> Iterator[None]:
         return
     with os_errors_as_input_errors(path, "cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        log = path.open("a", encoding="utf-8", buffering=1)
-    with log:
+        log = _Log(path)
+    with closing(log):
         screen, errors = (cast(TextIO, _Copied(stream, log)) for stream in (sys.stdout, sys.stderr))
         with redirect_stdout(screen), redirect_stderr(errors):
             try:
                 yield
             except (InputError, SearchError) as error:
-                _write_line(log, f"helixfold: error: {error}")  # which is printed later
+                log.write(f"helixfold: error: {error}")  # which is printed later
                 raise
+
+
+class _Log:
+    """Log file whose lines have times; that a line cannot be written ends no run, and is printed once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._screen = sys.stderr
+        self._is_incomplete = False
+
+    def write(self, line: str) -> None:
+        """Write a line with the time."""
+        text = f"{datetime.now().astimezone().isoformat(timespec='seconds')} {line}\n"
+        try:
+            self._file.write(text.encode(errors="backslashreplace"))
+        except OSError as error:
+            if not self._is_incomplete:
+                self._is_incomplete = True
+                print(f"helixfold: {self._path}: lines are missing: {error_reason(error)}", file=self._screen)
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):
+            self._file.close()
 
 
 class _Copied:
     """Stream whose complete lines are copied to a log; bars, which are drawn again and again, are left out."""
 
-    def __init__(self, stream: TextIO, log: TextIO) -> None:
+    def __init__(self, stream: TextIO, log: _Log) -> None:
         self._stream, self._log, self._line = stream, log, ""
 
     def __getattr__(self, name: str) -> Any:
@@ -51,12 +76,8 @@ class _Copied:
             *before, shown = line.split("\r")
             # A bar begins with a carriage return; where a line is printed above it, spaces have erased it before.
             if shown and (not before or before[-1].isspace()):
-                _write_line(self._log, shown)
+                self._log.write(shown)
         return self._stream.write(text)
-
-
-def _write_line(log: TextIO, line: str) -> None:
-    log.write(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {line}\n")
 
 
 def print_progress(target: str, stage: str, *, done: int, total: int, seconds: float) -> None:

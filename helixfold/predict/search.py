@@ -19,6 +19,7 @@ from data_pipeline.templates.result import TemplateResult
 from helixfold.parallel.worker_group import ControlChannel
 from helixfold.predict.targets import check_names
 from helixfold.report.page import counted
+from helixfold.standard_streams import optional_output
 from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
 FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.json", "msas"
@@ -70,6 +71,7 @@ def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTar
     return prepared
 
 
+@optional_output()
 def make_features(
     targets: Sequence[Target], *, output: Path, plan: SearchPlan, part: tuple[int, int] | None = None
 ) -> int:
@@ -98,6 +100,7 @@ def make_features(
     return exit_code_for(failures)
 
 
+@optional_output()
 def convert_features(paths: Sequence[Path], output: Path) -> int:
     """Convert AlphaFold's features.pkl files into `output/<target>/features.npz`; return 0.
 

@@ -12,11 +12,13 @@ from data_pipeline.errors import InputError
 from data_pipeline.processors import available_processors
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete
+from helixfold.standard_streams import optional_output
 from helixfold.training.options import StoreOptions
 
 SOME_FAILED = 1
 
 
+@optional_output()
 def make_store(options: StoreOptions, output: Path, shard: tuple[int, int] | None = None) -> int:
     """Build a feature store in `output`, or join its finished shards, and return 0, or 1 if some chains failed.
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from data_pipeline.child_processes import interruptions_postponed, leave_interruptions_to_parent
 from data_pipeline.datasets.examples import StepExamples, TrainingDataset
 from data_pipeline.errors import InputError
 from data_pipeline.features.ground_truth import GroundTruth
@@ -192,9 +193,10 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
     return small if (small == array).all() else array
 
 
-def _keep_memory(worker: int) -> None:
-    """Make a worker reuse the memory of its large arrays."""
+def _set_up_worker(worker: int) -> None:
+    """Make a worker reuse the memory of its large arrays, and leave Ctrl-C to its parent."""
     keep_freed_memory()
+    leave_interruptions_to_parent()
 
 
 def _fits_shared_memory(size: int) -> bool:
@@ -252,7 +254,7 @@ class TrainingLoader:
             batch_size=None,
             sampler=[(step, index) for step in range(first_step, last_step) for index in micro_batches],
             num_workers=workers,
-            worker_init_fn=_keep_memory,
+            worker_init_fn=_set_up_worker,
             prefetch_factor=prefetch if workers else None,
             # A forked child of a process with threads may hang on a lock that is never released.
             multiprocessing_context="spawn" if workers else None,
@@ -260,7 +262,9 @@ class TrainingLoader:
         )
 
     def __iter__(self) -> Iterator[TrainingBatch]:
-        for packed in self._loader:
+        with interruptions_postponed():
+            batches = iter(self._loader)  # this starts the workers
+        for packed in batches:
             if isinstance(packed, InputError):
                 raise packed
             yield packed.on(self.device)

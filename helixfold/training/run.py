@@ -32,7 +32,7 @@ from helixfold.training.trainer import DivergedError, Trainer
 from helixfold.weights import demonstration
 from helixfold.weights.load import load_weights
 
-FAILED, TERMINATED = 1, 143
+FAILED = 1
 _GPU_WORKERS = 4
 
 
@@ -52,9 +52,9 @@ def train(
 ) -> int:
     """Train until `config.steps`, or resume the run in `output`, and return an exit code.
 
-    It is 0 at the end, 143 if a signal stopped the run, which was then saved, and 1 if a rank was lost or too many
-    losses were not finite. Under `torchrun` every process calls this. Raise `InputError` for wrong input, before
-    anything is written.
+    It is 0 at the end, 143 if SIGTERM or 130 if Ctrl-C stopped the run, which was then saved, and 1 if a rank was lost
+    or too many losses were not finite. Under `torchrun` every process calls this. Raise `InputError` for wrong input,
+    before anything is written.
 
     A resumed run uses bp and dap of `layout`; dp follows from the present number of ranks. The layout "auto" is chosen
     by short measurements of devices and links at every start. `draw` draws the training curves into a PNG file.
@@ -120,7 +120,7 @@ def _train_on(
                     "versions": {"helixfold": helixfold.__version__, "torch": torch.__version__},
                 },
             )
-        return 0 if trainer.run(stop) else TERMINATED
+        return 0 if trainer.run(stop) else stop.exit_code
 
 
 def starting_point(path: Path, initial: Mapping[str, Tensor], config: ModelConfig) -> str:

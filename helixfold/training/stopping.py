@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+INTERRUPTED, TERMINATED = 130, 143
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A scheduler's signal reaches a rank directly and again through `torchrun`; both are one request.
 _SAME_REQUEST = 3.0  # seconds
@@ -15,6 +16,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._asked_at: float | None = None
+        self.exit_code = TERMINATED  # of a run that was stopped
 
     def is_requested(self) -> bool:
         """Return whether the process was asked to stop."""
@@ -28,6 +30,7 @@ class StopRequest:
         def ask(number: int, _: object) -> None:
             if self._asked_at is None:
                 self._asked_at = time.monotonic()
+                self.exit_code = INTERRUPTED if number == signal.SIGINT else TERMINATED
             elif time.monotonic() - self._asked_at > _SAME_REQUEST:
                 signal.signal(number, earlier[signal.Signals(number)])
                 signal.raise_signal(number)

@@ -13,6 +13,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.files import require_file
 from helixfold import presets
 from helixfold.presets import PRESETS
+from helixfold.standard_streams import optional_output
 from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters
@@ -63,6 +64,7 @@ def _provenance(path: Path) -> str:
     return "the file does not say"
 
 
+@optional_output()
 def convert(
     source: Path, target: Path, preset: str | None = None, *, overwrite: bool = False, dtype: str = "float32"
 ) -> None:
@@ -104,6 +106,7 @@ def convert(
     print(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
 
 
+@optional_output()
 def download(models: Sequence[str], *, directory: Path | None = None, url: str = ARCHIVE_URL) -> None:
     """Fetch DeepMind's published parameters of these models, or find that they are there already."""
     for path in download_parameters(models, directory=directory, url=url):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import helixfold
-from helixfold.cli.main import INTERRUPTED, TERMINATED, main
+from helixfold.cli.interruption import INTERRUPTED
+from helixfold.cli.main import TERMINATED, main
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "ubiquitin.fasta"
@@ -92,6 +93,7 @@ def test_help_and_version_import_no_command(option: str) -> None:
     assert not {"torch", "numpy", "argparse"} & modules
     assert {name for name in modules if name.startswith(("helixfold", "data_pipeline"))} == {
         *("helixfold", "helixfold.cli", "helixfold.cli.main", "helixfold.cli.app", "helixfold.cli.help"),
+        *("helixfold.cli.interruption", "helixfold.standard_streams"),
         *("data_pipeline", "data_pipeline.errors"),
     }
     assert len(modules) < 400
@@ -109,4 +111,4 @@ def test_the_help_of_a_command_comes_without_torch(words: list[str]) -> None:
     modules = imported(*words) if "--other-names" in words else imported(*words, "--help")
     assert not {"torch", "numpy", "gemmi"} & modules
     commands = {name for name in modules if name.startswith("helixfold.cli.")}
-    assert commands == {"helixfold.cli.main", "helixfold.cli.app", "helixfold.cli.help", f"helixfold.cli.{words[0]}"}
+    assert commands == {f"helixfold.cli.{name}" for name in ("main", "interruption", "app", "help", words[0])}

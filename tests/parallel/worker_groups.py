@@ -1,7 +1,9 @@
 """What the processes of tests/parallel/test_worker_group.py and test_launch.py run."""
 
+import fcntl
 import os
 import signal
+import time
 from pathlib import Path
 
 import torch
@@ -9,6 +11,7 @@ import torch.distributed as dist
 
 from helixfold.execution.whole import Whole
 from helixfold.model.update import Executor
+from helixfold.parallel.launch import launch
 from helixfold.parallel.worker_group import OtherRankError, WorkerGroup, join_workers, local_world_size, wait_until
 
 TASKS = ["a", "b", "c", "d"]
@@ -45,6 +48,22 @@ def fail_in_turn() -> None:
                 (MemoryError, told.format("MemoryError", "out of memory")),
             ]
         assert list(workers.take_tasks(3)) == [0, 1, 2]
+
+
+def use_the_store(lock: Path) -> int:
+    """Use the store of the launching process for a minute, and hold a lock meanwhile."""
+    with lock.open("a") as file, join_workers("cpu") as workers:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        (lock.parent / f"{workers.mesh.rank}.began").touch()
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            workers.queue.leave(workers.mesh.rank)
+    return 0
+
+
+def launch_two(lock: Path) -> int:
+    """Launch two processes that use the store."""
+    return launch(use_the_store, lock, count=2).code
 
 
 def die_with_a_task(given: tuple[Path, int]) -> int:

@@ -24,7 +24,7 @@ from helixfold.predict.jobs import Job
 from helixfold.predict.options import ComputeOptions, ModelOptions, PredictOptions
 from helixfold.predict.presets import MONOMER
 from helixfold.predict.run import folding_of
-from helixfold.predict.screen import _Copied
+from helixfold.predict.screen import _Copied, _Log, logged_screen
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
 from tests.predict.kills import predict
@@ -448,12 +448,22 @@ def test_a_log_file_has_what_the_screen_shows_with_times(fasta: Path, runs: Runs
     assert main(["predict", str(fasta), "--log-file", str(tmp_path), "--models", "tiny"]) == 2
 
 
-def test_bars_are_left_out_of_the_log() -> None:
-    screen, log = io.StringIO(), io.StringIO()
+def test_a_log_on_a_full_disk_ends_no_run_and_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with logged_screen(Path("/dev/full")):
+        print("first")
+        print("second")
+    said = "helixfold: /dev/full: lines are missing: No space left on device\n"
+    assert capsys.readouterr() == ("first\nsecond\n", said)
+
+
+def test_bars_are_left_out_of_the_log(tmp_path: Path) -> None:
+    screen, path = io.StringIO(), tmp_path / "log"
+    log = _Log(path)
     copied = _Copied(screen, log)
     for text in ("\rtargets: 0/2", "\rtargets: 1/2", "\r             \r", "a line\n", "\rtargets: 2/2\n", "last", "\n"):
         copied.write(text)
-    assert [line.split(" ", 1)[1] for line in log.getvalue().splitlines()] == ["a line", "last"]
+    log.close()
+    assert [line.split(" ", 1)[1] for line in path.read_text().splitlines()] == ["a line", "last"]
     assert screen.getvalue().count("targets") == 3
 
 

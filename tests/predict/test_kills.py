@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helixfold.cli.main import INTERRUPTED
+from helixfold.cli.interruption import INTERRUPTED
 from tests.predict.kills import BAD, assert_whole, finished, predict, started
 
 # Everything but the times in these is the same for every run.

@@ -1,0 +1,78 @@
+"""Ctrl-C is one sentence at any time, also within imports, which may turn it into other errors."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from helixfold.cli.interruption import INTERRUPTED
+from tests.sources import ROOT
+
+SENTENCE = "helixfold: interrupted; run the same command again to go on\n"
+# A library as an extension module may be: the interruption of its import ends as another error, or is lost.
+LIBRARY = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):
+        pass
+except KeyboardInterrupt:
+    raise ImportError("cannot load module more than once per process")
+"""
+COMMAND = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from helixfold.cli.main import exit_code
+{function}
+def command():
+    {action}
+    for _ in range(100):
+        time.sleep(0.1)
+sys.exit(exit_code(command))
+"""
+
+
+def interrupted(tmp_path: Path, action: str, function: str = "") -> tuple[int, str]:
+    (tmp_path / "library.py").write_text(LIBRARY)
+    program = COMMAND.format(action=action, function=function)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_an_import_in_the_middle_of_a_command_is_waited_for(tmp_path: Path) -> None:
+    code, printed = interrupted(tmp_path, "import library; print('imported', flush=True)")
+    assert (code, printed) == (INTERRUPTED, f"imported\n{SENTENCE}")
+
+
+def test_a_command_that_still_imports_what_it_needs_ends_at_once(tmp_path: Path) -> None:
+    function = """
+from pathlib import Path
+import helixfold.cli
+path = str(Path(helixfold.cli.__file__).parent / "some.py")
+exec(compile("def start(): import library; print('imported')", path, "exec"))
+"""
+    assert interrupted(tmp_path, "start()", function) == (INTERRUPTED, SENTENCE)
+
+
+def test_an_error_that_an_interruption_was_turned_into_is_the_interruption(tmp_path: Path) -> None:
+    action = """
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ValueError("half of it")
+"""
+    assert interrupted(tmp_path, action) == (INTERRUPTED, SENTENCE)
+
+
+def test_an_ignored_interruption_stays_ignored() -> None:
+    program = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from helixfold.cli.main import exit_code
+sys.exit(exit_code(lambda: signal.raise_signal(signal.SIGINT)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
