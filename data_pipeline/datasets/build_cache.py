@@ -18,7 +18,7 @@ from typing import Any
 from data_pipeline.datasets.database import Database
 from data_pipeline.datasets.store import DATABASE_FILE, write_database
 from data_pipeline.errors import InputError
-from data_pipeline.files import atomic_write, open_lock, os_errors_as_input_errors, read_file
+from data_pipeline.files import atomic_write, open_lock, os_errors_as_input_errors, read_file, unmoved_directory
 from data_pipeline.json_files import parse_json
 
 WORK_DIRECTORY, LOCK_FILE = "work", ".lock"
@@ -133,4 +133,5 @@ def store_lock(store: Path) -> Iterator[None]:
                 store,
                 f"the directory cannot be locked: {os.strerror(error.errno or 0)}; build on another file system",
             ) from error
-        yield
+        with unmoved_directory(store):
+            yield

@@ -37,23 +37,32 @@ class Stages:
         self.device = torch.device(device)
         self.finished = list(earlier)
         self._report = report
+        self._running: dict[str, float] = {}  # when each stage began that has not ended
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         reset_peak_memory(self.device)
-        start = time.perf_counter()
+        start = self._running[name] = time.perf_counter()
         try:
             yield
         finally:
             synchronize(self.device)
             seconds = time.perf_counter() - start
+            del self._running[name]
             self.finished.append(Stage(name=name, seconds=seconds, peak_memory=peak_memory(self.device)))
             self._report(self.finished[-1])
 
-    def table(self) -> dict[str, dict[str, float]]:
-        """Return a dict for each stage name with "seconds" (summed) and "peak_memory_gib" (the largest)."""
-        rows: dict[str, dict[str, float]] = {}
-        for stage in self.finished:
+    def table(self, *, running: bool = False) -> dict[str, dict[str, float]]:
+        """Return a dict for each stage name with "seconds" (summed) and "peak_memory_gib" (the largest).
+
+        With `running`, stages that have not ended count as if they ended now.
+        """
+        now, rows = time.perf_counter(), dict[str, dict[str, float]]()
+        begun = [
+            Stage(name=name, seconds=now - start, peak_memory=peak_memory(self.device))
+            for name, start in (self._running.items() if running else ())
+        ]
+        for stage in [*self.finished, *begun]:
             row = rows.setdefault(stage.name, {"seconds": 0.0, "peak_memory_gib": 0.0})
             row["seconds"] = round(row["seconds"] + stage.seconds, 3)
             row["peak_memory_gib"] = round(max(row["peak_memory_gib"], stage.peak_memory / 2**30), 3)

@@ -23,7 +23,14 @@ from helixfold.predict.postprocess import slim_down
 from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close
-from helixfold.predict.search import SOME_FAILED, check_earlier, check_output, search_for_all, share_unavailable
+from helixfold.predict.search import (
+    SOME_FAILED,
+    check_earlier,
+    check_output,
+    search_for_all,
+    share_unavailable,
+    written_directories,
+)
 from helixfold.report.page import counted
 from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
@@ -98,7 +105,7 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
 
     def search() -> None:
         if workers.mesh.is_first:
-            remove_partial_files(output, [job.name for job in jobs])
+            remove_partial_files(written_directories(output, [job.name for job in jobs]))
             if options.output_format == "colabfold":
                 write_run(output, *colabfold_run(jobs, settings))
             finished = [output / status.name for status in statuses if status.finished]

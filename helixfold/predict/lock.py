@@ -6,14 +6,13 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.files import open_lock, unmoved_directory
 from helixfold.parallel.worker_group import WorkerGroup
-from helixfold.predict.search import RESULTS_DIRECTORY
 
 LOCK_FILE = ".helixfold.lock"
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial")
@@ -36,9 +35,25 @@ def locked_output(output: Path, workers: WorkerGroup) -> Iterator[None]:
             yield
 
 
-def remove_partial_files(output: Path, names: Iterable[str]) -> None:
-    """Remove files that a killed run had not finished writing, in the output and in these targets' directories."""
-    for directory in (output, *(output / name / inside for name in names for inside in ("", RESULTS_DIRECTORY))):
+@contextmanager
+def locked_directory(output: Path, part: tuple[int, int] | None = None) -> Iterator[None]:
+    """Lock the output directory for a run of one process, as `locked_output` does for several.
+
+    Runs that make different parts (i, n) of the same targets share the directory, and each locks its own part.
+    """
+    with ExitStack() as stack:
+        file = stack.enter_context(_opened(output))
+        _lock(output, file, fcntl.LOCK_EX if part is None else fcntl.LOCK_SH)
+        if part is not None:
+            name = f".helixfold-{part[0]:04d}-of-{part[1]:04d}.lock"
+            _lock(output, stack.enter_context(_opened(output, name)), fcntl.LOCK_EX)
+        stack.enter_context(unmoved_directory(output))
+        yield
+
+
+def remove_partial_files(directories: Iterable[Path]) -> None:
+    """Remove files that a killed run had not finished writing in these directories, which need not exist."""
+    for directory in directories:
         # What cannot be removed harms nobody.
         with suppress(OSError):
             for path in directory.iterdir():
@@ -46,9 +61,9 @@ def remove_partial_files(output: Path, names: Iterable[str]) -> None:
                     path.unlink()
 
 
-def _opened(output: Path) -> TextIO:
+def _opened(output: Path, name: str = LOCK_FILE) -> TextIO:
     try:
-        return open_lock(output / LOCK_FILE)  # closed by the context of its caller
+        return open_lock(output / name)  # closed by the context of its caller
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
 

@@ -42,6 +42,20 @@ class PredictedTarget:
     say: Callable[[str], None]
 
 
+def _write_times(target: PredictedTarget, order: Sequence[FinishedPrediction], *, running: bool = False) -> None:
+    timings = {**target.facts, "stages": target.stages.table(running=running)}
+    write_timings(target.directory, timings, notes=all_notes(order))
+
+
+def _relax(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
+    to_relax = target.settings.to_relax
+    relaxation.relax_predictions(
+        target.directory, order, to_relax, target.settings.device, target.say, name=target.title
+    )
+    if to_relax != "none" and not target.settings.is_slim:
+        _write_times(target, order, running=True)  # it takes long, and a run that goes on does not repeat it
+
+
 def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -> None:
     record = read_record(target.directory)
     if target.settings.output_format == "colabfold" and record is not None:
@@ -52,21 +66,11 @@ def _write_colabfold(target: PredictedTarget, order: list[FinishedPrediction]) -
 # In this order; each is called with the predictions, best first, and has its line in timings.json if it comes before
 # that is written. What changes structures goes before "ranking", and the mark is last.
 STEPS: tuple[tuple[str, Callable[[PredictedTarget, list[FinishedPrediction]], None]], ...] = (
-    (
-        "relaxation",
-        lambda target, order: relaxation.relax_predictions(
-            target.directory, order, target.settings.to_relax, target.settings.device, target.say, name=target.title
-        ),
-    ),
+    ("relaxation", _relax),
     ("ranking", lambda target, order: write_ranked(target.directory, order)),
     ("plots", lambda target, order: write_plots(target.directory, order)),
     ("tables", lambda target, order: write_tables(target.directory, order)),
-    (
-        "timings",
-        lambda target, order: write_timings(
-            target.directory, {**target.facts, "stages": target.stages.table()}, notes=all_notes(order)
-        ),
-    ),
+    ("timings", _write_times),
     ("report", lambda target, order: write_report(target.directory, [prediction.name for prediction in order])),
     ("ColabFold's files", _write_colabfold),
     ("mark", lambda target, order: write_ranking(target.directory, order)),

@@ -83,6 +83,9 @@ def resume_target(job: Job, directory: Path, settings: RunSettings, *, overwrite
         models, stages = _earlier_timings(directory)
     record.write(directory, [note for model in settings.models for note in model.notes])
     missing = _missing(record, record.finished(directory, len(job.sequence)), directory, settings)
+    # What was measured of a prediction that is made again is measured again.
+    again = tuple(f"{prediction.name}: " for prediction in missing)
+    stages = [stage for stage in stages if not stage.name.startswith(again)]
     return ResumedTarget(record=record, missing=tuple(missing), models=models, stages=tuple(stages))
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tqdm import tqdm
@@ -10,6 +10,7 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.features.schema import Features
+from data_pipeline.files import require_unmoved
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
@@ -17,6 +18,7 @@ from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
 from data_pipeline.templates.result import TemplateResult
 from helixfold.parallel.worker_group import ControlChannel
+from helixfold.predict.lock import locked_directory, remove_partial_files
 from helixfold.predict.targets import check_names
 from helixfold.report.page import counted
 from helixfold.standard_streams import optional_output
@@ -33,6 +35,11 @@ def directory_in(output: Path, name: str) -> Path:
     """
     directory, earlier = output / directory_name(name), output / name
     return earlier if os.path.isdir(earlier) and not os.path.exists(directory) else directory
+
+
+def written_directories(output: Path, names: Iterable[str]) -> tuple[Path, ...]:
+    """Return the directories that a run writes to: the output directory, and those of targets and of their searches."""
+    return output, *(output / name / inside for name in names for inside in ("", RESULTS_DIRECTORY))
 
 
 def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) -> None:
@@ -87,16 +94,21 @@ def make_features(
         failures_file = f"failures-{part[0]:04d}-of-{part[1]:04d}.json"
     directories = {target.name: directory_in(output, target.name) for target in targets}
     check_output(output, {directories[target.name].name: target.sequence for target in targets})
-    search_for_all(targets, plan, output)
-    failures: dict[str, str] = {}
-    for target in tqdm(targets, desc="targets", unit="target", disable=None):
-        try:
-            prepared = prepare_in(directories[target.name], target, plan)
-            tqdm.write(f"{target.name}: {summary(prepared)} -> {directories[target.name]}")
-        except (RuntimeError, MemoryError, OSError, ValueError) as error:
-            failures[target.name] = f"{type(error).__name__}: {error}"
-            tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
-    write_failures(output, failures, failures_file)
+    with locked_directory(output, part):
+        # Other parts are at work in the output directory itself.
+        own = written_directories(output, [directory.name for directory in directories.values()])
+        remove_partial_files(own if part is None else own[1:])
+        search_for_all(targets, plan, output)
+        failures: dict[str, str] = {}
+        for target in tqdm(targets, desc="targets", unit="target", disable=None):
+            try:
+                prepared = prepare_in(directories[target.name], target, plan)
+                tqdm.write(f"{target.name}: {summary(prepared)} -> {directories[target.name]}")
+            except (RuntimeError, MemoryError, OSError, ValueError) as error:
+                require_unmoved(output)
+                failures[target.name] = f"{type(error).__name__}: {error}"
+                tqdm.write(f"{target.name}: failed: {failures[target.name]}", file=sys.stderr)
+        write_failures(output, failures, failures_file)
     return exit_code_for(failures)
 
 
@@ -113,9 +125,11 @@ def convert_features(paths: Sequence[Path], output: Path) -> int:
             raise InputError.at(path, problem, record=features.domain_name)
     directories = [directory_in(output, features.domain_name) for _, features in found]
     check_output(output, {each.name: features.sequence for each, (_, features) in zip(directories, found, strict=True)})
-    for directory, (path, features) in zip(directories, found, strict=True):
-        features.save(directory / FEATURES_FILE)
-        print(f"{printable(str(path))}: {features.domain_name}, {len(features.sequence)} residues -> {directory}")
+    with locked_directory(output):
+        remove_partial_files(written_directories(output, [directory.name for directory in directories]))
+        for directory, (path, features) in zip(directories, found, strict=True):
+            features.save(directory / FEATURES_FILE)
+            print(f"{printable(str(path))}: {features.domain_name}, {len(features.sequence)} residues -> {directory}")
     return 0
 
 

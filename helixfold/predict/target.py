@@ -49,6 +49,10 @@ def fold_target(
     models: dict[str, object] = {} if resumed is None else resumed.models
     facts = {**_facts(job, features, settings), "models": models}
     same: dict[str, Prediction] = {}  # of models whose input is the same with every seed
+
+    def write_times(prediction: Prediction) -> None:
+        write_timings(directory, {**facts, "stages": stages.table(running=True)}, notes=prediction.notes)
+
     planned = _planned(missing, features, directory, settings)
     for requested, plan in tqdm(
         planned, desc="predictions", unit="prediction", leave=False, disable=len(planned) == 1 or settings.no_bars
@@ -68,8 +72,10 @@ def fold_target(
                 same[model.name] = prediction
 
         def write(prediction: Prediction = prediction) -> None:
+            # The times come first, for a prediction whose files are there is not made again; then that of writing them.
+            write_times(prediction)
             write_prediction(directory, prediction, depth, name=job.title)
-            write_timings(directory, {**facts, "stages": stages.table()}, notes=prediction.notes)
+            write_times(prediction)
 
         with stages.stage(f"{requested.name}: writing"):
             group.run_together(write if is_leader else lambda: None)

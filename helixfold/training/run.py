@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import helixfold
 from data_pipeline.datasets.store import FeatureStore
 from data_pipeline.errors import InputError
 from data_pipeline.extras import require
+from data_pipeline.files import unmoved_directory
 from helixfold.config import ModelConfig
 from helixfold.execution.device import limit_threads
 from helixfold.model.alphafold import AlphaFold
@@ -120,7 +121,8 @@ def _train_on(
                     "versions": {"helixfold": helixfold.__version__, "torch": torch.__version__},
                 },
             )
-        return 0 if trainer.run(stop) else stop.exit_code
+        with unmoved_directory(files.directory) if mesh.is_first else nullcontext():
+            return 0 if trainer.run(stop) else stop.exit_code
 
 
 def starting_point(path: Path, initial: Mapping[str, Tensor], config: ModelConfig) -> str:

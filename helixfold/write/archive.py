@@ -1,6 +1,7 @@
 """Write all files of a finished target into one zip archive."""
 
 import shutil
+import time
 import zipfile
 from pathlib import Path
 
@@ -13,11 +14,12 @@ _FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # the earliest that the format has, so that 
 def write_archive(directory: Path) -> None:
     """Write all files of a target into `<target>.result.zip` beside its directory.
 
-    An archive that is newer than all of them stays.
+    An archive that is newer than all of them stays, unless its time lies ahead: the clock was set back since.
     """
     files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
     target = directory.with_name(directory.name + ARCHIVE_SUFFIX)
-    if target.is_file() and target.stat().st_mtime_ns > max((path.stat().st_mtime_ns for path in files), default=0):
+    newest = max((path.stat().st_mtime_ns for path in files), default=0)
+    if target.is_file() and newest < target.stat().st_mtime_ns <= time.time_ns():
         return
     with atomic_write(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in files:

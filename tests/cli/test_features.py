@@ -1,5 +1,6 @@
 """`helixfold features` for targets, and `helixfold predict --features` afterwards: the same as predicting at once."""
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.features.schema import Features
+from data_pipeline.pipeline import PreparedTarget, prepare
 from helixfold.cli.main import main
 
 SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
@@ -49,7 +51,62 @@ def test_features_then_prediction_equals_prediction_at_once(fasta: Path, capsys:
 
 def test_a_shard_makes_its_own_targets_only(fasta: Path) -> None:
     assert features(fasta, "--shard", "1/2") == 0
-    assert [path.name for path in (fasta.parent / "features").iterdir()] == ["two"]
+    made = sorted(path.name for path in (fasta.parent / "features").iterdir())
+    assert made == [".helixfold-0001-of-0002.lock", ".helixfold.lock", "two"]
+
+
+def test_two_runs_do_not_write_into_one_directory_unless_they_are_parts(
+    fasta: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = fasta.parent / "features"
+    output.mkdir()
+    with (output / ".helixfold.lock").open("w") as file, (output / ".helixfold-0000-of-0002.lock").open("w") as part:
+        fcntl.flock(part, fcntl.LOCK_EX)
+        for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            fcntl.flock(file, kind)
+            for arguments in ((), ("--shard", "0/2")):
+                assert features(fasta, *arguments) == 2
+                (sentence,) = capsys.readouterr().err.splitlines()
+                assert "features: another run is writing there" in sentence
+        assert not (output / "one").exists()
+        assert features(fasta, "--shard", "1/2") == 0
+    assert features(fasta) == 0
+
+
+def test_what_a_killed_run_had_not_finished_writing_is_removed(fasta: Path) -> None:
+    output = fasta.parent / "features"
+    left = [
+        output / ".failures.json.0123abcd.partial",
+        output / "one/.features.npz.0123abcd.partial",
+        output / "one/msas/.database_hits.sto.0123abcd.partial",
+        output / "two/msas/.searches.json.0123abcd.partial",
+    ]
+    others = [output / "one/.mine.partial", output / "three/.features.npz.0123abcd.partial"]
+    for path in (*left, *others):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert features(fasta, "--shard", "1/2") == 0
+    assert [path.exists() for path in left] == [True, True, True, False]
+    assert features(fasta) == 0
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in others)
+
+
+def test_a_directory_of_features_that_is_moved_is_not_made_anew(
+    fasta: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = fasta.parent / "features"
+
+    def moving(*arguments: object) -> PreparedTarget:
+        if output.exists():
+            output.rename(fasta.parent / "moved")
+        return prepare(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("helixfold.predict.search.prepare", moving)
+    assert features(fasta) == 2
+    (_, sentence) = capsys.readouterr().err.splitlines()
+    assert f"{output}: was moved or removed while this run wrote there" in sentence
+    assert not output.exists()
 
 
 def test_one_bad_target_never_stops_the_others(fasta: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,5 +209,5 @@ def test_directories_and_tables_are_inputs_too(tmp_path: Path, capsys: pytest.Ca
     (inputs / "c.csv").write_text(f"id,sequence\nc,{SEQUENCE}\n")
     (inputs / "notes.txt").write_text("nothing")
     assert main(["features", str(inputs), "--output", str(tmp_path / "out")]) == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a", "b", "c"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".helixfold.lock", "a", "b", "c"]
     assert "b: 2 rows" in capsys.readouterr().out

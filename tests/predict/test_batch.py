@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import re
 import shutil
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +18,9 @@ from data_pipeline.features.schema import Features
 from data_pipeline.parse.pdb import parse_pdb
 from data_pipeline.pipeline import Target
 from data_pipeline.search.mmseqs_server import PUBLIC_SERVER
-from helixfold.cli.main import main
+from helixfold.cli.main import INTERRUPTED, main
 from helixfold.inference import FoldingOptions
-from helixfold.predict import postprocess, runner
+from helixfold.predict import postprocess, runner, target
 from helixfold.predict.batch import _sorted
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import ComputeOptions, ModelOptions, PredictOptions
@@ -27,6 +29,7 @@ from helixfold.predict.run import folding_of
 from helixfold.predict.screen import _Copied, _Log, logged_screen
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
+from helixfold.write.archive import write_archive
 from tests.predict.kills import predict
 
 SEQUENCE = "MKTAYIAKQR"
@@ -301,6 +304,52 @@ def test_an_archive_has_the_whole_target_and_is_made_later_if_asked_for(fasta: P
     assert runs(fasta, "--zip", "--num-seeds", 2) == ["tiny_seed_1"]
     with zipfile.ZipFile(archive) as packed:
         assert "one/unrelaxed_tiny_seed_1.pdb" in packed.namelist()
+
+
+def test_an_archive_whose_time_lies_ahead_is_made_again(tmp_path: Path) -> None:
+    target, archive = tmp_path / "one", tmp_path / "one.result.zip"
+    target.mkdir()
+    (target / "a").write_text("a")
+    write_archive(target)
+    now = time.time()
+    for ahead, packed in ((-1, b"a"), (-3600, b"b"), (3600, b"b")):
+        (target / "a").write_text("b")
+        os.utime(target / "a", (now - 2, now - 2))
+        os.utime(archive, (now + ahead, now + ahead))
+        write_archive(target)
+        assert zipfile.ZipFile(archive).read("one/a") == packed
+        (target / "a").write_text("a")
+        os.utime(target / "a", (now - 2, now - 2))
+    assert archive.stat().st_mtime < now + 60
+
+
+@pytest.mark.parametrize("moment", ["before it is written", "once it is written"])
+def test_no_stage_is_lost_or_counted_twice_by_a_run_that_was_ended(
+    moment: str, fasta: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (fasta, "--num-recycles", 0, "--num-seeds", 2)
+    write = target.write_prediction
+
+    def ended(*arguments: object, **options: object) -> None:
+        if moment == "once it is written":
+            write(*arguments, **options)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "write_prediction", ended)
+        runs(*given)
+    assert runs.code == INTERRUPTED
+    first = json.loads((runs.target / "timings.json").read_text())
+    assert {"tiny_seed_0: network", "tiny_seed_0: writing"} <= first["stages"].keys()
+    counted = {**first["stages"], "tiny_seed_0: network": {"seconds": 1000.0, "peak_memory_gib": 0.1}}
+    (runs.target / "timings.json").write_text(json.dumps({**first, "stages": counted}))
+    assert runs(*given) == (["tiny_seed_1"] if moment == "once it is written" else ["tiny_seed_0", "tiny_seed_1"])
+    resumed = json.loads((runs.target / "timings.json").read_text())
+    assert (resumed["stages"]["tiny_seed_0: network"]["seconds"] >= 1000) == (moment == "once it is written")
+    runs(*given, "--overwrite")
+    unbroken = json.loads((runs.target / "timings.json").read_text())
+    assert resumed["stages"].keys() == unbroken["stages"].keys()
+    assert resumed["models"].keys() == unbroken["models"].keys()
 
 
 def test_a_dry_run_tells_what_is_left_and_writes_nothing(
