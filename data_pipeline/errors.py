@@ -1,5 +1,6 @@
 """Errors for input that cannot be used and for failed searches, and checks of settings."""
 
+import os
 from os import PathLike
 from typing import Self
 
@@ -29,6 +30,18 @@ class InputError(ValueError):
 
 class TooLargeError(InputError):
     """Error for input that is sound, but more than is read; fewer rows of it can be."""
+
+
+class DiskFullError(OSError):
+    """Error for a file for which a disk or a quota has no room; the text is one sentence, with what to do."""
+
+    @classmethod
+    def at(cls, path: str | PathLike[str], number: int) -> Self:
+        """Return the error for a file, with the system's error number."""
+        return cls(number, f"{os.strerror(number)}; free some space, then run the same command again", os.fspath(path))
+
+    def __str__(self) -> str:
+        return f"{printable(str(self.filename))}: {self.strerror}"
 
 
 class SearchError(RuntimeError):

@@ -1,14 +1,19 @@
 """Write files atomically, and raise `InputError` for files that cannot be read."""
 
+import errno
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from data_pipeline.errors import InputError, error_reason
+from data_pipeline.errors import DiskFullError, InputError, error_reason
+
+# What a full disk or a used-up quota is called, and how much is written to see if there is one.
+_FULL, _PROBED_BYTES = (errno.ENOSPC, errno.EDQUOT), 1 << 20
 
 
 @contextmanager
@@ -92,22 +97,69 @@ def require_unmoved(path: Path) -> None:
 
 
 @contextmanager
+def system_errors_naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Name the file that is written in system errors within the context that name none, or a temporary file.
+
+    Raise `DiskFullError` for those of a full disk.
+    """
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except OSError as error:
+        if error.filename is None or (temporary is not None and os.fspath(error.filename) == os.fspath(temporary)):
+            error.filename = str(path)
+        if error.errno in _FULL:
+            raise DiskFullError.at(path, error.errno) from error
+        raise
+
+
+@contextmanager
 def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """Yield a new file beside `path` to write to; it replaces `path` at the end, or is removed after an error.
 
     Without `sync`, a power failure may leave the file truncated.
     """
     require_unmoved(path.parent)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    temporary.touch(exist_ok=False)
-    permissions = temporary.stat().st_mode
+    with system_errors_naming(path, temporary):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch(exist_ok=False)
+        permissions = temporary.stat().st_mode
+        try:
+            with _errors_of_libraries(path):
+                yield temporary
+            temporary.chmod(permissions)  # safetensors makes its files readable by their owner only
+            if sync:
+                with temporary.open("rb+") as file:
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _errors_of_libraries(path: Path) -> Iterator[None]:
+    """Raise `DiskFullError` for an error that does not say that the disk is full.
+
+    LMDB, for one, says "Input/output error" if a part of what it writes fits.
+    """
     try:
-        yield temporary
-        temporary.chmod(permissions)  # safetensors makes its files readable by their owner only
-        if sync:
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if (isinstance(error, OSError) and error.errno is not None) or (number := _fullness(path.parent)) is None:
+            raise
+        raise DiskFullError.at(path, number) from error
+
+
+def _fullness(directory: Path) -> int | None:
+    """Return the number of the system error by which a disk, or a quota, takes no more; None if it does take more."""
+    try:
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            for _ in range(2):  # the first may be written in part
+                file.write(bytes(_PROBED_BYTES))
+    except OSError as error:
+        return error.errno if error.errno in _FULL else None
+    return None

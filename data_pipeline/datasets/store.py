@@ -141,9 +141,9 @@ def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iter
     """
     lmdb = _lmdb()
     room = _TRANSACTION_BYTES + sum(size + _ROOM_PER_RECORD for size in sizes)
-    with atomic_write(path) as temporary:
-        temporary.unlink()
-        try:
+    try:
+        with atomic_write(path) as temporary:
+            temporary.unlink()
             with lmdb.open(
                 str(temporary), subdir=False, map_size=room, lock=False, meminit=True, sync=False
             ) as environment:
@@ -157,8 +157,8 @@ def write_database(path: Path, records: Iterable[tuple[str, bytes]], sizes: Iter
                         transaction, written = environment.begin(write=True), 0
                 transaction.commit()
                 environment.sync(True)
-        except lmdb.Error as error:
-            raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
+    except lmdb.Error as error:
+        raise InputError.at(path, f"cannot be written: {printable(str(error))}") from error
 
 
 def _lmdb() -> Any:

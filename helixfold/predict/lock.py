@@ -84,6 +84,7 @@ def _lock(output: Path, file: TextIO, *kinds: int) -> None:
         print(f"helixfold: {output} cannot be locked ({reason}); start no second run there", file=sys.stderr)
     else:
         if fcntl.LOCK_EX in kinds:
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {platform.node()}\n")
-            file.flush()
+            # On a full disk nobody learns which process it is. A buffer would be written again at the end.
+            with suppress(OSError):
+                file.truncate(0)
+                os.write(file.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())

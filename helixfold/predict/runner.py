@@ -4,6 +4,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
 from helixfold.write.archive import write_archive
 from helixfold.write.ranking import FinishedPrediction
-from helixfold.write.results import write_failures
+from helixfold.write.results import FAILURES_FILE, write_failures
 
 # The index has a line for every target: it is not written again for each of thousands.
 _SECONDS_BETWEEN_INDEXES = 30
@@ -77,7 +78,8 @@ class BatchRunner:
                     if failure is not None:
                         # At once, for a run that is ended has no other chance to say so.
                         failures = workers.queue.failures_so_far()
-                        write_failures(self._output, failures)
+                        with suppress(OSError):  # such as a full disk; `close` tries again, and tells
+                            write_failures(self._output, failures)
                     if time.monotonic() >= self._next_index:
                         _write_index(self._output, failures, [job.name for job, _ in self._remaining])
                         self._next_index = time.monotonic() + _SECONDS_BETWEEN_INDEXES
@@ -155,21 +157,25 @@ def close(queue: TaskQueue, output: Path) -> int:
     """
     failures = queue.failures()
     require_unmoved(output)
-    write_failures(output, failures)
-    _write_index(output, failures)
-    if len(queue):
+    try:
+        write_failures(output, failures)
+    except OSError as error:
+        tqdm.write(f"helixfold: {output / FAILURES_FILE}: not written: {error.strerror}", file=sys.stderr)
+    if _write_index(output, failures) and len(queue):
         print(f"all targets on one page: {output / INDEX_FILE}")
     if failures:
         print(f"helixfold: {len(failures)} of {counted(len(queue), 'target')} failed, see {output}", file=sys.stderr)
     return exit_code_for(failures)
 
 
-def _write_index(output: Path, failures: Mapping[str, str], names: Iterable[str] = ()) -> None:
-    """Write the page of the batch; that it cannot be written is no reason to end one."""
+def _write_index(output: Path, failures: Mapping[str, str], names: Iterable[str] = ()) -> bool:
+    """Write the page of the batch, and return whether it could be written, without which a batch goes on."""
     try:
         write_index(output, names, failures)
     except OSError as error:
         tqdm.write(f"helixfold: {output / INDEX_FILE}: not written: {error.strerror}", file=sys.stderr)
+        return False
+    return True
 
 
 def _summary(directory: Path, order: Sequence[FinishedPrediction]) -> str:

@@ -6,13 +6,16 @@ earlier records are removed first: in the end the log has each step once.
 
 import json
 import math
+import os
+import platform
 import time
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
@@ -20,46 +23,57 @@ from data_pipeline.files import atomic_write, os_errors_as_input_errors, require
 from data_pipeline.json_files import MAX_JSON_BYTES, parse_json
 from helixfold.training.progress import Progress, print_message
 
-# A run that is killed loses the events of at most this many seconds.
-_FLUSH_SECONDS = 5
 LOG_FILE, TENSORBOARD_DIRECTORY = "log.jsonl", "tensorboard"
 
 
 class TensorBoardWriter:
-    """Writer of scalars for `tensorboard --logdir`; earlier events from `first_step` on are hidden."""
+    """Writer of scalars for `tensorboard --logdir`; earlier events from `first_step` on are hidden.
+
+    Unlike torch's `SummaryWriter` it has no thread, which would print a traceback when the disk is full.
+    """
 
     def __init__(self, directory: Path, first_step: int) -> None:
         require("train", "tensorboard", action="a training run")
-        # Takes seconds to import, and only a run's first process needs it.
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
+        # Only a run's first process needs it.
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # noqa: PLC0415
+        from tensorboard.summary.writer.record_writer import RecordWriter  # noqa: PLC0415
 
-        self._writer: SummaryWriter | None = SummaryWriter(
-            str(directory), purge_step=first_step, flush_secs=_FLUSH_SECONDS
-        )
+        directory.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads the files in order of their names.
+        nanoseconds = time.time_ns()
+        name = f"events.out.tfevents.{nanoseconds // 10**9}.{platform.node()}.{os.getpid()}.{nanoseconds}"
+        self._file: BinaryIO | None = (directory / name).open("wb")
+        self._records = RecordWriter(self._file)
+        self._add(step=first_step, file_version="brain.Event:2")
+        self._add(step=first_step, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write the scalars of a step, by the names of their curves."""
         from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
 
-        if self._writer is None:
-            return
-        # One event for all scalars: `add_scalar` makes one for each, which is thirty times slower.
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()])
-        try:
-            file: Any = self._writer.file_writer
-            file.add_summary(summary, step)
-        except OSError as error:
-            self._writer = None
-            print_message(f"TensorBoard's events cannot be written ({error.strerror}); log.jsonl has everything")
+        # One event for all scalars: `SummaryWriter.add_scalar` makes one for each, which is thirty times slower.
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._add(step=step, summary=Summary(value=values))
 
     def close(self) -> None:
-        """Write events that are still in memory, and close the file."""
-        if self._writer is None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _add(self, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
+
+        if self._file is None:
             return
         try:
-            self._writer.close()
+            self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
+            self._file.flush()
         except OSError as error:
-            print_message(f"TensorBoard's last events cannot be written ({error.strerror}); log.jsonl has everything")
+            print_message(f"TensorBoard's events cannot be written ({error.strerror}); log.jsonl has everything")
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from data_pipeline.features.schema import Features
+from data_pipeline.files import system_errors_naming
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.residues import RESTYPES_WITH_X_AND_GAP
 from helixfold import __version__
@@ -103,7 +104,7 @@ def write_log(output: Path, *lines: str) -> None:
         path.unlink()  # what is written through a link would leave the output directory, and a pipe waits for a reader
     seconds = time.time()
     now = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))},{int(seconds % 1 * 1000):03d}"
-    with path.open("a", encoding="utf-8") as file:
+    with system_errors_naming(path), path.open("a", encoding="utf-8") as file:
         file.write("".join(f"{now} {line}\n" for line in lines))
 
 

@@ -1,5 +1,7 @@
 """A batch that is killed goes on: what is there stays, what is missing is made, and no file is half written."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 from helixfold.cli.interruption import INTERRUPTED
+from helixfold.predict import postprocess
+from helixfold.predict.lock import _lock
 from tests.predict.kills import BAD, assert_whole, finished, predict, started
 
 # Everything but the times in these is the same for every run.
@@ -101,6 +105,42 @@ def test_one_bad_target_of_twenty_stops_no_other(tmp_path: Path, monkeypatch: py
     assert predict([str(fasta), "--output", str(output)], tmp_path / "log") == 1
     assert json.loads((output / "failures.json").read_text()) == {BAD: "RuntimeError: the chain is broken"}
     assert len(list(output.glob("t*/unrelaxed_tiny.pdb"))) == 19
+
+
+def test_a_full_disk_fails_targets_one_by_one_and_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [step for step in postprocess.STEPS if step[0] in ("ranking", "mark")]
+    monkeypatch.setattr(postprocess, "STEPS", steps)  # what is drawn takes most of the time
+    monkeypatch.setattr("helixfold.predict.target.write_alignment", lambda *_: None)
+    fasta, output = batch(tmp_path / "batch.fasta", 3), tmp_path / "out"
+    touch = Path.touch
+
+    def full(path: Path, *, exist_ok: bool = True) -> None:
+        """There is room for the second target only."""
+        if output in path.parents and path.parent.name != "t01":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        touch(path, exist_ok=exist_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "touch", full)
+        assert predict([str(fasta), "--output", str(output)], tmp_path / "log") == 1
+    said = "No space left on device; free some space, then run the same command again"
+    lines = capsys.readouterr().err.splitlines()
+    for name in ("t00", "t02"):
+        (line,) = (line for line in lines if line.startswith(f"{name}: failed"))
+        assert line.startswith(f"{name}: failed: DiskFullError: {output / name / 'settings.json'}: {said} [")
+    assert f"helixfold: {output / 'failures.json'}: not written: {said}" in lines
+    assert [path.parent.name for path in output.glob("*/ranking_debug.json")] == ["t01"]
+    before = finished(output)
+    assert predict([str(fasta), "--output", str(output)], tmp_path / "log") == 0
+    assert len(list(output.glob("*/ranking_debug.json"))) == 3
+    assert {path: finished(output).get(path) for path in before} == before
+
+
+def test_a_lock_on_a_full_disk_is_held_without_a_name() -> None:
+    with open("/dev/full", "a+") as file:
+        _lock(Path("out"), file, fcntl.LOCK_EX)
 
 
 def test_the_keyboard_ends_a_batch_at_once_and_cleanly(tmp_path: Path) -> None:
