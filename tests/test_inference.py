@@ -36,8 +36,11 @@ from tests.model.ptm import ptm_of
 from tests.networks import random_batch, tiny_model
 
 
-def folded(seed: int = 0, name: str = "target", **options: object) -> Prediction:
-    features = prepare(Target(name=name, sequence="MKTAYIAKQRQISFVKSHFS")).features
+SEQUENCE = "MKTAYIAKQRQISFVKSHFS"
+
+
+def folded(seed: int = 0, alignments: tuple[Path, ...] = (), **options: object) -> Prediction:
+    features = prepare(Target(name="target", sequence=SEQUENCE, alignments=alignments)).features
     return fold(
         tiny_model(), Slabs(), features, tiny(), FoldingOptions(seed=seed, num_recycles=1, **options), stages=Stages()
     )
@@ -48,10 +51,21 @@ def test_the_seed_decides_everything() -> None:
     assert (folded(1).protein.atom_positions != folded(2).protein.atom_positions).any()
 
 
-def test_logits_are_there_if_they_are_asked_for_and_give_the_same_confidences() -> None:
+def test_logits_are_there_if_they_are_asked_for_and_give_the_same_confidences(tmp_path: Path) -> None:
     assert folded().logits is None
-    prediction = folded(logits=True)
+    # Without many rows the tiny network's confidences are the same for all pairs.
+    letters = np.random.default_rng(0).choice(list("ACDEFGHIKLMNPQRSTVWY-"), (200, len(SEQUENCE)))
+    alignment = tmp_path / "target.a3m"
+    alignment.write_text(f">target\n{SEQUENCE}\n" + "".join(f">row\n{''.join(row)}\n" for row in letters))
+    prediction = folded(alignments=(alignment,), logits=True)
     assert prediction.logits is not None
+    assert prediction.pae is not None
+    assert np.abs(prediction.pae - prediction.pae.T).max() > 5
+    assert prediction.ptm is not None
+    assert prediction.ptm > 0.01
+    assert prediction.distances is not None
+    assert prediction.distances.expected.std() > 1
+    assert prediction.distances.contact.std() > 0.1
     errors = torch.from_numpy(prediction.logits["aligned_error"])[None]
     pae, _ = confidence.predicted_aligned_error(errors)
     np.testing.assert_allclose(prediction.pae, pae[0], rtol=1e-5)
@@ -59,7 +73,6 @@ def test_logits_are_there_if_they_are_asked_for_and_give_the_same_confidences() 
     np.testing.assert_allclose(prediction.plddt, confidence.plddt(torch.from_numpy(prediction.logits["lddt"])[None])[0])
     assert prediction.logits["distogram"].shape == (20, 20, 64)
     distances = torch.from_numpy(prediction.logits["distogram"]).softmax(-1) @ confidence.distance_values(64)
-    assert prediction.distances is not None
     np.testing.assert_allclose(prediction.distances.expected, distances[..., 0], rtol=1e-5)
     np.testing.assert_allclose(prediction.distances.contact, distances[..., 1], rtol=1e-4)
 
@@ -184,9 +197,12 @@ def test_no_more_models_are_run_once_one_has_the_score(monkeypatch: pytest.Monke
         network = find_models(["tiny"], None, seed=1)[0].network
         save_checkpoint(tmp_path / f"params_{name}.safetensors", network.state_dict(), tiny().model.to_dict())
     target, names = Target(name="target", sequence="MKTAYIAKQR"), ["model_1", "model_2"]
-    for score, count in ((None, 2), (1.0, 1)):
+    for score, count in ((1.0, 1), (None, 2)):
         options = FoldingOptions(num_recycles=0, stop_at_score=score)
         predictions = predict(target, names, tmp_path, options, device="cpu")
         assert len(predictions) == count
         scores = [prediction.ranking_confidence for prediction in predictions]
-        assert scores == sorted(scores, reverse=True)
+        assert scores == sorted(set(scores), reverse=True)
+    # Whichever of them is made first.
+    predictions = predict(target, names[::-1], tmp_path, FoldingOptions(num_recycles=0), device="cpu")
+    assert [prediction.ranking_confidence for prediction in predictions] == scores

@@ -14,7 +14,7 @@ from data_pipeline.features.ground_truth import ATOM14_ALTERNATIVE
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM14_TO_ATOM37, ATOM37_MASK, ATOM_ORDER, RESTYPES
 from data_pipeline.structure import Chain
-from helixfold.analysis.metrics import superposed_scores
+from helixfold.analysis.metrics import superposed_scores, superposition
 from helixfold.analysis.residues import Pairing, best_pairing, paired
 from helixfold.analysis.scores import Scores, compared
 
@@ -205,6 +205,38 @@ def test_what_the_prediction_lacks_counts_as_wrong(hairpin: Chain) -> None:
     assert half.lddt_ca == pytest.approx(plain_lddt(points, hairpin.atom_positions[:, CA], np.arange(length)), abs=1e-6)
 
 
+def test_a_residue_that_the_prediction_has_not_is_wrong_and_no_other(hairpin: Chain) -> None:
+    """Its place is -1, at which arrays have their last residue."""
+    gone, length = 4, len(hairpin.aatype)
+    rest = np.delete(np.arange(length), gone)
+    shorter = replace(
+        hairpin,
+        sequence="".join(hairpin.sequence[index] for index in rest),
+        **{name: getattr(hairpin, name)[rest] for name in ("aatype", "atom_positions", "atom_mask", "b_factors")},
+        **{name: getattr(hairpin, name)[rest] for name in ("observed", "residue_numbers")},
+        residue_names=tuple(hairpin.residue_names[index] for index in rest),
+        insertion_codes=tuple(hairpin.insertion_codes[index] for index in rest),
+    )
+    pairing = paired(shorter, hairpin)
+    assert pairing.place[gone] == -1
+    scores, residues = compared(pairing)
+    assert (scores.residues, scores.compared) == (length, length - 1)
+
+    def preserved(mask: np.ndarray) -> float:
+        """Share of distances within 15 Angstrom that are not of the missing residue."""
+        points, (residue, _) = hairpin.atom_positions[mask], mask.nonzero()
+        near = np.linalg.norm(points[:, None] - points[None], axis=-1) < 15
+        near &= residue[:, None] != residue[None]
+        lacking = (residue[:, None] == gone) | (residue[None] == gone)
+        return 1 - (near & lacking).sum() / near.sum()
+
+    atoms = (hairpin.atom_mask > 0) & (ATOM37_MASK[hairpin.aatype] > 0)
+    assert scores.lddt == pytest.approx(preserved(atoms), abs=1e-6)
+    assert scores.lddt_ca == pytest.approx(preserved(atoms & (np.arange(37) == CA)), abs=1e-6)
+    assert (residues.lddt[gone], residues.lddt_ca[gone]) == (0, 0)
+    assert (np.delete(residues.lddt, gone) > 0.8).all()
+
+
 def test_what_the_experiment_did_not_see_is_not_asked_for(hairpin: Chain) -> None:
     length = len(hairpin.aatype)
     found = scored(noisy(hairpin, 0.1), without(hairpin, slice(length // 2, None)))
@@ -267,3 +299,9 @@ def test_scores_are_normalised_by_the_length_that_is_given() -> None:
     found = superposed_scores(points, points, length=120)
     assert found.tm_score == pytest.approx(0.5, abs=1e-6)
     assert found.gdt_ts == found.gdt_ha == 0.5
+    # The scale of distances is also that of the length, 4.0 Angstrom here and 2.6 for 60 residues.
+    moved = points + np.random.default_rng(1).normal(size=points.shape) * 2
+    fitted = superposition(moved, points).apply(moved)
+    scale = 1.24 * np.cbrt(120 - 15) - 1.8
+    expected = (1 / (1 + np.square(fitted - points).sum(-1) / scale**2)).sum() / 120
+    assert expected <= superposed_scores(moved, points, length=120).tm_score < 1.05 * expected

@@ -211,10 +211,19 @@ def test_damaged_files_of_an_unfinished_run_are_made_again(damage: str, finished
         assert next((folder / "out").rglob(name)).read_bytes() != DAMAGE[damage], name
 
 
+# Files that a report is made from, and damage by which the lesser ones only lack what they need not have.
+_READ = ("confidence_tiny.json", "features.npz", "pae_tiny.json", "ranking_debug.json", "settings.json", "timings.json")
+_HARMLESS = {
+    "settings.json": ("an empty table", "tables of nothing", "not finite"),
+    "timings.json": ("an empty table", "tables of nothing"),
+}
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_reports_on_damaged_results_are_made_or_refused_in_a_sentence(
-    damage: str, finished: Path, tmp_path: Path
+    damage: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    capsys.readouterr()
     for name in [*texts(finished), "features.npz", "all of them"]:
         out = tmp_path / name
         shutil.copytree(finished / "out", out)
@@ -223,7 +232,17 @@ def test_reports_on_damaged_results_are_made_or_refused_in_a_sentence(
                 name == "all of them" and path.suffix in (".json", ".npz", ".tsv", ".pdb", ".cif")
             ):
                 path.write_bytes(DAMAGE[damage])
-        assert main(["report", str(out)]) in (0, 1, 2)
+        code, said = main(["report", str(out)]), capsys.readouterr().err.splitlines()
+        if damage in _HARMLESS.get(name, ()) or name not in (*_READ, "all of them"):
+            assert (code, said) == (0, []), name
+            assert (out / "good/report.html").read_bytes() != DAMAGE[damage]
+            continue
+        # Of several damaged files it names the first that it reads.
+        wrong = "ranking_debug.json" if name == "all of them" else name
+        (line,) = said
+        assert code == 1, name
+        assert line.startswith(f"helixfold: good: no report: {out}/good/{wrong}: ")
+        assert line.endswith(("; fold the target again with --overwrite", "; get it again"))
 
 
 @pytest.mark.parametrize("damage", ["cut", "of the wrong kinds"])
@@ -243,7 +262,7 @@ def test_each_file_may_be_damaged_in_each_way(damage: str, finished: Path, tmp_p
         folder = tmp_path / name
         folder.mkdir()
         (folder / "x.fasta").write_bytes(GOOD)
-        assert damaged(finished, folder, damage, [name]) in (0, 1, 2)
+        assert damaged(finished, folder, damage, [name]) == 0, name
 
 
 @pytest.mark.parametrize("name", ["features.npz", "confidence_tiny.json"])
@@ -258,4 +277,5 @@ def test_a_directory_in_the_place_of_a_file_fails_one_target_only(name: str, fol
 def test_a_pipe_in_the_place_of_a_file_does_not_hold_a_run(folder: Path) -> None:
     (folder / "out/good").mkdir(parents=True)
     os.mkfifo(folder / "out/good/features.npz")
-    assert predict(folder) in (0, 1, 2)
+    assert predict(folder) == 0
+    assert (folder / "out/good/features.npz").is_file()

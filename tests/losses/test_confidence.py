@@ -152,7 +152,7 @@ def test_atoms_are_resolved_or_not() -> None:
 
 
 def test_only_sharp_experiments_teach_confidence() -> None:
-    aatype = residue_types("G").expand(5, -1)
+    aatype = residue_types("G").expand(7, -1)
     labels = labels_of(random_structure(aatype), aatype)
-    labels = replace(labels, resolution=torch.tensor([0.0, 0.1, 2.0, 3.0, 3.1]))
-    assert has_resolution(labels, 0.1, 3.0).tolist() == [False, True, True, True, False]
+    labels = replace(labels, resolution=torch.tensor([0.0, 0.09, 0.1, 0.5, 2.0, 3.0, 3.1]))
+    assert has_resolution(labels, 0.1, 3.0).tolist() == [False, False, True, True, True, True, False]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from data_pipeline.residues import ATOM_ORDER, RESTYPES
 from helixfold.config import OuterProductPosition
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
@@ -111,6 +112,43 @@ def test_dropout_makes_training_passes_differ_and_evaluation_passes_equal() -> N
         third, fourth = (model.train()(Whole(), [batch]).representations.pair for _ in range(2))
     assert (first == second).all()
     assert root_mean_square(third - fourth) > 0.1 * root_mean_square(third)
+
+
+@pytest.mark.parametrize("recycled", [False, True], ids=["first", "recycled"])
+def test_an_ensemble_is_averaged_over_all_its_draws(recycled: bool) -> None:
+    model, draws = tiny_model(), [random_batch(seed=seed) for seed in range(3)]
+    with torch.no_grad():
+        previous = model.fold(Whole(), [random_batch(seed=9)]).recycled() if recycled else None
+        again = None if previous is None else replace(previous, pair=previous.pair.clone())
+        alone = [model.trunk(Whole(), draw, again, torch.float32) for draw in draws]
+        found = model.fold(Whole(), draws, previous).representations
+    for name in ("pair", "single", "msa_first_row"):
+        mean = torch.stack([getattr(each, name) for each in alone]).mean(0)
+        torch.testing.assert_close(getattr(found, name), mean, rtol=1e-5, atol=1e-5)
+    assert torch.equal(found.msa, alone[0].msa)
+
+
+def test_recycled_distances_are_of_beta_carbons_and_of_glycines_alpha_carbon() -> None:
+    model, batch = tiny_model(), random_batch()
+    batch.aatype[0, 4], batch.aatype[0, :4] = RESTYPES.index("G"), RESTYPES.index("A")
+    with torch.no_grad():
+        previous = model.fold(Whole(), [batch]).recycled()
+
+        def changed_rows(residue: int, atom: str) -> list[int]:
+            """Rows of the first pair stream that differ in the first five residues once this atom is elsewhere."""
+            positions = 3 * torch.randn_like(previous.positions)
+            other = positions.clone()
+            other[0, residue, ATOM_ORDER[atom]] += 200
+            one, two = (
+                model._first_pair(
+                    Whole(), batch, replace(previous, pair=previous.pair.clone(), positions=each), torch.float32
+                )
+                for each in (positions, other)
+            )
+            return (one != two).any(-1).any(2)[0, :5].nonzero()[:, 0].tolist()
+
+        assert changed_rows(1, "CB") == changed_rows(4, "CA") == [0, 1, 2, 3, 4]
+        assert changed_rows(1, "CA") == changed_rows(4, "CB") == []
 
 
 def test_absent_templates_are_as_masked_ones() -> None:

@@ -1,10 +1,12 @@
 """Fused attention equals its plain meaning, in value, gradient and precision, at awkward sizes."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from helixfold.ops.attention import attention
 from helixfold.ops.dispatch import forced
@@ -128,6 +130,22 @@ def test_the_softmax_is_taken_in_float32() -> None:
         with torch.no_grad():
             found = function(*given)[0, 0, 0, 0, :2].float()
         assert (found - expected).abs().max() < 4e-3
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_the_references_softmax_is_given_float32_logits(bias: bool) -> None:
+    given = cast(inputs(7, 9, bias=bias), torch.bfloat16)
+    seen: list[torch.dtype] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten._softmax.default:
+                seen.append(args[0].dtype)
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), Watch():
+        attention.reference(*given)
+    assert seen == [torch.float32]
 
 
 def test_bfloat16_gradients_are_at_most_twice_as_far_off_as_plain_torch() -> None:

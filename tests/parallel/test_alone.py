@@ -13,6 +13,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
+from helixfold.parallel import axial
 from helixfold.parallel.collectives import Channel, Kind, Message
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Group, Mesh, leave
@@ -73,10 +74,15 @@ def test_training_through_collectives_is_training_without(mesh: Mesh) -> None:
     assert relative_error(found, expected) < 1e-5
 
 
-def test_so_are_predictions_in_slabs(mesh: Mesh) -> None:
+@pytest.mark.parametrize("groups", [16, 3])
+def test_so_are_predictions_in_slabs(groups: int, mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the last group of a triangle's channels is smaller than the others."""
+    monkeypatch.setattr(axial, "CHANNEL_GROUPS", groups)
     model, batch = tiny_model(), random_batch()
+    assert model.config.evoformer.c_triangle % (model.config.evoformer.c_triangle // 3) != 0
     with torch.no_grad():
-        expected = model(Whole(), [batch]).structure.positions
+        expected = model(Whole(), [batch])
         run = parallelize(model, mesh, within=Slabs(rows=3))
-        found = model(run, [batch]).structure.positions
-    assert relative_error(found, expected) < 1e-5
+        found = model(run, [batch])
+    assert relative_error(found.structure.positions, expected.structure.positions) < 1e-5
+    assert relative_error(found.logits.distogram, expected.logits.distogram) < 1e-5

@@ -2,6 +2,7 @@
 
 import multiprocessing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.slabs import Slabs
+from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
@@ -106,29 +108,36 @@ def test_all_blocks_of_a_pass_take_what_two_do() -> None:
     )
 
 
-def _measured_and_forecast() -> tuple[int, int]:
+def _forecast_over_measured(spill: Path) -> dict[str, float]:
+    """For each executor, how many times as much is forecast as a pass takes, measured in this order."""
     torch.set_num_threads(1)
     device = torch.device("cpu")
     model = untrained_model(tiny_config(), seed=0).requires_grad_(False)
+    size = PassSize(residues=112, msa_rows=60, extra_rows=128, templates=1, dtype=torch.float32)
+    batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, device)
 
-    def run(residues: int) -> None:
-        batch = random_batch(residues, 60, 128, 1, device)
-        executor = Slabs()
+    def run(executor: Whole | Slabs) -> None:
         first = model.fold(executor, [batch]).recycled()
         model.fold(executor, [batch], first)
 
+    ratios = {}
     with torch.no_grad(), keeping_freed_memory(OF_SLABS):
-        run(160)
-        settle()
-        reset_peak_memory(device)
-        start = peak_memory(device)
-        run(160)
-        found = peak_memory(device) - start
-    size = PassSize(residues=160, msa_rows=60, extra_rows=128, templates=1, dtype=torch.float32)
-    return found, forecast_prediction(tiny_config(), size, "slabs", CPU).peak
+        run(Slabs())
+        for name, executor in (("slabs", Slabs()), ("spilled", Spilled(spill)), ("whole", Whole())):
+            settle()
+            reset_peak_memory(device)
+            start = peak_memory(device)
+            run(executor)
+            found = peak_memory(device) - start
+            ratios[name] = forecast_prediction(tiny_config(), size, name, CPU).peak / found
+    return ratios
 
 
-def test_a_measured_pass_takes_about_what_is_forecast() -> None:
+def test_a_measured_pass_takes_about_what_is_forecast(tmp_path: Path) -> None:
+    """Forecasts may be higher rather than lower; they were 1.12 to 1.19, 1.09 to 1.15, and 1.18 to 1.20 times as high.
+
+    In a process of its own, whose heap is as in a run.
+    """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found, forecast = pool.apply(_measured_and_forecast)
-    assert found == pytest.approx(forecast, rel=0.4)
+        ratios = pool.apply(_forecast_over_measured, (tmp_path,))
+    assert all(0.97 < ratio < 1.4 for ratio in ratios.values()), ratios

@@ -20,6 +20,7 @@ from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Group, Mesh
 from helixfold.training import run_files
 from helixfold.training import trainer as training
+from helixfold.training.evaluate import ChainScores
 from helixfold.training.log import read_log
 from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
@@ -201,6 +202,29 @@ def test_held_out_chains_are_judged_and_the_best_weights_predict(tmp_path: Path)
     (last,) = find_models([], tmp_path / "weights/last.safetensors", seed=0)
     averaged = trainer.optimizer.averaged()
     assert all(torch.equal(parameter, averaged[name]) for name, parameter in last.network.named_parameters())
+
+
+def test_the_best_weights_are_those_of_the_best_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three evaluations is the best, also when the run is resumed after it."""
+    scores, judged = iter((0.3, 0.5, 0.4)), []
+    others = ("lddt", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt", "violations")
+
+    def scripted(model: Any, *_: Any, **__: Any) -> list[ChainScores]:
+        judged.append({name: parameter.clone() for name, parameter in model.named_parameters()})
+        return [ChainScores(name="chain1", residues=9, lddt_ca=next(scores), losses={}, **dict.fromkeys(others, 0.7))]
+
+    monkeypatch.setattr(training, "evaluate", scripted)
+    config = small_config(evaluation=replace(small_config().evaluation, every=1), steps=3, save_every=10)
+    for stop in (StopAfter(2), StopRequest()):
+        trainer = small_run(tmp_path, config, held_out=("chain1",))
+        trainer.files = replace(trainer.files, draw=lambda *_, **__: None)
+        trainer.run(stop)
+        assert (trainer.progress.best_score, trainer.progress.best_step) == (0.5, 2)
+    assert (len(judged), trainer.progress.step, trainer.checkpoints.best()) == (3, 3, 2)
+    (best,) = find_models([], tmp_path / "weights/best.safetensors", seed=0)
+    assert_same(dict(best.network.named_parameters()), judged[1])
+    assert not torch.equal(judged[0]["single.weight"], judged[1]["single.weight"])
+    assert not torch.equal(judged[1]["single.weight"], judged[2]["single.weight"])
 
 
 def test_training_starts_from_given_weights(tmp_path: Path) -> None:

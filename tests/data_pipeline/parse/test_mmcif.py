@@ -122,6 +122,14 @@ def test_of_residues_that_share_a_position_the_first_counts() -> None:
     assert [x_of(chain, residue, "N") for residue in range(3)] == [1, 3, 4]
 
 
+def test_only_the_selenium_of_selenomethionine_is_its_sulphur() -> None:
+    sequence = loop("entity_poly_seq", ("entity_id", "num", "mon_id"), "1 1 MSE", "1 2 SEC")
+    rows = [f"{atom} {name} A {k} A {k} {3.8 * k} 0 0" for k, name in ((1, "MSE"), (2, "SEC")) for atom in ("N", "SE")]
+    [chain] = parse_mmcif(entry(sequence, UNITS, loop("atom_site", (*SITES, *XYZ), *rows))).chains
+    assert chain.atom_mask[:, ATOM_ORDER["SD"]].tolist() == [1, 0]
+    assert chain.atom_mask.sum() == 3
+
+
 def test_only_the_first_model_is_read() -> None:
     rows = ("N GLY A 1 A 1 1 0 0 2", "CA GLY A 1 A 1 9 0 0 1", "N ALA A 2 A 2 2 0 0 2")
     atoms = loop("atom_site", (*SITES, *XYZ, "pdbx_PDB_model_num"), *rows)
@@ -169,17 +177,17 @@ def test_without_a_stated_sequence_the_observed_residues_are_read(left_out: str 
     if left_out in {"label_atom_id", "label_comp_id"}:
         columns.append(left_out.replace("label", "auth"))
     rows = []
-    for place, component in enumerate(("GLY", "ALA", "MSE"), start=1):
-        for atom, y in (("N", 0), ("CA", 1), ("C", 2), ("SE" if component == "MSE" else "O", 3)):
+    for place, component in enumerate(("GLY", "ALA", "MSE", "SEC"), start=1):
+        for atom, y in (("N", 0), ("CA", 1), ("C", 2), ("SE" if component in ("MSE", "SEC") else "O", 3)):
             values = {"label_atom_id": atom, "label_comp_id": component, "label_asym_id": "A", "auth_asym_id": "A"}
             values |= {"label_seq_id": str(place), "auth_seq_id": str(place)}
             values |= {"auth_atom_id": atom, "auth_comp_id": component}
             values |= {"Cartn_x": f"{3.8 * place:.1f}", "Cartn_y": str(y), "Cartn_z": "0"}
             rows.append(" ".join(values[column] for column in columns))
     [chain] = parse_mmcif(entry(loop("atom_site", tuple(columns), *rows))).chains
-    assert (chain.name, chain.sequence) == ("A", "GAM")
-    assert chain.residue_numbers.tolist() == [1, 2, 3]
-    assert chain.atom_mask.sum() == 12
+    assert (chain.name, chain.sequence) == ("A", "GAMX")
+    assert chain.residue_numbers.tolist() == [1, 2, 3, 4]
+    assert chain.atom_mask.sum() == 15  # all but the selenium of selenocysteine
     assert chain.atom_mask[2, ATOM_ORDER["SD"]]
 
 

@@ -160,6 +160,15 @@ def test_selenomethionine_is_methionine() -> None:
     assert chain.atom_positions[1, ATOM_ORDER["SD"], 0] == 5
 
 
+def test_the_selenium_of_selenocysteine_is_no_sulphur_of_methionine() -> None:
+    rows = "".join(line(atom, "SEC", "   2 ", 4) for atom in (*BACKBONE, "CB"))
+    selenium = f"ATOM      1 SE   SEC A   2    {5:8.3f}{0:8.3f}{0:8.3f}  1.00  5.00\n"
+    chain = read(residue("GLY", "   1 ", 0), rows, selenium, residue("ALA", "   3 ", 8))
+    assert chain.residue_names[1] == "SEC"
+    assert not chain.atom_mask[1, ATOM_ORDER["SD"]]
+    assert chain.atom_mask[1].sum() == len(BACKBONE) + 1
+
+
 def test_only_the_first_model_is_read() -> None:
     model = "MODEL        {}\n{}ENDMDL\n"
     chain = read(model.format(1, strand("GLY ALA")), model.format(2, strand("TRP TRP TRP")))

@@ -74,6 +74,21 @@ def test_relatives_are_found_with_the_target_first(target_and_database: tuple[st
     assert b"DE [subseq from] number" in content
 
 
+def test_rows_are_hits_within_the_inclusion_threshold_and_not_the_reporting_one(
+    target_and_database: tuple[str, Path],
+) -> None:
+    target, database = target_and_database
+
+    def names(options: JackhmmerOptions) -> set[str]:
+        return set(parse_stockholm(InProcessJackhmmer(database, options, cpus=1).search(target), target).names)
+
+    few, all_included = (names(replace(OPTIONS, inclusion_e_value=value)) for value in (1e-30, 1e-4))
+    assert {"self/1-120", "near0"} <= {name if name.startswith("self") else name.split("/")[0] for name in few}
+    assert few < all_included
+    # Reporting more sequences lets none of them in.
+    assert names(replace(OPTIONS, e_value=10.0, inclusion_e_value=1e-30)) == few
+
+
 @pytest.mark.parametrize("chunk_bytes", [1, 2_000, 10_000])
 @pytest.mark.parametrize("cpus", [1, 3])
 @pytest.mark.parametrize("options", [OPTIONS, replace(OPTIONS, z_value=1e7), replace(WIDE, iterations=2)])

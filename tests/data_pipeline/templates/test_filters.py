@@ -4,9 +4,9 @@ from datetime import date
 
 import pytest
 
-from data_pipeline.templates.filters import TemplateOptions
+from data_pipeline.templates.filters import TemplateOptions, check_hit
 from data_pipeline.templates.from_hits import templates_from_hits
-from data_pipeline.templates.result import RejectionReason
+from data_pipeline.templates.result import RejectionReason, UnusableHitError
 from tests.data_pipeline.templates.structures import (
     ANY_DATE,
     QUERY,
@@ -41,6 +41,26 @@ def test_pieces_of_the_target_are_refused_if_they_are_nearly_all_of_it(shelf: Sh
     # 31 of 33 residues are 94 %
     assert templates_from_hits(QUERY, [make_hit(QUERY[1:32], QUERY[1:32], query_start=1)], source, ANY_DATE).used
     assert reason_of(make_hit(QUERY[:32], QUERY[:32]), source) is RejectionReason.DUPLICATE
+
+
+@pytest.mark.parametrize(
+    ("letters", "refused"),
+    [
+        (QUERY[:20], True),
+        (QUERY[:19], False),  # exactly 95 %
+        (QUERY[1:20], False),
+        ("W" + QUERY[1:20], False),  # as long, but no piece of the target
+        (QUERY[:10] + QUERY[11:20], False),
+    ],
+)
+def test_only_a_piece_of_the_target_longer_than_95_percent_of_it_is_a_duplicate(letters: str, refused: bool) -> None:
+    hit, query = make_hit(QUERY[:20], QUERY[:20]), QUERY[:20]
+    if not refused:
+        check_hit(query, hit, letters, TemplateOptions())
+        return
+    with pytest.raises(UnusableHitError) as raised:
+        check_hit(query, hit, letters, TemplateOptions())
+    assert raised.value.reason is RejectionReason.DUPLICATE
 
 
 def test_nine_residues_are_too_short(shelf: Shelf) -> None:

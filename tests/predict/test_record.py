@@ -1,0 +1,125 @@
+"""Every option that changes results is in the record of a target, so that none of another setting stands for them."""
+
+from dataclasses import fields, is_dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+
+from data_pipeline.pipeline import Target, prepare
+from helixfold.planning.memory import MemoryOptions
+from helixfold.predict.jobs import RunSettings
+from helixfold.predict.options import PredictOptions
+from helixfold.predict.record import TargetRecord, record_for, search_identities
+from helixfold.predict.run import _read
+from helixfold.presets import tiny
+from helixfold.weights.checkpoint import save_checkpoint
+from helixfold.weights.find import find_models
+
+SEQUENCE = "MKTAYIAKQR"
+STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
+# What is done with results, where and how fast they are made, and what is shown meanwhile.
+FREE = {
+    "targets.output", "targets.overwrite", "targets.slim", "targets.zip", "targets.output_format",
+    "targets.sort_queries_by", "targets.dry_run", "search.msa_server_timeout", "search.msa_server_wait",
+    "search.threads", "compute.models_to_relax", "compute.save_logits", "devices.device", "devices.devices",
+    "devices.ranks_per_target", "memory.executor", "memory.memory", "memory.spill_directory", "screen.log_file",
+    "screen.progress",
+}  # fmt: skip
+
+
+def changed_options(folder: Path) -> dict[str, Any]:
+    """Another value of each option than the first run has."""
+    (folder / "other.fasta").write_text(f">one\n{SEQUENCE}A\n")
+    (folder / "one.a3m").write_text(f">one\n{SEQUENCE}\n>row\n{SEQUENCE[::-1]}\n")
+    (folder / "database.fasta").write_text(f">row\n{SEQUENCE * 3}\n")
+    (folder / "profile.toml").write_text('[[alignments]]\nname = "mine"\ntool = "jackhmmer"\npath = "database.fasta"\n')
+    prepare(Target(name="two", sequence=SEQUENCE)).features.save(folder / "features.npz")
+    network = find_models(["tiny"], None, seed=5)[0].network
+    save_checkpoint(folder / "params_tiny.safetensors", network.state_dict(), tiny().model.to_dict())
+    return {
+        "inputs": (folder / "other.fasta",),
+        "targets.features": (folder / "features.npz",),
+        "targets.example": True,
+        "targets.output": folder / "elsewhere",
+        "targets.overwrite": True,
+        "targets.slim": True,
+        "targets.zip": True,
+        "targets.output_format": "colabfold",
+        "targets.sort_queries_by": "random",
+        "targets.dry_run": True,
+        "search.msa": (folder / "one.a3m",),
+        "search.templates": (STRUCTURES / "helix_short.pdb",),
+        "search.databases": folder / "profile.toml",
+        "search.database": (folder / "database.fasta",),
+        "search.msa_server": "https://localhost",
+        "search.msa_server_timeout": 7.0,
+        "search.msa_server_wait": 7.0,
+        "search.msa_mode": "mmseqs2_uniref",
+        "search.max_template_date": date(2020, 1, 1),
+        "search.threads": 7,
+        "models.preset": "quick",
+        "models.models": ("small",),
+        "models.weights": folder / "params_tiny.safetensors",
+        "models.seed": 7,
+        "models.num_seeds": 2,
+        "models.stop_at_score": 70.0,
+        "compute.num_recycles": 7,
+        "compute.recycle_tolerance": 0.7,
+        "compute.num_ensemble": 7,
+        "compute.models_to_relax": "all",
+        "compute.save_logits": True,
+        "compute.dtype": "bfloat16",
+        "devices.device": "cpu",
+        "devices.devices": "0,1",
+        "devices.ranks_per_target": 2,
+        "memory.executor": "slabs",
+        "memory.memory": 2**30,
+        "memory.spill_directory": folder,
+        "memory.max_msa_rows": 7,
+        "memory.max_extra_rows": 7,
+        "screen.log_file": folder / "log",
+        "screen.progress": "json",
+    }
+
+
+def option_names(options: Any, before: str = "") -> list[str]:
+    names = []
+    for each in fields(options):
+        value = getattr(options, each.name)
+        names += option_names(value, f"{each.name}.") if is_dataclass(value) else [f"{before}{each.name}"]
+    return names
+
+
+def with_option(options: Any, name: str, value: Any) -> Any:
+    group, _, rest = name.partition(".")
+    return replace(options, **{group: with_option(getattr(options, group), rest, value) if rest else value})
+
+
+def record_of(options: PredictOptions) -> TargetRecord:
+    names, folding, jobs, searches = _read(options, announce=False)
+    settings = RunSettings(
+        searches=searches,
+        models=tuple(find_models(names, options.models.weights, seed=folding.seed)),
+        options=folding,
+        memory=MemoryOptions(**vars(options.memory)),
+        workers=None,  # type: ignore[arg-type]
+        num_seeds=options.models.num_seeds,
+        search_identities=search_identities(searches),
+    )
+    return record_for(jobs[-1], settings)
+
+
+def test_every_option_that_changes_results_makes_another_record(tmp_path: Path) -> None:
+    (tmp_path / "one.fasta").write_text(f">one\n{SEQUENCE}\n")
+    first = PredictOptions(inputs=(tmp_path / "one.fasta",))
+    first = with_option(first, "models.models", ("tiny",))
+    first = with_option(first, "search.templates", (STRUCTURES / "helix_long.pdb",))
+    record, others = record_of(first), changed_options(tmp_path)
+    # For AlphaFold's directory of databases, whose files are in the record.
+    assert sorted([*others, "search.db_preset"]) == sorted(option_names(first))
+    for name, value in others.items():
+        base = with_option(first, "inputs", ()) if name == "targets.example" else first
+        other = record_of(with_option(base, name, value))
+        differs = bool(record.differences(other)) or bool(other.predictions.keys() - record.predictions.keys())
+        assert differs == (name not in FREE), name
