@@ -1,8 +1,8 @@
-"""Break the code on purpose, one mistake after another, and see whether the tests notice: `python scripts/mutations.py`.
+"""Break the code on purpose, one mistake after another, and see what the tests miss: `python scripts/mutations.py`.
 
-The mistakes are listed in tests/mutations/*.toml, each with the tests that should catch it. They are made in a temporary
-copy of the project. Words choose those mistakes whose file, change or tests contain one of them. Exit code 1: fewer than
-98 % were caught.
+The mistakes are listed in tests/mutations/*.toml, each with the tests that should catch it. They are made in a
+temporary copy of the project. Words as arguments choose those mistakes whose file, change or tests contain one of them.
+Exit code 1: fewer than 98 % were caught.
 """
 
 import os
@@ -46,9 +46,7 @@ class Mutation:
 def read_mutations() -> list[Mutation]:
     """Read the tables of mistakes, in the order of their files' names."""
     tables = [tomllib.loads(path.read_text()) for path in sorted(TABLES.glob("*.toml"))]
-    return [
-        Mutation(**(entry | {"tests": tuple(entry["tests"])})) for table in tables for entry in table["mutation"]
-    ]
+    return [Mutation(**(entry | {"tests": tuple(entry["tests"])})) for table in tables for entry in table["mutation"]]
 
 
 def main(words: list[str]) -> int:
@@ -58,6 +56,8 @@ def main(words: list[str]) -> int:
         for mutation in read_mutations()
         if not words or any(word in f"{mutation.file} {mutation.change} {mutation.tests}" for word in words)
     ]
+    if not chosen:
+        raise SystemExit(f"no mistake has one of the words {', '.join(words)} in its file, change or tests")
     os.environ.setdefault("HELIXFOLD_SHARED", str(ROOT.parent / "shared"))
     with tempfile.TemporaryDirectory(prefix="mutations") as directory:
         copy = Path(directory) / ROOT.name

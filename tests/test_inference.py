@@ -35,7 +35,6 @@ from helixfold.write.results import write_prediction
 from tests.model.ptm import ptm_of
 from tests.networks import random_batch, tiny_model
 
-
 SEQUENCE = "MKTAYIAKQRQISFVKSHFS"
 
 

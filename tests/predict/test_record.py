@@ -5,7 +5,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-
 from data_pipeline.pipeline import Target, prepare
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict.jobs import RunSettings

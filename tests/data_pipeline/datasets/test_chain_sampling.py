@@ -99,7 +99,7 @@ def test_a_single_chain_is_always_drawn() -> None:
 def test_limits_leave_chains_out_and_clusters_shrink_with_them() -> None:
     entries = (
         replace(MIXED[0], release_date=date(2018, 5, 1)),
-        MIXED[1],
+        replace(MIXED[1], resolution=9.0),
         replace(MIXED[2], release_date=None),
         replace(MIXED[3], resolution=9.5),
         replace(MIXED[3], name="nmr", cluster="four", resolution=None),

@@ -11,8 +11,11 @@ from tests.data_pipeline.datasets.memory_store import small_store
 
 def test_held_out_chains_and_their_clusters_are_never_drawn() -> None:
     store = small_store()
+    pairs = tuple(replace(entry, cluster=f"cluster{place // 2}") for place, entry in enumerate(store.entries))
+    store = replace(store, entries=pairs)
     first = store.entries[0]
     twins = tuple(entry for entry in store.entries if entry.cluster == first.cluster)
+    assert len(twins) == 2
     dataset = TrainingDataset(store=store, seed=1, held_out=frozenset({first.name}))
     assert {entry.name for entry in dataset.entries} == {entry.name for entry in store.entries} - {
         entry.name for entry in twins

@@ -202,6 +202,15 @@ def test_masking_hides_the_fraction_and_replaces_with_the_probabilities(rng: np.
     assert np.mean(masked[hidden] == msa[hidden]) == pytest.approx(0.1 + 0.1 / 22 + 0.1 / 22, abs=0.012)
 
 
+def test_a_draw_from_the_profile_is_from_its_own_column(rng: np.random.Generator) -> None:
+    columns = rng.integers(0, 22, 50)
+    profile_only = {"uniform_prob": 0.0, "profile_prob": 1.0, "same_prob": 0.0}
+    masked, _ = steps.mask_msa(
+        np.zeros((4, 50), np.int8), np.eye(22, dtype=np.float32)[columns], fraction=1.0, **profile_only, rng=rng
+    )
+    assert (masked == columns).all()
+
+
 @pytest.mark.parametrize(("fraction", "expected"), [(0.0, 0.0), (1.0, 1.0)])
 def test_masking_nothing_or_everything(rng: np.random.Generator, fraction: float, expected: float) -> None:
     msa = rng.integers(0, 22, (5, 6), np.int8)

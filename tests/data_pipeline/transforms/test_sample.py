@@ -33,6 +33,18 @@ def test_sizes_are_what_there_is_up_to_the_config(n: int, t: int, sizes: dict[st
     assert sample.extra_msa_mask.any() == (n > 6)
 
 
+def test_rows_are_assigned_to_clusters_as_the_model_sees_them() -> None:
+    """Of two centres that are masked everywhere no row is nearer to one, so that the first has all of them."""
+    features = random_features(30, 9)
+    config = replace(
+        CONFIG, max_msa_clusters=2, masked_msa_fraction=1.0, uniform_prob=0.0, profile_prob=0.0, same_prob=0.0
+    )
+    sample = draw_sample(features, config, np.random.default_rng(0))
+    masks_in_profile = sample.msa_feat[..., 25 + MASKED]
+    np.testing.assert_allclose(masks_in_profile[0], 1 / 29, rtol=1e-3)
+    np.testing.assert_allclose(masks_in_profile[1], 1, rtol=1e-3)
+
+
 def test_no_templates_are_used_when_the_config_wants_none() -> None:
     sample = draw_sample(random_features(3, 9, 4), SamplingConfig(max_templates=0), np.random.default_rng(0))
     assert sample.template_all_atom_positions.shape == (0, 9, 37, 3)

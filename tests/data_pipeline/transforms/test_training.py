@@ -12,6 +12,7 @@ from data_pipeline.features.ground_truth import ground_truth
 from data_pipeline.features.sample import SAMPLE_AXES
 from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.crop import crop_labels
+from data_pipeline.transforms.msa import BlockDeletion
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import (
     ExampleConfig,
@@ -100,6 +101,7 @@ def test_no_example_is_larger_than_the_sizes_told() -> None:
 
 def test_unsure_residues_of_predictions_have_no_atoms_to_be_compared_with() -> None:
     labels = random_labels(R, is_distillation=True)
+    labels.confidence[:2] = 0.5, 0.4999  # the first is sure enough
     sure = labels.confidence >= 0.5
     assert 0 < sure.sum() < R
     kept = confident(labels, 0.5)
@@ -107,9 +109,22 @@ def test_unsure_residues_of_predictions_have_no_atoms_to_be_compared_with() -> N
     assert not kept.all_atom_mask[~sure].any()
     example = draw(replace(SMALL, crop_size=R), distilled=True)
     assert example.is_distillation
+    sure = random_labels(R, is_distillation=True).confidence >= 0.5
     np.testing.assert_array_equal(example.truth.all_atom_mask[:, ATOM_ORDER["CA"]] > 0, sure)
     assert not example.truth.atom14_gt_exists[~sure].any()
     assert not example.truth.pseudo_beta_mask[~sure].any()
+
+
+def test_masked_residues_are_drawn_from_the_profile_of_all_rows_also_deleted_ones() -> None:
+    features = random_features(60, R, 4)
+    features = replace(features, msa=np.where(np.arange(60)[:, None] > 0, np.int8(7), features.msa))
+    sampling = replace(SMALL.sampling, masked_msa_fraction=1.0, uniform_prob=0.0, profile_prob=1.0, same_prob=0.0)
+    deletion = BlockDeletion(fraction_per_block=1.0, blocks=50)
+    config = replace(SMALL, sampling=sampling, block_deletion=deletion)
+    example = training_example(features, random_labels(R), config, np.random.default_rng(0), 1)
+    drawn = example.samples[0].msa_feat[0, :, :23].argmax(-1)
+    assert len(example.samples[0].msa_mask) < 6
+    assert (drawn == 7).mean() > 0.8
 
 
 def test_experiments_keep_all_atoms_whatever_their_confidence() -> None:
