@@ -61,6 +61,7 @@ ROOMS = {
     "multiprocessing": (
         "helixfold.parallel",
         "helixfold.cli",
+        "data_pipeline.child_processes",
         "data_pipeline.datasets.workers",
         "examples.small.assess",
     ),

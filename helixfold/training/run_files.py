@@ -11,7 +11,7 @@ from torch import Tensor
 
 from data_pipeline.config import ConfigError
 from data_pipeline.errors import InputError, printable
-from data_pipeline.files import atomic_write, os_errors_as_input_errors
+from data_pipeline.files import atomic_write, os_errors_as_input_errors, require_file
 from helixfold.training.config import TrainingConfig
 from helixfold.training.log import LOG_FILE, TrainingHistory, read_log
 from helixfold.weights.checkpoint import save_checkpoint
@@ -33,9 +33,11 @@ class RunFiles:
         return self.directory / "checkpoints"
 
     def check(self) -> None:
-        """Raise `ConfigError` if the directory has other files than those of a training run."""
+        """Raise `InputError` if the directory has other files than those of a training run, or its log is no file."""
         if self.directory.exists() and not self.directory.is_dir():
             raise ConfigError(f"{self.directory} is a file; name a directory for the run")
+        if (self.directory / LOG_FILE).exists():
+            require_file(self.directory / LOG_FILE)
         if self.checkpoints.exists() or not self.directory.exists():
             return
         # A run killed at its very beginning may have left half a `CONFIG_FILE` under a hidden name.

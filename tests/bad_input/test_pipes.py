@@ -15,6 +15,7 @@ from helixfold.predict.resume import _earlier_timings
 from helixfold.report.files import read_order
 from helixfold.training.checkpoint import Checkpoints
 from helixfold.training.log import TrainingLog, read_log
+from helixfold.training.run_files import RunFiles
 from helixfold.weights.download import _read_checksums
 from helixfold.write.colabfold import write_log
 from helixfold.write.ranking import read_finished, read_pae
@@ -72,6 +73,9 @@ def test_a_log_that_is_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> 
     os.mkfifo(tmp_path / "log.jsonl")
     with time_limit(5), pytest.raises(InputError, match=r"log\.jsonl: cannot be read: it is a pipe"):
         TrainingLog(tmp_path, first_step=0, last_step=1, progress=False)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(InputError, match=r"log\.jsonl: cannot be read: it is a pipe"):
+        RunFiles(directory=tmp_path, name="tiny").check()
 
 
 def test_locks_and_logs_that_are_pipes_hold_nobody(tmp_path: Path) -> None:
