@@ -49,6 +49,7 @@ def predict(
 
     from helixfold.parallel.launch import launch
     from helixfold.predict.devices import processes
+    from helixfold.predict.lock import LOCK_FILE
     from helixfold.predict.run import run
     from helixfold.predict.runner import close
     from helixfold.predict.screen import logged_screen
@@ -65,7 +66,8 @@ def predict(
         ranks_per_task=devices.ranks_per_target,
         environment=started.environment,
     )
-    if done.unclosed is None:
+    # A directory that was moved, and its lock with it, is not made anew.
+    if done.unclosed is None or not (options.targets.output / LOCK_FILE).exists():
         return done.code
     with logged_screen(options.screen.log_file), optional_output():
         return close(done.unclosed, options.targets.output)

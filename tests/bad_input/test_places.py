@@ -9,12 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
 from data_pipeline.errors import InputError
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile
 from data_pipeline.search.plan import plan_searches
 from data_pipeline.user_cache import user_cache
 from helixfold.cli.main import main
+from helixfold.parallel.launch import LaunchResult
+from helixfold.parallel.task_queue import TaskQueue
 from helixfold.predict import batch, runner, target
 from helixfold.weights import download
 from tests.bad_input.meeting import met
@@ -105,6 +108,18 @@ def test_an_output_directory_that_is_moved_ends_the_run_and_is_not_made_anew(
         (folder / "moved").rename(folder / "out")
         assert met(["predict", "x.fasta", *TINY], folder).code == 0
         assert (folder / "out/other/ranked_0.pdb").is_file()
+
+
+def test_a_directory_that_is_moved_from_several_processes_is_not_made_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process has ended with the sentence, and its parent would write failures and the page for it."""
+    queue = TaskQueue(HashStore())
+    queue.open(["good"])
+    ended = LaunchResult(code=2, unclosed=queue)
+    monkeypatch.setattr("helixfold.parallel.launch.launch", lambda *_, **__: ended)
+    found = met("predict x.fasta --device cpu --devices 2", folder)
+    assert (found.code, found.changed) == (2, ())
 
 
 @pytest.mark.parametrize("home", ["unknown", "a tilde"])
