@@ -105,6 +105,33 @@ def test_every_pass_gets_its_own_draw_and_the_result_before() -> None:
     assert (result.num_recycles, result.converged) == (2, False)
 
 
+def test_recycling_stops_once_distances_stay_within_the_tolerance() -> None:
+    model, batch, scales = tiny_model(), random_batch(), iter((1.0, 2.0, 2.001, 5.0))
+    with torch.no_grad():
+        first = model.fold(Whole(), [batch])
+        positions = 10 * torch.randn_like(first.structure.positions)
+
+        def step(*_: object) -> Folded:
+            return replace(first, structure=replace(first.structure, positions=next(scales) * positions))
+
+        result = recycle(step, lambda _: [batch], 3, recycle_tolerance=0.5)
+    assert (result.num_recycles, result.converged) == (2, True)
+    assert torch.equal(result.folded.structure.positions, 2.001 * positions)
+
+
+def test_every_iteration_and_every_member_of_its_ensemble_is_another_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, drawn = inference._draw, []
+
+    def watched(*given: object) -> Batch:
+        drawn.append(draw(*given))
+        return drawn[-1]
+
+    monkeypatch.setattr(inference, "_draw", watched)
+    folded(num_ensemble=2)
+    masked = {batch.msa_feat[..., :23].argmax(-1).numpy().tobytes() for batch in drawn}
+    assert len(masked) == len(drawn) == 4
+
+
 def test_distance_change_does_not_see_motion_or_padding() -> None:
     positions, mask = torch.randn(1, 6, 37, 3), torch.tensor([[1.0, 1, 1, 1, 1, 0]])
     turned = positions.flip(-1) * torch.tensor([1.0, 1.0, -1.0]) + 5

@@ -149,6 +149,17 @@ def test_the_scale_of_the_tm_score_is_that_of_the_chains_length() -> None:
     assert superposed_scores(predicted, true).gdt_ts == pytest.approx((199.0 * 2 + 200 * 2) / 800)
 
 
+def test_gdt_counts_residues_within_its_own_four_limits() -> None:
+    """Half of a chain is where it should be, the other half 3 Angstrom away, in different directions."""
+    true = np.cumsum(np.random.default_rng(0).normal(size=(100, 3)) * 2, 0)
+    predicted = true.copy()
+    directions = np.random.default_rng(1).normal(size=(50, 3))
+    predicted[50:] += 3 * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    found = superposed_scores(predicted, true)
+    assert found.gdt_ts == pytest.approx((0.5 + 0.5 + 1 + 1) / 4, abs=0.03)  # 1, 2, 4 and 8 Angstrom
+    assert found.gdt_ha == pytest.approx((0.5 + 0.5 + 0.5 + 1) / 4, abs=0.03)  # 0.5, 1, 2 and 4 Angstrom
+
+
 def test_many_superpositions_at_a_time_are_those_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     true = walk(50)

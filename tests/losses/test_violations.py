@@ -109,6 +109,21 @@ def test_violations_equal_alphafolds(name: str) -> None:
         assert found.within_mask.sum() > 100
 
 
+@pytest.mark.parametrize(
+    ("sequence", "norm"),
+    [("AA", module.norms.C_N_LENGTH), ("PA", module.norms.C_N_LENGTH), ("AP", module.norms.C_N_LENGTH_TO_PROLINE)],
+)
+@pytest.mark.parametrize(("deviations", "violates"), [(11.5, False), (12.5, True)])
+def test_a_bond_to_proline_has_its_own_length_and_tolerance(
+    sequence: str, norm: module.MeanAndDeviation, deviations: float, violates: bool
+) -> None:
+    atoms, exists = torch.zeros(1, 2, 14, 3, dtype=torch.float64), torch.zeros(1, 2, 14, dtype=torch.float64)
+    atoms[0, 1, 0, 0] = norm.mean + deviations * norm.deviation  # N; C of the residue before is at the origin
+    exists[0, 0, 2] = exists[0, 1, 0] = 1
+    aatype = torch.tensor([[RESTYPES.index(letter) for letter in sequence]])
+    assert bool(violations(atoms, exists, aatype, torch.tensor([[0, 1]])).bond_c_n > 0) == violates
+
+
 @pytest.mark.parity
 def test_violations_of_a_prediction_equal_alphafolds(reference: Path) -> None:
     folder = reference / "cases" / "monomer_ptm_loss"

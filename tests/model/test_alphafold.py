@@ -114,18 +114,19 @@ def test_dropout_makes_training_passes_differ_and_evaluation_passes_equal() -> N
     assert root_mean_square(third - fourth) > 0.1 * root_mean_square(third)
 
 
+@pytest.mark.parametrize("run", [Whole(), Slabs(rows=5)], ids=["whole", "slabs"])
 @pytest.mark.parametrize("recycled", [False, True], ids=["first", "recycled"])
-def test_an_ensemble_is_averaged_over_all_its_draws(recycled: bool) -> None:
+def test_an_ensemble_is_averaged_over_all_its_draws(recycled: bool, run: Whole | Slabs) -> None:
     model, draws = tiny_model(), [random_batch(seed=seed) for seed in range(3)]
     with torch.no_grad():
         previous = model.fold(Whole(), [random_batch(seed=9)]).recycled() if recycled else None
         again = None if previous is None else replace(previous, pair=previous.pair.clone())
         alone = [model.trunk(Whole(), draw, again, torch.float32) for draw in draws]
-        found = model.fold(Whole(), draws, previous).representations
+        found = model.fold(run, draws, previous).representations
     for name in ("pair", "single", "msa_first_row"):
         mean = torch.stack([getattr(each, name) for each in alone]).mean(0)
-        torch.testing.assert_close(getattr(found, name), mean, rtol=1e-5, atol=1e-5)
-    assert torch.equal(found.msa, alone[0].msa)
+        torch.testing.assert_close(getattr(found, name), mean, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.msa, alone[0].msa, rtol=1e-4, atol=1e-4)
 
 
 def test_recycled_distances_are_of_beta_carbons_and_of_glycines_alpha_carbon() -> None:

@@ -183,17 +183,6 @@ def test_moving_all_frames_moves_the_structure_along() -> None:
     assert relative_error(atoms(motion.compose(frames)), motion.apply(atoms(frames)) * atom_mask) < 1e-5
 
 
-def test_an_ensemble_averages_representations() -> None:
-    model, draws = tiny_model(), [random_batch(seed=seed) for seed in (0, 1)]
-    draws[1] = replace(draws[1], aatype=draws[0].aatype)
-    with torch.no_grad():
-        together = model(Whole(), draws)
-        apart = [model(Whole(), [draw]).representations for draw in draws]
-    assert relative_error(together.representations.pair, (apart[0].pair + apart[1].pair) / 2) < 1e-6
-    assert relative_error(together.representations.single, (apart[0].single + apart[1].single) / 2) < 1e-6
-    assert (together.representations.msa == apart[0].msa).all()
-
-
 def test_the_first_pass_is_as_if_everything_recycled_were_zero() -> None:
     model, batch = tiny_model(), random_batch()
     zero = Recycled(

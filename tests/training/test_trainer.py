@@ -16,6 +16,7 @@ from data_pipeline.errors import InputError
 from helixfold.execution.whole import Whole
 from helixfold.losses.total import Losses
 from helixfold.optim.config import OptimizerConfig
+from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Group, Mesh
 from helixfold.training import run_files
@@ -122,6 +123,7 @@ def test_a_finished_run_that_is_started_again_changes_nothing(tmp_path: Path) ->
 def test_what_is_not_finite_is_skipped_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(model: Any, batch: Any, config: Any, run: Any) -> Losses:
         losses = forward_losses(model, batch, config, run)
+        losses = replace(losses, unweighted={**losses.unweighted, "torsion": torch.full_like(losses.weighted, 3.0)})
         if batch.step == 1 and batch.micro_batch == 1:
             return replace(losses, total=losses.total + math.inf)  # its gradient is finite
         return replace(losses, total=losses.total * math.nan) if batch.step == 3 else losses
@@ -134,6 +136,7 @@ def test_what_is_not_finite_is_skipped_counted_and_named(tmp_path: Path, monkeyp
     assert all(bool(tensor.isfinite().all()) for tensor in state(trainer).values())
     history = read_log(tmp_path / "log.jsonl")
     assert [record.step for record in history.steps if record.skipped] == [1, 3]
+    assert {record.losses["torsion"] for record in history.steps} == {3.0}  # means over the samples of a batch
     told = [event for event in events(tmp_path) if event["kind"] == "skipped"]
     assert [event["step"] for event in told] == [1, 3]
     assert all(set(event["details"]["chains"]) == set(history.steps[event["step"]].names) for event in told)
@@ -256,6 +259,24 @@ def test_the_seed_decides_how_parameters_begin(tmp_path: Path) -> None:
     one, same, other = (small_run(tmp_path / str(i), small_config(seed=seed)) for i, seed in enumerate((1, 1, 2)))
     assert_same(state(one), state(same))
     assert not torch.equal(one.optimizer.tensors()["master"], other.optimizer.tensors()["master"])
+
+
+def test_each_step_has_the_rate_of_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[float, int]] = []
+    step = FlatOptimizer.step
+
+    def watched(optimizer: FlatOptimizer, rate: float, *, micro_batches: int) -> StepReport:
+        made.append((rate, micro_batches))
+        return step(optimizer, rate, micro_batches=micro_batches)
+
+    monkeypatch.setattr(FlatOptimizer, "step", watched)
+    config = small_config(steps=3, batch_size=2, micro_batch=1)
+    for stop in (StopAfter(1), StopRequest()):
+        small_run(tmp_path, config).run(stop)
+    rates = [config.optimizer.rate(number) for number in range(3)]
+    assert made == [(rate, 2) for rate in rates]
+    assert len(set(rates)) == 3
+    assert [record.learning_rate for record in read_log(tmp_path / "log.jsonl").steps] == rates
 
 
 def test_more_samples_at_once_than_a_batch_has_are_refused(tmp_path: Path) -> None:

@@ -32,6 +32,14 @@ def test_domains_are_given_by_residue_numbers_with_their_means() -> None:
     assert content["domain_pae"] == [[2.0, 20.0], [20.0, 2.0]]
 
 
+def test_the_bands_of_confidence_begin_at_their_least_plddt() -> None:
+    plddt = np.array([100, 90, 89.9, 70, 69.9, 50, 49.9, 0] * 10)
+    content = confidence_content(of_two_domains(plddt=plddt))
+    assert "".join(content["confidenceCategory"]) == "HHMMLLDD" * 10
+    shares = {"very_high": 0.25, "confident": 0.25, "low": 0.25, "very_low": 0.25}
+    assert content["fraction_plddt"] == shares
+
+
 def test_without_pae_there_are_no_domains() -> None:
     content = confidence_content(of_two_domains(pae=None, max_pae=None, ptm=None))
     assert (content["domains"], content["domain_pae"]) == ([], [])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import InputError
-from helixfold.write.ranking import ranked, read_finished, read_pae, write_ranking
+from helixfold.write.ranking import ranked, read_finished, read_pae, write_ranked, write_ranking
 from helixfold.write.results import write_prediction
 from tests.write.test_results import NOTE, finished, names, prediction, read_json
 
@@ -25,6 +25,16 @@ def test_models_are_ranked_by_confidence_and_equal_ones_stay_in_order(tmp_path: 
         for kind in ("pdb", "cif"):
             ranked, unrelaxed = target / f"ranked_{rank}.{kind}", target / f"unrelaxed_{model}.{kind}"
             assert ranked.read_bytes() == unrelaxed.read_bytes()
+
+
+def test_a_relaxed_structure_is_the_ranked_one(tmp_path: Path) -> None:
+    target = finished(tmp_path, prediction("model_1_ptm", confidence=60.0), prediction("model_2_ptm", confidence=70.0))
+    (target / "relaxed_model_1_ptm.pdb").write_text("relaxed")
+    order = [read_finished(target, name) for name in ("model_2_ptm", "model_1_ptm")]
+    write_ranked(target, [found for found in order if found is not None])
+    assert (target / "ranked_1.pdb").read_text() == "relaxed"
+    assert (target / "ranked_1.cif").read_bytes() == (target / "unrelaxed_model_1_ptm.cif").read_bytes()
+    assert (target / "ranked_0.pdb").read_bytes() == (target / "unrelaxed_model_2_ptm.pdb").read_bytes()
 
 
 def test_ranks_of_an_earlier_run_with_more_models_are_removed(tmp_path: Path) -> None:
