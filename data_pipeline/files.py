@@ -107,6 +107,8 @@ def system_errors_naming(path: Path, temporary: Path | None = None) -> Iterator[
     except DiskFullError:
         raise
     except OSError as error:
+        if error.errno is None:  # it has a text alone, which it would lose with a file's name
+            raise
         if error.filename is None or (temporary is not None and os.fspath(error.filename) == os.fspath(temporary)):
             error.filename = str(path)
         if error.errno in _FULL:
