@@ -2,6 +2,7 @@
 
 from dataclasses import fields, is_dataclass, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from helixfold.predict.record import TargetRecord, record_for, search_identities
 from helixfold.predict.run import _read
 from helixfold.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.find import find_models
+from helixfold.weights.find import ReadyModel, find_models
 
 SEQUENCE = "MKTAYIAKQR"
 STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
@@ -95,11 +96,16 @@ def with_option(options: Any, name: str, value: Any) -> Any:
     return replace(options, **{group: with_option(getattr(options, group), rest, value) if rest else value})
 
 
+@cache
+def models_of(names: tuple[str, ...], weights: Path | None, seed: int) -> tuple[ReadyModel, ...]:
+    return tuple(find_models(names, weights, seed=seed))
+
+
 def record_of(options: PredictOptions) -> TargetRecord:
     names, folding, jobs, searches = _read(options, announce=False)
     settings = RunSettings(
         searches=searches,
-        models=tuple(find_models(names, options.models.weights, seed=folding.seed)),
+        models=models_of(tuple(names), options.models.weights, folding.seed),
         options=folding,
         memory=MemoryOptions(**vars(options.memory)),
         workers=None,  # type: ignore[arg-type]

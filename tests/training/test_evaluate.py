@@ -139,7 +139,7 @@ def test_losses_are_those_of_training_with_the_whole_network(model: AlphaFold) -
 
 
 def with_truth(exchange: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Outputs]:
-    """A network that knows the answer, as far as it was observed."""
+    """A network that knows the answer, as far as it was observed, and puts other atoms anywhere."""
     forward = module.forward
 
     def knowing(model: AlphaFold, batch: TrainingBatch, run: Executor, dtype: torch.dtype) -> Outputs:
@@ -147,21 +147,25 @@ def with_truth(exchange: Callable[[torch.Tensor], torch.Tensor]) -> Callable[...
         atoms = torch.where(
             exchange(labels.aatype)[..., None, None], labels.atom14_alt_gt_positions, labels.atom14_gt_positions
         )
+        anywhere = 50 * torch.randn_like(labels.all_atom_positions) * (1 - labels.all_atom_mask[..., None])
         structure = replace(
-            outputs.structure, positions=labels.all_atom_positions + 5, atom14=atoms.expand_as(outputs.structure.atom14)
+            outputs.structure,
+            positions=labels.all_atom_positions + anywhere + 5,
+            atom14=atoms.expand_as(outputs.structure.atom14),
         )
         return replace(outputs, structure=structure)
 
     return knowing
 
 
-@pytest.mark.parametrize("exchanged", [False, True])
+@pytest.mark.parametrize(("exchanged", "every"), [(False, 1), (True, 1), (False, 3)])
 def test_the_truth_scores_best_under_either_name_of_ambiguous_atoms(
-    model: AlphaFold, monkeypatch: pytest.MonkeyPatch, exchanged: bool
+    model: AlphaFold, monkeypatch: pytest.MonkeyPatch, exchanged: bool, every: int
 ) -> None:
+    """Residues that were not observed count nowhere."""
     monkeypatch.setattr(module, "forward", with_truth(lambda aatype: torch.full(aatype.shape, exchanged)))
     # Every atom observed: of a pair that is half observed no one knows which half.
-    (found,) = scored(model, Observed(small_store()), "chain4")
+    (found,) = scored(model, Observed(small_store(), every), "chain4")
     assert (found.lddt_ca, found.lddt, found.gdt_ts, found.gdt_ha) == (1, 1, 1, 1)
     assert found.tm_score == pytest.approx(1)
     assert found.rmsd == pytest.approx(0, abs=1e-4)
