@@ -128,13 +128,19 @@ def _read_line(directory: Path, _: object) -> Line:
         mean_plddt=best.mean_plddt,
         ptm=best.ptm,
         rows=rows,
-        # A slim target has only ranked structures.
-        relaxed="relaxed" in best.structures or (not best.structures and (directory / RELAXATION).is_file()),
+        relaxed="relaxed" in best.structures or (not best.structures and _was_relaxed(directory, best.name)),
         seconds=sum(stage.get("seconds", float, 0.0) for stage in times) if times else None,
         peak_gib=max((stage.get("peak_memory_gib", float, 0.0) for stage in times), default=None),
         mark=mark_of(best.notes),
         strip=_strip(best),
     )
+
+
+def _was_relaxed(directory: Path, prediction: str) -> bool:
+    """Return whether a prediction of a slim target, which has only ranked structures, was relaxed."""
+    metrics = read_record(directory / RELAXATION)
+    found = None if metrics is None else metrics.content.get(prediction)
+    return isinstance(found, dict) and "failed" not in found
 
 
 def _strip(prediction: PredictionFiles) -> tuple[tuple[str, str], ...]:

@@ -101,6 +101,7 @@ NAMES = {
     "a dot at the end": name("abc.", "ends with '.'"),
     "a byte in a name that is no text": fasta(b">a\xffb\nMK\n", "line 1", "UTF-8"),
     "a file of the output directory": fasta(b">failures.json\nMK\n", "'failures.json'", "taken by files"),
+    "a file that ColabFold writes": fasta(b">log.txt\nMK\n", "'log.txt'", "taken by files"),
     "a file of it in capitals": fasta(b">Index.HTML\nMK\n", "'Index.HTML'", "taken by files"),
     "equal names in two files": bad(
         "predict x.fasta y.fasta", {"x.fasta": GOOD, "y.fasta": GOOD.upper()}, "y.fasta", "'GOOD'", "x.fasta"

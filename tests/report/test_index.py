@@ -53,6 +53,21 @@ def test_targets_that_failed_or_are_not_finished_are_there_too(output: Path) -> 
     assert rows["poor"] == rows["waiting"] == "not finished"
 
 
+def test_a_slim_target_is_relaxed_if_its_best_prediction_was(output: Path) -> None:
+    best, other = json.loads((output / "good" / "ranking_debug.json").read_text())["order"]
+    for path in (*(output / "good").glob("*relaxed_*"),):
+        path.unlink()
+    write_index(output)
+    plain = rows_of(output)["good"]
+    for metrics, is_relaxed in (
+        ({best: {"failed": "no force field"}, other: {"rounds": 1}}, False),
+        ({best: {"rounds": 1}, other: {"failed": "no force field"}}, True),
+    ):
+        (output / "good" / "relax_metrics.json").write_text(json.dumps(metrics))
+        write_index(output)
+        assert (rows_of(output)["good"] != plain) == is_relaxed
+
+
 def test_failures_are_read_from_their_file_where_none_are_given(output: Path) -> None:
     (output / "failures.json").write_text(json.dumps({"bad": "it was too long"}))
     write_index(output)
