@@ -1,16 +1,11 @@
-"""What a second run does with what a first one left: nothing twice, nothing old taken for new, and all of it said."""
+"""A batch folds what is asked for in the order that was asked for, and tells it on the screen, in a log and an index."""
 
 import io
 import json
-import os
 import re
 import shutil
-import time
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import gemmi
 import numpy as np
 import pytest
 
@@ -18,67 +13,18 @@ from data_pipeline.features.schema import Features
 from data_pipeline.parse.pdb import parse_pdb
 from data_pipeline.pipeline import Target
 from data_pipeline.search.mmseqs_server import PUBLIC_SERVER
-from helixfold.cli.main import INTERRUPTED, main
+from helixfold.cli.main import main
 from helixfold.inference import FoldingOptions
-from helixfold.predict import postprocess, runner, target
+from helixfold.predict import runner
 from helixfold.predict.batch import _sorted
 from helixfold.predict.jobs import Job
 from helixfold.predict.options import ComputeOptions, ModelOptions, PredictOptions
 from helixfold.predict.presets import MONOMER
 from helixfold.predict.run import folding_of
 from helixfold.predict.screen import _Copied, _Log, logged_screen
-from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.find import find_models
-from helixfold.write.archive import write_archive
-from tests.predict.kills import predict
+from tests.predict.conftest import SEQUENCE, Runs, positions
 
-SEQUENCE = "MKTAYIAKQR"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No downloaded weights, and nothing is drawn: that takes most of the time of a small target."""
-    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
-    monkeypatch.setattr(
-        postprocess, "STEPS", tuple(step for step in postprocess.STEPS if step[0] in ("ranking", "timings", "mark"))
-    )
-    monkeypatch.setattr("helixfold.predict.target.write_alignment", lambda *_: None)
-    return
-
-
-@pytest.fixture
-def fasta(tmp_path: Path) -> Path:
-    path = tmp_path / "one.fasta"
-    path.write_text(f">one\n{SEQUENCE}\n")
-    return path
-
-
-class Runs:
-    """Runs into one output directory: what each folded, and what it said."""
-
-    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.output, self.log, self.capsys = directory / "out", directory / "log", capsys
-        self.target, self.code = self.output / "one", -1
-
-    def __call__(self, *arguments: object) -> list[str]:
-        self.log.write_text("")
-        self.code = predict([*map(str, arguments), "--output", str(self.output)], self.log)
-        captured = self.capsys.readouterr()
-        self.out, self.err = captured.out, captured.err
-        return [line.split()[1] for line in self.log.read_text().splitlines()]
-
-    def order(self) -> list[str]:
-        return json.loads((self.target / "ranking_debug.json").read_text())["order"]
-
-
-@pytest.fixture
-def runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Runs:
-    return Runs(tmp_path, capsys)
-
-
-def positions(path: Path) -> np.ndarray:
-    (model,) = gemmi.read_structure(str(path))
-    return np.array([atom.pos.tolist() for chain in model for residue in chain for atom in residue])
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_seeds_that_change_nothing_are_not_folded_again(fasta: Path, runs: Runs, tmp_path: Path) -> None:
@@ -147,133 +93,6 @@ def test_seeds_draw_anew_and_are_ranked_together(fasta: Path, runs: Runs, tmp_pa
     assert settings["predictions"]["tiny"]["standing"] == "untrained"
 
 
-def test_only_the_predictions_that_are_missing_are_made(fasta: Path, runs: Runs) -> None:
-    assert runs(fasta) == ["tiny"]
-    before = (runs.target / "unrelaxed_tiny.pdb").stat().st_mtime_ns
-    assert runs(fasta, "--num-seeds", 3) == ["tiny_seed_1", "tiny_seed_2"]
-    assert "one: 1 prediction there from an earlier run, 2 to be made\n" in runs.out
-    assert sorted(runs.order()) == ["tiny", "tiny_seed_1", "tiny_seed_2"]
-    assert (runs.target / "unrelaxed_tiny.pdb").stat().st_mtime_ns == before
-    assert (runs.target / "ranked_2.pdb").is_file()
-    assert set(json.loads((runs.target / "timings.json").read_text())["models"]) == set(runs.order())
-    (runs.target / "confidence_tiny_seed_1.json").write_text("{")
-    assert runs(fasta, "--num-seeds", 3) == ["tiny_seed_1"]
-    # Fewer are asked for, and all are there.
-    assert runs(fasta) == []
-    assert "one: finished before, skipped" in runs.out
-    assert len(runs.order()) == 3
-    (runs.target / "ranked_1.cif").unlink()
-    assert runs(fasta) == []
-    assert (runs.target / "ranked_1.cif").is_file()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "difference"),
-    [
-        (["--num-recycles", "2"], "num_recycles 0, now 2"),
-        (["--recycle-tolerance", "0.5"], "recycle_tolerance 0, now 0.5"),
-        (["--max-extra-rows", "5"], "max_extra_rows not given, now 5"),
-        (["--dtype", "bfloat16"], "dtype float32, now bfloat16"),
-        (["--seed", "3"], "other weights of tiny"),
-    ],
-)
-def test_a_target_made_with_other_settings_is_kept_and_its_user_told(
-    arguments: list[str], difference: str, fasta: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs(fasta)
-    before = {path.name: path.stat().st_mtime_ns for path in runs.target.iterdir()}
-    given = ["predict", str(fasta), "--num-recycles", "0", "--output", str(runs.output), *arguments, "--models", "tiny"]
-    assert main(given) == 0
-    told = runs.capsys.readouterr().out
-    assert f"one: finished before with other settings ({difference}" in told
-    assert "skipped (--overwrite folds it again)" in told
-    assert {path.name: path.stat().st_mtime_ns for path in runs.target.iterdir()} == before
-
-
-def test_another_alignment_of_a_finished_target_is_told(fasta: Path, runs: Runs, tmp_path: Path) -> None:
-    a3m = tmp_path / "one.a3m"
-    a3m.write_text(f">one\n{SEQUENCE}\n>two\nMKTAYIAAKQ\n")
-    assert runs(fasta, "--msa", a3m) == ["tiny"]
-    moved = tmp_path / "moved.a3m"
-    moved.write_bytes(a3m.read_bytes())
-    assert runs(fasta, "--msa", moved) == []
-    assert "finished before, skipped" in runs.out
-    moved.write_text(f">one\n{SEQUENCE}\n>two\nMKTAYIAAAA\n")
-    assert runs(fasta, "--msa", moved) == []
-    assert "finished before with other settings (alignments: other ones), skipped" in runs.out
-    assert runs(fasta, "--msa", moved, "--overwrite") == ["tiny"]
-    assert runs(fasta, "--msa", moved) == []
-    assert "finished before, skipped" in runs.out
-
-
-def test_an_unfinished_target_of_other_settings_begins_anew(fasta: Path, runs: Runs) -> None:
-    runs(fasta, "--num-seeds", 2)
-    (runs.target / "ranking_debug.json").unlink()
-    (runs.target / "mine.txt").write_text("not ours")
-    assert runs(fasta, "--max-extra-rows", 5) == ["tiny"]
-    assert (
-        "begun before with other settings (max_extra_rows not given, now 5) and not finished; begins anew" in runs.out
-    )
-    assert runs.order() == ["tiny"]
-    assert not list(runs.target.glob("*seed*"))
-    assert not (runs.target / "ranked_1.pdb").exists()
-    assert (runs.target / "mine.txt").exists()
-
-
-@pytest.mark.parametrize("damage", ["", "[]", '{"inputs":1}', "[" * 100_000, '{"predictions":{"../x":{}}}'])
-def test_a_damaged_record_hides_nothing(damage: str, fasta: Path, runs: Runs) -> None:
-    runs(fasta)
-    (runs.target / "settings.json").write_text(damage)
-    assert runs(fasta) == []
-    assert "finished before, but settings.json there is missing or damaged" in runs.out
-    (runs.target / "ranking_debug.json").unlink()
-    assert runs(fasta) == ["tiny"]
-    assert runs.code == 0
-
-
-def test_what_untrained_parameters_made_gives_way_to_trained_ones_and_never_takes_their_place(
-    fasta: Path, runs: Runs, tmp_path: Path
-) -> None:
-    unrelaxed = ("--models-to-relax", "none")
-    (model,) = find_models(["tiny"], None, seed=7)
-    weights = tmp_path / "params_tiny.safetensors"
-    save_checkpoint(weights, model.network.state_dict(), model.preset.model.to_dict())
-    runs(fasta, "--num-seeds", 2)
-    assert runs(fasta, "--weights", weights, *unrelaxed) == ["tiny"]
-    assert "one: made before with untrained parameters; begins anew" in runs.out
-    assert runs.order() == ["tiny"]
-    assert not list(runs.target.glob("*seed*"))
-    assert runs(fasta) == []
-    assert "finished before with other settings (other weights of tiny; untrained parameters), skipped" in runs.out
-    assert runs(fasta, "--weights", weights, *unrelaxed) == []
-    assert "one: finished before, skipped" in runs.out
-    # A file of another format with the same parameters is the same.
-    as_npz = tmp_path / "params_tiny.npz"
-    assert main(["weights", "convert", str(weights), str(as_npz), "--preset", "tiny"]) == 0
-    assert runs(fasta, "--weights", as_npz, *unrelaxed) == []
-    assert "one: finished before, skipped" in runs.out
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "{",
-        "[]",
-        '{"models":{},"stages":{"x":{"seconds":1e999,"peak_memory_gib":0}}}',
-        '{"models":{"tiny":NaN},"stages":{}}',
-        '{"models":{},"stages":{"x":{"seconds":1,"peak_memory_gib":1e999}}}',
-        '{"models":[1],"stages":{}}',
-    ],
-)
-def test_damaged_times_of_an_earlier_run_do_not_count(damage: str, fasta: Path, runs: Runs) -> None:
-    runs(fasta)
-    (runs.target / "timings.json").write_text(damage)
-    assert runs(fasta, "--num-seeds", 2) == ["tiny_seed_1"]
-    assert runs.code == 0
-    timings = json.loads((runs.target / "timings.json").read_text())
-    assert list(timings["models"]) == ["tiny_seed_1"]
-
-
 def test_no_more_is_made_once_the_score_is_reached(fasta: Path, runs: Runs) -> None:
     runs(fasta)
     score = json.loads((runs.target / "confidence_tiny.json").read_text())["ranking_confidence"]
@@ -287,97 +106,6 @@ def test_no_more_is_made_once_the_score_is_reached(fasta: Path, runs: Runs) -> N
     assert main(["predict", str(fasta), *arguments, "--models", "tiny"]) == 0
     assert json.loads((runs.target / "confidence_tiny.json").read_text())["num_recycles"] == 0
     assert main(["predict", str(fasta), "--stop-at-score", "101"]) == 2
-
-
-def test_an_archive_has_the_whole_target_and_is_made_later_if_asked_for(fasta: Path, runs: Runs) -> None:
-    runs(fasta)
-    archive = runs.output / "one.result.zip"
-    assert not archive.exists()
-    assert runs(fasta, "--zip") == []
-    with zipfile.ZipFile(archive) as packed:
-        assert sorted(packed.namelist()) == sorted(f"one/{path.name}" for path in runs.target.iterdir())
-        for name in packed.namelist():
-            assert packed.read(name) == (runs.output / name).read_bytes()
-    before = archive.stat().st_mtime_ns
-    assert runs(fasta, "--zip") == []
-    assert archive.stat().st_mtime_ns == before
-    assert runs(fasta, "--zip", "--num-seeds", 2) == ["tiny_seed_1"]
-    with zipfile.ZipFile(archive) as packed:
-        assert "one/unrelaxed_tiny_seed_1.pdb" in packed.namelist()
-
-
-def test_an_archive_whose_time_lies_ahead_is_made_again(tmp_path: Path) -> None:
-    target, archive = tmp_path / "one", tmp_path / "one.result.zip"
-    target.mkdir()
-    (target / "a").write_text("a")
-    write_archive(target)
-    now = time.time()
-    for ahead, packed in ((-1, b"a"), (-3600, b"b"), (3600, b"b")):
-        (target / "a").write_text("b")
-        os.utime(target / "a", (now - 2, now - 2))
-        os.utime(archive, (now + ahead, now + ahead))
-        write_archive(target)
-        assert zipfile.ZipFile(archive).read("one/a") == packed
-        (target / "a").write_text("a")
-        os.utime(target / "a", (now - 2, now - 2))
-    assert archive.stat().st_mtime < now + 60
-
-
-@pytest.mark.parametrize("moment", ["before it is written", "once it is written"])
-def test_no_stage_is_lost_or_counted_twice_by_a_run_that_was_ended(
-    moment: str, fasta: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = (fasta, "--num-recycles", 0, "--num-seeds", 2)
-    write = target.write_prediction
-
-    def ended(*arguments: object, **options: object) -> None:
-        if moment == "once it is written":
-            write(*arguments, **options)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(target, "write_prediction", ended)
-        runs(*given)
-    assert runs.code == INTERRUPTED
-    first = json.loads((runs.target / "timings.json").read_text())
-    assert {"tiny_seed_0: network", "tiny_seed_0: writing"} <= first["stages"].keys()
-    counted = {**first["stages"], "tiny_seed_0: network": {"seconds": 1000.0, "peak_memory_gib": 0.1}}
-    (runs.target / "timings.json").write_text(json.dumps({**first, "stages": counted}))
-    assert runs(*given) == (["tiny_seed_1"] if moment == "once it is written" else ["tiny_seed_0", "tiny_seed_1"])
-    resumed = json.loads((runs.target / "timings.json").read_text())
-    assert (resumed["stages"]["tiny_seed_0: network"]["seconds"] >= 1000) == (moment == "once it is written")
-    runs(*given, "--overwrite")
-    unbroken = json.loads((runs.target / "timings.json").read_text())
-    assert resumed["stages"].keys() == unbroken["stages"].keys()
-    assert resumed["models"].keys() == unbroken["models"].keys()
-
-
-def test_a_dry_run_tells_what_is_left_and_writes_nothing(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    two, one = tmp_path / "two.fasta", tmp_path / "one.fasta"
-    one.write_text(f">one\n{SEQUENCE}\n")
-    two.write_text(f">one\n{SEQUENCE}\n>two\n{SEQUENCE}A\n")
-    runs(one)
-    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path != runs.log)
-    assert runs(two, "--num-seeds", 2, "--dry-run") == []
-    assert "one: 1 prediction there from an earlier run, 1 to be made" in runs.out
-    assert "2 of 2 targets to fold: 3 predictions by tiny with 2 seeds each, 0 recycles; to relax: none" in runs.out
-    assert "estimated time in all: under 10 s" in runs.out
-    table = [line for line in runs.out.splitlines() if line.startswith(("target ", "one  ", "two  "))]
-    assert [line[-10:] for line in table] == ["      time", "under 10 s", "under 10 s"]
-    with monkeypatch.context() as slower:
-        slower.setattr("helixfold.planning.duration._product_rate", lambda *_: 1e5)
-        runs(two, "--num-seeds", 2, "--dry-run")
-    each = [float(found) for found in re.findall(r"(?m)^(?:one|two) .* about ([\d.]+) min$", runs.out)]
-    total = re.search(r"estimated time in all: about ([\d.]+) min", runs.out)
-    assert total is not None
-    # One of the four predictions is there already.
-    assert float(total[1]) == pytest.approx(each[0] / 2 + each[1], abs=2)
-    runs(two, "--dry-run")
-    assert "one: finished before, would be skipped" in runs.out
-    assert "1 of 2 targets to fold: 1 prediction by tiny, 0 recycles; to relax: none" in runs.out
-    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path != runs.log) == before
 
 
 def test_a_mistake_of_the_program_stops_no_other_target_and_says_where_it_is(
@@ -435,33 +163,6 @@ def test_the_index_is_not_written_again_for_every_target(
     monkeypatch.setattr(runner, "_SECONDS_BETWEEN_INDEXES", 0)
     runs(path, "--overwrite")
     assert len(written) == 2 + 4 + 1
-
-
-SLIM = {
-    *("ranked_0.pdb", "ranked_0.cif", "confidence_tiny.json", "pae_tiny.json", "ranking_debug.json", "settings.json"),
-}
-
-
-def test_a_slim_target_has_few_files_and_is_finished(fasta: Path, runs: Runs) -> None:
-    runs(fasta)
-    usual = {path.name: path.read_bytes() for path in runs.target.iterdir()}
-    shutil.rmtree(runs.target)
-    assert runs(fasta, "--slim") == ["tiny"]
-    slim = {path.name: path.read_bytes() for path in runs.target.iterdir()}
-    assert set(slim) == SLIM & set(usual) < set(usual)
-    assert all(slim[name] == usual[name] for name in slim)
-    assert runs(fasta, "--slim") == []
-    assert runs(fasta) == []
-    assert "finished before, skipped" in runs.out
-    # What a killed run has not removed is removed later.
-    (runs.target / "unrelaxed_tiny.pdb").write_bytes(usual["unrelaxed_tiny.pdb"])
-    assert runs(fasta, "--slim") == []
-    assert {path.name for path in runs.target.iterdir()} == set(slim)
-    # The unranked structures that another seed would be ranked with are gone.
-    assert runs(fasta, "--slim", "--num-seeds", 2) == ["tiny", "tiny_seed_1"]
-    assert {"ranked_1.pdb", "confidence_tiny_seed_1.json"} < {path.name for path in runs.target.iterdir()}
-    (runs.target / "ranked_1.pdb").unlink()
-    assert len(runs(fasta, "--slim", "--num-seeds", 2)) == 2
 
 
 def test_programs_read_the_progress(runs: Runs, tmp_path: Path) -> None:
