@@ -1,4 +1,4 @@
-"""A batch folds what is asked for in the order that was asked for, and tells it on the screen, in a log and an index."""
+"""A batch folds what is asked for in the order that was asked for, and tells it on the screen, in a log and index."""
 
 import io
 import json
