@@ -11,6 +11,7 @@ import pytest
 from data_pipeline.parse.alignment import read_alignment
 from helixfold.cli.main import main
 from helixfold.write.colabfold import model_type
+from helixfold.write.ranking import read_pae
 
 SEQUENCE = "MKTAYIAKQR"
 
@@ -54,6 +55,9 @@ def best_of(results: Path) -> dict[str, dict[str, Any]]:
 
 def test_a_script_for_colabfold_finds_what_it_reads(a3m: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
+    # Without many rows the tiny network's errors are the same for all pairs.
+    rows = np.random.default_rng(0).choice(list("ACDEFGHIKLMNPQRSTVWY-"), (200, len(SEQUENCE)))
+    a3m.write_text(f">q\n{SEQUENCE}\n" + "".join(f">r\n{''.join(row)}\n" for row in rows))
     assert predict(a3m, "--num-seeds", "2", output=output) == 0
     ((job, best),) = best_of(output).items()
     assert job == "sp_P1_X"
@@ -66,7 +70,9 @@ def test_a_script_for_colabfold_finds_what_it_reads(a3m: Path, tmp_path: Path) -
     confidence = json.loads((ours / f"confidence_{ranking['order'][0]}.json").read_text())
     assert scores["plddt"] == confidence["plddt"]
     assert scores["ptm"] == round(confidence["ptm"], 2)
-    assert np.shape(scores["pae"]) == (10, 10)
+    errors, _ = read_pae(ours / f"pae_{ranking['order'][0]}.json", 10)
+    np.testing.assert_allclose(scores["pae"], errors, atol=0.006)
+    assert np.abs(errors - errors.T).max() > 5
     assert scores["max_pae"] == np.max(scores["pae"])
     assert "UNTRAINED" in scores["notes"][0]
     assert pae == {"predicted_aligned_error": scores["pae"], "max_predicted_aligned_error": scores["max_pae"]}

@@ -16,6 +16,7 @@ def of_two_domains(**values: object) -> Prediction:
     """Residues 11 to 90: one domain up to 40, another up to 80, and a tail."""
     labels = np.repeat([0, 1, 2], [30, 40, 10])
     pae = np.where((labels[:, None] == labels) & (labels < 2), 2.0, 20.0).astype(np.float32)
+    pae[30:70, :30] = 14  # of the first domain when aligned on the second
     np.fill_diagonal(pae, 0)
     protein = random_protein(80)
     numbered = dataclasses.replace(protein, residue_index=protein.residue_index + 10)
@@ -29,7 +30,7 @@ def test_domains_are_given_by_residue_numbers_with_their_means() -> None:
         {"name": "1", "ranges": [[11, 40]], "residues": 30, "mean_plddt": 90.0, "mean_pae": 2.0},
         {"name": "2", "ranges": [[41, 80]], "residues": 40, "mean_plddt": 80.0, "mean_pae": 2.0},
     ]
-    assert content["domain_pae"] == [[2.0, 20.0], [20.0, 2.0]]
+    assert content["domain_pae"] == [[2.0, 20.0], [14.0, 2.0]]
 
 
 def test_the_bands_of_confidence_begin_at_their_least_plddt() -> None:
