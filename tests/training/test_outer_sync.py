@@ -9,8 +9,10 @@ from safetensors.torch import load_file
 
 from data_pipeline.config import ConfigError
 from helixfold.optim.config import OuterConfig
+from helixfold.optim.flat import StepReport
 from helixfold.training.checkpoint_files import checkpoint_steps, read_manifest
 from helixfold.training.log import read_log
+from helixfold.training.outer_sync import CompletedStep, StepStats, merged_stats, merged_steps
 from helixfold.training.stopping import StopRequest
 from tests.training.island_ranks import stop, train
 from tests.training.ranks import Ranks
@@ -31,6 +33,41 @@ def test_one_island_is_training_without_the_option(tmp_path: Path) -> None:
     one, without = state(tmp_path / "one", 3), state(tmp_path / "without", 3)
     assert one.keys() == without.keys()
     assert all(torch.equal(one[name], tensor) for name, tensor in without.items())
+
+
+def test_statistics_of_ranks_are_merged_each_in_its_own_way() -> None:
+    """Ranks that share an example count it once; the slowest and the largest rank stand for all."""
+    ranks = [
+        StepStats(
+            losses={"fape": float(rank)},
+            names=[f"chain{rank}"],
+            refused=[f"bad{rank}"],
+            data_seconds=seconds,
+            memory=10 * rank,
+            stop=rank == 2,
+        )
+        for rank, seconds in enumerate((0.5, 2.0, 1.0, 0.25))
+    ]
+    found = merged_stats(ranks[::2], ranks)
+    assert (found.losses, found.names, found.refused) == ({"fape": 2.0}, ["chain0", "chain2"], ["bad0", "bad2"])
+    assert (found.data_seconds, found.memory, found.stop) == (2.0, 30, True)
+    assert not merged_stats(ranks[:2], ranks[:2]).stop
+
+
+def test_steps_of_islands_have_mean_norms_and_the_longest_time() -> None:
+    stats = StepStats(losses={"fape": 1.5}, names=["a"], refused=[], data_seconds=0.0, memory=0, stop=False)
+    steps = [
+        CompletedStep(
+            step=3,
+            stats=stats,
+            report=StepReport(gradient_norm=norm, clipped=clipped, skipped=skipped),
+            seconds=norm,
+        )
+        for norm, clipped, skipped in ((1.0, 0.5, False), (3.0, 0.0, True))
+    ]
+    merged = merged_steps(steps)
+    assert merged.report == StepReport(gradient_norm=2.0, clipped=0.25, skipped=True)
+    assert (merged.step, merged.seconds, merged.stats.losses) == (3, 3.0, {"fape": 3.0})
 
 
 @pytest.mark.distributed
