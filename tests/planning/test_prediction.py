@@ -140,4 +140,5 @@ def test_a_measured_pass_takes_about_what_is_forecast(tmp_path: Path) -> None:
     """
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         ratios = pool.apply(_forecast_over_measured, (tmp_path,))
-    assert all(0.97 < ratio < 1.4 for ratio in ratios.values()), ratios
+    least = {"slabs": 0.97, "spilled": 0.97, "whole": 1.03}
+    assert all(least[name] < ratio < 1.4 for name, ratio in ratios.items()), ratios
