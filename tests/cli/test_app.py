@@ -116,4 +116,4 @@ def test_settings_are_collected() -> None:
 
 def test_every_command_has_a_module() -> None:
     folder = Path(__file__).parents[2] / "helixfold" / "cli"
-    assert {path.stem for path in folder.glob("*.py")} == {"__init__", "main", "app", "help", *COMMANDS}
+    assert {path.stem for path in folder.glob("*.py")} == {"__init__", "main", "app", "help", "interruption", *COMMANDS}

@@ -124,4 +124,6 @@ import helixfold.benchmark.model, helixfold.benchmark.step
 @pytest.mark.parametrize("size", ["0", "-1", "many"])
 def test_sizes_are_at_least_1(command: list[str], size: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, size]) == 2
-    assert f"must be a whole number of at least 1, got {size!r}" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "must be a whole number" in error
+    assert f"got {size!r}" in error

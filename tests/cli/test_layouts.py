@@ -55,7 +55,7 @@ def test_the_machine_at_hand_is_measured(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_too_little_memory_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = "batch_size=100000", "micro_batch=100000", "optimizer.clipping=global", "example.fixed_shapes=true"
+    settings = "batch_size=65536", "micro_batch=65536", "optimizer.clipping=global", "example.fixed_shapes=true"
     huge = [f"--set={setting}" for setting in settings]
     assert main(["layouts", *SMALL, "--ranks", "2", *huge]) == 2
     error = capsys.readouterr().err

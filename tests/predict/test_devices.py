@@ -17,6 +17,7 @@ from helixfold.planning import memory as memory_options
 from helixfold.planning.executors import AvailableMemory
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import devices
+from helixfold.predict.lock import LOCK_FILE
 from tests.predict import worker_groups
 from tests.training.ranks import Ranks
 
@@ -136,6 +137,7 @@ def test_targets_of_processes_that_died_are_failures(
         return LaunchResult(0, queue)
 
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / LOCK_FILE).touch()
     monkeypatch.setattr("helixfold.parallel.launch.launch", launched)
     arguments = ["--device", "cpu", "--devices", "4", "--ranks-per-target", "2", "--output", str(tmp_path / "out")]
     assert main(["predict", str(fasta), *arguments, "--models", "tiny"]) == 1
