@@ -133,11 +133,14 @@ def _forecast_over_measured(spill: Path) -> dict[str, float]:
     return ratios
 
 
-def test_a_measured_pass_takes_about_what_is_forecast(tmp_path: Path) -> None:
+def test_a_measured_pass_takes_about_what_is_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forecasts may be higher rather than lower; they were 1.12 to 1.19, 1.09 to 1.15, and 1.18 to 1.20 times as high.
 
     In a process of its own, whose heap is as in a run.
     """
+    # Kernels that are made again in every pass, as after a prediction in this process, are more than a small pass takes.
+    for variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        monkeypatch.delenv(variable, raising=False)
     least = {"slabs": 0.97, "spilled": 0.97, "whole": 1.03}
     readings = []
     # The system may take memory back, or lend more, while it is read: the best of three readings counts.
