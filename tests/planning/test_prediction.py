@@ -138,7 +138,7 @@ def test_a_measured_pass_takes_about_what_is_forecast(tmp_path: Path, monkeypatc
 
     In a process of its own, whose heap is as in a run.
     """
-    # Kernels that are made again in every pass, as after a prediction in this process, are more than a small pass takes.
+    # Kernels that every pass makes again, as after a prediction in this process, take more than a small pass.
     for variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         monkeypatch.delenv(variable, raising=False)
     least = {"slabs": 0.97, "spilled": 0.97, "whole": 1.03}
