@@ -1,4 +1,4 @@
-"""What processes that this package starts have in common: they leave Ctrl-C to their parent, and end with it."""
+"""Start processes that leave Ctrl-C to their parent, and end when it ends."""
 
 import multiprocessing
 import multiprocessing.connection

@@ -82,10 +82,10 @@ class ServerOptions:
 
 @dataclass
 class ServerContact:
-    """What a run knows of its server."""
+    """State of an alignment server in this run: whether it has answered yet, and why it is not asked any more."""
 
     has_answered: bool = False
-    problem: str | None = None  # why it is not asked any more
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
