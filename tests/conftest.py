@@ -46,7 +46,8 @@ def real_data() -> Path:
     return _folder("data")
 
 
-def pytest_collection_finish() -> None:
+@pytest.fixture(autouse=True, scope="module")
+def imports_are_no_garbage() -> None:
     """Leave alone what is imported: looking through it takes a collection of garbage most of a second each time."""
     gc.collect()
     gc.freeze()

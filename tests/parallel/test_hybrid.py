@@ -50,12 +50,12 @@ def run(ranks: int, output: Path, function: object, *arguments: object) -> None:
     ("layout", "ranks", "keeps"),
     [
         ("dp=2,bp=1,dap=1", 2, ("none",)),
-        ("dp=1,bp=2,dap=1", 2, EVERYTHING),
+        ("dp=1,bp=2,dap=1", 2, ("none", "block")),
         ("dp=1,bp=1,dap=2", 2, EVERYTHING),
         ("dp=1,bp=1,dap=4", 4, ("block",)),
         pytest.param("dp=2,bp=1,dap=2", 4, ("none",), marks=pytest.mark.long),
         pytest.param("dp=2,bp=2,dap=1", 4, ("block",), marks=pytest.mark.long),
-        ("dp=1,bp=2,dap=2", 4, ("none", "block")),
+        ("dp=1,bp=2,dap=2", 4, ("block",)),
         pytest.param("dp=2,bp=2,dap=2", 8, ("block",), marks=pytest.mark.long),
     ],
 )
@@ -88,7 +88,7 @@ def test_predictions_are_those_of_one_process(
 
 
 def test_a_run_goes_on_in_another_layout_and_trains_what_one_process_trains(tmp_path: Path) -> None:
-    for layout, ranks, steps in (("dp=2,dap=2", 4, 10), ("bp=2", 2, 20)):
+    for layout, ranks, steps in (("dp=2,dap=2", 4, 5), ("bp=2", 2, 10)):
         run(ranks, tmp_path / "printed", hybrid.train_on_ranks, layout, steps, tmp_path)
 
 

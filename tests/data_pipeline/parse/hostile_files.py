@@ -100,8 +100,11 @@ SLOW: dict[str, tuple[bytes, Pieces, Callable[[Path], object]]] = {
     "many rows of .aln": (b"A\n", repeated(b"A\n", 600 * MIB), read_alignment),
     "many blocks": (b"# STOCKHOLM 1.0\n", repeated(b"q A\n", 600 * MIB), read_alignment),
 }
-# Those of them that take ten seconds and more.
-LONG = {"blocks of many columns", "insertions to Stockholm", "many hits", "many rows", "many rows of .aln"}
+# Those of them that take seconds, and of which the others show the like.
+LONG = {
+    *("blocks of many columns", "insertions to Stockholm", "many hits", "many rows", "many rows of .aln"),
+    *("aligned rows of many columns", "many rows to a3m", "Stockholm compacted", "Stockholm to a3m"),
+}
 
 
 def main(folder: str, *cases: str) -> None:
