@@ -23,6 +23,12 @@ FLAGS = (
     *("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"),
 )
 SECONDS = 60
+NO_WEBGL = """
+    const real = HTMLCanvasElement.prototype.getContext;
+    HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
+        return kind.startsWith('webgl') ? null : real.call(this, kind, ...rest);
+    };
+"""
 
 
 class Browser:
@@ -92,10 +98,10 @@ class Browser:
         chain.click_and_hold().move_by_offset(round(end[0] - start[0]), round(end[1] - start[1])).release().perform()
 
     @contextmanager
-    def before_each_page(self, script: str) -> Iterator[None]:
-        """Run this in every page that is opened within, before its own scripts."""
+    def without_webgl(self) -> Iterator[None]:
+        """Open pages without their structures, which take most of the time."""
         command = "Page.addScriptToEvaluateOnNewDocument"
-        added = self.driver.execute_cdp_cmd(command, {"source": script})
+        added = self.driver.execute_cdp_cmd(command, {"source": NO_WEBGL})
         try:
             yield
         finally:

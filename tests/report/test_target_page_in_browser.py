@@ -12,12 +12,6 @@ from tests.report.browser import Browser
 from tests.report.reported import HAIRPIN, chain_of, write_relaxation, write_target, write_templates
 
 MODELS = ("model_1_ptm", "model_2_ptm")
-NO_WEBGL = """
-    const real = HTMLCanvasElement.prototype.getContext;
-    HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
-        return kind.startsWith('webgl') ? null : real.call(this, kind, ...rest);
-    };
-"""
 UNTRAINED = "UNTRAINED: random parameters, no prediction"
 
 
@@ -159,7 +153,8 @@ def test_relaxed_atoms_are_shown_where_there_are_some(browser: Browser, report: 
 
 
 def test_maps_of_distances_are_there_too(browser: Browser, report: Path) -> None:
-    browser.open(report)
+    with browser.without_webgl():
+        browser.open(report)
     for number, title, unit in ((1, "Expected distance", "Å"), (2, "Contact probability", "")):
         browser.run(f"map.value = '{number}'; map.dispatchEvent(new Event('change'))")
         browser.until(lambda title=title: browser.find("#map-title").text == title)
@@ -169,7 +164,7 @@ def test_maps_of_distances_are_there_too(browser: Browser, report: Path) -> None
 
 
 def test_without_webgl_the_rest_of_the_page_works(browser: Browser, report: Path) -> None:
-    with browser.before_each_page(NO_WEBGL):
+    with browser.without_webgl():
         browser.open(report)
     assert "no WebGL" in browser.find("#viewer-message").text
     browser.point("#heat", *place_in_map(browser, 4, 20))
@@ -196,9 +191,10 @@ def test_a_banner_is_one_line_on_a_phone_and_whole_elsewhere(browser: Browser, t
     def shown() -> str:
         return str(browser.run("return document.querySelector('.banner').innerText"))
 
-    browser.open(tmp_path / "it" / REPORT_FILE)
-    assert words in shown()
-    browser.open(tmp_path / "it" / REPORT_FILE, width=390)
+    with browser.without_webgl():
+        browser.open(tmp_path / "it" / REPORT_FILE)
+        assert words in shown()
+        browser.open(tmp_path / "it" / REPORT_FILE, width=390)
     assert words not in shown()
     assert "not a prediction" in shown().lower()
     assert browser.find(".banner").size["height"] < 40
@@ -233,7 +229,8 @@ def test_a_page_without_maps_structures_and_alignment_says_so(browser: Browser, 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["desktop, light", "phone, dark"])
 def test_nothing_has_to_be_scrolled_sideways(browser: Browser, report: Path, width: int, dark: bool) -> None:
-    browser.open(report, width=width, dark=dark)
+    with browser.without_webgl():
+        browser.open(report, width=width, dark=dark)
     assert browser.too_wide() == 0
     paper = browser.run("return getComputedStyle(document.body).backgroundColor")
     assert (int(paper.removeprefix("rgb(").split(",")[0]) < 60) == dark
