@@ -30,7 +30,7 @@ from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.prediction import META
 from helixfold.planning.recompute_choice import CHECKPOINT_POLICIES
-from helixfold.planning.size import PassSize, dtype_name
+from helixfold.planning.size import PassSize, dtype_name, of_blocks
 from helixfold.planning.training import KEPT_BLOCKS, TrainingNeeds, beside_tensors
 from helixfold.predict.options import Dtype
 from helixfold.presets import preset
@@ -100,11 +100,12 @@ def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
     config, is_extra = preset(point.preset).model, point.part == EXTRA_MSA
     # `recompute` looks for blocks in a network, of which only this stack has real parameters.
     with torch.device("meta"):
-        network = AlphaFold(config)
+        network = AlphaFold(of_blocks(config, 1))
     stack_config = replace(config.extra_msa if is_extra else config.evoformer, blocks=point.blocks)
     with device:
         stack = EvoformerStack(stack_config, config.c_z, global_columns=is_extra).train()
-    setattr(network, "extra_msa_stack" if is_extra else "evoformer", stack)
+    name = "extra_msa_stack" if is_extra else "evoformer"
+    setattr(network, name, stack)
     recompute(network, RecomputeConfig.everywhere(point.keep))
 
     def run(point: Point) -> None:
@@ -115,7 +116,9 @@ def _stack(point: Point, device: torch.device) -> Callable[[Point], None]:
             return torch.randn(1, count, residues, channels, dtype=size.dtype, device=device, requires_grad=True)
 
         masks = [torch.ones(1, count, residues, device=device) for count in (rows, residues)]
-        found = stack(Whole(), stream(rows, stack_config.c_m), stream(residues, config.c_z), *masks)
+        # By way of the network, which must live as long: its parameters are counted, and if it were garbage the peak
+        # would depend on when that is collected.
+        found = getattr(network, name)(Whole(), stream(rows, stack_config.c_m), stream(residues, config.c_z), *masks)
         left = found[is_extra:]
         del found
         torch.autograd.backward(left, [torch.ones_like(each) for each in left])

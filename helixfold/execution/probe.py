@@ -102,11 +102,13 @@ def _twin(update: Update) -> Update:
     """Return a copy of the update with its parameters on the meta device; the same copy for every call."""
     if update not in _twins:
         # `deepcopy` takes the objects in its memo instead of copying.
-        parameters: dict[int, Any] = {
-            id(each): nn.Parameter(torch.empty_like(each, device="meta"), requires_grad=False)
-            for each in update.parameters()
-        }
-        twin = copy.deepcopy(update, parameters).eval()
+        # Nor must active counters count the copy, which stays in memory.
+        with _disable_current_modes():
+            parameters: dict[int, Any] = {
+                id(each): nn.Parameter(torch.empty_like(each, device="meta"), requires_grad=False)
+                for each in update.parameters()
+            }
+            twin = copy.deepcopy(update, parameters).eval()
         for module in twin.modules():
             # Hooks of the update must not run for its copy.
             module._forward_hooks.clear()

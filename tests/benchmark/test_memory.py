@@ -13,6 +13,7 @@ from helixfold.benchmark.memory_points import MemoryMeasurement, Point, measure,
 from helixfold.cli.main import main
 from helixfold.execution.stages import peak_memory
 from helixfold.parallel.mesh import Mesh
+from tests.forked_ranks import fork_ranks
 
 POINT = Point(
     part="prediction", preset="tiny", blocks=1, residues=96, rows=8, extra_rows=16, templates=1, ensemble=1, passes=2,
@@ -66,7 +67,8 @@ def test_an_evoformer_alone_is_held_to_a_limit(tmp_path: Path) -> None:
     assert measured_here(Mesh.alone(), large, tmp_path, held + 64 * MIB).failure == "out of memory"
 
 
-def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path) -> None:
+def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_ranks(monkeypatch, tmp_path / "printed.txt")
     point = replace(POINT, part="evoformer", residues=256)
     alone, two = (measure(replace(point, ranks=ranks), tmp_path) for ranks in (1, 2))
     assert alone.failure is two.failure is None
@@ -74,10 +76,11 @@ def test_ranks_hold_their_parts_and_the_worst_is_told(tmp_path: Path) -> None:
     assert replace(point, ranks=2).floor() < two.peak < alone.peak
 
 
-def test_ranks_that_fail_are_a_failure_of_the_point(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ranks_that_fail_are_a_failure_of_the_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_ranks(monkeypatch, tmp_path / "printed.txt")
     found = measure(replace(POINT, executor="spilled", residues=700, ranks=2), tmp_path / "missing")
     assert str(found.failure).startswith("rank ")
-    assert "Traceback" in capfd.readouterr().err
+    assert "Traceback" in (tmp_path / "printed.txt").read_text()
 
 
 def test_points_stand_beside_floor_and_prediction(
@@ -118,12 +121,13 @@ def test_ranks_are_told_apart_and_not_drawn(
 
 
 def test_what_cannot_fit_is_skipped_and_what_fails_is_the_commands_failure(
-    measured: list[Point], capsys: pytest.CaptureFixture[str]
+    measured: list[Point], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run("--residues", "30000", "64", "--executors", "plain", "slabs", "--rows", "8") == 0
+    monkeypatch.setattr(memory, "available_memory", lambda _: 2**30)
+    assert run("--residues", "4000", "64", "--executors", "plain", "slabs", "--rows", "8") == 0
     assert [(each.residues, each.executor) for each in measured] == [(64, "plain"), (64, "slabs")]
-    assert "skipped: needs about" in capsys.readouterr().out
-    assert run("--residues", "64", "--memory-limit", "0.5") == 1
+    assert capsys.readouterr().out.count("skipped: needs about") == 2
+    assert run("--residues", "64", "--executors", "slabs", "--rows", "8", "--memory-limit", "0.5") == 1
     assert "out of memory" in capsys.readouterr().out
 
 

@@ -1,6 +1,7 @@
 """The benchmark of recompute measures real passes beside what the memory model says of them."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from helixfold.benchmark import recompute
 from helixfold.benchmark.recompute import EXTRA_MSA, WHOLE, Point, measure
 from helixfold.cli.main import main
 from helixfold.planning.size import PassSize
+from tests.forked_ranks import fork_ranks
 
 MIB = 2**20
 SIZE = PassSize(residues=48, msa_rows=124, extra_rows=512, templates=4, dtype=torch.float32)
@@ -21,8 +23,9 @@ def test_a_network_that_keeps_less_takes_less_memory() -> None:
     assert 0 < block < 0.8 * plain
 
 
-def test_a_stack_is_recomputed_as_it_is_in_the_network() -> None:
-    point = replace(POINT, part=EXTRA_MSA, blocks=3, size=replace(SIZE, residues=32))
+def test_a_stack_is_recomputed_as_it_is_in_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_ranks(monkeypatch, tmp_path / "printed.txt")
+    point = replace(POINT, part=EXTRA_MSA, blocks=3, size=replace(SIZE, residues=24, extra_rows=384))
     plain, block = (measure(replace(point, keep=keep)) for keep in ("none", "block"))
     assert 0 < block < 0.8 * plain
 

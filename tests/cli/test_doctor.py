@@ -106,13 +106,6 @@ def test_programs_read_the_same_as_json(capsys: pytest.CaptureFixture[str], prof
     assert "operators" not in json.loads(doctor(capsys, "--json", *size))
 
 
-def test_memory_of_models_is_in_bytes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(doctor(capsys, "--json", "--length", 16, "--device", "cpu"))["models"]
-    assert found["models"][-1]["model"] == "small"
-    assert found["models"][-1]["longest"]["slabs"] > 100
-    assert 2**20 < found["models"][-1]["peak"]["whole"] < found["free"]
-
-
 def operators(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, str]:
     """What is said of each operator, by its place in the network."""
     lines = doctor(capsys, "--operators", *arguments).split("operators on ")[1].splitlines()[1:]
@@ -173,6 +166,12 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     longest = [int(word.strip("()").replace(",", "")) for word in rows[0].split() if word.startswith("(")]
     assert longest == sorted(longest)
     assert 500 < longest[0] < longest[1]
+    # In bytes as JSON.
+    found = json.loads(doctor(capsys, "--json", "--length", 400, "--device", "cpu"))["models"]
+    assert (found["free"], found["residues"]) == (2**33, 400)
+    assert [found["models"][0]["longest"][name] for name in ("slabs", "spilled")] == longest
+    assert (found["models"][-1]["model"], found["models"][-1]["dtype"]) == ("small", "bfloat16")
+    assert 2**20 < found["models"][-1]["peak"]["whole"] < found["free"]
     (tmp_path / "params_model_2.npz").touch()
     asked: list[str] = []
     monkeypatch.setattr(

@@ -76,8 +76,17 @@ def differing(found: tuple[list[Tensor], dict[str, Tensor]], dtype: str) -> list
     return steps + [name for name, gradient in gradients.items() if not torch.equal(found[1][name], gradient)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("variant", ["inputs", "block", "default"])
+@pytest.mark.parametrize(
+    ("variant", "dtype"),
+    [
+        ("inputs", "float32"),
+        ("block", "bfloat16"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (("inputs", "bfloat16"), ("block", "float32"), ("default", "float32"), ("default", "bfloat16"))
+        ),
+    ],
+)
 def test_losses_and_gradients_are_those_without_recompute_bit_for_bit(variant: str, dtype: str) -> None:
     model = tiny_model().train()
     recompute(model, VARIANTS[variant])

@@ -25,7 +25,7 @@ from tests.networks import relative_error, tiny_config
 
 SIZE = PassSize(residues=32, msa_rows=4, extra_rows=4, templates=0, dtype=torch.float32)
 CARD = CARDS["h200"]
-CONFIG = replace(tiny_config("middle"), template=None)
+CONFIG = replace(tiny_config("middle").with_settings(["structure.layers=1"]), template=None)
 # An odd number of channels for an intermediate result, and so many of them that it is larger than anything else.
 WIDTH = 333
 AUTO, NONE = RecomputeConfig.everywhere("auto"), RecomputeConfig.everywhere("none")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helixfold.benchmark.timing import settle
+from helixfold.execution import probe
 from helixfold.execution.allocator import OF_SLABS, keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch
@@ -92,20 +93,32 @@ def test_ten_thousand_residues_are_forecast() -> None:
     assert found["spilled"].peak < found["slabs"].peak < found["whole"].peak
 
 
-def test_all_blocks_of_a_pass_take_what_two_do() -> None:
+def test_all_blocks_and_iterations_of_a_pass_take_what_two_do() -> None:
     """Counted whole: no number of the forecast is left out."""
     config, size = tiny_config(), replace(SIZE, residues=60, templates=3, extra_rows=40)
-    config = replace(config, evoformer=replace(config.evoformer, blocks=5))
+    structure = replace(config.structure, layers=8)
+    config = replace(config, evoformer=replace(config.evoformer, blocks=5), structure=structure)
     with described(H200), META, torch.no_grad():
         model = AlphaFold(config).eval()
         with Counter() as counter:
+            model.structure_module.register_forward_pre_hook(lambda *_: counter.begin("structure"))
             batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
             previous = model.fold(Whole(), [batch]).recycled()
+            counter.begin("")
             model.fold(Whole(), [batch], previous)
+            counter.begin("")
     forecast = forecast_prediction(config, size, "whole", H200)
     assert max(peak for name, peak in forecast.stages.items() if name != "confidence") == pytest.approx(
-        counter.peak, rel=0.02
+        max(counter.peaks.values()), rel=0.02
     )
+    assert forecast.stages["structure"] == pytest.approx(counter.peaks["structure"], rel=0.03)
+
+
+def test_a_forecast_does_not_depend_on_what_was_counted_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = replace(SIZE, residues=60, templates=0)
+    monkeypatch.setattr(probe, "_row_bytes", {})
+    first, again = (forecast_prediction.__wrapped__(tiny_config(), size, "slabs", CPU) for _ in range(2))
+    assert first == again
 
 
 def _forecast_over_measured(spill: Path) -> dict[str, float]:

@@ -58,26 +58,27 @@ def test_what_is_asked_for_by_name_stays() -> None:
 
 
 def test_where_nothing_fits_the_sentence_names_what_would() -> None:
-    least = least_needed(AUTO, INITIAL)
-    assert settled(AUTO, INITIAL, least) is not None
+    needs = replace(INITIAL, model=replace(INITIAL.model, template=None), size=replace(INITIAL.size, templates=0))
+    least = least_needed(AUTO, needs)
+    assert settled(AUTO, needs, least) is not None
     # Parameters, optimizer and libraries need as much in any dtype.
     memory = int(0.9 * least)
-    assert settled(AUTO, INITIAL, memory) is None
-    error = no_room(AUTO, INITIAL, memory)
+    assert settled(AUTO, needs, memory) is None
+    error = no_room(AUTO, needs, memory)
     assert isinstance(error, ConfigError)
     text = str(error)
     assert text.startswith("a training pass of 128 residues needs")
-    size = INITIAL.size
+    size = needs.size
     for name, option in (("extra_rows", "example.sampling.max_extra_msa="), ("residues", "example.crop_size=")):
         if option in text:
             most = int(text.split(option)[1].split(",", 1)[0])
-            fitting = replace(INITIAL, size=replace(size, **{name: most}))
-            assert settled(AUTO, fitting, memory) is not None
+            assert least_needed(AUTO, replace(needs, size=replace(size, **{name: most}))) <= memory
             # It is nearly the most.
-            assert settled(AUTO, replace(INITIAL, size=replace(size, **{name: int(1.3 * most)})), memory) is None
+            assert least_needed(AUTO, replace(needs, size=replace(size, **{name: int(1.3 * most)}))) > memory
     assert "dtype=bfloat16" in text
     assert "example.crop_size=" in text
-    assert "bfloat16" not in str(no_room(AUTO, replace(INITIAL, size=replace(size, dtype=torch.bfloat16)), memory // 3))
+    short = replace(needs, size=replace(size, residues=1, extra_rows=1, dtype=torch.bfloat16))
+    assert "bfloat16" not in str(no_room(AUTO, short, least_needed(AUTO, short)))
 
 
 def test_the_reserve_is_kept_for_what_is_predicted_and_not_for_what_is_known() -> None:

@@ -72,7 +72,7 @@ def check_kills(kills: int, ranks: int, unbroken: Unbroken, directory: Path, see
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_killed_runs_end_as_the_unbroken_one_bit_for_bit(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
     check_kills(2, ranks, unbroken, tmp_path)
 
@@ -87,7 +87,7 @@ def test_a_hundred_kills_and_a_hundred_resumes(ranks: int, unbroken: Unbroken, t
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)])
 def test_a_run_goes_on_with_another_number_of_ranks(
     before: int, after: int, unbroken: Unbroken, tmp_path: Path
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_asked_to_end_a_run_saves_leaves_with_143_and_goes_on(ranks: int, unbroken: Unbroken, tmp_path: Path) -> None:
     run = Run(store=unbroken.runs[1].store, directory=tmp_path / "run")
     log = run.directory / "log.jsonl"

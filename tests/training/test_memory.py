@@ -29,14 +29,15 @@ AUTO, NONE, BLOCK = (RecomputeConfig.everywhere(keep) for keep in ("auto", "none
 
 def test_the_large_presets_leave_the_choice_to_the_memory_there_is() -> None:
     assert initial_training().recompute == finetuning().recompute == AUTO
-    config = initial_training()
+    config = initial_training().with_settings(["model.structure.layers=1"])
     wanted = training_needs(config)
     assert with_settled_recompute(config, 2 * wanted.needed(NONE), CPU).recompute == NONE
     less = with_settled_recompute(config, wanted.needed(NONE) - 1, CPU)
     assert less.recompute != NONE
     assert replace(less, recompute=AUTO) == config
     with pytest.raises(ConfigError, match=r"needs .* whatever is recomputed, and there are 0.0 GiB"):
-        with_settled_recompute(replace(small_config(), recompute=AUTO), 2**20, CPU)
+        small = small_config(recompute=AUTO).with_settings(["example.sampling.max_templates=0"])
+        with_settled_recompute(small, 2**20, CPU)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -100,7 +101,7 @@ def test_a_run_settles_its_recompute_tells_it_and_goes_on_with_another(
 
 
 def test_a_dry_run_says_what_each_policy_takes_and_which_is_chosen() -> None:
-    config = initial_training()
+    config = initial_training().with_settings(["model.structure.layers=1"])
     wanted = training_needs(config)
     memory = (wanted.needed(NONE) + wanted.needed(BLOCK)) // 2
     lines = list(memory_table(config, memory, CPU))

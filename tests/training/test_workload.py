@@ -24,7 +24,9 @@ def test_a_workload_is_what_the_settings_say() -> None:
 
 
 def test_ranks_that_share_a_sample_recompute_less() -> None:
-    config = replace(tiny(), recompute=RecomputeConfig.everywhere("auto")).with_settings(["model.evoformer.blocks=12"])
+    config = replace(tiny(), recompute=RecomputeConfig.everywhere("auto")).with_settings(
+        ["model.evoformer.blocks=12", "model.structure.layers=1", "example.sampling.max_templates=0"]
+    )
     memory = training_needs(config).needed(RecomputeConfig.everywhere("none")) - 1
     assert with_settled_recompute(config, memory, CARDS["cpu"]).recompute != RecomputeConfig.everywhere("none")
     divided = with_settled_recompute(config, memory, CARDS["cpu"], Layout(dap=2))
@@ -35,6 +37,6 @@ def test_ranks_that_share_a_sample_recompute_less() -> None:
 def test_a_run_may_take_the_layout_that_is_picked(store: Path, tmp_path: Path) -> None:
     run = Run(store=store, directory=tmp_path / "run", options=("--layout=auto",))
     # One part for two ranks: they must share it, as the block order allows.
-    run.finish(2, steps=1, batch_size=1)
+    run.finish(2, steps=1, batch_size=1, **{"example.sampling.max_templates": 0})
     assert len(run.losses()) == 1
     assert '"layout": "dp=1,bp=1,dap=2"' in "".join(path.read_text() for path in run.directory.glob("*.json"))
