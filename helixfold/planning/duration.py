@@ -23,6 +23,8 @@ _REACHED_BY_GPU, _CALL = 0.2, 1e-5
 # Side of the matrices whose product is timed.
 _SIDES = {"cpu": 1024}
 _SIDE_OF_GPU = 4096
+# Elements of a tensor whose copy is timed: more than a processor's caches hold.
+_COPIED = 2**24
 # Passes are counted for lengths that are multiples of this.
 _STEP = 32
 
@@ -33,23 +35,26 @@ def prediction_seconds(config: ModelConfig, size: PassSize, device: torch.device
     Searches, the making of features, relaxation and writing are not included.
     """
     counted = -(-size.residues // _STEP) * _STEP
-    products, calls = _work(config, replace(size, residues=counted, ensemble=1, ranks=1, dtype=torch.float32))
+    products, moved, calls = _work(config, replace(size, residues=counted, ensemble=1, ranks=1, dtype=torch.float32))
     # The work grows with the square of the length, and faster where triangles dominate.
-    products *= (size.residues / counted) ** 2
+    shorter = (size.residues / counted) ** 2
+    products, moved = products * shorter, moved * shorter
     reached = _REACHED.get((device.type, size.dtype), _REACHED_BY_GPU)
     busy = products / (reached * _product_rate(device, size.dtype) * size.ranks)
+    if device.type == "cpu":  # the share that a GPU reaches includes what waits for its memory
+        busy += moved / (_copy_rate() * size.ranks)
     return passes * size.ensemble * (busy + _CALL * calls)
 
 
 @cache
-def _work(config: ModelConfig, size: PassSize) -> tuple[float, int]:
-    """Return the FLOP of a pass's matrix products and the number of its operators."""
+def _work(config: ModelConfig, size: PassSize) -> tuple[float, float, int]:
+    """Return the FLOP of a pass's matrix products, the bytes that it moves in float32, and its number of operators."""
     with torch.no_grad(), META, Counter() as counter, forced("reference"):
         model = AlphaFold(config).eval()
         batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
-        counter.products = counter.launches = 0
+        counter.products = counter.moved = counter.launches = 0
         model.fold(Whole(), [batch], None, size.dtype)
-    return counter.products, counter.launches
+    return counter.products, counter.moved, counter.launches
 
 
 @cache
@@ -59,3 +64,11 @@ def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
     left = torch.ones(side, side, dtype=dtype, device=device)
     left @ left
     return float(2 * side**3 / mean_seconds(lambda: left @ left, 3, device))
+
+
+@cache
+def _copy_rate() -> float:
+    """Return the bytes per second that a CPU reads and writes in a copy, measured in a fraction of a second."""
+    source, target = torch.ones(_COPIED), torch.empty(_COPIED)
+    target.copy_(source)
+    return float(2 * source.nbytes / mean_seconds(lambda: target.copy_(source), 3))

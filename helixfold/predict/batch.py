@@ -180,6 +180,6 @@ def _forecast(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
     )
     print(
         f"estimated time in all: {format_estimate(seconds / settings.workers.mesh.layout.dp)}, by the speed of this "
-        "device's matrix products; searches, relaxation and writing come on top"
+        "device; searches, relaxation and writing come on top"
     )
     return SOME_FAILED if failed or not all(forecast.plan.fits for forecast in forecasts) else 0

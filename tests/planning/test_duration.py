@@ -17,14 +17,16 @@ SIZE = PassSize(residues=96, msa_rows=4, extra_rows=4, templates=0, dtype=torch.
 @pytest.fixture(autouse=True)
 def slow_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duration, "_product_rate", lambda device, dtype: 1e9)
+    monkeypatch.setattr(duration, "_copy_rate", lambda: 1e8)
 
 
 def test_time_is_the_work_of_all_passes_divided_by_the_speed() -> None:
     config = preset("tiny").model
-    products, calls = duration._work(config, SIZE)
+    products, moved, calls = duration._work(config, SIZE)
     assert products > 1e8
+    assert moved > 1e7
     one = prediction_seconds(config, SIZE, CPU, 1)
-    assert one == pytest.approx(products / 1e9 + 1e-5 * calls)
+    assert one == pytest.approx(products / 1e9 + moved / 1e8 + 1e-5 * calls)
     assert prediction_seconds(config, SIZE, CPU, 4) == pytest.approx(4 * one)
     assert prediction_seconds(config, replace(SIZE, ensemble=2), CPU, 1) == pytest.approx(2 * one)
     assert prediction_seconds(config, replace(SIZE, ranks=2), CPU, 1) < 0.7 * one
