@@ -126,9 +126,10 @@ def atomic_write(path: Path, *, sync: bool = True) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     with system_errors_naming(path, temporary):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch(exist_ok=False)
-        permissions = temporary.stat().st_mode
         try:
+            # Inside, since a signal may raise an exception as soon as the file is there.
+            temporary.touch(exist_ok=False)
+            permissions = temporary.stat().st_mode
             with _errors_of_libraries(path):
                 yield temporary
             temporary.chmod(permissions)  # safetensors makes its files readable by their owner only

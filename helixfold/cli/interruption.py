@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -32,6 +32,7 @@ class Interruption:
         self._outermost = outermost
         self.is_requested = False
         self._is_repeated = False  # the next signal is this handler's own
+        self._timer: threading.Timer | None = None
 
     @contextmanager
     def handling_signal(self) -> Iterator[None]:
@@ -56,14 +57,40 @@ class Interruption:
         self.is_requested, self._is_repeated = True, False
         if is_second or importing_file is None:
             raise KeyboardInterrupt
-        timer = threading.Timer(_SECONDS_BETWEEN_ATTEMPTS, self._repeat)
-        timer.daemon = True
-        timer.start()
+        self._start_timer(self._repeat)
+
+    @contextmanager
+    def repeating_ignored(self) -> Iterator[None]:
+        """Repeat, inside, a signal whose exception Python ignored.
+
+        It ignores exceptions in callbacks of weak references and in `__del__`, and would only print a traceback.
+        """
+        report = sys.unraisablehook
+
+        def repeat_or_report(ignored: "sys.UnraisableHookArgs") -> None:
+            if issubclass(ignored.exc_type, KeyboardInterrupt):
+                self._start_timer(self._repeat)
+            elif issubclass(ignored.exc_type, SystemExit):
+                self._start_timer(_terminate)
+            else:
+                report(ignored)
+
+        sys.unraisablehook = repeat_or_report
+        try:
+            yield
+        finally:
+            sys.unraisablehook = report
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _start_timer(self, action: Callable[[], None]) -> None:
+        self._timer = threading.Timer(_SECONDS_BETWEEN_ATTEMPTS, action)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _repeat(self) -> None:
         self._is_repeated = True
-        # To the main thread, which may be waiting for something.
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        _send(signal.SIGINT)
 
     def _importing_file(self, frame: FrameType | None) -> str | None:
         """Return the file of the function with the outermost import that is under way, None if there is none."""
@@ -74,3 +101,12 @@ class Interruption:
                 file = caller.f_code.co_filename
             frame = caller
         return file
+
+
+def _terminate() -> None:
+    _send(signal.SIGTERM)
+
+
+def _send(number: int) -> None:
+    """Send a signal to the main thread, which may be waiting for something."""
+    signal.pthread_kill(threading.main_thread().ident or 0, number)

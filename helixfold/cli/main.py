@@ -40,7 +40,7 @@ def exit_code(action: Callable[[], object]) -> int:
     earlier = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     interruption = Interruption(exit_code.__code__)
     try:
-        with command_streams(), interruption.handling_signal():
+        with command_streams(), interruption.handling_signal(), interruption.repeating_ignored():
             return _code(action, interruption)
     finally:
         signal.signal(signal.SIGTERM, earlier)

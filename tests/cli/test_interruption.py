@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from helixfold.cli.interruption import INTERRUPTED
+from helixfold.cli.main import TERMINATED
 from tests.sources import ROOT
 
 SENTENCE = "helixfold: interrupted; run the same command again to go on\n"
@@ -65,6 +68,18 @@ def test_an_error_that_an_interruption_was_turned_into_is_the_interruption(tmp_p
         raise ValueError("half of it")
 """
     assert interrupted(tmp_path, action) == (INTERRUPTED, SENTENCE)
+
+
+@pytest.mark.parametrize(("name", "code", "said"), [("SIGINT", INTERRUPTED, SENTENCE), ("SIGTERM", TERMINATED, "")])
+def test_a_signal_whose_exception_python_ignores_is_not_lost(tmp_path: Path, name: str, code: int, said: str) -> None:
+    function = f"""
+class Freed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        for _ in range(1000):
+            pass
+"""
+    assert interrupted(tmp_path, "Freed()", f"import os\n{function}") == (code, said)
 
 
 def test_an_ignored_interruption_stays_ignored() -> None:
