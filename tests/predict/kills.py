@@ -94,7 +94,9 @@ def assert_whole(output: Path) -> None:
         elif path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 assert archive.testzip() is None, path
-        elif path.suffix == ".tsv":
+        elif path.suffix == ".sto":
+            assert content.rstrip().endswith(b"//"), path
+        elif path.suffix in {".tsv", ".a3m"}:
             assert content.endswith(b"\n"), path
         else:
             assert path.name == ".helixfold.lock", path
