@@ -34,7 +34,7 @@ def test_a_run_goes_on_in_any_layout_also_where_ranks_share_a_batch_unequally(st
 @pytest.mark.distributed
 @pytest.mark.parametrize("signal_number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_rank_that_hangs_or_dies_is_named_in_time(signal_number: signal.Signals, store: Path, tmp_path: Path) -> None:
-    run = Run(store=store, directory=tmp_path / "run", options=("--patience=10",))
+    run = Run(store=store, directory=tmp_path / "run", options=("--patience=6",))
     with run.start(3, steps=10_000, batch_size=3) as processes:
         wait_for(lambda: bool(checkpoint_steps(run.checkpoints)), processes)
         lost = processes.processes[1]
@@ -45,7 +45,7 @@ def test_a_rank_that_hangs_or_dies_is_named_in_time(signal_number: signal.Signal
             assert process.exitcode == 1, processes.printed()
     said = [line for line in processes.printed().splitlines() if "error" in line]
     assert len(said) == 1
-    assert said[0].startswith("helixfold: error: rank 1 of 3 did not answer for 10 s, or ended; the same command")
+    assert said[0].startswith("helixfold: error: rank 1 of 3 did not answer for 6 s, or ended; the same command")
 
 
 @pytest.mark.distributed
