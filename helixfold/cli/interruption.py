@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 _COMMANDS = str(Path(__file__).parent)
 _IMPORT_SYSTEM = "<frozen importlib"  # beginning of the file names of its frames
 _SECONDS_BETWEEN_ATTEMPTS = 0.05
@@ -31,6 +31,7 @@ class Interruption:
     def __init__(self, outermost: CodeType) -> None:
         self._outermost = outermost
         self.is_requested = False
+        self._is_ending = False  # by Ctrl-C or SIGTERM
         self._is_repeated = False  # the next signal is this handler's own
         self._timer: threading.Timer | None = None
 
@@ -46,6 +47,11 @@ class Interruption:
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    def terminate(self, *_: object) -> None:
+        """Handle SIGTERM: leave as after any error."""
+        self._is_ending = True
+        sys.exit(TERMINATED)
+
     def _handle(self, _: int, frame: FrameType | None) -> None:
         importing_file = self._importing_file(frame)
         if importing_file is not None and importing_file.startswith(_COMMANDS):
@@ -54,7 +60,7 @@ class Interruption:
             sys.stderr.flush()
             os._exit(INTERRUPTED)
         is_second = self.is_requested and not self._is_repeated
-        self.is_requested, self._is_repeated = True, False
+        self.is_requested, self._is_ending, self._is_repeated = True, True, False
         if is_second or importing_file is None:
             raise KeyboardInterrupt
         self._start_timer(self._repeat)
@@ -63,7 +69,8 @@ class Interruption:
     def repeating_ignored(self) -> Iterator[None]:
         """Repeat, inside, a signal whose exception Python ignored.
 
-        It ignores exceptions in callbacks of weak references and in `__del__`, and would only print a traceback.
+        It ignores exceptions in callbacks of weak references and in `__del__`, and would only print a traceback. Once a
+        signal ends the command, what fails there is not told: an object may have been interrupted while it was made.
         """
         report = sys.unraisablehook
 
@@ -72,7 +79,7 @@ class Interruption:
                 self._start_timer(self._repeat)
             elif issubclass(ignored.exc_type, SystemExit):
                 self._start_timer(_terminate)
-            else:
+            elif not self._is_ending:
                 report(ignored)
 
         sys.unraisablehook = repeat_or_report

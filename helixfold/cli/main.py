@@ -9,7 +9,7 @@ from helixfold.cli.interruption import INTERRUPTED, Interruption, say_interrupte
 from helixfold.standard_streams import OUTPUT_NAME, command_streams
 
 _LONGEST = 4000  # characters of an error message
-FAILED, WRONG_INPUT, TERMINATED = 1, 2, 143
+FAILED, WRONG_INPUT = 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,8 +37,8 @@ def exit_code(action: Callable[[], object]) -> int:
     Errors of input, searches and files are printed as one line and give the exit codes 1 and 2.
     """
     # On SIGTERM (kill, a scheduler's time limit), leave as after any error, without search programs or their files.
-    earlier = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     interruption = Interruption(exit_code.__code__)
+    earlier = signal.signal(signal.SIGTERM, interruption.terminate)
     try:
         with command_streams(), interruption.handling_signal(), interruption.repeating_ignored():
             return _code(action, interruption)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from helixfold.cli.interruption import INTERRUPTED
-from helixfold.cli.main import TERMINATED
+from helixfold.cli.interruption import INTERRUPTED, TERMINATED
 from tests.sources import ROOT
 
 SENTENCE = "helixfold: interrupted; run the same command again to go on\n"
@@ -80,6 +79,20 @@ class Freed:
             pass
 """
     assert interrupted(tmp_path, "Freed()", f"import os\n{function}") == (code, said)
+
+
+def test_what_fails_in_an_object_that_was_interrupted_while_it_was_made_is_not_told(tmp_path: Path) -> None:
+    function = """
+import os
+class Made:
+    def __init__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):
+            pass
+    def __del__(self):
+        self.closed
+"""
+    assert interrupted(tmp_path, "Made()", function) == (TERMINATED, "")
 
 
 def test_an_ignored_interruption_stays_ignored() -> None:

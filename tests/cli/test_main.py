@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import helixfold
-from helixfold.cli.interruption import INTERRUPTED
-from helixfold.cli.main import TERMINATED, main
+from helixfold.cli.interruption import INTERRUPTED, TERMINATED
+from helixfold.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "ubiquitin.fasta"
