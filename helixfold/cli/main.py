@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from data_pipeline.errors import InputError, SearchError, printable
@@ -51,6 +52,10 @@ def _code(action: Callable[[], object], interruption: Interruption) -> int:
         code = action()
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
+    except SystemExit as error:
+        # What was interrupted while it was made fails when it is freed: here, where that is not told.
+        traceback.clear_frames(error.__traceback__)
+        raise
     except (KeyboardInterrupt, Exception) as error:
         # A library may have turned the interruption into an error of its own.
         if isinstance(error, KeyboardInterrupt) or interruption.is_requested:
