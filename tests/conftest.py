@@ -28,7 +28,7 @@ torch.set_num_threads(1)
 # pytest --hypothesis-profile=thorough: many more inputs for property tests that do not set their own number.
 settings.register_profile("thorough", max_examples=10_000, deadline=None)
 # A busy machine is no failure.
-settings.register_profile("default", deadline=None)
+settings.register_profile("default", max_examples=50, deadline=None)
 settings.load_profile("default")
 
 SHARED = Path(os.environ.get("HELIXFOLD_SHARED", Path(__file__).parents[2] / "shared"))

@@ -23,7 +23,9 @@ def printed(program: str, *arguments: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("module", ["helixfold.model", "helixfold.model.alphafold"])
+@pytest.mark.parametrize(
+    "module", [pytest.param("helixfold.model", marks=pytest.mark.long), "helixfold.model.alphafold"]
+)
 def test_the_model_imports_neither_the_command_line_nor_parsers(module: str) -> None:
     names = printed(f"import sys, {module}; print(*sys.modules)").split()
     assert module in names

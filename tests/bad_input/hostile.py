@@ -208,6 +208,18 @@ CASES: dict[str, Case] = {
     "answer that claims more than it has": (tar_of(("uniref.a3m", tarfile.REGTYPE, b"x"), size=8 * 2**30 - 1), answer),
     "answer of 10,000 files": (tar_of(*[(f"{n}", tarfile.REGTYPE, b"") for n in range(10_000)]), answer),
 }  # fmt: skip
+# Those that take a second and more to make or to refuse, and of which others show the like.
+LONG = {
+    *(
+        "x.a3m.gz of a GiB of rows",
+        "x.csv.gz of a GiB",
+        "x.fasta.gz of a GiB line ends",
+        "x.fasta of a million records",
+    ),
+    *("x.pdb of a million models", "x.pdb of enormous numbers", "x.cif with a text without end"),
+    *("x.cif of 14 million values", "p.toml of 100,000 tables", "w.safetensors of a million tensors"),
+    *("f.npz of 256 MiB of zeros", "w.npz of 100,000 entries of one"),
+}
 
 
 def measured(name: str, folder: Path) -> dict[str, object]:

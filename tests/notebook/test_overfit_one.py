@@ -17,6 +17,7 @@ def overfitted(steps: int, every: int, *changes: str) -> tuple[OverfitRun, list[
     return overfit, list(overfit.train(steps, every))
 
 
+@pytest.mark.long  # the notebook itself is run, too
 def test_a_peptide_takes_shape_in_sixty_steps() -> None:
     overfit, frames = overfitted(60, 5)
     assert [frame.step for frame in frames] == list(range(0, 61, 5))

@@ -92,8 +92,10 @@ class PlainAdaGC:
         return found
 
 
-@pytest.mark.parametrize("clipping", ["none", "global", "sample", "adagc"])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize(
+    ("clipping", "weight_decay"),
+    [("none", 0.01), ("global", 0.0), ("global", 0.01), ("sample", 0.01), ("adagc", 0.01)],
+)
 def test_a_hundred_steps_equal_torchs_adam_with_clipping_and_average(clipping: str, weight_decay: float) -> None:
     config = replace(ADAGC, clipping=clipping, weight_decay=weight_decay)
     ours, optimizer, plain = pair(config)

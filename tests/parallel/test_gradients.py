@@ -39,7 +39,7 @@ def test_what_gets_a_gradient_is_known_before(keep: Choice) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("layout", ["dp=2", "dp=2,bp=2"])
+@pytest.mark.parametrize("layout", ["dp=2", pytest.param("dp=2,bp=2", marks=pytest.mark.long)])
 def test_gradients_equal_those_of_one_process(layout: str, tmp_path: Path) -> None:
     check(equal_one_process, layout, 4 if "bp" in layout else 2, tmp_path)
 

@@ -52,7 +52,7 @@ def run(ranks: int, output: Path, function: object, *arguments: object) -> None:
         ("dp=2,bp=1,dap=1", 2, ("none",)),
         ("dp=1,bp=2,dap=1", 2, ("none", "block")),
         ("dp=1,bp=1,dap=2", 2, EVERYTHING),
-        ("dp=1,bp=1,dap=4", 4, ("block",)),
+        pytest.param("dp=1,bp=1,dap=4", 4, ("block",), marks=pytest.mark.long),
         pytest.param("dp=2,bp=1,dap=2", 4, ("none",), marks=pytest.mark.long),
         pytest.param("dp=2,bp=2,dap=1", 4, ("block",), marks=pytest.mark.long),
         ("dp=1,bp=2,dap=2", 4, ("block",)),
@@ -76,7 +76,7 @@ def test_so_they_are_in_float32(layout: str, alone: Alone, tmp_path: Path) -> No
     ("layout", "ranks", "executors"),
     [
         ("dap=2", 2, ("whole", "slabs of two rows", "spilled")),
-        ("dap=4", 4, ("slabs",)),
+        pytest.param("dap=4", 4, ("whole", "slabs"), marks=pytest.mark.long),
         ("bp=2,dap=2", 4, ("slabs",)),
     ],
 )

@@ -11,7 +11,7 @@ from tests.training.ranks import Ranks
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("dies", [0, 1])
+@pytest.mark.parametrize("dies", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_the_other_goes_on_when_a_process_is_killed(
     dies: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,7 +108,7 @@ def send(layout: str) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("layout", ["dap=2", "bp=2"])
+@pytest.mark.parametrize("layout", ["dap=2", pytest.param("bp=2", marks=pytest.mark.long)])
 def test_ranks_send_the_messages_that_are_counted(layout: str, tmp_path: Path) -> None:
     with Ranks(2, tmp_path / "printed", send, layout) as ranks:
         assert ranks.finish() == [0, 0], ranks.printed()

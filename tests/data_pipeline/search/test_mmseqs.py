@@ -157,7 +157,10 @@ def test_identity_and_coverage_decide() -> None:
     assert other["whole"] == other["half"] != other["close"]
 
 
-@pytest.mark.parametrize("sequences", [{"a": "MK", "b": "MKV", "c": "X" * 50}, {"only": "MKVLAAGIVGLCARSTQWERTY"}])
+@pytest.mark.parametrize(
+    "sequences",
+    [{"a": "MK", "b": "MKV", "c": "X" * 50}, pytest.param({"only": "MKVLAAGIVGLCARSTQWERTY"}, marks=pytest.mark.long)],
+)
 def test_sequences_without_words_to_index_are_their_own_clusters(sequences: dict[str, str]) -> None:
     needed_program("mmseqs")
     assert cluster_sequences(sequences) == {name: name for name in sequences}

@@ -129,6 +129,7 @@ def test_shuffled_residues_are_the_same_ones_with_their_columns() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_assessment_goes_on_where_it_stopped(store: Path, tmp_path: Path) -> None:
     preset = tiny()
     weights = tmp_path / "small.safetensors"

@@ -18,7 +18,9 @@ from helixfold.ops.weights import Affine, TransitionWeights
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize(("capability", "case"), [(80, "transition-64"), (90, "triangle-32")])
+@pytest.mark.parametrize(
+    ("capability", "case"), [(80, "transition-64"), pytest.param(90, "triangle-32", marks=pytest.mark.long)]
+)
 def test_the_table_is_what_the_compiler_says(capability: int, case: str) -> None:
     triton = pytest.importorskip("triton", reason="kernels are compiled where triton is installed")
     if triton.__version__.split(".")[:2] != ["3", "9"]:
