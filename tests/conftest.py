@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from data_pipeline.processors import available_processors
 from tests.repeated_checks import count_without_checks
 
 # Kernels run in Triton's interpreter where nothing can compile them; that is settled when their modules are imported.
@@ -44,6 +45,11 @@ def reference() -> Path:
 def real_data() -> Path:
     """Real structures, alignments and sequences."""
     return _folder("data")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: some tests wait for time to pass, or for other processes."""
+    return available_processors() + 1
 
 
 @pytest.fixture(autouse=True, scope="module")

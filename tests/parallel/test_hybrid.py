@@ -66,7 +66,8 @@ def test_loss_and_gradients_are_those_of_one_process(
     run(ranks, tmp_path / "printed", hybrid.learn_on_ranks, layout, torch.float64, keeps, expected)
 
 
-@pytest.mark.parametrize("layout", [pytest.param("bp=2,dap=1", marks=pytest.mark.long), "bp=1,dap=2"])
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["bp=2,dap=1", "bp=1,dap=2"])
 def test_so_they_are_in_float32(layout: str, alone: Alone, tmp_path: Path) -> None:
     expected = alone.learned("end" if "bp=2" in layout else "middle", torch.float32, 1)
     run(2, tmp_path / "printed", hybrid.learn_on_ranks, layout, torch.float32, ("block",), expected)

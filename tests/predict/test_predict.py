@@ -240,6 +240,7 @@ sys.exit(main(["predict", *sys.argv[1:], "--num-recycles", "0", "--executor", "w
 """
 
 
+@pytest.mark.long
 def test_what_the_system_refuses_is_done_in_less_memory_or_fails_alone(tmp_path: Path) -> None:
     records = "".join(f">{name}\n{SEQUENCE}{'A' * more}\n" for more, name in enumerate("abc"))
     fasta, output = written(tmp_path / "three.fasta", records), tmp_path / "out"

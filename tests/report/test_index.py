@@ -78,7 +78,7 @@ def test_failures_are_read_from_their_file_where_none_are_given(output: Path) ->
 
 
 @pytest.mark.parametrize("file", ["ranking_debug.json", "confidence_model_1_ptm.json", "timings.json"])
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"order": [], "stages": 3}', "[" * 100_000, '{"plddt": [1e999]}'])
+@pytest.mark.parametrize("content", ["", "[]", '{"order": [], "stages": 3}', "[" * 100_000])
 def test_a_damaged_file_is_a_line_that_says_so(output: Path, file: str, content: str) -> None:
     (output / "poor" / file).write_text(content)
     write_index(output)

@@ -18,6 +18,7 @@ from helixfold.training.checkpoint_files import checkpoint_steps
 from tests.training.ended import ROOT, Run, Unbroken, wait_for
 
 
+@pytest.mark.long
 @pytest.mark.distributed
 def test_a_run_goes_on_in_any_layout_also_where_ranks_share_a_batch_unequally(store: Path, tmp_path: Path) -> None:
     alone, divided = (Run(store=store, directory=tmp_path / name) for name in ("alone", "divided"))

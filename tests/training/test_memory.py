@@ -27,6 +27,7 @@ CPU = CARDS["cpu"]
 AUTO, NONE, BLOCK = (RecomputeConfig.everywhere(keep) for keep in ("auto", "none", "block"))
 
 
+@pytest.mark.long
 def test_the_large_presets_leave_the_choice_to_the_memory_there_is() -> None:
     assert initial_training().recompute == finetuning().recompute == AUTO
     config = initial_training().with_settings(["model.structure.layers=1"])

@@ -138,7 +138,7 @@ def test_block_order_does_not_matter_to_deepminds_format(state: dict[str, Tensor
     assert load_weights(write(tmp_path / "x.npz", state, TINY), other).keys() == state.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_full_size_file_needs_little_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
     config = preset("model_1_ptm").model
     random = np.random.default_rng(0)

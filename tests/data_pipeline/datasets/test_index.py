@@ -12,7 +12,8 @@ from data_pipeline.errors import InputError
 from tests.data_pipeline.datasets.stored import entry
 
 KEY = "0123456789abcdef" * 2
-NAMES = st.text(min_size=1, max_size=30).filter(lambda name: chain_name_problem(name) is None)
+PRINTABLE = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
+NAMES = st.text(PRINTABLE, min_size=1, max_size=30).filter(lambda name: chain_name_problem(name) is None)
 
 
 @given(

@@ -80,6 +80,7 @@ def test_a_sequence_without_relatives_gives_itself(target_and_databases: tuple[s
     assert alignment.names == ("query",)
 
 
+@pytest.mark.long
 def test_real_families_are_found_again(real_data: Path, tmp_path: Path) -> None:
     program = needed_program("hhblits")
     alignments = real_alignments(real_data)
