@@ -63,6 +63,19 @@ def test_the_structure_is_drawn_in_the_colours_of_plddt(browser: Browser, report
     browser.run("document.getElementById('reset').click()")
 
 
+def test_the_structure_is_printed(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    coloured = browser.run(
+        """
+        const copy = document.querySelector('#viewer .printed');
+        const pixels = copy.getContext('2d').getImageData(0, 0, copy.width, copy.height).data;
+        return pixels.filter((value, at) => at % 4 === 0 && value < 150 && pixels[at + 3] > 0).length;
+        """
+    )
+    assert coloured > 500
+
+
 def test_pointing_at_a_pair_in_the_map_marks_that_pair_in_the_structure(browser: Browser, report: Path) -> None:
     browser.open(report)
     browser.point("#heat", *place_in_map(browser, 4, 20))

@@ -53,6 +53,21 @@ async function startStructure() {
     paint();
   });
   new ResizeObserver(() => structure.viewer.resize()).observe(structure.element);
+  printStructure();
+}
+
+// What WebGL drew is not printed, so it is copied to a canvas that only paper shows.
+function printStructure() {
+  const copy = document.createElement('canvas');
+  copy.className = 'printed';
+  structure.element.append(copy);
+  addEventListener('beforeprint', () => {
+    const drawn = structure.viewer.getCanvas();
+    copy.width = drawn.width;
+    copy.height = drawn.height;
+    structure.viewer.render();
+    copy.getContext('2d').drawImage(drawn, 0, 0);
+  });
 }
 
 // The structure that is chosen: relaxed where there is one.
