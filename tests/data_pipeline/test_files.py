@@ -133,3 +133,16 @@ def test_a_directory_that_was_moved_is_not_made_anew(tmp_path: Path) -> None:
     run.rename(moved)
     with atomic_write(run / "file") as temporary:
         temporary.write_text("text")
+
+
+def test_a_signal_as_soon_as_a_file_is_there_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch = Path.touch
+
+    def interrupted(path: Path, **options: bool) -> None:
+        touch(path, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "touch", interrupted)
+    with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "x"):
+        pass
+    assert list(tmp_path.iterdir()) == []
