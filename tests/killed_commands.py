@@ -93,7 +93,7 @@ def end(
     process.join(300)
     assert process.exitcode is not None
     until = time.monotonic() + _ENDED_WITHIN
-    while alive := _of_session(process.pid):
+    while alive := living_processes(process.pid):
         assert time.monotonic() < until, [Path(f"/proc/{each}/cmdline").read_bytes() for each in alive]
         time.sleep(0.02)
     if process.exitcode != -signal.SIGKILL:
@@ -125,8 +125,8 @@ def _run(command: Callable[[], int], output: Path, kill: Kill | None, action: Ca
         (output.parent / "changes.txt").write_text(str(changes.count))
 
 
-def _of_session(leader: int) -> list[int]:
-    """Return the living processes of a session."""
+def living_processes(leader: int) -> list[int]:
+    """Return the living processes of the session that a process leads."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -15,6 +15,7 @@ from data_pipeline.datasets.record_builder import RecordBuilder, StructureSummar
 from data_pipeline.datasets.workers import FileOutcome, process_files
 from data_pipeline.structure import Structure
 from tests.data_pipeline.datasets.training_files import write_training_files
+from tests.killed_commands import living_processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,24 +81,11 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"one\n"
-    assert len(_session(process.pid)) >= 3
+    assert len(living_processes(process.pid)) >= 3
     process.kill()
     process.wait()
     process.stdout.close()
     deadline = time.monotonic() + 20
-    while _session(process.pid) and time.monotonic() < deadline:
+    while living_processes(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert _session(process.pid) == []
-
-
-def _session(leader: int) -> list[int]:
-    """Living processes of a session."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == leader and fields[0] != "Z":
-            found.append(int(status.parent.name))
-    return found
+    assert living_processes(process.pid) == []
