@@ -13,6 +13,7 @@ from data_pipeline.residue_geometry import PSI_GROUP
 from data_pipeline.residues import UNKNOWN
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.ambiguity import RenamedTruth
+from helixfold.losses.unmasked import unmasked
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.card import card_of
 
@@ -78,11 +79,14 @@ class _SummedErrors(torch.autograd.Function):
         grad_frames, grad_points = torch.zeros_like(inverse_frames), torch.zeros_like(points)
         total = torch.zeros_like(clamp)
         clamp = clamp[:, None, None]
-        unmasked = _unmasked(points_mask)
-        points_mask, points = points_mask[:, unmasked], points[:, unmasked]
-        grad_unmasked = torch.zeros_like(points)
-        block_size = _CPU_BLOCK if points.device.type == "cpu" else _LARGE_BLOCK
-        for frames in _unmasked(frames_mask).split(max(1, block_size // max(1, 3 * points_mask.numel()))):
+        chosen, chosen_frames = unmasked(points_mask > 0), unmasked(frames_mask > 0)
+        points_mask, points = points_mask[:, chosen], points[:, chosen]
+        frames_mask, inverse_frames = frames_mask[:, chosen_frames], inverse_frames[:, :, chosen_frames]
+        grad_chosen, grad_chosen_frames = torch.zeros_like(points), torch.empty_like(inverse_frames)
+        block_size = _CPU_BLOCK if card_of(points.device).kind == "cpu" else _LARGE_BLOCK
+        size = max(1, block_size // max(1, 3 * points_mask.numel()))
+        for start in range(0, frames_mask.shape[1], size):
+            frames = slice(start, start + size)
             block, block_mask = inverse_frames[:, :, frames], frames_mask[:, frames]
             matrix = rearrange(block, "n x f c -> n (x f) c")
             difference = rearrange(matrix @ points.mT, "n (x f) p -> n x f p", x=3)
@@ -92,9 +96,9 @@ class _SummedErrors(torch.autograd.Function):
                 weight = block_mask[..., None] * points_mask[:, None]
                 slope = (weight / error).masked_fill_(error >= clamp, 0)
                 grad_difference = rearrange(difference.mul_(slope[:, None]), "n x f p -> n (x f) p")
-                grad_frames[:, :, frames] = rearrange(grad_difference @ points, "n (x f) c -> n x f c", x=3)
-                grad_unmasked += grad_difference.mT @ matrix
-        grad_points[:, unmasked] = grad_unmasked
+                grad_chosen_frames[:, :, frames] = rearrange(grad_difference @ points, "n (x f) c -> n x f c", x=3)
+                grad_chosen += grad_difference.mT @ matrix
+        grad_points[:, chosen], grad_frames[:, :, chosen_frames] = grad_chosen, grad_chosen_frames
         ctx.save_for_backward(grad_frames, grad_points)
         return total
 
@@ -103,14 +107,6 @@ class _SummedErrors(torch.autograd.Function):
     def backward(ctx: Any, grad: Float[Tensor, " n"]) -> tuple[Tensor | None, ...]:
         grad_frames, grad_points = ctx.saved_tensors
         return grad_frames * grad[:, None, None, None], grad_points * grad[:, None, None], None, None, None
-
-
-def _unmasked(mask: Float[Tensor, "n k"]) -> Int[Tensor, " unmasked"]:
-    """Return the indices that are unmasked in some sample; on a GPU all, since the host would wait for the answer."""
-    if card_of(mask.device).kind != "cpu":
-        return torch.arange(mask.shape[1], device=mask.device)
-    # Meta tensors have no values: assume that half of the rigid groups and atoms exist, as in a typical protein.
-    return torch.arange(mask.shape[1] // 2, device=mask.device) if mask.is_meta else mask.any(0).nonzero()[:, 0]
 
 
 def backbone_fape(

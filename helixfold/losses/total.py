@@ -1,6 +1,7 @@
 """The training loss of a batch, by term and by sample."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +33,7 @@ _BACKBONE_GROUP = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """Losses of each sample: all `TERMS` without gradient, their weighted sum, and the total to differentiate."""
+    """Losses of each sample: its terms without gradient, their weighted sum, and the total to differentiate."""
 
     unweighted: dict[str, Float[Tensor, " b"]]
     weighted: Float[Tensor, " b"]
@@ -47,7 +48,7 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
     """Return AlphaFold 2's loss (Suppl. Eq. 7), float32, of the outputs that the model computed from `batch`.
 
     The total is the weighted sum times the square root of the number of residues (Suppl. Sec. 1.11.3), so that short
-    chains count less than long ones. Terms of weight 0 are reported but not part of the sum.
+    chains count less than long ones. Terms of weight 0 are not computed. No operator makes the host wait for a GPU.
     """
     structure, logits = outputs.structure, outputs.logits
     with torch.no_grad():
@@ -57,36 +58,38 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         backbone, backbone_mask = groups.frames[..., _BACKBONE_GROUP], groups.mask[..., _BACKBONE_GROUP]
         clamp = torch.where(labels.use_clamped_fape > 0, config.fape_clamp, math.inf)
         resolved = has_resolution(labels, config.min_resolution, config.max_resolution)
-    with torch.set_grad_enabled(torch.is_grad_enabled() and config.violation > 0):
-        violation = violation_loss(
+    terms: dict[str, Callable[[], Tensor]] = {
+        "backbone_fape": lambda: backbone_fape(structure.frames, backbone, backbone_mask, clamp),
+        "sidechain_fape": lambda: sidechain_fape(structure, truth, labels.aatype, config.fape_clamp),
+        "torsion": lambda: torsion_loss(structure.torsions, torsions),
+        "angle_norm": lambda: angle_norm_loss(structure.unnormalized_torsions, batch.seq_mask),
+        "distogram": lambda: distogram_loss(logits.distogram, labels.pseudo_beta, labels.pseudo_beta_mask),
+        "masked_msa": lambda: masked_msa_loss(logits.masked_msa, labels.true_msa, labels.bert_mask),
+        "lddt": lambda: lddt_loss(logits.lddt, structure.positions, labels) * resolved,
+        "experimentally_resolved": lambda: (
+            experimentally_resolved_loss(logits.experimentally_resolved, labels) * resolved
+        ),
+        "aligned_error": lambda: (
+            torch.zeros_like(batch.seq_mask[:, 0])
+            if logits.aligned_error is None
+            else aligned_error_loss(logits.aligned_error, structure.frames[-1], backbone, backbone_mask) * resolved
+        ),
+        "violation": lambda: violation_loss(
             structure,
             labels,
             batch,
             tolerance_factor=config.violation_tolerance_factor,
             overlap_tolerance=config.clash_overlap_tolerance,
-        )
-    with torch.set_grad_enabled(torch.is_grad_enabled() and config.smooth_lddt > 0):
-        smooth_lddt = smooth_lddt_loss(structure.frames, labels)
-    terms = {
-        "backbone_fape": backbone_fape(structure.frames, backbone, backbone_mask, clamp),
-        "sidechain_fape": sidechain_fape(structure, truth, labels.aatype, config.fape_clamp),
-        "torsion": torsion_loss(structure.torsions, torsions),
-        "angle_norm": angle_norm_loss(structure.unnormalized_torsions, batch.seq_mask),
-        "distogram": distogram_loss(logits.distogram, labels.pseudo_beta, labels.pseudo_beta_mask),
-        "masked_msa": masked_msa_loss(logits.masked_msa, labels.true_msa, labels.bert_mask),
-        "lddt": lddt_loss(logits.lddt, structure.positions, labels) * resolved,
-        "experimentally_resolved": experimentally_resolved_loss(logits.experimentally_resolved, labels) * resolved,
-        "aligned_error": torch.zeros_like(violation)
-        if logits.aligned_error is None
-        else aligned_error_loss(logits.aligned_error, structure.frames[-1], backbone, backbone_mask) * resolved,
-        "violation": violation,
-        "smooth_lddt": smooth_lddt,
+        ),
+        "smooth_lddt": lambda: smooth_lddt_loss(structure.frames, labels),
     }
-    # Terms of weight 0 are left out: multiplied by 0, their gradients would still be computed.
+    computed = {name: terms[name]() for name in TERMS if getattr(config, name) > 0}
     weighted = sum(
-        (getattr(config, name) * terms[name] for name in TERMS if getattr(config, name) > 0),
-        start=torch.zeros_like(violation),
+        (getattr(config, name) * term for name, term in computed.items()),
+        start=torch.zeros_like(batch.seq_mask[:, 0]),
     )
-    # Detached, so that the autograd graph of a term of weight 0 is freed before the backward pass.
-    unweighted = {name: term.detach() for name, term in terms.items()}
-    return Losses(unweighted=unweighted, weighted=weighted, total=weighted * batch.seq_mask.sum(-1).sqrt())
+    return Losses(
+        unweighted={name: term.detach() for name, term in computed.items()},
+        weighted=weighted,
+        total=weighted * batch.seq_mask.sum(-1).sqrt(),
+    )

@@ -13,19 +13,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from data_pipeline import stereochemistry as norms
-from data_pipeline.residues import ATOM14_NAMES, RESTYPES
+from data_pipeline.residues import RESTYPES, UNKNOWN
 from data_pipeline.stereochemistry import MeanAndDeviation, distance_bounds
 from helixfold.batch import Batch
 from helixfold.geometry.tables import per_residue
+from helixfold.losses.clashes import clashes
 from helixfold.losses.labels import Labels
 from helixfold.model.outputs import PredictedStructure
 
 _N, _CA, _C = 0, 1, 2  # atom14 slots
 _PROLINE = RESTYPES.index("P")
-_SULPHUR = ATOM14_NAMES[RESTYPES.index("C")].index("SG")
 # Added to squared lengths, so that their roots have a gradient where two atoms coincide.
 _SMALL_BOND, _SMALL_DISTANCE = 1e-6, 1e-10
-_SLAB_ELEMENTS = 2**20  # distances computed at once, 4 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +79,15 @@ def violations(
     `overlap_tolerance`.
     """
     bonds = _connections(atoms, exists, aatype, residue_index, tolerance_factor)
-    clashes = _clashes(atoms, exists, aatype, residue_index, overlap_tolerance)
+    # Absent atoms overlap with no other.
+    radius = torch.where(exists > 0, _radii(atoms.device)[per_residue("ATOM14_TO_ATOM37", aatype)], -torch.inf)
+    overlaps = clashes(atoms, radius.to(atoms.dtype), residue_index, overlap_tolerance)
     within = _within(atoms, exists, aatype, tolerance_factor, overlap_tolerance)
-    clashes_mask = (clashes.detach() > 0).to(clashes.dtype)
+    clashes_mask = (overlaps.detach() > 0).to(overlaps.dtype)
     within_mask = (within.detach() > 0).to(within.dtype)
     return Violations(
         **bonds,
-        clashes=clashes,
+        clashes=overlaps,
         clashes_mask=clashes_mask,
         within=within,
         within_mask=within_mask,
@@ -111,11 +112,7 @@ def _connections(
     length, c_to_n = _length_and_direction(next_n - c)
     _, c_to_ca = _length_and_direction(ca - c)
     _, n_to_ca = _length_and_direction(next_ca - next_n)
-    to_proline = aatype[:, 1:] == _PROLINE
-    mean, deviation = (
-        torch.where(to_proline, length.new_tensor(proline), length.new_tensor(other))
-        for proline, other in zip(norms.C_N_LENGTH_TO_PROLINE, norms.C_N_LENGTH, strict=True)
-    )
+    mean, deviation = _bond_lengths(atoms.device)[aatype[:, 1:]].to(atoms.dtype).unbind(-1)
     # The released code uses the standard deviation of the bond's length for the angle at C.
     at_c = MeanAndDeviation(norms.CA_C_N_COSINE.mean, norms.C_N_LENGTH.deviation)
     at_n = norms.C_N_CA_COSINE
@@ -135,59 +132,6 @@ def _connections(
         "angle_c_n_ca": means[2],
         "connections_mask": torch.maximum(pad(mask, (0, 1)), pad(mask, (1, 0))),
     }
-
-
-def _clashes(
-    atoms: Float[Tensor, "b r 14 3"],
-    exists: Float[Tensor, "b r 14"],
-    aatype: Int[Tensor, "b r"],
-    residue_index: Int[Tensor, "b r"],
-    overlap_tolerance: float,
-) -> Float[Tensor, "b r 14"]:
-    """Return the sum of each atom's overlaps with atoms of other residues.
-
-    Only the few pairs that clash, of many millions, have a value or a gradient. They are searched for slab by slab
-    without gradients, and only their overlap is computed with gradients.
-    """
-    radius = _radii(atoms.device)[per_residue("ATOM14_TO_ATOM37", aatype)]
-    # Absent atoms overlap with no other.
-    radius = torch.where(exists > 0, radius, -torch.inf).flatten()
-    one, other = _clashing_pairs(atoms.detach(), radius.view_as(exists), residue_index, overlap_tolerance)
-    flat = atoms.flatten(0, 2)
-    squared = (_rows(flat, one) - _rows(flat, other)).square().sum(-1)
-    overlap = torch.relu(radius[one] + radius[other] - overlap_tolerance - (squared + _SMALL_DISTANCE).sqrt())
-    return overlap.new_zeros(len(flat)).scatter_add(0, torch.cat([one, other]), overlap.repeat(2)).view_as(exists)
-
-
-@torch.no_grad()
-def _clashing_pairs(
-    atoms: Float[Tensor, "b r 14 3"],
-    radius: Float[Tensor, "b r 14"],
-    residue_index: Int[Tensor, "b r"],
-    overlap_tolerance: float,
-) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-    """Return the indices (in the flattened batch) of both atoms of each pair that may clash, in the chain's order."""
-    b, r, _ = radius.shape
-    all_atoms, reach = atoms.flatten(1, 2), radius.flatten(1) - overlap_tolerance + 1e-3
-    pairs = []
-    size = max(1, _SLAB_ELEMENTS // max(1, b * r * 14 * 14))
-    for start in range(0, r, size):
-        slab = slice(start, min(start + size, r))
-        # Distances from matrix products would lose the digits that decide.
-        distance = torch.cdist(atoms[:, slab].flatten(1, 2), all_atoms, compute_mode="donot_use_mm_for_euclid_dist")
-        close = distance < radius[:, slab].flatten(1)[..., None] + reach[:, None]
-        close = rearrange(close, "b (i a) (j c) -> b i a j c", a=14, c=14)
-        close &= (residue_index[:, slab, None] < residue_index[:, None])[:, :, None, :, None]
-        bonded = residue_index[:, slab, None] + 1 == residue_index[:, None]
-        close[:, :, _C, :, _N] &= ~bonded
-        # As in the released code, this excludes all atoms in the slot of cysteine's sulphur, whatever the residue type.
-        close[:, :, _SULPHUR, :, _SULPHUR] = False
-        # Meta tensors have no values: assume that every residue clashes once.
-        indices = close.new_empty(b * r, 5, dtype=torch.int64) if close.is_meta else close.nonzero()
-        sample, i, a, j, c = indices.unbind(1)
-        pairs.append(((sample * r + start + i) * 14 + a, (sample * r + j) * 14 + c))
-    one, other = (torch.cat(part) for part in zip(*pairs, strict=True))
-    return one, other
 
 
 def _within(
@@ -221,13 +165,15 @@ def _radii(device: torch.device) -> Float[Tensor, "37"]:
 
 
 @cache
+def _bond_lengths(device: torch.device) -> Float[Tensor, "21 2"]:
+    """Return the mean and deviation of the peptide bond's length, by the type of its second residue."""
+    lengths = [norms.C_N_LENGTH_TO_PROLINE if each == _PROLINE else norms.C_N_LENGTH for each in range(UNKNOWN + 1)]
+    return torch.tensor(lengths, dtype=torch.float64, device=device)
+
+
+@cache
 def _bounds(
     tolerance_factor: float, overlap_tolerance: float, device: torch.device
 ) -> tuple[Float[Tensor, "21 14 14"], Float[Tensor, "21 14 14"]]:
     least, most = distance_bounds(tolerance_factor, overlap_tolerance)
     return torch.tensor(least, device=device), torch.tensor(most, device=device)
-
-
-def _rows(table: Float[Tensor, "n c"], index: Int[Tensor, " pairs"]) -> Float[Tensor, "pairs c"]:
-    # The gradient of `table[index]` would be summed in an order that changes from run to run.
-    return table.gather(0, index[:, None].expand(-1, table.shape[1]))

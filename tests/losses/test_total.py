@@ -14,6 +14,7 @@ from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import Batch
 from helixfold.config import HeadsConfig
 from helixfold.execution.whole import Whole
+from helixfold.losses import total
 from helixfold.losses.config import TERMS, LossConfig, finetuning, initial_training
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import Losses, total_loss
@@ -81,11 +82,11 @@ def gradients(model: AlphaFold) -> dict[str, Tensor]:
 
 
 def test_the_total_is_the_weighted_sum_times_the_root_of_the_length() -> None:
-    losses = losses_of(finetuning())
+    weights = replace(finetuning(), smooth_lddt=0.2)
+    losses = losses_of(weights)
     terms = losses.terms()
     assert tuple(terms) == (*TERMS, "weighted", "total")
     assert all(value.shape == (2,) and (value > 0).all() for value in terms.values())
-    weights = finetuning()
     weighted = sum(getattr(weights, name) * terms[name] for name in TERMS)
     torch.testing.assert_close(losses.weighted, weighted)
     lengths = training_batch().recycling_inputs[-1].seq_mask.sum(-1)
@@ -101,14 +102,14 @@ def test_terms_for_logs_hold_no_graph() -> None:
     assert not any(value.requires_grad for value in losses.terms().values())
 
 
-def test_a_term_of_weight_0_is_told_and_moves_nothing() -> None:
+def test_a_term_of_weight_0_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("violation_loss", "smooth_lddt_loss", "experimentally_resolved_loss", "aligned_error_loss"):
+        monkeypatch.setattr(total, name, None)
     batch, model = training_batch(), tiny_model()
     losses = total_loss(
         outputs_of(model, batch.recycling_inputs[-1]), batch.recycling_inputs[-1], batch.labels, initial_training()
     )
-    assert (losses.unweighted["violation"] > 0).all()
-    # Nor is anything held for its gradient while the others are computed.
-    assert not any(losses.unweighted[name].requires_grad for name in TERMS)
+    assert tuple(losses.unweighted) == TERMS[:7]
     losses.total.sum().backward()
     without = {name.split(".")[1] for name in dict(model.named_parameters()).keys() - gradients(model).keys()}
     assert without == {"experimentally_resolved", "aligned_error"}
@@ -228,7 +229,7 @@ def test_an_untrained_model_gets_finite_gradients(what: str, config: LossConfig)
 
 def test_a_chain_without_observed_atoms_is_learnt_from_by_its_sequence_alone() -> None:
     batch = training_batch()
-    losses = total_loss(some_outputs(), batch.recycling_inputs[-1], nothing_observed(batch.labels), initial_training())
+    losses = total_loss(some_outputs(), batch.recycling_inputs[-1], nothing_observed(batch.labels), finetuning())
     for name in ("backbone_fape", "sidechain_fape", "torsion", "distogram", "lddt", "aligned_error"):
         assert not losses.unweighted[name].any(), name
     assert (losses.unweighted["masked_msa"] > 0).all()

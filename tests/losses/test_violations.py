@@ -12,12 +12,15 @@ from torch import Tensor
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, RESTYPES
 from helixfold.batch import Batch
+from helixfold.execution.counter import Counter
 from helixfold.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
 from helixfold.geometry.rigid import Rigid
+from helixfold.losses import clashes
 from helixfold.losses import violations as module
 from helixfold.losses.labels import Labels
 from helixfold.losses.violations import Violations, violation_loss, violations
 from helixfold.model.outputs import PredictedStructure
+from helixfold.ops.card import CARDS, described
 from tests.parity.test_functions import Function
 
 ALPHAFOLD = {
@@ -219,14 +222,39 @@ def test_padding_changes_nothing() -> None:
     assert not padded["atoms"].grad[:, 9:].any()
 
 
-def test_the_size_of_slabs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_and_left_out_pairs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few atoms at a time or all, and with pairs that do not overlap (as on a GPU) or without."""
     given = chain(11, b=2)
-    whole = violations(**given)
-    for elements in (1, 5_000):
-        monkeypatch.setattr(module, "_SLAB_ELEMENTS", elements)
-        found = violations(**given)
-        assert torch.equal(found.clashes_mask, whole.clashes_mask)
-        assert float((found.clashes - whole.clashes).abs().max()) < 1e-12
+    given["atoms"].requires_grad_()
+    weights = torch.rand(2, 11, 14, dtype=torch.float64)
+    results = []
+    for size, everything in ((2**20, False), (1, False), (5_000, True), (2**20, True)):
+        monkeypatch.setattr(clashes, "_CPU_BLOCK", size)
+        if everything:
+            monkeypatch.setattr(clashes, "unmasked", lambda _: slice(None))
+        found = violations(**given).clashes
+        results.append((found.detach(), *torch.autograd.grad((weights * found).sum(), given["atoms"])))
+    for result in results[1:]:
+        for found, expected in zip(result, results[0], strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_a_padding_residue_with_the_index_of_a_real_one_overlaps_with_it_no_more_than_with_itself() -> None:
+    given = chain(4)
+    given["residue_index"][:] = 7
+    assert not violations(**given).clashes.any()
+
+
+def test_memory_does_not_grow_with_all_pairs_of_atoms() -> None:
+    """On a GPU 64 MiB for each tensor of pairs, whatever the crop."""
+    peaks = []
+    for residues in (512, 1024):
+        atoms = torch.empty(1, residues, 14, 3, device="meta", requires_grad=True)
+        with described(CARDS["h100"]), Counter() as counter:
+            index = torch.empty(1, residues, dtype=torch.int64, device="meta")
+            clashes.clashes(atoms, torch.empty(1, residues, 14, device="meta"), index, 1.5).sum().backward()
+        peaks.append(counter.peak)
+    assert max(peaks) < 1.1 * min(peaks) < 500 * 2**20
 
 
 def test_ideal_residues_break_no_rule_within_and_stretched_ones_do() -> None:
