@@ -92,7 +92,7 @@ def recycle(
     """Run `num_recycles + 1` iterations, each on a fresh draw and the outputs of the one before (Suppl. Alg. 30).
 
     `draw(k)` returns the ensemble of iteration k, `step` runs the network on it; an iteration that `is_good_enough` is
-    the last.
+    the last. With a tolerance, the host waits for a GPU once after each iteration, to read whether to go on.
     """
     previous = None
     for cycle in range(num_recycles + 1):

@@ -4,6 +4,7 @@ AlphaFold 2, Suppl. Sec. 1.9.6 (pLDDT), 1.9.7 (predicted aligned error, pTM) and
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Float
@@ -37,8 +38,9 @@ def predicted_aligned_error(logits: Float[Tensor, "b i j v"]) -> tuple[Float[Ten
 
     The largest value is 31.75 for AlphaFold's 64 bins. Padding residues are not removed.
     """
-    centers = _aligned_error_centers(logits.shape[-1])
-    return _expectation(logits, centers.to(logits.device).expand(logits.shape[0], -1)), float(centers[-1])
+    bins = logits.shape[-1]
+    centers = _aligned_error_centers(bins, logits.device)
+    return _expectation(logits, centers.expand(logits.shape[0], -1)), _largest_aligned_error(bins)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ def aligned_error(
     result = run.gather(run.map_rows(errors_and_tm, pair))
     return AlignedError(
         expected=result[..., :-1],
-        largest=float(_aligned_error_centers(head.linear.out_features)[-1]),
+        largest=_largest_aligned_error(head.linear.out_features),
         ptm=(result[..., -1] * seq_mask).amax(-1),
     )
 
@@ -85,7 +87,7 @@ class ExpectedDistances:
 def expected_distances(run: Executor, head: DistogramHead, pair: Float[Stream, "b r r c_z"]) -> ExpectedDistances:
     """Return expected distances and contacts; logits of all edges never exist at once, whatever the executor is."""
     bins, residues = head.linear.out_features, pair.shape[2]
-    values = distance_values(bins).to(pair.device)
+    values = _distance_values(bins, pair.device)
     rows_at_once = max(1, _SLAB_ELEMENTS // (pair.shape[0] * residues * bins))
 
     def distances_and_contacts(_: slice, rows: Tensor, columns: Tensor) -> Tensor:
@@ -117,17 +119,29 @@ def tm_of_alignments(logits: Float[Tensor, "b i j v"], seq_mask: Float[Tensor, "
     residues = seq_mask.sum(-1, dtype=torch.float32)
     # The TM-score's scale (Zhang & Skolnick 2004, Eq. 5) is undefined for short chains; AlphaFold uses at least 19.
     scale = 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8
-    centers = _aligned_error_centers(logits.shape[-1]).to(logits.device)
+    centers = _aligned_error_centers(logits.shape[-1], logits.device)
     term = _expectation(logits, 1 / (1 + (centers / scale[:, None]) ** 2))
     weight = seq_mask.float()[:, None]
     return (term * weight).sum(-1) / (weight.sum(-1) + 1e-8)
 
 
-def _aligned_error_centers(bins: int) -> Float[Tensor, "v"]:
+# Tables are kept for each device, so that no pass copies them from the host.
+@cache
+def _aligned_error_centers(bins: int, device: torch.device) -> Float[Tensor, "v"]:
     """Return the centre of every aligned-error bin; the last bin is open and counts as if as wide as the others."""
     breaks = aligned_error_breaks(bins)
     half = (breaks[1] - breaks[0]) / 2
-    return torch.cat([breaks + half, breaks[-1:] + 3 * half])
+    return torch.cat([breaks + half, breaks[-1:] + 3 * half]).to(device)
+
+
+@cache
+def _largest_aligned_error(bins: int) -> float:
+    return float(_aligned_error_centers(bins, torch.device("cpu"))[-1])
+
+
+@cache
+def _distance_values(bins: int, device: torch.device) -> Float[Tensor, "v 2"]:
+    return distance_values(bins).to(device)
 
 
 def _expectation(logits: Float[Tensor, "b i j v"], values: Float[Tensor, "b v"]) -> Float[Tensor, "b i j"]:

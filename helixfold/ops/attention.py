@@ -4,6 +4,7 @@ import torch
 from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from helixfold.ops.card import Card, card_of
 from helixfold.ops.constants import MASKED
@@ -79,8 +80,10 @@ def _sample_by_sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bia
         # The kernel adds one bias to the logits. A mask that differs between rows would make this bias as large as the
         # logits, so the mask becomes an additional channel: 1 in the queries, the mask's bias in the keys.
         channel = rearrange(MASKED / scale * (mask.float() - 1), "n k -> n 1 k 1").to(key.dtype).expand(n, h, -1, 1)
-        query = torch.nn.functional.pad(query, (0, 1), value=1.0)
-        key, value = torch.cat([key, channel], -1), torch.nn.functional.pad(value, (0, 1))
+        # On a GPU the kernel that stores no logits takes channels by eights; the others are zeros in the keys.
+        more = 1 if card_of(query.device).kind == "cpu" else 8
+        query, value = pad(query, (0, more), value=1.0), pad(value, (0, more))
+        key = pad(torch.cat([key, channel], -1), (0, more - 1))
     if query.is_meta and card_of(query.device).kind == "cuda":
         # On meta tensors PyTorch would choose its implementation that stores the logits.
         efficient = torch.ops.aten._scaled_dot_product_efficient_attention

@@ -19,7 +19,7 @@ _CHUNK_ON_A_DEVICE = 2**24
 def _in_chunks(buffers: AdamBuffers, gradient: Tensor, scale: Tensor, step: AdamStep) -> None:
     """Update with PyTorch's fused AdamW chunk by chunk, and do the rest while the chunk is in the cache."""
     chunk = _CHUNK_OF_A_THREAD * torch.get_num_threads() if gradient.device.type == "cpu" else _CHUNK_ON_A_DEVICE
-    number = torch.tensor(float(step.number), device=gradient.device)
+    number = torch.full((), float(step.number), device=gradient.device)
     working = iter(()) if buffers.working is None else iter(buffers.working.split(chunk))
     for part, factor, master, first, second, average in zip(
         gradient.split(chunk),

@@ -3,12 +3,16 @@
 from jaxtyping import Float, Float32
 from torch import Tensor
 
+from helixfold.ops.card import card_of
 from helixfold.ops.constants import MASKED
 
 
 def every_key_counts(mask: Float[Tensor, "*batch k"]) -> bool:
-    """Return whether the mask is all ones; masks on the meta device count as having zeros."""
-    return not mask.is_meta and bool((mask == 1).all())
+    """Return whether the mask is all ones; on a GPU it counts as having zeros, for the host would wait for the answer.
+
+    So do masks on the meta device.
+    """
+    return card_of(mask.device).kind == "cpu" and not mask.is_meta and bool((mask == 1).all())
 
 
 def mask_bias(mask: Float[Tensor, "*batch k"]) -> Float32[Tensor, "*batch k"] | None:

@@ -181,17 +181,20 @@ class FlatOptimizer:
     def step(self, learning_rate: float, *, micro_batches: int) -> StepReport:
         """Update the weights by the mean of the gradients of that many micro-batches in the sum, and clear the sum.
 
-        If the gradient or its norm is not finite, only the sum is cleared and the step is skipped. Raise `InputError`
-        if gradients are no longer views of the buffers.
+        If the gradient or its norm is not finite, only the sum is cleared and the step is skipped. The host waits for a
+        GPU once, for the report. Raise `InputError` if gradients are no longer views of the buffers.
         """
         self._check_views()
         sizes = self._sizes() / micro_batches
         norm = torch.linalg.vector_norm(sizes)
-        gradient_norm = float(norm)
+        scale, clipped, averages = self._scale(sizes, norm)
+        gradient_norm, clipped_fraction = torch.stack([norm, clipped.to(norm.dtype)]).tolist()
         if not math.isfinite(gradient_norm):
             self._forget()
             return StepReport(gradient_norm=gradient_norm, clipped=0.0, skipped=True)
-        scale, clipped = self._scale(sizes, norm)
+        if self._norm_averages is not None and averages is not None:
+            self._norm_averages.copy_(averages)
+        self.samples.zero_()
         self._measured = 0
         self._updates += 1
         config, scale = self.config, scale / micro_batches
@@ -212,7 +215,7 @@ class FlatOptimizer:
                 ema_decay=self._ema_decay,
             ),
         )
-        return StepReport(gradient_norm=gradient_norm, clipped=clipped, skipped=False)
+        return StepReport(gradient_norm=gradient_norm, clipped=clipped_fraction, skipped=False)
 
     def _sizes(self) -> Tensor:
         """Return the norm of each tensor in the sum if `clipping` is "adagc", otherwise that of the whole sum."""
@@ -221,21 +224,19 @@ class FlatOptimizer:
         is_whole = self._norm_averages is None
         return clip.norm_of_rows(self._norms) if is_whole else clip.tensor_norms_of_lines(self._norms, self._lines)
 
-    def _scale(self, sizes: Tensor, norm: Tensor) -> tuple[Tensor, float]:
-        """Return the factor of the whole gradient, or of each line of it, and `StepReport.clipped`."""
+    def _scale(self, sizes: Tensor, norm: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the factor of the whole gradient or of each line of it, `StepReport.clipped`, and AdaGC's averages."""
         config, averages = self.config, self._norm_averages
         if averages is not None:
             if int(self._updates) < config.adagc.warmup_steps:
                 scale, seen = clip.adagc_warm_up(sizes, averages, config.clip_norm)
             else:
                 scale, seen = clip.adagc_adapt(sizes, averages, config.adagc)
-            averages.copy_(seen)
-            return scale[self._tensor_of_line], float((scale < 1).float().mean())
+            return scale[self._tensor_of_line], (scale < 1).float().mean(), seen
         if config.clipping == "global":
-            return clip.factor(norm, config.clip_norm), float(norm > config.clip_norm)
-        clipped, samples = self.samples.tolist()
-        self.samples.zero_()
-        return self._one, clipped / max(1, samples)
+            return clip.factor(norm, config.clip_norm), norm > config.clip_norm, None
+        clipped, samples = self.samples
+        return self._one, clipped / samples.clamp(min=1), None
 
     def _forget(self) -> None:
         self.gradient_sum.zero_()

@@ -1,0 +1,81 @@
+"""A context in which everything raises that would make the host wait for a GPU, on tensors of any device."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helixfold.execution.nested import tensors
+
+# Functions that read a tensor's values, or make a tensor from values of the host, which are then copied.
+FUNCTIONS = {
+    *("__bool__", "__float__", "__int__", "__index__", "item", "tolist", "numpy", "cpu", "equal", "allclose"),
+    *("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"),
+    *("tensor", "as_tensor", "new_tensor", "asarray"),
+}
+# Operators whose result's size depends on values, and those that read or make single values.
+OPERATORS = {
+    *("_local_scalar_dense", "is_nonzero", "equal", "lift_fresh"),
+    *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
+}
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+COPIES = {"_to_copy", "copy_", "copy"}
+
+
+class HostWaits(AssertionError):
+    """A function or operator that makes the host wait."""
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, reads: int, on_host: Tensor | None) -> None:
+        super().__init__()
+        self.reads, self.on_host = reads, on_host
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "tolist" and self.reads > 0:
+            self.reads -= 1
+        elif name in FUNCTIONS and args[0] is not self.on_host:
+            raise HostWaits(f"{name} is called")
+        return func(*args, **kwargs or {})
+
+
+class _Operators(TorchDispatchMode):
+    def __init__(self, on_host: Tensor | None) -> None:
+        super().__init__()
+        self.on_host = on_host
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func._overloadpacket.__name__
+        given = list(tensors(args))
+        if given and given[0] is self.on_host:
+            return func(*args, **kwargs or {})
+        if name in OPERATORS or (name == "repeat_interleave" and "output_size" not in (kwargs or {})):
+            raise HostWaits(f"{func} is called")
+        if name in INDEXING and any(each.dtype == torch.bool for each in tensors(args[1])):
+            raise HostWaits(f"{func} is called with a boolean index")
+        found = func(*args, **kwargs or {})
+        if name in COPIES and len({each.device.type for each in (*given, found)}) > 1:
+            raise HostWaits(f"{func} copies from one device to another")
+        return found
+
+
+@contextmanager
+def no_host_waits(*, reads: int = 0, on_host: Tensor | None = None) -> Iterator[None]:
+    """Raise `HostWaits` where code inside would make the host wait for a GPU, in backward passes too.
+
+    `reads` is how often `tolist` must be called all the same; `on_host` is a tensor that is never on a GPU.
+    """
+    functions = _Functions(reads, on_host)
+    with functions, _Operators(on_host):
+        yield
+    if functions.reads:
+        raise HostWaits(f"of {reads} calls of tolist {functions.reads} were not made")
