@@ -1,4 +1,4 @@
-"""Backbone frames as a quaternion and a translation per residue, which the structure module updates."""
+"""Backbone frames as a quaternion, a rotation matrix and a translation per residue, updated by the structure module."""
 
 from dataclasses import dataclass
 
@@ -15,32 +15,42 @@ class BackboneFrames:
     """Backbone frames with unit quaternions (w, x, y, z); the structure module's unit of length is 10 Angstrom."""
 
     quaternion: Float[Tensor, "b r 4"]
+    rotation: Float[Tensor, "b r 3 3"]  # of the quaternion
     translation: Float[Tensor, "b r 3"]
+
+    @classmethod
+    def of(cls, quaternion: Float[Tensor, "b r 4"], translation: Float[Tensor, "b r 3"]) -> "BackboneFrames":
+        """Return the frames with these unit quaternions and translations."""
+        return BackboneFrames(
+            quaternion=quaternion, rotation=quaternion_to_rotation(quaternion), translation=translation
+        )
 
     @classmethod
     def identity(cls, like: Float[Tensor, "b r c"]) -> "BackboneFrames":
         """Return frames of all residues of `like` at the origin (AlphaFold 2, Suppl. Alg. 20 line 4)."""
         zeros = like.new_zeros(*like.shape[:2], 3)
-        return BackboneFrames(quaternion=pad(zeros, (1, 0), value=1.0), translation=zeros)
+        return BackboneFrames.of(pad(zeros, (1, 0), value=1.0), zeros)
 
     def rigid(self) -> Rigid:
-        """Return the frames with rotation matrices."""
-        return Rigid(rotation=quaternion_to_rotation(self.quaternion), translation=self.translation)
+        """Return the frames without quaternions."""
+        return Rigid(rotation=self.rotation, translation=self.translation)
 
     def updated(self, update: Float[Tensor, "b r 6"]) -> "BackboneFrames":
         """Return the frames composed with local motions of quaternion (1, u0, u1, u2) and translation (u3, u4, u5).
 
         AlphaFold 2, Suppl. Alg. 23.
         """
-        rotation, shift = update.split(3, -1)
-        # q * (1, u) = q + q * (0, u); in this form a zero update changes q by exactly nothing.
-        quaternion = self.quaternion + quaternion_multiply(self.quaternion, pad(rotation, (1, 0)))
+        turn, shift = update.split(3, -1)
+        # A zero update changes the quaternion by exactly nothing.
+        quaternion = quaternion_multiply(self.quaternion, pad(turn, (1, 0), value=1.0))
         quaternion = quaternion / torch.linalg.vector_norm(quaternion, dim=-1, keepdim=True)
-        return BackboneFrames(quaternion=quaternion, translation=self.rigid().apply(shift))
+        return BackboneFrames.of(quaternion, self.rigid().apply_to_columns(shift[..., None])[..., 0])
 
     def without_rotation_gradient(self) -> "BackboneFrames":
         """Return frames whose gradient flows through translations only (Alg. 20 line 20)."""
-        return BackboneFrames(quaternion=self.quaternion.detach(), translation=self.translation)
+        return BackboneFrames(
+            quaternion=self.quaternion.detach(), rotation=self.rotation.detach(), translation=self.translation
+        )
 
     def to_tensor(self) -> Float[Tensor, "b r 7"]:
         """Return the quaternions and, after them, the translations."""

@@ -1,6 +1,8 @@
 """Rigid motions: rotations and translations that map local to global coordinates."""
 
+import re
 from dataclasses import dataclass
+from functools import cache
 from types import EllipsisType
 
 import torch
@@ -30,6 +32,17 @@ class Rigid:
             translation=self.apply(other.translation),
         )
 
+    def apply_to_columns(self, points: Float[Tensor, "*batch 3 p"]) -> Float[Tensor, "*batch 3 p"]:
+        """Return several local points of each frame, whose coordinates are columns, in global coordinates."""
+        flat = torch.baddbmm(
+            self.translation.reshape(-1, 3, 1), self.rotation.reshape(-1, 3, 3), points.reshape(-1, 3, points.shape[-1])
+        )
+        return flat.view(points.shape)
+
+    def invert_apply_to_columns(self, points: Float[Tensor, "*batch 3 p"]) -> Float[Tensor, "*batch 3 p"]:
+        """Return several global points for each frame, whose coordinates are columns, in its local coordinates."""
+        return self.rotation.mT @ (points - self.translation[..., None])
+
     def apply(self, points: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
         """Return local points in global coordinates."""
         return einsum(self.rotation, points, "... x y, ... y -> ... x") + self.translation
@@ -39,38 +52,43 @@ class Rigid:
         return einsum(self.rotation, points - self.translation, "... x y, ... x -> ... y")
 
 
+# A rotation's entries and a product's components (Hamilton) as sums of products of quaternions' components w, x, y, z.
+_ROTATION = "ww+xx-yy-zz 2xy-2wz 2xz+2wy 2xy+2wz ww-xx+yy-zz 2yz-2wx 2xz-2wy 2yz+2wx ww-xx-yy+zz"
+_PRODUCT = "ww-xx-yy-zz wx+xw+yz-zy wy-xz+yw+zx wz+xy-yx+zw"
+
+
 def quaternion_to_rotation(quaternion: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
     """Return the rotation matrices of unit quaternions (w, x, y, z)."""
-    w, x, y, z = quaternion.unbind(-1)
-    return torch.stack(
-        [
-            torch.stack([w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)], -1),
-            torch.stack([2 * (x * y + w * z), w * w - x * x + y * y - z * z, 2 * (y * z - w * x)], -1),
-            torch.stack([2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z], -1),
-        ],
-        -2,
-    )
+    return _sums_of_products(quaternion, quaternion, _ROTATION).unflatten(-1, (3, 3))
+
+
+def quaternion_multiply(a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
+    """Return the Hamilton product, which is the rotation `b` followed by `a`."""
+    return _sums_of_products(a, b, _PRODUCT)
+
+
+def _sums_of_products(
+    a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"], sums: str
+) -> Float[Tensor, "*batch n"]:
+    """Return sums of products of a component of `a` and one of `b`, in two operations however many they are."""
+    products = a[..., :, None] * b[..., None, :]
+    return products.flatten(-2) @ _coefficients(sums, a.dtype, a.device)
+
+
+@cache
+def _coefficients(sums: str, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "16 n"]:
+    """Return the coefficients of all products in each sum; "2xy-wz" is twice xy minus wz."""
+    table = torch.zeros(4, 4, len(sums.split()), dtype=dtype, device="cpu")
+    for column, terms in enumerate(sums.split()):
+        for sign, factor, one, other in re.findall(r"([+-]?)(2?)([wxyz])([wxyz])", terms):
+            table["wxyz".index(one), "wxyz".index(other), column] = float(f"{sign}{factor or 1}")
+    return table.flatten(0, 1).to(device)
 
 
 def rigid_from_tensor(frames: Float[Tensor, "*batch 7"]) -> Rigid:
     """Return the frames stored as unit quaternions (w, x, y, z) followed by translations."""
     quaternion, translation = frames.split([4, 3], -1)
     return Rigid(rotation=quaternion_to_rotation(quaternion), translation=translation)
-
-
-def quaternion_multiply(a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
-    """Return the Hamilton product, which is the rotation `b` followed by `a`."""
-    aw, ax, ay, az = a.unbind(-1)
-    bw, bx, by, bz = b.unbind(-1)
-    return torch.stack(
-        [
-            aw * bw - ax * bx - ay * by - az * bz,
-            aw * bx + ax * bw + ay * bz - az * by,
-            aw * by - ax * bz + ay * bw + az * bx,
-            aw * bz + ax * by - ay * bx + az * bw,
-        ],
-        -1,
-    )
 
 
 def rigid_from_three_points(

@@ -1,5 +1,6 @@
 """The structure module, which predicts atoms from the single and pair representations."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,10 +12,11 @@ from helixfold.config import StructureConfig
 from helixfold.geometry import atoms
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid
-from helixfold.model.layers import LayerNorm, Linear
+from helixfold.model.layers import Dropout, LayerNorm, Linear
 from helixfold.model.outputs import PredictedStructure
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.invariant_point import invariant_point_attention
+from helixfold.ops.linear import linear
 from helixfold.ops.precision import to_float32
 from helixfold.ops.weights import Affine, PointAttentionWeights
 
@@ -24,11 +26,22 @@ UNIT = 10.0
 LENGTH_FLOOR = 1e-8
 
 
+class PointAttentionMaps(NamedTuple):
+    """Parameters of invariant point attention in the form that its iterations share.
+
+    `project` maps a residue to its scaled query, to its key and value, and to all its points: all x of query points and
+    of key and value points, then all y, then all z.
+    """
+
+    project: Affine
+    weights: PointAttentionWeights
+
+
 class PairInput(NamedTuple):
-    """A pair stream of any dtype before its layer norm, and the parameters of this norm."""
+    """A pair stream of any dtype before its layer norm, and the parameters with which attention reads it."""
 
     pair: Float[Stream, "b r r c_z"]
-    norm: Affine
+    maps: PointAttentionMaps
 
 
 class InvariantPointAttention(nn.Module):
@@ -48,6 +61,22 @@ class InvariantPointAttention(nn.Module):
         self.point_weights = nn.Parameter(torch.full((h,), 0.541324854612918))
         self.out = Linear(h * (config.c_scalar + 4 * config.value_points + c_z), c, init="zeros")
 
+    def maps(self, pair_norm: Affine) -> PointAttentionMaps:
+        """Return the parameters for attention with a pair stream that this layer norm normalises."""
+        # These factors give each of the logits' three terms the same variance at the start (Suppl. Alg. 22 line 7).
+        scalar_weight, pair_weight = (3 * self.c_scalar) ** -0.5, 3**-0.5
+        point_weight = nn.functional.softplus(self.point_weights) * (3 * self.query_point_count * 4.5) ** -0.5
+        pair_bias = Affine(pair_weight * self.pair_bias.weight, pair_weight * self.pair_bias.bias)
+
+        def joined(of: Callable[[Linear], Tensor]) -> Tensor:
+            points = torch.cat(
+                [of(each).unflatten(0, (3, -1)) for each in (self.query_points, self.key_value_points)], 1
+            )
+            return torch.cat([scalar_weight * of(self.query), of(self.key_value), points.flatten(0, 1)])
+
+        project = Affine(joined(lambda each: each.weight), joined(lambda each: each.bias))
+        return PointAttentionMaps(project, PointAttentionWeights(point_weight, pair_norm, pair_bias))
+
     def forward(
         self,
         run: Executor,
@@ -57,50 +86,51 @@ class InvariantPointAttention(nn.Module):
         frames: Rigid,
     ) -> Float[Tensor, "b r c"]:
         """Return the change of the single representation."""
-        key, value = rearrange(self.key_value(single), "b r (h two d) -> two b h r d", two=2, h=self.heads)
-        key_points, value_points = self._global_points(self.key_value_points(single), frames).split(
-            [self.query_point_count, self.value_point_count], -2
+        maps, h, q = pair_input.maps, self.heads, self.query_point_count
+        scalars = h * self.c_scalar
+        query, key_value, points = linear(single, maps.project).tensor_split([scalars, 3 * scalars], -1)
+        key, value = rearrange(key_value, "b r (h two d) -> two b h r d", two=2, h=h)
+        points = frames.apply_to_columns(points.unflatten(-1, (3, -1)))
+        query_points = points[..., : h * q]
+        key_points, value_points = rearrange(points[..., h * q :], "b r x (h p) -> b h r p x", h=h).tensor_split(
+            [q], -2
         )
-        # These factors give each of the logits' three terms the same variance at the start (Suppl. Alg. 22 line 7).
-        scalar_weight = (3 * self.c_scalar) ** -0.5
-        point_weight = nn.functional.softplus(self.point_weights) * (3 * self.query_point_count * 4.5) ** -0.5
-        pair_bias = Affine(3**-0.5 * self.pair_bias.weight, 3**-0.5 * self.pair_bias.bias)
 
-        def attend(
+        def attend(  # noqa: PLR0917  # one for each stream
             _: slice,
             pair: Float[Tensor, "b i r c_z"],
-            single: Float[Tensor, "b i c"],
+            query: Float[Tensor, "b i h_d"],
+            query_points: Float[Tensor, "b i 3 h_q"],
             rotation: Float[Tensor, "b i 3 3"],
             translation: Float[Tensor, "b i 3"],
             rows_mask: Float[Tensor, "b i"],
         ) -> Float[Tensor, "b i c"]:
-            rows_frames = Rigid(rotation=rotation, translation=translation)
-            scalars, points, pairs = invariant_point_attention(
-                scalar_weight * rearrange(self.query(single), "b i (h d) -> b h i d", h=self.heads),
+            means, points, pairs = invariant_point_attention(
+                rearrange(query, "b i (h d) -> b h i d", h=h),
                 key,
                 value,
-                rearrange(self._global_points(self.query_points(single), rows_frames), "b i h p x -> b h i p x"),
-                rearrange(key_points, "b j h p x -> b h j p x"),
-                rearrange(value_points, "b j h p x -> b h j p x"),
+                rearrange(query_points, "b i x (h q) -> b h i q x", h=h),
+                key_points,
+                value_points,
                 pair,
                 rows_mask,
                 mask,
-                PointAttentionWeights(point_weight, pair_input.norm, pair_bias),
+                maps.weights,
             )
-            points = rows_frames[..., None, None].invert_apply(rearrange(points, "b h i p x -> b i h p x"))
-            lengths = torch.sqrt(points.square().sum(-1) + LENGTH_FLOOR)
+            rows_frames = Rigid(rotation=rotation, translation=translation)
+            local = rows_frames.invert_apply_to_columns(rearrange(points, "b h i p x -> b i x (h p)"))
+            lengths = torch.linalg.vector_norm(nn.functional.pad(local, (0, 0, 0, 1), value=LENGTH_FLOOR**0.5), dim=-2)
             features = [
-                rearrange(scalars, "b h i d -> b i (h d)"),
-                *(rearrange(x, "b i h p -> b i (h p)") for x in (*points.unbind(-1), lengths)),
+                rearrange(means, "b h i d -> b i (h d)"),
+                local.flatten(-2),
+                lengths,
                 rearrange(pairs, "b h i c -> b i (h c)"),
             ]
             return self.out(torch.cat(features, -1))
 
-        return run.gather(run.map_rows(attend, pair_input.pair, single, frames.rotation, frames.translation, mask))
-
-    def _global_points(self, flat: Float[Tensor, "b r _"], frames: Rigid) -> Float[Tensor, "b r h p 3"]:
-        """Return points predicted in each residue's frame in global coordinates; `flat` has all x, then all y and z."""
-        return frames[..., None, None].apply(rearrange(flat, "b r (x h p) -> b r h p x", x=3, h=self.heads))
+        return run.gather(
+            run.map_rows(attend, pair_input.pair, query, query_points, frames.rotation, frames.translation, mask)
+        )
 
 
 class StructureTransition(nn.Module):
@@ -167,7 +197,7 @@ class StructureModule(nn.Module):
         self.norm_transition = LayerNorm(config.c)
         self.backbone_update = Linear(config.c, 6, init="zeros")
         self.angles = Angles(config, c_s)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -180,9 +210,10 @@ class StructureModule(nn.Module):
         initial = self.norm_single(to_float32(single))
         state = self.initial(initial)
         frames = BackboneFrames.identity(state)
+        pair_input = PairInput(pair, self.attention.maps(self.norm_pair.affine))
         states, steps = [], []
         for _ in range(self.layers):
-            state, frames = self.iteration(run, state, frames, pair, mask)
+            state, frames = self.iteration(run, state, frames, pair_input, mask)
             states.append(state)
             steps.append(frames)
             frames = frames.without_rotation_gradient()
@@ -190,6 +221,7 @@ class StructureModule(nn.Module):
         # No iteration reads torsions or atoms of the one before, so those of all iterations are computed at once.
         backbone = BackboneFrames(
             quaternion=torch.cat([step.quaternion for step in steps]),
+            rotation=torch.cat([step.rotation for step in steps]),
             translation=UNIT * torch.cat([step.translation for step in steps]),
         )
         types = repeat(aatype, "b r -> (l b) r", l=self.layers)
@@ -216,11 +248,11 @@ class StructureModule(nn.Module):
         run: Executor,
         state: Float[Tensor, "b r c"],
         frames: BackboneFrames,
-        pair: Float[Stream, "b r r c_z"],
+        pair_input: PairInput,
         mask: Float[Tensor, "b r"],
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
         """Return the single representation and the frames after one iteration (Suppl. Alg. 20 lines 6 to 10)."""
-        change = self.attention(run, state, PairInput(pair, self.norm_pair.affine), mask, frames.rigid())
+        change = self.attention(run, state, pair_input, mask, frames.rigid())
         state = self.norm_attention(self.dropout(state + change))
         state = self.norm_transition(self.dropout(self.transition(state)))
         return state, frames.updated(self.backbone_update(state))

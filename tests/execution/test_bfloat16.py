@@ -76,6 +76,7 @@ def test_streams_and_what_is_computed_of_them_stay_narrow(parameters: torch.dtyp
         "template_embedder.attention.key",
         "template_embedder.attention.value",
         "structure_module.norm_pair",
+        *(f"structure_module.attention.{name}" for name in ("query", "key_value", "query_points", "key_value_points")),
         "structure_module.attention.pair_bias",
     }
 

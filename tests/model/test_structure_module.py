@@ -100,10 +100,10 @@ def test_all_iterations_of_a_training_pass_keep_one_pair_as_it_came() -> None:
             kept.add(each.untyped_storage().data_ptr())
         return each
 
-    frames = BackboneFrames.identity(state)
+    frames, pair_input = BackboneFrames.identity(state), PairInput(pair, module.attention.maps(module.norm_pair.affine))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
         for _ in range(2):
-            state, frames = module.iteration(RUN, state, frames, pair, mask)
+            state, frames = module.iteration(RUN, state, frames, pair_input, mask)
     assert kept == {pair.untyped_storage().data_ptr()}
     assert torch.autograd.grad(state.sum(), pair)[0].abs().max() > 0
 
@@ -172,7 +172,7 @@ def test_heads_start_with_point_weight_one_and_prefer_near_points() -> None:
     place = torch.arange(R, dtype=torch.float32)
     on_a_line = torch.stack([place, torch.zeros(R), torch.zeros(R)], -1)[None]
     frames = Rigid(rotation=torch.eye(3).expand(1, R, 3, 3), translation=on_a_line)
-    pair_input = PairInput(torch.randn(1, R, R, C_Z), LayerNorm(C_Z).affine)
+    pair_input = PairInput(torch.randn(1, R, R, C_Z), attention.maps(LayerNorm(C_Z).affine))
     found = attention(RUN, torch.randn(1, R, CONFIG.c), pair_input, torch.ones(1, R), frames)[0, :, 0]
     # Every one of P points adds its squared distance; the weight is (3 P 9/2)^-1/2 and half of that counts.
     logits = -0.5 * CONFIG.query_points * (place[:, None] - place).square() * (3 * CONFIG.query_points * 4.5) ** -0.5
@@ -191,7 +191,7 @@ def test_attention_shifts_by_pair_and_by_scalars_with_a_third_of_the_variance_ea
     single, pair = torch.randn(1, R, CONFIG.c), torch.randn(1, R, R, C_Z)
     norm = LayerNorm(C_Z)
     torch.nn.init.normal_(norm.weight)
-    pair_input = PairInput(pair, norm.affine)
+    pair_input = PairInput(pair, attention.maps(norm.affine))
     found = attention(RUN, single, pair_input, torch.ones(1, R), random_frames())[0, :, : CONFIG.c_scalar]
     query = attention.query(single)[0, :, : CONFIG.c_scalar]
     key, value = attention.key_value(single)[0, :, : 2 * CONFIG.c_scalar].chunk(2, -1)

@@ -42,7 +42,7 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 def affine_frames(affine: Tensor) -> BackboneFrames:
     quaternion, translation = affine.split([4, 3], -1)
-    return BackboneFrames(quaternion=quaternion, translation=translation)
+    return BackboneFrames.of(quaternion, translation)
 
 
 def test_torsions_of_atoms_where_they_are_defined() -> None:

@@ -282,7 +282,7 @@ def test_invariant_point_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     # DeepMind's module is given a pair that has been normalised; ours does that.
     monkeypatch.setattr("helixfold.ops.invariant_point.layer_norm", lambda pair, norm: pair)
     with forced("reference"):
-        pair_input = PairInput(pair, LayerNorm(C_Z).affine)
+        pair_input = PairInput(pair, module.maps(LayerNorm(C_Z).affine))
         found = module(Whole(), single, pair_input, mask[..., 0], frames(reference.given["affine"]))
     require_equal(found, reference.returned["result"])
 
