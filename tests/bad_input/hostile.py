@@ -41,7 +41,8 @@ MIB = 2**20
 ALLOWED_BYTES, ALLOWED_SECONDS = 200 * MIB, 5.0
 FASTA = b">t\nMKTAYIAKQR\n"
 Read = Callable[[Path], object]
-Case = tuple[Callable[[Path], object], str | Read]
+# What makes the file is itself made when it is needed: it may hold hundreds of MiB.
+Case = tuple[Callable[[], Callable[[Path], object]], str | Read]
 
 
 def packed(*pieces: bytes, times: int = 1) -> Callable[[Path], object]:
@@ -131,82 +132,94 @@ FEATURES, WEIGHTS = "predict --features {0}", "predict x.fasta --models tiny --w
 PDB_ATOM = b"ATOM  99999  CA  ALA A9999      9e9999  9e9999  9e9999  1.00  0.00           C\n"
 
 CASES: dict[str, Case] = {
-    "x.fasta.gz of a GiB in a line": (packed(b">x\n", b"A" * MIB, times=1024), PREDICT),
-    "x.fasta.gz of a GiB in lines": (packed(b">x\n", b"ACDE\n" * 200_000, times=1024), PREDICT),
-    "x.fasta.gz of a GiB line ends": (packed(b">x\n", b"\n" * MIB, times=1024), PREDICT),
-    "x.fasta.gz of packed gzip": (packed(gzip.compress(ZEROS), gzip.compress(ZEROS), times=1000), PREDICT),
-    "x.fasta of 5 million empty records": (plain(b">\n" * 10**6, times=5), PREDICT),
-    "x.fasta of a million records": (plain(b"".join(b">%d\nM\n" % n for n in range(10**6))), PREDICT),
-    "x.fasta of one header": (plain(b">", b"x" * MIB, times=64), PREDICT),
-    "x.fasta of 16 MiB of NUL": (plain(ZEROS, times=16), PREDICT),
-    "x.csv with a quote without end": (plain(b'id,sequence\na,"', b"M" * MIB, times=64), PREDICT),
-    "x.csv of 5 million cells": (plain(b"id,sequence", b"," * 5 * 10**6), PREDICT),
-    "x.csv.gz of a GiB": (packed(b"id,sequence\n", b"\n" * MIB, times=1024), PREDICT),
-    "x.a3m of one line": (plain(b">x\n", b"A" * MIB, times=64), PREDICT),
-    "x.a3m.gz of a GiB of gaps": (packed(FASTA, b">h\n" + b"-" * 10 + b"\n", b"-" * MIB, times=1024), MSA),
-    "x.a3m.gz of a GiB of rows": (packed(FASTA, b">h\nMKTAYIAKQR\n" * 50_000, times=1400), MSA),
-    "x.sto.gz of a GiB of lines": (packed(b"# STOCKHOLM 1.0\n", b"x " + b"A" * MIB, times=1024), MSA),
-    "x.sto of 20 MiB of words": (plain(b"# STOCKHOLM 1.0\n", b"a b " * 2**18, times=20), MSA),
-    "x.cif.gz of a GiB": (packed(b"data_x\n", b"_a.b c\n" * 150_000, times=1024), TEMPLATES),
-    "x.cif of 14 million values": (plain(b"data_x\nloop_\n_a.b\n", b"1 " * 10**6, times=14), TEMPLATES),
+    "x.fasta.gz of a GiB in a line": (lambda: packed(b">x\n", b"A" * MIB, times=1024), PREDICT),
+    "x.fasta.gz of a GiB in lines": (lambda: packed(b">x\n", b"ACDE\n" * 200_000, times=1024), PREDICT),
+    "x.fasta.gz of a GiB line ends": (lambda: packed(b">x\n", b"\n" * MIB, times=1024), PREDICT),
+    "x.fasta.gz of packed gzip": (lambda: packed(gzip.compress(ZEROS), gzip.compress(ZEROS), times=1000), PREDICT),
+    "x.fasta of 5 million empty records": (lambda: plain(b">\n" * 10**6, times=5), PREDICT),
+    "x.fasta of a million records": (lambda: plain(b"".join(b">%d\nM\n" % n for n in range(10**6))), PREDICT),
+    "x.fasta of one header": (lambda: plain(b">", b"x" * MIB, times=64), PREDICT),
+    "x.fasta of 16 MiB of NUL": (lambda: plain(ZEROS, times=16), PREDICT),
+    "x.csv with a quote without end": (lambda: plain(b'id,sequence\na,"', b"M" * MIB, times=64), PREDICT),
+    "x.csv of 5 million cells": (lambda: plain(b"id,sequence", b"," * 5 * 10**6), PREDICT),
+    "x.csv.gz of a GiB": (lambda: packed(b"id,sequence\n", b"\n" * MIB, times=1024), PREDICT),
+    "x.a3m of one line": (lambda: plain(b">x\n", b"A" * MIB, times=64), PREDICT),
+    "x.a3m.gz of a GiB of gaps": (lambda: packed(FASTA, b">h\n" + b"-" * 10 + b"\n", b"-" * MIB, times=1024), MSA),
+    "x.a3m.gz of a GiB of rows": (lambda: packed(FASTA, b">h\nMKTAYIAKQR\n" * 50_000, times=1400), MSA),
+    "x.sto.gz of a GiB of lines": (lambda: packed(b"# STOCKHOLM 1.0\n", b"x " + b"A" * MIB, times=1024), MSA),
+    "x.sto of 20 MiB of words": (lambda: plain(b"# STOCKHOLM 1.0\n", b"a b " * 2**18, times=20), MSA),
+    "x.cif.gz of a GiB": (lambda: packed(b"data_x\n", b"_a.b c\n" * 150_000, times=1024), TEMPLATES),
+    "x.cif of 14 million values": (lambda: plain(b"data_x\nloop_\n_a.b\n", b"1 " * 10**6, times=14), TEMPLATES),
     "x.cif of a million columns": (
-        plain(b"data_x\nloop_\n" + b"".join(b"_a.%d\n" % n for n in range(10**6)), b"1\n"), TEMPLATES
+        lambda: plain(b"data_x\nloop_\n" + b"".join(b"_a.%d\n" % n for n in range(10**6)), b"1\n"), TEMPLATES
     ),
-    "x.cif of a million frames": (plain(b"data_x\n", b"save_a\n" * 10**6), TEMPLATES),
-    "x.cif with a text without end": (plain(b"data_x\n_a.b\n;", b"never " * 10**5, times=50), TEMPLATES),
-    "x.pdb of enormous numbers": (plain(PDB_ATOM * 1000, times=100), TEMPLATES),
-    "x.pdb of a million models": (plain(b"MODEL\nATOM  \nENDMDL\n" * 10**6), TEMPLATES),
-    "x.pdb of one line": (plain(b"ATOM  ", b"9" * MIB, times=60), TEMPLATES),
-    "f.npz of 256 MiB of zeros": (zip_of([("msa.npy", array_of(f"({2**28},)", "|i1", bytes(2**28)))]), FEATURES),
-    "f.npz of exabytes": (zip_of([("msa.npy", array_of(f"({2**60},)"))]), FEATURES),
-    "f.npz of 100,000 entries of one": (zip_of([("msa.npy", array_of("(1048576,)", "|i1", ZEROS))], 10**5), FEATURES),
-    "f.npz of a header of parentheses": (zip_of([("msa.npy", array_of("(" * 60_000))]), FEATURES),
+    "x.cif of a million frames": (lambda: plain(b"data_x\n", b"save_a\n" * 10**6), TEMPLATES),
+    "x.cif with a text without end": (lambda: plain(b"data_x\n_a.b\n;", b"never " * 10**5, times=50), TEMPLATES),
+    "x.pdb of enormous numbers": (lambda: plain(PDB_ATOM * 1000, times=100), TEMPLATES),
+    "x.pdb of a million models": (lambda: plain(b"MODEL\nATOM  \nENDMDL\n" * 10**6), TEMPLATES),
+    "x.pdb of one line": (lambda: plain(b"ATOM  ", b"9" * MIB, times=60), TEMPLATES),
+    "f.npz of 256 MiB of zeros": (
+        lambda: zip_of([("msa.npy", array_of(f"({2**28},)", "|i1", bytes(2**28)))]), FEATURES
+    ),
+    "f.npz of exabytes": (lambda: zip_of([("msa.npy", array_of(f"({2**60},)"))]), FEATURES),
+    "f.npz of 100,000 entries of one": (
+        lambda: zip_of([("msa.npy", array_of("(1048576,)", "|i1", ZEROS))], 10**5), FEATURES
+    ),
+    "f.npz of a header of parentheses": (lambda: zip_of([("msa.npy", array_of("(" * 60_000))]), FEATURES),
     "f.npz of a header without end": (
-        zip_of([("msa.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\x7f" + ZEROS * 100)]), FEATURES
+        lambda: zip_of([("msa.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\x7f" + ZEROS * 100)]), FEATURES
     ),
-    "w.npz of 256 MiB of zeros": (zip_of([("a.npy", array_of(f"({2**26},)", data=bytes(2**28)))]), WEIGHTS),
-    "w.npz of 100,000 entries of one": (zip_of([("a.npy", array_of("(262144,)", data=ZEROS))], 10**5), WEIGHTS),
-    "w.safetensors with a header of 2^63": (safetensors(2**63, b"{}"), WEIGHTS),
-    "w.safetensors of a deep header": (safetensors(10**6, b'{"a":' * 200_000), WEIGHTS),
+    "w.npz of 256 MiB of zeros": (lambda: zip_of([("a.npy", array_of(f"({2**26},)", data=bytes(2**28)))]), WEIGHTS),
+    "w.npz of 100,000 entries of one": (lambda: zip_of([("a.npy", array_of("(262144,)", data=ZEROS))], 10**5), WEIGHTS),
+    "w.safetensors with a header of 2^63": (lambda: safetensors(2**63, b"{}"), WEIGHTS),
+    "w.safetensors of a deep header": (lambda: safetensors(10**6, b'{"a":' * 200_000), WEIGHTS),
     "w.safetensors of a million tensors": (
-        million_tensors,
+        lambda: million_tensors,
         WEIGHTS,
     ),
-    "w.pt of lists in lists": (pt(b"\x80\x02" + b"]" * 300_000 + b"."), WEIGHTS),
-    "w.pt of 64 MiB of marks": (pt(b"\x80\x02" + b"(" * 2**26), WEIGHTS),
-    "p.toml of nested lists": (plain(b"a = ", b"[" * 8000 + b"\n", times=50), "predict x.fasta --databases {0}"),
-    "p.toml of one key of 4,000 parts": (plain(b"a" + b".a" * 4000 + b" = 1\n"), "predict x.fasta --databases {0}"),
-    "p.toml of one long line": (plain(b"a" + b".a" * 500_000 + b" = 1"), "predict x.fasta --databases {0}"),
-    "p.toml of 100,000 tables": (plain(*(b"[a%d]\n" % n for n in range(10**5))), "predict x.fasta --databases {0}"),
+    "w.pt of lists in lists": (lambda: pt(b"\x80\x02" + b"]" * 300_000 + b"."), WEIGHTS),
+    "w.pt of 64 MiB of marks": (lambda: pt(b"\x80\x02" + b"(" * 2**26), WEIGHTS),
+    "p.toml of nested lists": (
+        lambda: plain(b"a = ", b"[" * 8000 + b"\n", times=50), "predict x.fasta --databases {0}"
+    ),
+    "p.toml of one key of 4,000 parts": (
+        lambda: plain(b"a" + b".a" * 4000 + b" = 1\n"), "predict x.fasta --databases {0}"
+    ),
+    "p.toml of one long line": (lambda: plain(b"a" + b".a" * 500_000 + b" = 1"), "predict x.fasta --databases {0}"),
+    "p.toml of 100,000 tables": (
+        lambda: plain(*(b"[a%d]\n" % n for n in range(10**5))), "predict x.fasta --databases {0}"
+    ),
     "searches.json of nested lists": (
-        plain(b"[" * 10**7), lambda path: ResultFiles(directory=path.parent).find("x", "y", b"z")
+        lambda: plain(b"[" * 10**7), lambda path: ResultFiles(directory=path.parent).find("x", "y", b"z")
     ),
-    "x.json of empty lists": (plain(b"[", b"[]," * 10**6, times=5), lambda path: read_json(path, "")),
-    "x.json of half a million tables": (plain(b"[", b'{"":0},' * 261_000), lambda path: read_json(path, "")),
+    "x.json of empty lists": (lambda: plain(b"[", b"[]," * 10**6, times=5), lambda path: read_json(path, "")),
+    "x.json of half a million tables": (lambda: plain(b"[", b'{"":0},' * 261_000), lambda path: read_json(path, "")),
     "x.json of 16 MiB of broad letters": (
-        plain(b'["\xf0\x9f\x98\x80', b"a" * (MIB - 10), times=16), lambda path: read_json(path, "")
+        lambda: plain(b'["\xf0\x9f\x98\x80', b"a" * (MIB - 10), times=16), lambda path: read_json(path, "")
     ),
-    "x.json of 300 MiB": (plain(b'"', ZEROS, times=300), lambda path: read_json(path, "")),
-    "log.jsonl of nested lists": (plain(b"[" * 10**6 + b"\n"), read_log),
-    "log.jsonl without line ends": (plain(b'{"type": "', b"x" * MIB, times=300), read_log),
-    "pae.json without brackets": (plain(b"[[", b"1," * 2**19, times=300), lambda path: pae_map(path, 100)),
-    "x.hhr of spaces": (plain(b"No 1\n>x\nQ ", b" " * MIB, times=30), read_hhr),
-    "x.hhr of a million hits": (plain(b"No 1\n>x\nProb=1\n" * 10**6), read_hhr),
+    "x.json of 300 MiB": (lambda: plain(b'"', ZEROS, times=300), lambda path: read_json(path, "")),
+    "log.jsonl of nested lists": (lambda: plain(b"[" * 10**6 + b"\n"), read_log),
+    "log.jsonl without line ends": (lambda: plain(b'{"type": "', b"x" * MIB, times=300), read_log),
+    "pae.json without brackets": (lambda: plain(b"[[", b"1," * 2**19, times=300), lambda path: pae_map(path, 100)),
+    "x.hhr of spaces": (lambda: plain(b"No 1\n>x\nQ ", b" " * MIB, times=30), read_hhr),
+    "x.hhr of a million hits": (lambda: plain(b"No 1\n>x\nProb=1\n" * 10**6), read_hhr),
     "x.sto of hits without end": (
-        plain(b"# STOCKHOLM 1.0\n1abc_A/1-9 ", b"A" * MIB, times=64),
+        lambda: plain(b"# STOCKHOLM 1.0\n1abc_A/1-9 ", b"A" * MIB, times=64),
         lambda path: parse_hmmsearch(read_text_bytes(path, 2**27), "A"),
     ),
-    "answer of a GiB": (packed(tarfile.TarInfo("uniref.a3m").tobuf(), ZEROS, times=1024), answer),
-    "answer that climbs": (tar_of(("../../uniref.a3m", tarfile.REGTYPE, b"x")), answer),
-    "answer at an absolute place": (tar_of(("/uniref.a3m", tarfile.REGTYPE, b"x")), answer),
-    "answer that is a link": (tar_of(("uniref.a3m", tarfile.SYMTYPE, b"")), answer),
-    "answer that is a hard link": (tar_of(("uniref.a3m", tarfile.LNKTYPE, b"")), answer),
-    "answer that is a device": (tar_of(("uniref.a3m", tarfile.CHRTYPE, b"")), answer),
-    "answer that is a pipe": (tar_of(("uniref.a3m", tarfile.FIFOTYPE, b"")), answer),
-    "answer that is sparse": (tar_of(("uniref.a3m", tarfile.GNUTYPE_SPARSE, b"x" * 99)), answer),
-    "answer with a name without end": (tar_of(("a", tarfile.GNUTYPE_LONGNAME, b"a/" * 2**24)), answer),
-    "answer that claims more than it has": (tar_of(("uniref.a3m", tarfile.REGTYPE, b"x"), size=8 * 2**30 - 1), answer),
-    "answer of 10,000 files": (tar_of(*[(f"{n}", tarfile.REGTYPE, b"") for n in range(10_000)]), answer),
+    "answer of a GiB": (lambda: packed(tarfile.TarInfo("uniref.a3m").tobuf(), ZEROS, times=1024), answer),
+    "answer that climbs": (lambda: tar_of(("../../uniref.a3m", tarfile.REGTYPE, b"x")), answer),
+    "answer at an absolute place": (lambda: tar_of(("/uniref.a3m", tarfile.REGTYPE, b"x")), answer),
+    "answer that is a link": (lambda: tar_of(("uniref.a3m", tarfile.SYMTYPE, b"")), answer),
+    "answer that is a hard link": (lambda: tar_of(("uniref.a3m", tarfile.LNKTYPE, b"")), answer),
+    "answer that is a device": (lambda: tar_of(("uniref.a3m", tarfile.CHRTYPE, b"")), answer),
+    "answer that is a pipe": (lambda: tar_of(("uniref.a3m", tarfile.FIFOTYPE, b"")), answer),
+    "answer that is sparse": (lambda: tar_of(("uniref.a3m", tarfile.GNUTYPE_SPARSE, b"x" * 99)), answer),
+    "answer with a name without end": (lambda: tar_of(("a", tarfile.GNUTYPE_LONGNAME, b"a/" * 2**24)), answer),
+    "answer that claims more than it has": (
+        lambda: tar_of(("uniref.a3m", tarfile.REGTYPE, b"x"), size=8 * 2**30 - 1), answer
+    ),
+    "answer of 10,000 files": (lambda: tar_of(*[(f"{n}", tarfile.REGTYPE, b"") for n in range(10_000)]), answer),
 }  # fmt: skip
 # Those that take a second and more to make or to refuse, and of which others show the like.
 LONG = {
@@ -227,7 +240,7 @@ def measured(name: str, folder: Path) -> dict[str, object]:
     make, refuse = CASES[name]
     path = folder / name.split(maxsplit=1)[0]
     (folder / "x.fasta").write_bytes(FASTA)
-    _in_child(lambda: make(path))
+    _in_child(lambda: make()(path))
     told = _in_child(lambda: _refused(refuse, path))
     path.unlink()
     return told or {"outcome": "the process ended", "cpu": 0.0, "wall": 0.0, "mib": 0.0}

@@ -42,7 +42,7 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(driver))
 
-    def open(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False, wait: bool = True) -> None:
+    def open(self, page: Path, *, width: int = 920, height: int = 900, dark: bool = False, wait: bool = True) -> None:
         """Load a page from its file; with `wait`, until it says that it is ready."""
         self.driver.get("about:blank")
         for log in ("browser", "performance"):

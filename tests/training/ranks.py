@@ -24,8 +24,19 @@ from helixfold.training.checkpoint import Checkpoints
 
 SERVER = multiprocessing.get_context("forkserver")
 # What `helixfold predict` and `helixfold train` import when they run.
-COMMANDS = ("cli.app", "cli.predict", "predict.run", "cli.train", "training.run", "report.training_curves")
-SERVER.set_forkserver_preload(["tests.hooked", "tests.training.ranks", *(f"helixfold.{name}" for name in COMMANDS)])
+COMMANDS = tuple(
+    f"helixfold.{name}"
+    for name in ("cli.app", "cli.predict", "predict.devices", "predict.run", "cli.train", "training.run")
+)
+# And what they import in the midst of their work, which would take each process a second.
+LATE = (
+    *(f"helixfold.ops.cpu.{name}" for name in ("attention", "self_attention", "global_attention", "invariant_point")),
+    *(f"helixfold.ops.cpu.{name}" for name in ("layer_norm", "linear", "outer_product", "transition", "triangle")),
+    *("helixfold.report.training_curves", "matplotlib.figure", "matplotlib.ticker", "einops._torch_specific"),
+    *("scipy.cluster.hierarchy", "scipy.optimize", "scipy.spatial.distance", "torch._dynamo", "torch.utils._device"),
+    *("tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer.record_writer"),
+)
+SERVER.set_forkserver_preload(["tests.hooked", "tests.training.ranks", *COMMANDS, *LATE])
 
 
 class Ranks:
