@@ -2,6 +2,7 @@
 
 import gc
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,15 @@ import torch
 from hypothesis import settings
 
 from data_pipeline.processors import available_processors
+from tests.interpreted_kernels import remember_language
+from tests.remembered_options import remember_options
 from tests.repeated_checks import count_without_checks
 
 # Kernels run in Triton's interpreter where nothing can compile them; that is settled when their modules are imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    if find_spec("triton"):
+        remember_language()
 # With a GPU, Triton warns where this is not said, and the deterministic algorithms of poisoned memory need the other.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -22,6 +27,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 count_without_checks()
+remember_options()
 
 # Test tensors are small: threads that wait for each other would take most of the time.
 torch.set_num_threads(1)
