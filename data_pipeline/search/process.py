@@ -38,11 +38,11 @@ _ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")
 
 
 def run_program(
-    command: Sequence[str | Path], *, timeout: float | None, directory: Path
+    command: Sequence[str | Path], *, timeout: float | None, directory: Path, kept_bytes: int = _KEPT_BYTES
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program in `directory`, with its temporary files, for at most `timeout` seconds (None: no limit).
 
-    Return the last 64 KiB of each stream; its results are read from the files that it wrote.
+    Return the last `kept_bytes` of each stream; results of a program that writes files are read from these.
 
     Raise `SearchError` with the command, the exit code or signal and the end of the output if the program cannot start,
     fails, is killed by a signal or takes too long.
@@ -66,7 +66,7 @@ def run_program(
         raise SearchError(f"{_name(words)} cannot be started: {reason}; command: {_shown_command(words)}") from error
     tails = (bytearray(), bytearray())
     streams = zip((process.stdout, process.stderr), tails, strict=True)
-    readers = [threading.Thread(target=_keep_end, args=stream, daemon=True) for stream in streams]
+    readers = [threading.Thread(target=_keep_end, args=(*stream, kept_bytes), daemon=True) for stream in streams]
     problem = None
     with process:
         try:
@@ -96,12 +96,12 @@ def read_output(program: Path, path: Path) -> bytes:
     return content
 
 
-def _keep_end(stream: IO[bytes], tail: bytearray) -> None:
+def _keep_end(stream: IO[bytes], tail: bytearray, kept_bytes: int) -> None:
     """Read all that a program prints, and keep the last bytes in `tail`."""
     with suppress(OSError, ValueError):  # the stream was closed because a child outside the group holds it open
         while chunk := stream.read(_CHUNK_BYTES):
             tail += chunk
-            del tail[:-_KEPT_BYTES]
+            del tail[:-kept_bytes]
 
 
 def _kill(process: subprocess.Popen[bytes], readers: Sequence[threading.Thread]) -> None:

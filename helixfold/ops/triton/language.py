@@ -5,6 +5,7 @@ operators counts the launch.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, no_type_check
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from helixfold.ops.triton.refusal import triton_is_there
 
-__all__ = ["Kernel", "cdiv", "jit", "kernel", "next_power_of_2", "tl"]
+__all__ = ["Kernel", "cdiv", "jit", "kernel", "next_power_of_2", "tl", "watched"]
 
 _LIBRARY = torch.library.Library("helixfold", "DEF")
 _LIBRARY.define("launch(str name, Tensor[] tensors) -> ()")
@@ -70,11 +71,28 @@ class Kernel:
 
     def record(self, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
         """Call the operator that represents a launch on meta tensors."""
+        if _watch is not None:
+            _watch(self, grid, args, kwargs)
         # Each tensor counts once: absent arguments are often replaced by another argument.
         _RECORDED(self.name, list({id(tensor): tensor for tensor in _tensors(args)}.values()))
 
 
 kernel = Kernel
+
+_Watch = Callable[[Kernel, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
+# A global for all threads, since autograd computes gradients in other threads.
+_watch: _Watch | None = None
+
+
+@contextmanager
+def watched(watch: _Watch) -> Iterator[None]:
+    """Call `watch` at every launch on meta tensors with the kernel, its grid and its arguments."""
+    global _watch  # noqa: PLW0603 (one for the process)
+    earlier, _watch = _watch, watch
+    try:
+        yield
+    finally:
+        _watch = earlier
 
 
 def _tensors(arguments: tuple[Any, ...]) -> Iterator[Tensor]:

@@ -16,8 +16,6 @@ from typing import Any
 os.environ.pop("TRITON_INTERPRET", None)
 
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
 
 from helixfold.ops.attention import attention
 from helixfold.ops.card import CARDS, described
@@ -26,32 +24,10 @@ from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.outer_product import outer_product_mean
 from helixfold.ops.transition import transition
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand
-from helixfold.ops.triton.language import Kernel
+from helixfold.ops.triton.compiled import compiled_launches
 from helixfold.ops.weights import Affine, TransitionWeights, TriangleOperandWeights, TriangleWeights
 
 N = 256
-
-
-class _Driver:
-    """A driver without a GPU behind it: enough to compile for one."""
-
-    def __init__(self, capability: int) -> None:
-        self._target = GPUTarget("cuda", capability, 32)
-
-    def get_current_target(self) -> GPUTarget:
-        return self._target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("meta")
-
-    def is_active(self) -> bool:
-        return True
 
 
 def _stream(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -120,28 +96,21 @@ CASES: dict[str, Callable[[], list[Any]]] = {
 }
 
 
-def shared_memory(case: str) -> tuple[int, int]:
+def shared_memory(case: str, capability: int) -> tuple[int, int]:
     """Return the most bytes of the kernels of a case's forward pass, and of both passes."""
-    taken = [0]
-
-    def compiled(self: Kernel, grid: tuple[int, ...], *args: Any, **kwargs: Any) -> None:
-        taken.append(self.jitted.run(*args, grid=grid, warmup=True, **kwargs).metadata.shared)
-        if "-v" in sys.argv:
-            print(case, self.name, taken[-1], file=sys.stderr, flush=True)
-
-    recorded, Kernel.record = Kernel.record, compiled
-    try:
-        # On a card with room for whatever the kernels take.
-        with described(replace(CARDS["h200"], shared_memory=2**30)), forced("triton"):
-            outputs = CASES[case]()
-            forward = max(taken)
-            torch.autograd.backward(outputs, [torch.empty_like(each) for each in outputs])
-    finally:
-        Kernel.record = recorded
-    return forward, max(taken)
+    # On a card with room for whatever the kernels take.
+    card = replace(CARDS["h200"], shared_memory=2**30)
+    with compiled_launches(capability) as launches, described(card), forced("triton"):
+        outputs = CASES[case]()
+        forward = len(launches)
+        torch.autograd.backward(outputs, [torch.empty_like(each) for each in outputs])
+    taken = [launch.kernel.shared_memory for launch in launches]
+    if "-v" in sys.argv:
+        for launch in launches:
+            print(case, launch.kernel.name, launch.kernel.shared_memory, file=sys.stderr, flush=True)
+    return max(taken[:forward], default=0), max(taken)
 
 
 if __name__ == "__main__":
     capability, *named = (each for each in sys.argv[1:] if each != "-v")
-    driver.set_active(_Driver(int(capability)))
-    print(json.dumps({case: shared_memory(case) for case in named or CASES}))
+    print(json.dumps({case: shared_memory(case, int(capability)) for case in named or CASES}))

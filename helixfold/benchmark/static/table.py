@@ -1,0 +1,214 @@
+"""Print the table of `helixfold benchmark kernels --static`, and write it as JSON."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.errors import InputError, printable
+from helixfold.benchmark.static.gpus import GPUS, Gpu, estimated_seconds, operator_seconds
+from helixfold.benchmark.static.machine_code import MachineCode, machine_code
+from helixfold.benchmark.static.passes import BLOCK, NAMES, BlockPasses, BlockSize, Pass
+from helixfold.benchmark.static.traffic import launch_work, moved_bytes
+from helixfold.ops.triton.compiled import CompiledKernel, Launch, compiled_launches
+from helixfold.planning.size import dtype_name
+
+NOTE = (
+    "Times are estimates by the formula of helixfold.benchmark.static.gpus; none was compared with a GPU yet, so only\n"
+    "ratios between two versions of the code count."
+)
+_HEADER = (
+    f"  {'kernel':36} {'launches':>8} {'registers':>9} {'spills':>6} {'shared KiB':>10} {'warps':>5} {'blocks':>6} "
+    f"{'matrix':>16} {'MB moved':>8} {'MB asked':>8} {'GFLOP':>6} {'us':>7}"
+)
+_SUM_HEADER = (
+    f"{'':22} {'':8} {'kernels':>7} {'others':>6} {'MB moved':>8} {'floor':>7} {'ratio':>5} {'MB asked':>8} "
+    f"{'GFLOP':>6} {'us':>7}"
+)
+_code = cache(machine_code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Bytes moved once and asked for, FLOP of matrix products, and estimated seconds."""
+
+    moved: float
+    asked: float
+    flop: float
+    seconds: float
+
+    @classmethod
+    def total(cls, costs: "Sequence[Cost]") -> "Cost":
+        return cls(
+            moved=sum(each.moved for each in costs),
+            asked=sum(each.asked for each in costs),
+            flop=sum(each.flop for each in costs),
+            seconds=sum(each.seconds for each in costs),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRow:
+    """One distinct kernel in a pass of an update; the costs are those of all its launches."""
+
+    kernel: str
+    launches: int
+    code: MachineCode
+    shared_memory: int
+    warps: int
+    blocks: int  # that a multiprocessor holds at once
+    cost: Cost
+
+    def line(self) -> str:
+        matrix = ", ".join(f"{count} {kind}" for kind, count in self.code.matrix.items())
+        return (
+            f"  {self.kernel:36} {self.launches:8} {self.code.registers:9} {self.code.spills:6} "
+            f"{self.shared_memory / 1024:10.1f} {self.warps:5} {self.blocks:6} {matrix or '-':>16} "
+            f"{_numbers(self.cost)}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassRow:
+    """A pass of an update, or of the block: its kernels, and the other operators by name."""
+
+    update: str
+    backward: bool
+    kernels: list[KernelRow]
+    operators: dict[str, int]
+    operators_cost: Cost
+    floor: int
+
+    @property
+    def cost(self) -> Cost:
+        return Cost.total([*(row.cost for row in self.kernels), self.operators_cost])
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.title}, {self.direction}"
+        yield from (row.line() for row in self.kernels)
+        if self.operators:
+            names = ", ".join(f"{count} {name}" for name, count in self.operators.items())
+            name = f"PyTorch's ({len(self.operators)} kinds)"
+            yield f"  {name:36} {sum(self.operators.values()):8} {'':57} {_numbers(self.operators_cost)}"
+            yield f"    {names}"
+
+    def sum_line(self) -> str:
+        cost, launches = self.cost, sum(row.launches for row in self.kernels)
+        return (
+            f"{self.title:22} {self.direction:8} {launches:7} {sum(self.operators.values()):6} {cost.moved / 1e6:8.1f} "
+            f"{self.floor / 1e6:7.1f} {cost.moved / self.floor:5.2f} {cost.asked / 1e6:8.1f} {cost.flop / 1e9:6.1f} "
+            f"{1e6 * cost.seconds:7.1f}"
+        )
+
+    @property
+    def title(self) -> str:
+        return title(self.update)
+
+    @property
+    def direction(self) -> str:
+        return "backward" if self.backward else "forward"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as a dict for JSON."""
+        return asdict(self) | {"cost": asdict(self.cost)}
+
+
+def show(size: BlockSize, architectures: Sequence[str], only: str, path: Path | None) -> None:
+    """Print the tables of a block for each architecture; with a path, also write them there as JSON.
+
+    Only updates whose title contains `only` are shown, and the block as a whole if that is empty. Raise `InputError` if
+    no update's does.
+    """
+    names = [name for name in NAMES if only in title(name)]
+    if not names:
+        raise InputError(f"no update's name contains {printable(only)!r}; they are {', '.join(map(title, NAMES))}")
+    found = []
+    for architecture in architectures:
+        gpu = GPUS[architecture]
+        print(
+            f"{architecture} ({gpu.card.name}): an Evoformer block of {size.preset}, {size.residues} residues, "
+            f"{size.rows} rows, {dtype_name(size.dtype)}, in training"
+        )
+        given = BlockPasses(size, gpu.card, partial(compiled_launches, int(architecture.removeprefix("sm_"))))
+        print(_HEADER)
+        rows = []
+        for each in given.run(names):
+            rows.append(pass_row(each, gpu))
+            if each.update != BLOCK:
+                print("\n".join(rows[-1].lines()), flush=True)
+        for operator, reason in given.refusals.items():
+            print(f"no kernel of ours computes {operator}: {reason}")
+        print(f"\n{_SUM_HEADER}")
+        print("\n".join(row.sum_line() for row in rows))
+        whole = [row for row in rows if row.update == names[-1]]
+        both, floor = Cost.total([row.cost for row in whole]), sum(row.floor for row in whole)
+        print(
+            f"{whole[0].title} forward and backward: {both.moved / floor:.2f} of the floor moved, "
+            f"{1e6 * both.seconds:,.0f} us\n"
+        )
+        refusals = dict(given.refusals)
+        found.append({"arch": architecture, "refusals": refusals, "passes": [row.to_dict() for row in rows]})
+    print(NOTE)
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def title(update: str) -> str:
+    """Return the name of an update as it is shown."""
+    return update.replace("_", " ")
+
+
+def pass_row(given: Pass, gpu: Gpu) -> PassRow:
+    """Return the row of a pass on a GPU."""
+    by_kernel: dict[CompiledKernel, list[Launch]] = {}
+    for launch in given.launches:
+        by_kernel.setdefault(launch.kernel, []).append(launch)
+    operators = []
+    for call in given.operators:
+        seconds = operator_seconds(gpu, moved=call.moved, flop=call.flop, in_float32=call.in_float32)
+        operators.append(Cost(moved=call.moved, asked=call.moved, flop=call.flop, seconds=seconds))
+    return PassRow(
+        update=given.update,
+        backward=given.backward,
+        kernels=[_kernel_row(kernel, launches, gpu) for kernel, launches in by_kernel.items()],
+        operators=dict(Counter(call.name for call in given.operators).most_common()),
+        operators_cost=Cost.total(operators),
+        floor=given.floor,
+    )
+
+
+def _kernel_row(kernel: CompiledKernel, launches: list[Launch], gpu: Gpu) -> KernelRow:
+    code = _code(kernel)
+    blocks = gpu.blocks_at_once(kernel.warps, code.registers, kernel.shared_memory)
+    return KernelRow(
+        kernel=kernel.name,
+        launches=len(launches),
+        code=code,
+        shared_memory=kernel.shared_memory,
+        warps=kernel.warps,
+        blocks=blocks,
+        cost=Cost.total([_launch_cost(launch, blocks, gpu) for launch in launches]),
+    )
+
+
+def _launch_cost(launch: Launch, blocks: int, gpu: Gpu) -> Cost:
+    work = launch_work(launch)
+    moved = moved_bytes(launch, work)
+    seconds = estimated_seconds(
+        gpu,
+        launch.grid,
+        warps=launch.kernel.warps,
+        blocks_at_once=blocks,
+        moved=moved,
+        asked=work.sectors,
+        flop=work.flop,
+        instructions=work.instructions,
+    )
+    return Cost(moved=moved, asked=work.sectors, flop=work.flop, seconds=seconds)
+
+
+def _numbers(cost: Cost) -> str:
+    return f"{cost.moved / 1e6:8.1f} {cost.asked / 1e6:8.1f} {cost.flop / 1e9:6.1f} {1e6 * cost.seconds:7.1f}"

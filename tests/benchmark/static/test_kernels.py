@@ -1,0 +1,73 @@
+"""`helixfold benchmark kernels` compiles a block's kernels without a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helixfold.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process that compiles kernels; in this one they are interpreted."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "helixfold.cli.main", "benchmark", "kernels", *words]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="kernels are compiled where triton is installed")
+    path = tmp_path / "kernels.json"
+    size = ["--preset", "tiny", "--residues", "16", "--rows", "4", "--only", "pair transition"]
+    done = run("--static", "--arch", "sm_80", "sm_75", *size, "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    ampere, turing = json.loads(path.read_text())
+    forward, backward = ampere["passes"]
+    (kernel,) = forward["kernels"]
+    assert kernel["kernel"] == "transition.forward"
+    assert kernel["launches"] == 1
+    assert kernel["code"]["spilled"] == kernel["code"]["spills"] == 0
+    assert set(kernel["code"]["matrix"]) == {"HMMA"}
+    assert 16 <= kernel["code"]["registers"] <= 255
+    # The pair is read and written, with few parameters beside it.
+    pair = 16 * 16 * 32 * 2
+    assert 2 * pair < kernel["cost"]["moved"] < 4 * pair
+    assert kernel["cost"]["moved"] <= kernel["cost"]["asked"]
+    assert kernel["cost"]["flop"] == 2 * 2 * 16 * 16 * 32 * (2 * 32)
+    assert forward["cost"]["moved"] > forward["floor"] > kernel["cost"]["moved"]
+    assert backward["kernels"][0]["kernel"] == "transition.backward"
+    assert backward["operators"]["sum"] > 0
+    reason = "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
+    assert turing["refusals"]["transition"] == reason
+    assert not turing["passes"][0]["kernels"]
+    assert "transition.forward " in done.stdout
+    assert f"no kernel of ours computes transition: {reason}" in done.stdout
+    assert "only\nratios between two versions of the code count" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "kernels are compiled and counted, not timed: add --static, or measure on a GPU"),
+        (["--static"], "kernels are interpreted, not compiled, where TRITON_INTERPRET is set: unset it"),
+    ],
+)
+def test_what_is_not_possible_is_said_in_a_sentence(
+    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("triton", reason="without triton another sentence comes first")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert main(["benchmark", "kernels", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_an_unknown_update_is_refused() -> None:
+    pytest.importorskip("triton", reason="kernels are compiled where triton is installed")
+    done = run("--static", "--only", "column transition")
+    assert done.returncode == 2
+    assert "no update's name contains 'column transition'; they are row attention, column attention" in done.stderr

@@ -1,0 +1,103 @@
+"""What a launch reads, writes and computes is what its text says, counted by hand here."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="launches are of compiled kernels")
+
+from helixfold.benchmark.static.traffic import INSTRUCTIONS, launch_work, moved_bytes
+from helixfold.ops.triton.compiled import CompiledKernel, Launch
+
+# Each program adds up 16 rows of 32 numbers in steps of 4 rows, times a weight [32, 32], and writes their mean of
+# squares; programs from `rows` on do nothing.
+TEXT = """
+#loc = loc("kernel.py":1:1)
+module {
+  tt.func public @_example(%x_at: !tt.ptr<bf16> {tt.divisibility = 16 : i32} loc("x_at"(#loc)), %weight_at: !tt.ptr<bf16> loc("weight_at"(#loc)), %out.0: !tt.ptr<f32> loc("out.0"(#loc)), %out.1: i32 loc("out.1"(#loc)), %rows: i32 loc("rows"(#loc))) attributes {noinline = false} {
+    %cst = arith.constant dense<0.000000e+00> : tensor<16x32xf32> loc(#loc)
+    %c16_i32 = arith.constant 16 : i32 loc(#loc)
+    %c4_i32 = arith.constant 4 : i32 loc(#loc)
+    %c0_i32 = arith.constant 0 : i32 loc(#loc)
+    %first = tt.get_program_id x : i32 loc(#loc)
+    %0 = arith.cmpi sge, %first, %rows : i32 loc(#loc)
+    cf.cond_br %0, ^bb1, ^bb2 loc(#loc)
+  ^bb1:  // pred: ^bb0
+    tt.return loc(#loc)
+  ^bb2:  // pred: ^bb0
+    %row = tt.make_range {end = 16 : i32, start = 0 : i32} : tensor<16xi32> loc(#loc)
+    %column = tt.make_range {end = 32 : i32, start = 0 : i32} : tensor<32xi32> loc(#loc)
+    %column_1 = tt.expand_dims %column {axis = 0 : i32} : tensor<32xi32> -> tensor<1x32xi32> loc(#loc)
+    %column_2 = tt.broadcast %column_1 : tensor<1x32xi32> -> tensor<16x32xi32> loc(#loc)
+    %limit = tt.splat %c4_i32 : i32 -> tensor<16xi32> loc(#loc)
+    %exists = arith.cmpi slt, %row, %limit : tensor<16xi32> loc(#loc)
+    %exists_1 = tt.expand_dims %exists {axis = 1 : i32} : tensor<16xi1> -> tensor<16x1xi1> loc(#loc)
+    %exists_2 = tt.broadcast %exists_1 : tensor<16x1xi1> -> tensor<16x32xi1> loc(#loc)
+    %w = tt.splat %weight_at : !tt.ptr<bf16> -> tensor<32x!tt.ptr<bf16>> loc(#loc)
+    %w_1 = tt.addptr %w, %column : tensor<32x!tt.ptr<bf16>>, tensor<32xi32> loc(#loc)
+    %total:2 = scf.for %step = %c0_i32 to %c16_i32 step %c4_i32 iter_args(%sum = %cst, %at = %x_at) -> (tensor<16x32xf32>, !tt.ptr<bf16>)  : i32 {
+      %at_1 = tt.splat %at : !tt.ptr<bf16> -> tensor<16x32x!tt.ptr<bf16>> loc(#loc)
+      %at_2 = tt.addptr %at_1, %column_2 : tensor<16x32x!tt.ptr<bf16>>, tensor<16x32xi32> loc(#loc)
+      %x = tt.load %at_2, %exists_2 : tensor<16x32x!tt.ptr<bf16>> loc(#loc)
+      %weight = tt.load %w_1 : tensor<32x!tt.ptr<bf16>> loc(#loc)
+      %sum_1 = tt.dot %x, %weight, %sum : tensor<16x32xbf16> * tensor<32x32xbf16> -> tensor<16x32xf32> loc(#loc)
+      %at_3 = tt.addptr %at, %c16_i32 : !tt.ptr<bf16>, i32 loc(#loc)
+      scf.yield %sum_1, %at_3 : tensor<16x32xf32>, !tt.ptr<bf16> loc(#loc)
+    } loc(#loc)
+    %square = math.exp2 %total#0 : tensor<16x32xf32> loc(#loc)
+    %mean = "tt.reduce"(%square) <{axis = 1 : i32}> ({
+    ^bb0(%a: f32 loc(#loc), %b: f32 loc(#loc)):
+      %c = arith.addf %a, %b : f32 loc(#loc)
+      tt.reduce.return %c : f32 loc(#loc)
+    }) : (tensor<16x32xf32>) -> tensor<16xf32> loc(#loc)
+    %out = arith.muli %first, %out.1 : i32 loc(#loc)
+    %out_1 = tt.addptr %out.0, %out : !tt.ptr<f32>, i32 loc(#loc)
+    %out_2 = tt.splat %out_1 : !tt.ptr<f32> -> tensor<16x!tt.ptr<f32>> loc(#loc)
+    %out_3 = tt.addptr %out_2, %row : tensor<16x!tt.ptr<f32>>, tensor<16xi32> loc(#loc)
+    tt.store %out_3, %mean : tensor<16x!tt.ptr<f32>> loc(#loc)
+    tt.return loc(#loc)
+  } loc(#loc)
+} loc(#loc)
+"""  # noqa: E501 (as Triton prints it)
+
+
+def launch(programs: int, rows: int) -> Launch:
+    kernel = CompiledKernel(name="example", ttir=TEXT, cubin=b"", warps=4, shared_memory=0)
+    x = torch.empty(1000, dtype=torch.bfloat16, device="meta")
+    # Every row of the result is written by another program, and read by none.
+    out = torch.empty(programs, 16, device="meta")
+    # Parts of tuples that are one, and absent ones, are constants of the compiled kernel.
+    arguments = {"x_at": x, "weight_at": x[:32], "out": (out, 16, 1, None), "rows": rows, "block": 16}
+    return Launch(kernel, (programs,), arguments)
+
+
+def test_bytes_and_products_are_those_of_all_programs() -> None:
+    work = launch_work(launch(4, rows=4))
+    # Four rows of the tile of x exist, and the loop takes four steps. Rows have the same addresses.
+    assert work.loaded == {"x_at": 4 * 4 * (4 * 32 * 2), "weight_at": 4 * 4 * 32 * 2}
+    assert work.stored == {"out.0": 4 * 16 * 4}
+    assert work.sectors == 4 * (4 * 64 + 4 * 64 + 64)
+    assert work.flop == 4 * 4 * 2 * 16 * 32 * 32
+    accesses = 4 * (16 * 32 + 32) + 16
+    elements = 16 * 32 * (INSTRUCTIONS["math.exp2"] + INSTRUCTIONS["tt.reduce"])
+    assert work.instructions == 4 * (accesses * INSTRUCTIONS["tt.load"] + elements)
+
+
+def test_programs_that_return_at_once_move_nothing() -> None:
+    assert launch_work(launch(4, rows=0)).loaded.total() == 0
+    half = launch_work(launch(8, rows=4))
+    assert half.stored["out.0"] == 4 * 16 * 4
+
+
+def test_memory_counts_once_however_often_it_is_asked_for() -> None:
+    given = launch(400, rows=400)
+    # All of `x` is asked for often; of `out` everything once. The weight is a part of `x` that is given separately.
+    assert moved_bytes(given, launch_work(given)) == 2000 + 64 + 400 * 16 * 4
+
+
+def test_a_loop_that_depends_on_numbers_in_memory_is_refused() -> None:
+    text = TEXT.replace("%c0_i32 to %c16_i32", "%c0_i32 to %unknown")
+    given = Launch(
+        CompiledKernel(name="example", ttir=text, cubin=b"", warps=4, shared_memory=0), (1,), launch(1, 1).arguments
+    )
+    with pytest.raises(ValueError, match="number of steps does not follow from the arguments"):
+        launch_work(given)
