@@ -4,26 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helixfold.benchmark.static.host_waits import FUNCTIONS, wait_of_call, wait_of_copy
 from helixfold.execution.nested import tensors
-
-# Functions that read a tensor's values, or make a tensor from values of the host, which are then copied.
-FUNCTIONS = {
-    *("__bool__", "__float__", "__int__", "__index__", "item", "tolist", "numpy", "cpu", "equal", "allclose"),
-    *("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"),
-    *("tensor", "as_tensor", "new_tensor", "asarray"),
-}
-# Operators whose result's size depends on values, and those that read or make single values.
-OPERATORS = {
-    *("_local_scalar_dense", "is_nonzero", "equal", "lift_fresh"),
-    *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"),
-}
-INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
-COPIES = {"_to_copy", "copy_", "copy"}
 
 
 class HostWaits(AssertionError):
@@ -58,13 +44,12 @@ class _Operators(TorchDispatchMode):
         given = list(tensors(args))
         if given and given[0] is self.on_host:
             return func(*args, **kwargs or {})
-        if name in OPERATORS or (name == "repeat_interleave" and "output_size" not in (kwargs or {})):
-            raise HostWaits(f"{func} is called")
-        if name in INDEXING and any(each.dtype == torch.bool for each in tensors(args[1])):
-            raise HostWaits(f"{func} is called with a boolean index")
-        found = func(*args, **kwargs or {})
-        if name in COPIES and len({each.device.type for each in (*given, found)}) > 1:
-            raise HostWaits(f"{func} copies from one device to another")
+        reason = wait_of_call(name, args, kwargs or {})
+        if reason is None:
+            found = func(*args, **kwargs or {})
+            reason = wait_of_copy(name, args, found)
+        if reason is not None:
+            raise HostWaits(f"{func} {reason}")
         return found
 
 

@@ -19,6 +19,7 @@ BENCHMARKS = {
     "model": "Measure one pass of the whole network, and of DeepMind's program.",
     "step": "Measure one training step: forward, backward, optimizer.",
     "kernels": "Compile the kernels of a block and estimate their time, without a GPU.",
+    "launches": "Count what blocks, structure module, losses and a training step launch, without a GPU.",
     "memory": "Measure peak memory of predictions by executor, beside the floor and the forecast.",
     "data": "Measure chains per second and size of a feature store, built and read.",
     "loader": "Measure training examples per second, from a store and from the files that it was made of.",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from helixfold.benchmark.block import evoformer, random_streams
-from helixfold.execution.counter import Counter
+from helixfold.benchmark.static.operator_log import OperatorCall, OperatorLog
 from helixfold.execution.nested import tensors
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock
@@ -31,41 +31,6 @@ UPDATES = (
 )
 BLOCK = "block"
 NAMES = (*(name for name, _, _ in UPDATES), BLOCK)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OperatorCall:
-    """A launch that is not of our kernels: the operator's name, bytes read and written, and FLOP of products."""
-
-    name: str
-    moved: int
-    flop: int
-    in_float32: bool
-
-
-class OperatorLog(Counter):
-    """Counter that lists every call of PyTorch's operators that computes something; kernels are left out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[OperatorCall] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        launches, moved, products = self.launches, self.moved, self.products
-        found = super().__torch_dispatch__(func, types, args, kwargs)
-        name = func._overloadpacket.__name__
-        if self.launches > launches and name != "launch":
-            self.calls.append(
-                OperatorCall(
-                    name=name,
-                    moved=self.moved - moved,
-                    flop=self.products - products,
-                    in_float32=isinstance(found, Tensor) and found.dtype == torch.float32,
-                )
-            )
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +107,7 @@ class BlockPasses:
     ) -> Iterator[Pass]:
         with described(self.card), recorded() as calls, self._compiled() as launches, OperatorLog() as log:
             outputs = list(tensors(run()))
-        yield Pass(update=name, backward=False, launches=launches, operators=log.calls, floor=floor[0])
+        yield Pass(update=name, backward=False, launches=launches, operators=_others(log), floor=floor[0])
         for operator, arguments in calls:
             reason = operator.refusals(self.card, *arguments).get("triton")
             if reason is not None:
@@ -150,4 +115,9 @@ class BlockPasses:
         gradients = [torch.empty_like(each) for each in outputs]
         with described(self.card), self._compiled() as launches, OperatorLog() as log:
             torch.autograd.grad(outputs, self._leaves(module, streams), gradients)
-        yield Pass(update=name, backward=True, launches=launches, operators=log.calls, floor=floor[1])
+        yield Pass(update=name, backward=True, launches=launches, operators=_others(log), floor=floor[1])
+
+
+def _others(log: OperatorLog) -> list[OperatorCall]:
+    """Return the calls of PyTorch's operators, without those of our kernels."""
+    return [call for call in log.calls if not call.is_kernel]
