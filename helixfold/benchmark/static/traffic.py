@@ -28,8 +28,11 @@ from helixfold.ops.triton.compiled import CompiledKernel, Launch
 
 # Bytes of the smallest piece that the caches move.
 SECTOR_BYTES = 32
-# Programs of a grid that are followed, evenly spread; their mean stands for all.
-_PROGRAMS = 8
+# Programs of a grid that are followed; their mean stands for all.
+_PROGRAMS = 24
+# Each comes from another part of the grid, where this share of the part before it is added at every step: were they
+# evenly spread, each might be the same tile of another row.
+_GOLDEN = 0.6180339887498949
 
 # Instructions of a thread for each element of a tensor operation, where it is not one. Elements of one thread are next
 # to each other, so two conversions to 16 bits are one instruction, and many addresses differ by a constant and cost
@@ -86,13 +89,20 @@ def launch_work(launch: Launch) -> Work:
     programs = prod(grid)
     environment = _parameters(function, launch.arguments)
     total = Work()
-    count = min(programs, _PROGRAMS)
-    for number in sorted({round(each) for each in np.linspace(0, programs - 1, count)}):
+    followed_programs = _spread(programs)
+    for number in followed_programs:
         program = (number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1]))
         run = _Program(program, grid, dict(environment))
         run.follow(function.body)
-        total.add(run.work, programs / count)
+        total.add(run.work, programs / len(followed_programs))
     return total
+
+
+def _spread(programs: int) -> list[int]:
+    """Return the numbers of the programs to follow: all of them, or some from all parts of the grid."""
+    if programs <= _PROGRAMS:
+        return list(range(programs))
+    return [int((part + part * _GOLDEN % 1) * programs / _PROGRAMS) for part in range(_PROGRAMS)]
 
 
 def moved_bytes(launch: Launch, work: Work) -> float:
