@@ -6,8 +6,7 @@ from torch import Tensor
 
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.update import Axis, Update
-from helixfold.ops.norm_linear import norm_linear
-from helixfold.ops.outer_product import outer_product_mean
+from helixfold.ops.outer_product import outer_product_mean, outer_product_operand
 
 
 class OuterProductMean(Update):
@@ -31,7 +30,7 @@ class OuterProductMean(Update):
     def context(
         self, columns: Float[Tensor, "b j s c_m"], mask: Float[Tensor, "b j s"]
     ) -> tuple[Float[Tensor, "b s j c"], Float[Tensor, "b s j"]]:
-        right = norm_linear(columns, self.norm.affine, self.right.affine) * mask[..., None].to(columns.dtype)
+        right = outer_product_operand(columns, mask, self.norm.affine, self.right.affine)
         # Sequences come last in memory, as the matrix products read them; otherwise every slab would copy the context.
         right = rearrange(right, "b j s c -> b j c s").contiguous()
         return rearrange(right, "b j c s -> b s j c"), rearrange(mask, "b j s -> b s j")
@@ -45,5 +44,5 @@ class OuterProductMean(Update):
         mask: Float[Tensor, "b i s"],
     ) -> Float[Tensor, "b i j c_z"]:
         right, right_mask = context
-        left = norm_linear(columns, self.norm.affine, self.left.affine) * mask[..., None].to(columns.dtype)
+        left = outer_product_operand(columns, mask, self.norm.affine, self.left.affine)
         return outer_product_mean(left, right, mask, right_mask, self.out.affine)

@@ -72,8 +72,9 @@ class Update(nn.Module):
         if not self.training or self.dropout_rate == 0:
             return None
         b, i, j, c = shape
-        shared = torch.ones((b, 1, j, c) if self.dropout_axis == "rows" else (b, i, 1, c), dtype=dtype, device=device)
-        return torch.nn.functional.dropout(shared, self.dropout_rate)
+        shared = (b, 1, j, c) if self.dropout_axis == "rows" else (b, i, 1, c)
+        kept = 1 - self.dropout_rate
+        return torch.empty(shared, dtype=dtype, device=device).bernoulli_(kept).div_(kept)
 
 
 @runtime_checkable

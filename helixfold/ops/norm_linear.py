@@ -12,7 +12,8 @@ from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine
 
 
-def _refusal_of_triton(card: Card, x: Tensor, norm: Affine, project: Affine) -> str | None:
+def refusal_of_norm_linear(card: Card, x: Tensor, norm: Affine, project: Affine) -> str | None:
+    """Return why the Triton kernels of a norm and a map to few channels refuse these arguments, or None."""
     # The number of outputs rounded up to a tile's.
     tile_outputs = next((size for size in (16, 32, 64) if len(project.weight) <= size), None)
     return first_reason(
@@ -35,10 +36,10 @@ def _refusal_of_triton(card: Card, x: Tensor, norm: Affine, project: Affine) -> 
         name="triton",
         kinds=("cuda",),
         run="helixfold.ops.triton.norm_linear:norm_linear_triton",
-        refusal=_refusal_of_triton,
+        refusal=refusal_of_norm_linear,
     ),
     Backend(name="rows", kinds=("cpu",), run="helixfold.ops.cpu.linear:norm_linear_rows", refusal=refusal_of_float64),
 )
 def norm_linear(x: Float[Tensor, "*batch c_in"], norm: Affine, project: Affine) -> Float[Tensor, "*batch c_out"]:
-    """Return the linear map of the normalised channels (AlphaFold 2, Suppl. Alg. 7 line 3, Alg. 10 lines 1 and 2)."""
+    """Return the linear map of the normalised channels (AlphaFold 2, Suppl. Alg. 7 line 3)."""
     return linear(layer_norm(x, norm), project)

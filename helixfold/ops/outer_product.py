@@ -15,6 +15,7 @@ from helixfold.ops.dispatch import (
     wants_gradient,
 )
 from helixfold.ops.linear import linear
+from helixfold.ops.norm_linear import norm_linear, refusal_of_norm_linear
 from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine
 
@@ -35,6 +36,24 @@ def _refusal_of_triton(
         )
         or refusal_of_kernels(card, f"outer_product-{max(c, d)}-{c_z}", gradients=wants_gradient(left, right, *out))
     )
+
+
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.norm_linear:outer_product_operand_triton",
+        refusal=lambda card, columns, mask, norm, project: refusal_of_norm_linear(card, columns, norm, project),
+    )
+)
+def outer_product_operand(
+    columns: Float[Tensor, "b i s c_m"], mask: Float[Tensor, "b i s"], norm: Affine, project: Affine
+) -> Float[Tensor, "b i s c"]:
+    """Return one operand: the map of the normalised channels of MSA columns, zero where the mask is.
+
+    AlphaFold 2, Suppl. Alg. 10 lines 1 and 2.
+    """
+    return norm_linear(columns, norm, project) * mask[..., None].to(columns.dtype)
 
 
 @operator(

@@ -8,6 +8,7 @@ from torch import Tensor
 from helixfold.ops.constants import EPS
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
+from helixfold.ops.triton.sums import summed
 from helixfold.ops.weights import Affine
 
 # Elements of a tile: 16 to 32 per thread, which loads 16 bytes at once.
@@ -84,8 +85,8 @@ def _forward(
     x_at = elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j)
     x = tl.load(x_at, mask=inside, other=0.0).to(tl.float32)
     normed, _ = normalised(x, channel, eps, c)
-    scale = tl.load(scale_at + channel, mask=channel < c, other=0.0)
-    offset = tl.load(offset_at + channel, mask=channel < c, other=0.0)
+    scale = tl.load(scale_at + channel, mask=channel < c, other=0.0).to(tl.float32)
+    offset = tl.load(offset_at + channel, mask=channel < c, other=0.0).to(tl.float32)
     y = normed * scale[None, :] + offset[None, :]
     tl.store(elements(y_at, row, channel, size_i, size_j, y_b, y_i, y_j), y.to(y_at.dtype.element_ty), mask=inside)
 
@@ -97,8 +98,7 @@ def _backward(
     grad_y_at,
     grad_x_at,
     scale_at,
-    grad_scale_at,
-    grad_offset_at,
+    sums_at,
     rows,
     size_i,
     size_j,
@@ -117,7 +117,7 @@ def _backward(
     block_c: tl.constexpr,
 ):
     channel = tl.arange(0, block_c)
-    scale = tl.load(scale_at + channel, mask=channel < c, other=0.0)
+    scale = tl.load(scale_at + channel, mask=channel < c, other=0.0).to(tl.float32)
     grad_scale = tl.zeros((block_rows, block_c), tl.float32)
     grad_offset = tl.zeros((block_rows, block_c), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(rows, block_rows), tl.num_programs(0)):
@@ -133,9 +133,9 @@ def _backward(
         grad_offset += grad_y
         grad_x = gradient_through_norm(grad_y * scale[None, :], normed, factor, c)
         tl.store(tile_grad_x_at, grad_x.to(grad_x_at.dtype.element_ty), mask=inside)
-    sums = tl.program_id(0) * c + channel
-    tl.store(grad_scale_at + sums, tl.sum(grad_scale, 0), mask=channel < c)
-    tl.store(grad_offset_at + sums, tl.sum(grad_offset, 0), mask=channel < c)
+    sums_at += tl.program_id(0) * 2 * c + channel
+    tl.store(sums_at, tl.sum(grad_scale, 0), mask=channel < c)
+    tl.store(sums_at + c, tl.sum(grad_offset, 0), mask=channel < c)
 
 
 def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
@@ -171,14 +171,13 @@ def _layer_norm_gradients(
     block_c = next_power_of_2(c)
     block_rows = _BACKWARD_TILE // block_c
     programs = min(cdiv(rows, block_rows), _PROGRAMS)
-    grad_scale, grad_offset = torch.empty(2, programs, c, dtype=torch.float32, device=x.device)
+    sums = torch.empty(programs, 2, c, dtype=torch.float32, device=x.device)
     _backward[(programs,)](
         x_rows,
         grad_y_rows,
         grad_x_rows,
         scale,
-        grad_scale,
-        grad_offset,
+        sums,
         rows,
         *x_rows.shape[1:3],
         *x_rows.stride()[:3],
@@ -190,9 +189,9 @@ def _layer_norm_gradients(
         block_c=block_c,
         num_warps=4,
     )
-    return grad_x, grad_scale.sum(0), grad_offset.sum(0)
+    return grad_x, *summed(sums, scale, offset)
 
 
 def layer_norm_triton(x: Tensor, norm: Affine) -> Tensor:
     """Compute `layer_norm` on a CUDA device."""
-    return recomputed(_layer_norm, _layer_norm_gradients, x, *norm.to(torch.float32))
+    return recomputed(_layer_norm, _layer_norm_gradients, x, *norm)

@@ -1,4 +1,7 @@
-"""A layer norm and a linear map to few channels as Triton kernels, one pass over the stream in either direction."""
+"""A layer norm and a linear map to few channels as Triton kernels, one pass over the stream in either direction.
+
+The outputs are stored in the memory layout that their reader needs, times a mask if there is one.
+"""
 
 from typing import no_type_check
 
@@ -7,6 +10,7 @@ from torch import Tensor
 
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, jit, kernel, next_power_of_2, tl
+from helixfold.ops.triton.sums import summed
 from helixfold.ops.triton.tiles import (
     norm_gradient,
     normalised,
@@ -34,14 +38,11 @@ def _weight_rows(weight_at, outputs, c: tl.constexpr, tile_outputs: tl.constexpr
 
 @jit
 @no_type_check
-def _output_offsets(sample, position, positions, outputs, channels_first: tl.constexpr, tile_outputs: tl.constexpr):
-    """Return the offsets of a tile of outputs, with channels first or last in memory, and the mask of existing ones."""
+def _output_offsets(sample, position, columns, outputs, strides, tile_outputs: tl.constexpr):
+    """Return the offsets of a tile of outputs and the mask of existing outputs."""
     output = tl.arange(0, tile_outputs)[None, :]
-    if channels_first:
-        offset = (sample * outputs + output) * positions + position[:, None]
-    else:
-        offset = (sample * positions + position[:, None]) * outputs + output
-    return offset, (position < positions)[:, None] & (output < outputs)
+    offset = stream_offsets(sample, position, columns, strides[0], strides[1], strides[2])
+    return offset[:, None] + output * strides[3], output < outputs
 
 
 @kernel
@@ -52,28 +53,31 @@ def _forward(
     norm_offset_at,
     weight_at,
     bias_at,
+    mask_at,
     out_at,
-    x_sample,
-    x_row,
-    x_column,
+    x_strides,
+    mask_strides,
+    out_strides,
     columns,
     positions,
     tiles,
     outputs,
     c: tl.constexpr,
     tile_outputs: tl.constexpr,
-    channels_first: tl.constexpr,
     block: tl.constexpr,
 ):
     sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
-    offset = stream_offsets(sample, position, columns, x_sample, x_row, x_column)[:, None] + tl.arange(0, c)
-    x = read_normed(x_at + offset, exists, norm_at, norm_offset_at, c)
+    offset = stream_offsets(sample, position, columns, x_strides[0], x_strides[1], x_strides[2])
+    x = read_normed(x_at + offset[:, None] + tl.arange(0, c), exists, norm_at, norm_offset_at, c)
     out = tl.dot(x, tl.trans(_weight_rows(weight_at, outputs, c, tile_outputs)), input_precision="ieee")
     if bias_at is not None:
         output = tl.arange(0, tile_outputs)
         out += tl.load(bias_at + output, mask=output < outputs, other=0.0).to(tl.float32)[None, :]
-    offset, is_output = _output_offsets(sample, position, positions, outputs, channels_first, tile_outputs)
-    tl.store(out_at + offset, out.to(x.dtype), mask=is_output)
+    if mask_at is not None:
+        offset = stream_offsets(sample, position, columns, mask_strides[0], mask_strides[1], mask_strides[2])
+        out *= tl.load(mask_at + offset, mask=exists, other=0.0).to(tl.float32)[:, None]
+    offset, is_output = _output_offsets(sample, position, columns, outputs, out_strides, tile_outputs)
+    tl.store(out_at + offset, out.to(x.dtype), mask=exists[:, None] & is_output)
 
 
 @kernel
@@ -84,14 +88,13 @@ def _backward(
     norm_at,
     norm_offset_at,
     weight_at,
+    mask_at,
     grad_x_at,
     sums_at,
-    x_sample,
-    x_row,
-    x_column,
-    grad_x_sample,
-    grad_x_row,
-    grad_x_column,
+    x_strides,
+    gradient_strides,
+    mask_strides,
+    grad_x_strides,
     columns,
     positions,
     tiles,
@@ -99,7 +102,7 @@ def _backward(
     outputs,
     c: tl.constexpr,
     tile_outputs: tl.constexpr,
-    channels_first: tl.constexpr,
+    has_bias: tl.constexpr,
     block: tl.constexpr,
 ):
     dtype = x_at.dtype.element_ty
@@ -111,10 +114,15 @@ def _backward(
     grad_norm_offset = tl.zeros([c], tl.float32)
     for tile in tl.range(tl.program_id(0), all_tiles, tl.num_programs(0)):
         sample, position, exists = tile_positions(tile, tiles, positions, block)
-        offset = stream_offsets(sample, position, columns, x_sample, x_row, x_column)[:, None] + channel
-        normed, factor = normalised(tl.load(x_at + offset, mask=exists[:, None], other=0.0), c)
-        offset, is_output = _output_offsets(sample, position, positions, outputs, channels_first, tile_outputs)
-        gradient = tl.load(gradient_at + offset, mask=is_output, other=0.0)
+        offset = stream_offsets(sample, position, columns, x_strides[0], x_strides[1], x_strides[2])
+        x = tl.load(x_at + offset[:, None] + channel, mask=exists[:, None], other=0.0)
+        normed, factor = normalised(x, c)
+        offset, is_output = _output_offsets(sample, position, columns, outputs, gradient_strides, tile_outputs)
+        gradient = tl.load(gradient_at + offset, mask=exists[:, None] & is_output, other=0.0)
+        if mask_at is not None:
+            offset = stream_offsets(sample, position, columns, mask_strides[0], mask_strides[1], mask_strides[2])
+            mask = tl.load(mask_at + offset, mask=exists, other=0.0)
+            gradient = (gradient.to(tl.float32) * mask.to(tl.float32)[:, None]).to(dtype)
         grad_bias += tl.sum(gradient.to(tl.float32), 0)
         x = scaled(normed, norm_at, norm_offset_at, c).to(dtype)
         grad_weight = tl.dot(tl.trans(gradient), x, grad_weight, input_precision="ieee")
@@ -122,63 +130,88 @@ def _backward(
         grad_norm += tl.sum(grad_x * normed, 0)
         grad_norm_offset += tl.sum(grad_x, 0)
         grad_x = norm_gradient(grad_x, normed, factor, norm_at, c)
-        offset = stream_offsets(sample, position, columns, grad_x_sample, grad_x_row, grad_x_column)[:, None] + channel
-        tl.store(grad_x_at + offset, grad_x.to(dtype), mask=exists[:, None])
+        offset = stream_offsets(sample, position, columns, grad_x_strides[0], grad_x_strides[1], grad_x_strides[2])
+        tl.store(grad_x_at + offset[:, None] + channel, grad_x.to(dtype), mask=exists[:, None])
 
     output = tl.arange(0, tile_outputs)
-    sums_at += tl.program_id(0) * (2 * c + tile_outputs * (c + 1))
+    sums_at += tl.program_id(0) * (2 * c + outputs * (c + has_bias))
     tl.store(sums_at + channel, grad_norm)
     tl.store(sums_at + c + channel, grad_norm_offset)
     sums_at += 2 * c
-    tl.store(sums_at + output[:, None] * c + channel, grad_weight)
-    tl.store(sums_at + tile_outputs * c + output, grad_bias)
+    tl.store(sums_at + output[:, None] * c + channel, grad_weight, mask=(output < outputs)[:, None])
+    if has_bias:
+        tl.store(sums_at + outputs * c + output, grad_bias, mask=output < outputs)
 
 
 def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
     """Compute `norm_linear` on a CUDA device; fewer than 16 channels are first in memory, as attention reads biases."""
     rows = x[(None,) * (4 - x.ndim)]
-    weight, bias = project.to(x.dtype)
-    return recomputed(
-        _norm_linear, _norm_linear_gradients, rows, *norm.to(torch.float32), weight.contiguous(), bias
-    ).view(*x.shape[:-1], -1)
+    layout = "b i j c" if len(project.weight) >= _LEAST else "b c i j"
+    return _mapped(rows, None, norm, project, layout).view(*x.shape[:-1], -1)
 
 
-def _constants(x: Tensor, outputs: int, elements: int) -> dict[str, int]:
-    block = elements // x.shape[-1] // (x.element_size() // 2)
-    tile_outputs = max(_LEAST, next_power_of_2(outputs))
+def outer_product_operand_triton(columns: Tensor, mask: Tensor, norm: Affine, project: Affine) -> Tensor:
+    """Compute `outer_product_operand` on a CUDA device; sequences are last in memory, as the outer product reads them."""
+    return _mapped(columns, mask, norm, project, "b i c j")
+
+
+def _mapped(x: Tensor, mask: Tensor | None, norm: Affine, project: Affine, layout: str) -> Tensor:
+    weight = project.weight.to(x.dtype).contiguous()
+    return recomputed(_norm_linear, _norm_linear_gradients, x, mask, *norm, weight, project.bias, layout=layout)
+
+
+def _empty(x: Tensor, outputs: int, layout: str) -> Tensor:
+    """Return memory for the outputs [b i j c] of x [b i j c], which lies as `layout` names the dimensions."""
+    b, i, j, _ = x.shape
+    match layout:
+        case "b c i j":
+            return x.new_empty(b, outputs, i, j).permute(0, 2, 3, 1)
+        case "b i c j":
+            return x.new_empty(b, i, outputs, j).transpose(2, 3)
+    return x.new_empty(b, i, j, outputs)
+
+
+def _tile(x: Tensor, outputs: int, elements: int) -> dict[str, int]:
     # Three stages: one program fills the registers, and two tiles being loaded hide the memory's latency.
     return {
         "c": x.shape[-1],
-        "tile_outputs": tile_outputs,
-        "channels_first": outputs < _LEAST,
-        "block": block,
+        "tile_outputs": max(_LEAST, next_power_of_2(outputs)),
+        "block": elements // x.shape[-1] // (x.element_size() // 2),
         "num_warps": 8,
         "num_stages": 3,
     }
 
 
-def _norm_linear(x: Tensor, norm: Tensor, norm_offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _norm_linear(
+    x: Tensor,
+    mask: Tensor | None,
+    norm: Tensor,
+    norm_offset: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    layout: str,
+) -> Tensor:
     samples, rows, columns, _ = x.shape
-    outputs, constants = len(weight), _constants(x, len(weight), _FORWARD_TILE)
-    out = (
-        x.new_empty(samples, outputs, rows, columns).permute(0, 2, 3, 1)
-        if constants["channels_first"]
-        else x.new_empty(samples, rows, columns, outputs)
-    )
-    tiles = cdiv(rows * columns, constants["block"])
+    outputs, tile = len(weight), _tile(x, len(weight), _FORWARD_TILE)
+    out = _empty(x, outputs, layout)
+    tiles = cdiv(rows * columns, tile["block"])
     _forward[(samples * tiles,)](
         x,
         norm,
         norm_offset,
         weight,
         bias,
+        mask,
         out,
-        *x.stride()[:3],
+        x.stride()[:3],
+        (0, 0, 0) if mask is None else mask.stride(),
+        out.stride(),
         columns,
         rows * columns,
         tiles,
         outputs,
-        **constants,
+        **tile,
     )
     return out
 
@@ -187,42 +220,41 @@ def _norm_linear_gradients(
     needed: tuple[bool, ...],
     gradient: Tensor,
     x: Tensor,
+    mask: Tensor | None,
     norm: Tensor,
     norm_offset: Tensor,
     weight: Tensor,
     bias: Tensor | None,
+    *,
+    layout: str,
 ) -> tuple[Tensor | None, ...]:
     samples, rows, columns, c = x.shape
-    outputs, constants = len(weight), _constants(x, len(weight), _BACKWARD_TILE)
-    gradient = (gradient.permute(0, 3, 1, 2) if constants["channels_first"] else gradient).contiguous()
+    outputs, tile = len(weight), _tile(x, len(weight), _BACKWARD_TILE)
     grad_x = torch.empty_like(x)
-    tiles = cdiv(rows * columns, constants["block"])
+    tiles = cdiv(rows * columns, tile["block"])
     programs = min(samples * tiles, programs_at_once(x.device))
-    lengths = [c, c, constants["tile_outputs"] * c, constants["tile_outputs"]]
-    sums = x.new_empty(programs, sum(lengths), dtype=torch.float32)
+    parameters = [norm, norm_offset, weight, *([] if bias is None else [bias])]
+    sums = x.new_empty(programs, sum(each.numel() for each in parameters), dtype=torch.float32)
     _backward[(programs,)](
         x,
         gradient,
         norm,
         norm_offset,
         weight,
+        mask,
         grad_x,
         sums,
-        *x.stride()[:3],
-        *grad_x.stride()[:3],
+        x.stride()[:3],
+        gradient.stride(),
+        (0, 0, 0) if mask is None else mask.stride(),
+        grad_x.stride()[:3],
         columns,
         rows * columns,
         tiles,
         samples * tiles,
         outputs,
-        **constants,
+        has_bias=bias is not None,
+        **tile,
     )
-    grad_norm, grad_norm_offset, grad_weight, grad_bias = sums.sum(0).split(lengths)
-    grad_weight = grad_weight.view(-1, c)[:outputs].to(weight.dtype)
-    return (
-        grad_x,
-        grad_norm,
-        grad_norm_offset,
-        grad_weight,
-        grad_bias[:outputs].to(weight.dtype) if bias is not None else None,
-    )
+    gradients = summed(sums, *parameters)
+    return grad_x, None, *gradients, *([None] if bias is None else [])

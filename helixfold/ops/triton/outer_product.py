@@ -19,6 +19,7 @@ from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.triton.language import cdiv, jit, kernel, tl
+from helixfold.ops.triton.sums import summed
 from helixfold.ops.weights import Affine
 
 # Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.
@@ -110,7 +111,7 @@ def _forward(
         channel = first * d + tl.arange(0, block_c * d)[:, None]
         weight = tl.load(weight_at + z * (c * d) + channel)
         total = tl.dot(outer, weight, total, input_precision=precision)
-    total = tl.reshape(total + tl.load(offset_at + z), (block_i, block_j, c_z)) * inverse[:, :, None]
+    total = tl.reshape(total + tl.load(offset_at + z).to(tl.float32), (block_i, block_j, c_z)) * inverse[:, :, None]
     edge = (b * size_i + i[:, None]) * size_j + j[None, :]
     inside = (i < size_i)[:, None] & (j < size_j)[None, :]
     tl.store(inverse_at + edge, inverse, mask=inside)
@@ -179,7 +180,7 @@ def _backward_of_weight(
     grad_y_at,
     left_at,
     right_at,
-    grad_weight_at,
+    sums_at,
     samples,
     size_i,
     size_j,
@@ -200,6 +201,7 @@ def _backward_of_weight(
     edge = tl.arange(0, block_i * block_j)
     z = tl.arange(0, c_z)
     total = tl.zeros((c_z, block_c * d), tl.float32)
+    total_offset = tl.zeros((c_z,), tl.float32)
     for tile in range(tl.program_id(1), samples * tiles_i * tiles_j, tl.num_programs(1)):
         b = (tile // tiles_j // tiles_i).to(tl.int64)
         first_i, first_j = tile // tiles_j % tiles_i * block_i, tile % tiles_j * block_j
@@ -225,15 +227,20 @@ def _backward_of_weight(
         grad_y_offset = ((b * size_i + i) * size_j + j)[:, None] * c_z + z[None, :]
         grad_y = tl.load(grad_y_at + grad_y_offset, mask=((i < size_i) & (j < size_j))[:, None], other=0.0)
         total = tl.dot(tl.trans(grad_y), outer, total, input_precision=precision)
+        total_offset += tl.sum(grad_y.to(tl.float32), 0)
     channel = first_c * d + tl.arange(0, block_c * d)
-    index = (tl.program_id(1) * c_z + z)[:, None] * (c * d) + channel[None, :]
-    tl.store(grad_weight_at + index, total)
+    sums_at += tl.program_id(1) * (c_z * (c * d + 1))
+    tl.store(sums_at + z[:, None] * (c * d) + channel[None, :], total)
+    # All programs of the same edges find the same sum.
+    if first_c == 0:
+        tl.store(sums_at + c_z * c * d + z, total_offset)
 
 
 def _rows(operand: Tensor) -> Tensor:
     """Return [b i s c] as [b i c s], with sequences contiguous and padded with zeros to whole blocks."""
-    missing = -operand.shape[2] % _SEQUENCES
-    return torch.nn.functional.pad(operand.transpose(2, 3), (0, missing)).contiguous()
+    rows = operand.transpose(2, 3)
+    missing = -rows.shape[3] % _SEQUENCES
+    return torch.nn.functional.pad(rows, (0, missing)).contiguous() if missing else rows.contiguous()
 
 
 def _forward_tiles(left: Tensor) -> dict[str, Any]:
@@ -337,16 +344,16 @@ class _OuterProductMean(torch.autograd.Function):
             c_z=c_z,
             **tiles,
         )
-        ctx.save_for_backward(left_rows, right_rows, inverse, weight)
+        ctx.save_for_backward(left_rows, right_rows, inverse, weight, offset)
         ctx.sequences = sequences
         return y
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
-        left_rows, right_rows, inverse, weight = ctx.saved_tensors
+        left_rows, right_rows, inverse, weight, offset = ctx.saved_tensors
         b, size_i, c, depth = left_rows.shape
         size_j, d, c_z = right_rows.shape[1], right_rows.shape[2], len(weight)
-        needs_left, needs_right, _, _, needs_weight, needs_offset = ctx.needs_input_grad
+        needs_left, needs_right, *_ = ctx.needs_input_grad
         # Divided by the count in float32 and rounded once for all three kernels.
         mean = left_rows.new_empty(b, size_i, size_j, c_z)
         torch.mul(grad_y, inverse[..., None], out=mean)
@@ -360,13 +367,14 @@ class _OuterProductMean(torch.autograd.Function):
             if needs_right
             else None
         )
-        grad_weight = None
-        if needs_weight:
+        grad_weight = grad_offset = None
+        if any(ctx.needs_input_grad[4:]):
             tiles = _weight_tiles(left_rows)
             chunks = c // tiles["block_c"]
             edges = b * cdiv(size_i, tiles["block_i"]) * cdiv(size_j, tiles["block_j"])
             sums = min(max(1, _PROGRAMS // chunks), edges)
-            partial_sums = torch.empty(sums, *weight.shape, dtype=torch.float32, device=weight.device)
+            numbers = weight.numel() + offset.numel()
+            partial_sums = torch.empty(sums, numbers, dtype=torch.float32, device=weight.device)
             _backward_of_weight[(chunks, sums)](
                 mean,
                 left_rows,
@@ -381,8 +389,7 @@ class _OuterProductMean(torch.autograd.Function):
                 c_z=c_z,
                 **tiles,
             )
-            grad_weight = partial_sums.sum(0).to(weight.dtype)
-        grad_offset = mean.sum((0, 1, 2), dtype=torch.float32) if needs_offset else None
+            grad_weight, grad_offset = summed(partial_sums, weight, offset)
         return grad_left, grad_right, None, None, grad_weight, grad_offset
 
 
@@ -396,5 +403,5 @@ def outer_product_mean_triton(
         left_mask,
         right_mask,
         out.weight.to(left.dtype).contiguous(),
-        out.to(torch.float32).bias,
+        out.bias,
     )

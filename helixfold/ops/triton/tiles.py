@@ -50,7 +50,8 @@ def normalised(x, c: tl.constexpr):
 @no_type_check
 def scaled(normed, norm_at, norm_offset_at, c: tl.constexpr):
     channel = tl.arange(0, c)
-    return normed * tl.load(norm_at + channel)[None, :] + tl.load(norm_offset_at + channel)[None, :]
+    scale, offset = tl.load(norm_at + channel).to(tl.float32), tl.load(norm_offset_at + channel).to(tl.float32)
+    return normed * scale[None, :] + offset[None, :]
 
 
 @jit
@@ -72,7 +73,7 @@ def weight_rows(weight_at, first, c: tl.constexpr, part: tl.constexpr):
 @no_type_check
 def norm_gradient(gradient, normed, scale, norm_at, c: tl.constexpr):
     """Return the gradient of a layer norm's input from that of its output."""
-    gradient *= tl.load(norm_at + tl.arange(0, c))[None, :]
+    gradient *= tl.load(norm_at + tl.arange(0, c)).to(tl.float32)[None, :]
     mean = tl.sum(gradient, 1) / c
     slope = tl.sum(gradient * normed, 1) / c
     return (gradient - mean[:, None] - normed * slope[:, None]) * scale[:, None]

@@ -23,6 +23,8 @@ from helixfold.ops.triton.layer_norm import (
     gradient_through_norm,
     normalised,
 )
+from helixfold.ops.triton.sums import summed
+from helixfold.ops.triton.tiles import scaled
 from helixfold.ops.weights import TransitionWeights
 
 # Bytes of hidden channels and their gradients that the backward pass stores at a time.
@@ -61,16 +63,17 @@ def _forward(
     channel = tl.arange(0, c)
     x = tl.load(elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j), mask=inside, other=0.0)
     normed, _ = normalised(x.to(tl.float32), channel, eps, c)
-    normed = normed * tl.load(scale_at + channel)[None, :] + tl.load(offset_at + channel)[None, :]
+    normed = scaled(normed, scale_at, offset_at, c)
     operand = normed.to(x.dtype)
     total = tl.zeros((block_rows, c), tl.float32)
     for first in range(0, hidden, block_hidden):
         unit = first + tl.arange(0, block_hidden)
         expand = tl.load(expand_at + unit[None, :] * c + channel[:, None])
-        units = tl.dot(operand, expand, input_precision=precision) + tl.load(expand_offset_at + unit)[None, :]
+        units = tl.dot(operand, expand, input_precision=precision)
+        units += tl.load(expand_offset_at + unit).to(tl.float32)[None, :]
         contract = tl.load(contract_at + channel[None, :] * hidden + unit[:, None])
         total = tl.dot(tl.maximum(units, 0.0).to(x.dtype), contract, total, input_precision=precision)
-    total += tl.load(contract_offset_at + channel)[None, :]
+    total += tl.load(contract_offset_at + channel).to(tl.float32)[None, :]
     tl.store(elements(y_at, row, channel, size_i, size_j, y_b, y_i, y_j), total.to(x.dtype), mask=inside)
 
 
@@ -88,10 +91,7 @@ def _backward(
     normed_at,
     units_at,
     grad_units_at,
-    grad_scale_at,
-    grad_offset_at,
-    grad_expand_offset_at,
-    grad_contract_offset_at,
+    sums_at,
     first_row,
     rows,
     size_i,
@@ -119,19 +119,21 @@ def _backward(
     row = first_row + index
     inside = (row < rows)[:, None]
     channel = tl.arange(0, c)
-    scale = tl.load(scale_at + channel)[None, :]
+    scale = tl.load(scale_at + channel).to(tl.float32)[None, :]
     x = tl.load(elements(x_at, row, channel, size_i, size_j, x_b, x_i, x_j), mask=inside, other=0.0)
     operand, _ = normalised(x.to(tl.float32), channel, eps, c)
-    operand = (operand * scale + tl.load(offset_at + channel)[None, :]).to(x.dtype)
+    operand = scaled(operand, scale_at, offset_at, c).to(x.dtype)
     grad_y = tl.load(
         elements(grad_y_at, row, channel, size_i, size_j, grad_y_b, grad_y_i, grad_y_j), mask=inside, other=0.0
     )
+    # Sums of the gradients of scale and offset, of the hidden bias and of the output's bias.
+    sums_at += (first_row // block_rows + program) * (3 * c + hidden)
     grad_operand = tl.zeros((block_rows, c), tl.float32)
     for first in range(0, hidden, block_hidden):
         unit = first + tl.arange(0, block_hidden)
         expand = tl.load(expand_at + unit[:, None] * c + channel[None, :])
         units = tl.dot(operand, tl.trans(expand), input_precision=precision)
-        units += tl.load(expand_offset_at + unit)[None, :]
+        units += tl.load(expand_offset_at + unit).to(tl.float32)[None, :]
         contract = tl.load(contract_at + channel[:, None] * hidden + unit[None, :])
         grad_units = tl.where(units > 0.0, tl.dot(grad_y, contract, input_precision=precision), 0.0)
         rounded = grad_units.to(x.dtype)
@@ -140,7 +142,7 @@ def _backward(
             units_index = index.to(tl.int64)[:, None] * hidden + unit[None, :]
             tl.store(units_at + units_index, tl.maximum(units, 0.0).to(x.dtype), mask=inside)
             tl.store(grad_units_at + units_index, rounded, mask=inside)
-            tl.store(grad_expand_offset_at + program * hidden + unit, tl.sum(grad_units, 0))
+            tl.store(sums_at + 2 * c + unit, tl.sum(grad_units, 0))
     # The rest needs several float32 values per element, for which registers suffice for some rows at a time.
     grad_operand_at = elements(grad_x_at, row, channel, size_i, size_j, grad_x_b, grad_x_i, grad_x_j)
     tl.store(grad_operand_at, grad_operand.to(x.dtype), mask=inside)
@@ -162,13 +164,12 @@ def _backward(
             sum_grad_offset += grad_rows
             part_grad_y_at = elements(grad_y_at, part_row, channel, size_i, size_j, grad_y_b, grad_y_i, grad_y_j)
             sum_grad_y += tl.load(part_grad_y_at, mask=exists, other=0.0).to(tl.float32)
-            again = (normed * scale + tl.load(offset_at + channel)[None, :]).to(x.dtype)
+            again = scaled(normed, scale_at, offset_at, c).to(x.dtype)
             tl.store(normed_at + part.to(tl.int64)[:, None] * c + channel[None, :], again, mask=exists)
     if parameter_gradients:
-        sums = program * c + channel
-        tl.store(grad_scale_at + sums, tl.sum(sum_grad_scale, 0))
-        tl.store(grad_offset_at + sums, tl.sum(sum_grad_offset, 0))
-        tl.store(grad_contract_offset_at + sums, tl.sum(sum_grad_y, 0))
+        tl.store(sums_at + channel, tl.sum(sum_grad_scale, 0))
+        tl.store(sums_at + c + channel, tl.sum(sum_grad_offset, 0))
+        tl.store(sums_at + 2 * c + hidden + channel, tl.sum(sum_grad_y, 0))
 
 
 def _forward_tiles(x: Tensor) -> dict[str, Any]:
@@ -247,13 +248,12 @@ def _transition_gradients(
         x.new_empty(chunk_rows if parameter_gradients else 0, width) for width in (c, hidden, hidden)
     )
     grad_y_matrix = grad_y_rows.flatten(0, 2)
-    sums = [torch.zeros(size, dtype=torch.float32, device=x.device) for size in (c, c, hidden, c)]
-    grad_expand, grad_contract = (torch.zeros_like(weight, dtype=torch.float32) for weight in (expand, contract))
+    all_programs = cdiv(rows, block) if parameter_gradients else 0
+    sums = torch.empty(all_programs, 3 * c + hidden, dtype=torch.float32, device=x.device)
+    weights: list[Tensor] = []
     for first in range(0, rows, chunk_rows):
         last = min(first + chunk_rows, rows)
-        programs = cdiv(last - first, block)
-        parts = [torch.empty(programs, len(total), dtype=torch.float32, device=x.device) for total in sums]
-        _backward[(programs,)](
+        _backward[(cdiv(last - first, block),)](
             x_rows,
             grad_y_rows,
             grad_x_rows,
@@ -265,7 +265,7 @@ def _transition_gradients(
             normed,
             units,
             grad_units,
-            *parts,
+            sums,
             first,
             last,
             *x_rows.shape[1:3],
@@ -279,14 +279,18 @@ def _transition_gradients(
             **tiles,
         )
         if parameter_gradients:
-            sums = [total + part.sum(0) for total, part in zip(sums, parts, strict=True)]
-            grad_expand += grad_units[: last - first].T @ normed[: last - first]
-            grad_contract += grad_y_matrix[first:last].T @ units[: last - first]
+            of_rows = slice(last - first)
+            products = [grad_units[of_rows].T @ normed[of_rows], grad_y_matrix[first:last].T @ units[of_rows]]
+            # Several are added in float32.
+            products = products if chunk_rows == rows else [product.float() for product in products]
+            weights = [*map(torch.add, weights, products)] if weights else products
     if not parameter_gradients:
         return grad_x, None, None, None, None, None, None
-    grad_scale, grad_offset, grad_expand_offset, grad_contract_offset = sums
-    weights = grad_expand.to(expand.dtype), grad_contract.to(contract.dtype)
-    return grad_x, grad_scale, grad_offset, weights[0], grad_expand_offset, weights[1], grad_contract_offset
+    grad_scale, grad_offset, grad_expand_offset, grad_contract_offset = summed(
+        sums, scale, offset, expand_offset, contract_offset
+    )
+    grad_expand, grad_contract = (total.to(expand.dtype) for total in weights)
+    return grad_x, grad_scale, grad_offset, grad_expand, grad_expand_offset, grad_contract, grad_contract_offset
 
 
 def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
@@ -296,9 +300,9 @@ def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:
         _transition,
         _transition_gradients,
         x,
-        *norm.to(torch.float32),
+        *norm,
         expand.weight.to(x.dtype).contiguous(),
-        expand.to(torch.float32).bias,
+        expand.bias,
         contract.weight.to(x.dtype).contiguous(),
-        contract.to(torch.float32).bias,
+        contract.bias,
     )

@@ -1,0 +1,46 @@
+"""Sums of the parts of parameters' gradients, which kernels leave one per program so that the order is fixed."""
+
+from typing import no_type_check
+
+import torch
+from torch import Tensor
+
+from helixfold.ops.triton.language import cdiv, kernel, next_power_of_2, tl
+
+# Numbers of a tile: 16 for each of 128 threads.
+_TILE = 2048
+# The most parts of a tile.
+_MOST_PARTS = 64
+
+
+@kernel
+@no_type_check
+def _sum(parts_at, sum_at, parts, columns, block_parts: tl.constexpr, block_columns: tl.constexpr):
+    column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)[None, :]
+    total = tl.zeros([block_parts, block_columns], tl.float32)
+    for first in range(0, parts, block_parts):
+        part = (first + tl.arange(0, block_parts)).to(tl.int64)[:, None]
+        total += tl.load(parts_at + part * columns + column, mask=(part < parts) & (column < columns), other=0.0)
+    column = tl.program_id(0) * block_columns + tl.arange(0, block_columns)
+    tl.store(sum_at + column, tl.sum(total, 0).to(sum_at.dtype.element_ty), mask=column < columns)
+
+
+def summed(parts: Tensor, *parameters: Tensor) -> list[Tensor]:
+    """Return the sums over dim 0 of `parts`, split into gradients of these parameters, with their shapes and dtypes.
+
+    Each row of `parts`, in float32, has a number for each element of each parameter, one parameter after the other.
+    The gradients are views of one tensor if the parameters have one dtype.
+    """
+    dtypes = {parameter.dtype for parameter in parameters}
+    flat = parts.flatten(1)
+    columns = flat.shape[1]
+    total = flat.new_empty(columns, dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32)
+    block_parts = min(_MOST_PARTS, next_power_of_2(len(flat)))
+    block_columns = min(_TILE // block_parts, 256)
+    _sum[(cdiv(columns, block_columns),)](
+        flat, total, len(flat), columns, block_parts=block_parts, block_columns=block_columns, num_warps=4
+    )
+    pieces = total.split([parameter.numel() for parameter in parameters])
+    return [
+        piece.view(parameter.shape).to(parameter.dtype) for piece, parameter in zip(pieces, parameters, strict=True)
+    ]
