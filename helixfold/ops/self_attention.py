@@ -1,23 +1,57 @@
 """Self-attention within rows, from the stream to its change: layer norm, projections, attention, gate, output map."""
 
+from itertools import chain
+
+import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from helixfold.ops.attention import attention
-from helixfold.ops.dispatch import Backend, operator, refusal_of_float64_or_nothing
+from helixfold.ops.card import Card
+from helixfold.ops.dispatch import Backend, first_reason, operator, refusal_of_float64_or_nothing, wants_gradient
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
+from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import SelfAttentionWeights
 
 
+def _refusal_of_triton(
+    card: Card, x: Tensor, mask: Tensor, bias: Tensor | None, weights: SelfAttentionWeights, heads: int
+) -> str | None:
+    norm, qkv, gate, out = weights
+    width, c = gate.weight.shape
+    return first_reason(
+        (x.dtype not in (torch.float32, torch.bfloat16, torch.float16), f"{x.dtype} is left to the reference"),
+        (
+            qkv.bias is not None or None in (norm.bias, gate.bias, out.bias),
+            "queries, keys and values have no bias, and the norm and the other maps have one",
+        ),
+        (
+            not width == c == len(out.weight) <= 512 or width // heads not in (8, 16, 32, 64),
+            f"{heads} heads of {c} channels are not of 8, 16, 32 or 64 each, or their number is not the stream's",
+        ),
+        (x.numel() == 0 or x.stride(-1) != 1, "it takes rows whose channels follow each other"),
+    ) or refusal_of_kernels(
+        card,
+        f"attention-{x.element_size()}-{width // heads}",
+        gradients=wants_gradient(x, bias, *chain(*weights)),
+    )
+
+
 @operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.self_attention:self_attention_triton",
+        refusal=_refusal_of_triton,
+    ),
     Backend(
         name="rows",
         kinds=("cpu",),
         run="helixfold.ops.cpu.self_attention:self_attention_rows",
         refusal=refusal_of_float64_or_nothing,
-    )
+    ),
 )
 def self_attention(
     x: Float[Tensor, "b n k c"],

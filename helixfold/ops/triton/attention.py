@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.dispatch import wants_gradient
-from helixfold.ops.triton.attention_backward import attention_backward
+from helixfold.ops.triton.attention_gradients import attention_backward
 from helixfold.ops.triton.attention_tiles import (
     LARGEST_TILE,
     LOG2E,
@@ -183,10 +183,10 @@ def attention_triton(
     """Compute `attention` on a CUDA device, copying no input but a bias whose rows are not aligned."""
     if wants_gradient(query, key, value, bias, gate):
         return _Attention.apply(query, key, value, mask, bias, gate)
-    return _forward(query, key, value, *mask_terms(mask), None if bias is None else aligned(bias), gate, save=False)[0]
+    return attend(query, key, value, *mask_terms(mask), None if bias is None else aligned(bias), gate, save=False)[0]
 
 
-def _forward(
+def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -240,7 +240,7 @@ class _Attention(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bias: Tensor | None, gate: Tensor | None
     ) -> Tensor:
         inputs = (query, key, value, *mask_terms(mask), None if bias is None else aligned(bias), gate)
-        out, logsum = _forward(*inputs, save=True)
+        out, logsum = attend(*inputs, save=True)
         ctx.save_for_backward(*inputs, out, logsum)
         return out
 

@@ -91,6 +91,14 @@ def _forward(
     tl.store(elements(y_at, row, channel, size_i, size_j, y_b, y_i, y_j), y.to(y_at.dtype.element_ty), mask=inside)
 
 
+@jit
+@no_type_check
+def _rows(x, row, channel, size_i, size_j, inside):
+    """Return some rows of [b i j c], given with its strides, in float32."""
+    at = elements(x[0], row, channel, size_i, size_j, x[1], x[2], x[3])
+    return tl.load(at, mask=inside, other=0.0).to(tl.float32)
+
+
 @kernel
 @no_type_check
 def _backward(
@@ -98,6 +106,8 @@ def _backward(
     grad_y_at,
     grad_x_at,
     scale_at,
+    first_other,
+    second_other,
     sums_at,
     rows,
     size_i,
@@ -120,6 +130,9 @@ def _backward(
     scale = tl.load(scale_at + channel, mask=channel < c, other=0.0).to(tl.float32)
     grad_scale = tl.zeros((block_rows, block_c), tl.float32)
     grad_offset = tl.zeros((block_rows, block_c), tl.float32)
+    if first_other is not None:
+        sum_first = tl.zeros((block_rows, block_c), tl.float32)
+        sum_second = tl.zeros((block_rows, block_c), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(rows, block_rows), tl.num_programs(0)):
         row = tile * block_rows + tl.arange(0, block_rows)
         inside = (row < rows)[:, None] & (channel < c)[None, :]
@@ -133,13 +146,19 @@ def _backward(
         grad_offset += grad_y
         grad_x = gradient_through_norm(grad_y * scale[None, :], normed, factor, c)
         tl.store(tile_grad_x_at, grad_x.to(grad_x_at.dtype.element_ty), mask=inside)
-    sums_at += tl.program_id(0) * 2 * c + channel
+        if first_other is not None:
+            sum_first += _rows(first_other, row, channel, size_i, size_j, inside)
+            sum_second += _rows(second_other, row, channel, size_i, size_j, inside)
+    sums_at += tl.program_id(0) * (2 if first_other is None else 4) * c + channel
     tl.store(sums_at, tl.sum(grad_scale, 0), mask=channel < c)
     tl.store(sums_at + c, tl.sum(grad_offset, 0), mask=channel < c)
+    if first_other is not None:
+        tl.store(sums_at + 2 * c, tl.sum(sum_first, 0), mask=channel < c)
+        tl.store(sums_at + 3 * c, tl.sum(sum_second, 0), mask=channel < c)
 
 
-def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-    y = torch.empty_like(x)
+def normed_into(y: Tensor, x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    """Write the layer norm of `x` into `y` and return it; channels follow each other in both."""
     x_rows, y_rows = as_rows(x, y)
     rows, c = x_rows[..., 0].numel(), x.shape[-1]
     block_c = next_power_of_2(c)
@@ -162,21 +181,26 @@ def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
     return y
 
 
-def _layer_norm_gradients(
-    needed: tuple[bool, ...], grad_y: Tensor, x: Tensor, scale: Tensor, offset: Tensor
-) -> tuple[Tensor | None, ...]:
+def norm_gradients(
+    grad_y: Tensor, x: Tensor, scale: Tensor, offset: Tensor, others: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the gradient of `x`, and those of scale and offset.
+
+    If two `others` are given, of the shape of `x`, the sums over their rows are made in the same pass and follow these.
+    """
     grad_x = torch.empty_like(x)
-    x_rows, grad_y_rows, grad_x_rows = as_rows(x, contiguous_channels(grad_y), grad_x)
+    x_rows, grad_y_rows, grad_x_rows, *other_rows = as_rows(x, contiguous_channels(grad_y), grad_x, *others or ())
     rows, c = x_rows[..., 0].numel(), x.shape[-1]
     block_c = next_power_of_2(c)
     block_rows = _BACKWARD_TILE // block_c
     programs = min(cdiv(rows, block_rows), _PROGRAMS)
-    sums = torch.empty(programs, 2, c, dtype=torch.float32, device=x.device)
+    sums = torch.empty(programs, 2 + len(other_rows), c, dtype=torch.float32, device=x.device)
     _backward[(programs,)](
         x_rows,
         grad_y_rows,
         grad_x_rows,
         scale,
+        *([(each, *each.stride()[:3]) for each in other_rows] or (None, None)),
         sums,
         rows,
         *x_rows.shape[1:3],
@@ -189,7 +213,18 @@ def _layer_norm_gradients(
         block_c=block_c,
         num_warps=4,
     )
-    return grad_x, *summed(sums, scale, offset)
+    return grad_x, summed(sums, scale, offset, *[offset] * len(other_rows))
+
+
+def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+    return normed_into(torch.empty_like(x), x, scale, offset)
+
+
+def _layer_norm_gradients(
+    needed: tuple[bool, ...], grad_y: Tensor, x: Tensor, scale: Tensor, offset: Tensor
+) -> tuple[Tensor | None, ...]:
+    grad_x, gradients = norm_gradients(grad_y, x, scale, offset)
+    return grad_x, *gradients
 
 
 def layer_norm_triton(x: Tensor, norm: Affine) -> Tensor:

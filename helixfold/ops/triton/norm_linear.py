@@ -151,7 +151,7 @@ def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
 
 
 def outer_product_operand_triton(columns: Tensor, mask: Tensor, norm: Affine, project: Affine) -> Tensor:
-    """Compute `outer_product_operand` on a CUDA device; sequences are last in memory, as the outer product reads them."""
+    """Compute `outer_product_operand` on a CUDA device, with sequences last in memory, for the outer product."""
     return _mapped(columns, mask, norm, project, "b i c j")
 
 
@@ -228,7 +228,7 @@ def _norm_linear_gradients(
     *,
     layout: str,
 ) -> tuple[Tensor | None, ...]:
-    samples, rows, columns, c = x.shape
+    samples, rows, columns, _ = x.shape
     outputs, tile = len(weight), _tile(x, len(weight), _BACKWARD_TILE)
     grad_x = torch.empty_like(x)
     tiles = cdiv(rows * columns, tile["block"])

@@ -100,7 +100,7 @@ def test_a_single_key_gets_everything() -> None:
 def test_rows_are_shared_among_programs_in_any_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """In groups that read the same bias, and in parts with sums of their own for its gradient."""
     monkeypatch.setattr("helixfold.ops.triton.attention_tiles._GROUP", 2)
-    monkeypatch.setattr("helixfold.ops.triton.attention_backward._PROGRAMS", 3)
+    monkeypatch.setattr("helixfold.ops.triton.attention_gradients._PROGRAMS", 3)
     assert_equal(by_triton, attention.reference, inputs(1, 5, 1, 7, 40, 8))
     assert_equal(by_triton, attention.reference, inputs(1, 3, 2, 7, 9, 8, bias=False))
 

@@ -1,0 +1,92 @@
+"""Triton's self-attention gives what the reference gives; without a GPU its kernels are interpreted."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.ops.card import CARDS
+from helixfold.ops.dispatch import forced
+from helixfold.ops.self_attention import self_attention
+from helixfold.ops.weights import SelfAttentionWeights
+from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
+
+pytest.importorskip("triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def by_triton(*arguments: Any) -> Tensor:
+    def on_device(given: Any) -> Any:
+        if isinstance(given, tuple):
+            return type(given)(*map(on_device, given))
+        return given.to(DEVICE) if isinstance(given, Tensor) else given
+
+    with forced("triton") as used:
+        found = self_attention(*map(on_device, arguments))
+    assert used["self_attention"] == 1
+    return found
+
+
+def arguments(b: int, n: int, k: int, *, heads: int = 2, d: int = 8, biased: bool = True, turned: bool = False) -> Any:
+    """A stream off centre; turned ones have their rows and columns swapped in memory."""
+    c = heads * d
+    x = 2 * torch.randn(b, n, k, c) + 1
+    x = (x.transpose(1, 2).contiguous().transpose(1, 2) if turned else x).requires_grad_()
+    bias = torch.randn(b, heads, k, k).requires_grad_() if biased else None
+    weights = SelfAttentionWeights(norm(c), affine(3 * c, c, bias=False), affine(c, c), affine(c, c))
+    return [x, mask(b, n, k), bias, weights, heads]
+
+
+@pytest.mark.parametrize(
+    ("shape", "biased", "turned"),
+    [((2, 3, 17), True, False), ((1, 2, 70), True, True), ((2, 5, 16), False, True), ((1, 1, 1), False, False)],
+)
+def test_outputs_and_gradients_equal_the_reference(shape: tuple[int, int, int], biased: bool, turned: bool) -> None:
+    given = arguments(*shape, biased=biased, turned=turned)
+    assert_equal(by_triton, self_attention.reference, given)
+
+
+def test_heads_of_the_model_equal_the_reference() -> None:
+    assert_equal(by_triton, self_attention.reference, arguments(1, 2, 40, heads=4, d=32))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_bfloat16_is_as_near_as_plain_bfloat16(biased: bool) -> None:
+    given = arguments(1, 6, 33, d=16, biased=biased, turned=biased)
+    assert_as_near(by_triton, self_attention.reference, given)
+
+
+def test_a_bias_without_gradient_gets_none_and_changes_nothing() -> None:
+    x, mask, bias, weights, heads = arguments(1, 3, 20)
+    found, expected = (
+        torch.autograd.grad(run(x, mask, bias.detach(), weights, heads).sum(), [x, *weights.qkv[:1]])
+        for run in (by_triton, self_attention.reference)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_pass_without_gradients_gives_the_same() -> None:
+    given = arguments(1, 4, 18, turned=True)
+    with torch.no_grad():
+        found = by_triton(*given)
+    torch.testing.assert_close(found.cpu(), self_attention.reference(*given), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_refused_has_a_reason() -> None:
+    x, *others, weights, heads = arguments(1, 3, 20)
+    refusals = [
+        self_attention.refusals(CARDS["h100"], *given)["triton"]
+        for given in (
+            (x, *others, weights, heads),
+            (x.double(), *others, weights, heads),
+            (x, *others, weights._replace(qkv=weights.gate), heads),
+            (x, *others, weights, 4),
+        )
+    ]
+    assert refusals == [
+        None,
+        "torch.float64 is left to the reference",
+        "queries, keys and values have no bias, and the norm and the other maps have one",
+        "4 heads of 16 channels are not of 8, 16, 32 or 64 each, or their number is not the stream's",
+    ]
