@@ -14,9 +14,13 @@ class Whole(Executor):
     def __call__(
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
     ) -> Tensor:
+        dropout_mask = update.dropout_mask(stream.shape, dtype=stream.dtype, device=stream.device)
+        if context_from is None and update.context_axis == update.axis:
+            before = as_tensor(stream)
+            change = update.change_of_stream(transposed(before, update.axis), transposed(mask, update.axis))
+            return add_change(before, transposed(change, update.axis), dropout_mask)
         context_input = context_from or (stream, mask)
         context = self.context(update, *context_input)
-        dropout_mask = update.dropout_mask(stream.shape, dtype=stream.dtype, device=stream.device)
         return self.apply(update, stream, mask, context_input, context=context, dropout_mask=dropout_mask)
 
     def context(self, update: Update, context_input: Stream, mask: Tensor) -> Context:

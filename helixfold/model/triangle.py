@@ -12,7 +12,7 @@ from helixfold.model.attention import SelfAttention
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.update import Axis, Side, Update
 from helixfold.ops.norm_linear import norm_linear
-from helixfold.ops.triangle import triangle_multiplication, triangle_operand
+from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 
@@ -40,8 +40,7 @@ class TriangleMultiplication(Update):
     def context(
         self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]
     ) -> tuple[Float[Tensor, "b c j k"]]:
-        weights = TriangleOperandWeights(self.norm_in.affine, self.right.affine, self.right_gate.affine)
-        return (triangle_operand(pair, mask, weights),)
+        return (triangle_operand(pair, mask, self._operand_weights),)
 
     def forward(
         self,
@@ -49,19 +48,21 @@ class TriangleMultiplication(Update):
         mask: Float[Tensor, "b i k"],
         context: tuple[Float[Tensor, "b c j k"]],
     ) -> Float[Tensor, "b i j c_z"]:
-        return triangle_multiplication(
-            pair,
-            mask,
-            *context,
-            TriangleWeights(
-                self.norm_in.affine,
-                self.left.affine,
-                self.left_gate.affine,
-                self.norm_out.affine,
-                self.out.affine,
-                self.gate.affine,
-            ),
-        )
+        return triangle_multiplication(pair, mask, *context, self._weights)
+
+    def change_of_stream(
+        self, pair: Float[Tensor, "b r r c_z"], mask: Float[Tensor, "b r r"]
+    ) -> Float[Tensor, "b r r c_z"]:
+        return triangle_update(pair, mask, self._operand_weights, self._weights)
+
+    @property
+    def _operand_weights(self) -> TriangleOperandWeights:
+        return TriangleOperandWeights(self.norm_in.affine, self.right.affine, self.right_gate.affine)
+
+    @property
+    def _weights(self) -> TriangleWeights:
+        norm_in, left, left_gate = self.norm_in.affine, self.left.affine, self.left_gate.affine
+        return TriangleWeights(norm_in, left, left_gate, self.norm_out.affine, self.out.affine, self.gate.affine)
 
     # An operand of the whole stream is as large as the stream. The rest implements `Factored`, which computes the same
     # from a few channels at a time.

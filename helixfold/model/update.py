@@ -61,6 +61,13 @@ class Update(nn.Module):
         """Return the part of the context that comes from these rows of the context's input."""
         return ()
 
+    def change_of_stream(self, stream: Tensor, mask: Tensor) -> Tensor:
+        """Return the change of a whole stream, transposed as for `forward`, whose context is made of it along one axis.
+
+        An update whose context and change have work in common does it once here.
+        """
+        return self(stream, mask, self.context(stream, mask))
+
     def dropout_mask(
         self, shape: Sequence[int], *, dtype: torch.dtype, device: torch.device
     ) -> Float[Tensor, "b #i #j c"] | None:

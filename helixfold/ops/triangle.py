@@ -26,20 +26,21 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 
 def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *arguments: Any) -> str | None:
-    *others, weights = arguments
-    channels = pair.shape[-1], *(len(affine.weight) for affine in weights)
+    tensors = [each for each in arguments if isinstance(each, Tensor)]
+    affines = [*chain(*(each for each in arguments if not isinstance(each, Tensor)))]
+    channels = pair.shape[-1], *(len(affine.weight) for affine in affines)
     return (
         refusal_of_wide_products(card, pair)
         or first_reason(
             *((c not in (16, 32, 64, 128), f"{c} channels are not 16, 32, 64 or 128") for c in channels),
-            (any(affine.bias is None for affine in weights), "maps without bias are left to the reference"),
+            (any(affine.bias is None for affine in affines), "maps without bias are left to the reference"),
             (
                 pair.stride(-1) != 1 or 0 in pair.shape,
                 "the pair is empty or its channels do not follow each other",
             ),
         )
         or refusal_of_kernels(
-            card, f"triangle-{max(channels)}", gradients=wants_gradient(pair, *others, *chain(*weights))
+            card, f"triangle-{max(channels)}", gradients=wants_gradient(pair, *tensors, *chain(*affines))
         )
     )
 
@@ -95,6 +96,24 @@ def triangle_multiplication(
     x = layer_norm(pair, weights.norm_in)
     product = rearrange(_operand(x, mask, weights.left, weights.left_gate) @ right.mT, "b c i j -> b i j c")
     return linear(layer_norm(product, weights.norm_out), weights.out) * linear(x, weights.gate).sigmoid()
+
+
+@operator(
+    Backend(
+        name="triton",
+        kinds=("cuda",),
+        run="helixfold.ops.triton.triangle:triangle_update_triton",
+        refusal=_refusal_of_triton,
+    )
+)
+def triangle_update(
+    pair: Float[Tensor, "b r r c_z"],
+    mask: Float[Tensor, "b r r"],
+    operand: TriangleOperandWeights,
+    weights: TriangleWeights,
+) -> Float[Tensor, "b r r c_z"]:
+    """Return the change of all edges, with both operands made of the same pair (AlphaFold 2, Suppl. Alg. 11 and 12)."""
+    return triangle_multiplication(pair, mask, triangle_operand(pair, mask, operand), weights)
 
 
 def _operand(x: Tensor, mask: Tensor, project: Affine, gate: Affine) -> Tensor:

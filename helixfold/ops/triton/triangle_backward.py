@@ -1,7 +1,8 @@
-"""Gradients of the gated maps of triangle multiplication: one kernel for their inputs, one for their parameters.
+"""Gradients of the gated maps of triangle multiplication, one kernel after and one before cuBLAS's batched product.
 
-Both recompute values and gates. Sums over positions are partial sums of programs that each own some outputs and loop
-over many tiles. They are added afterwards, so that their order is fixed.
+Both recompute values and gates, and store the gradients of the maps' outputs side by side, [positions, outputs], so
+that weights get theirs by cuBLAS. Sums over positions are partial sums of tiles, which are added afterwards, so that
+their order is fixed.
 """
 
 from typing import no_type_check
@@ -9,280 +10,289 @@ from typing import no_type_check
 import torch
 from torch import Tensor
 
-from helixfold.ops.triton.language import cdiv, kernel, tl
+from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 from helixfold.ops.triton.tiles import (
     channels_first_offsets,
     norm_gradient,
     normalised,
-    programs_at_once,
     read_normed,
-    stream_offsets,
     sum_norm,
     tile_positions,
 )
-from helixfold.ops.triton.triangle_forward import Maps, gated_maps
+from helixfold.ops.triton.triangle_forward import GatedMap, gated_maps, placed, positions_at
+from helixfold.ops.weights import Affine
+
+
+@jit
+@no_type_check
+def _map_gradients(gradient, value, gate, dtype):
+    """Return the gradients of a map's outputs and of its gate's logits."""
+    grad_value = gradient * gate
+    return grad_value.to(dtype), (grad_value * value * (1.0 - gate)).to(dtype)
 
 
 @kernel
 @no_type_check
-def _to_streams(
-    pair_at,
+def _change_backward(
+    pair,
     product_at,
-    mask_at,
-    gradient_at,
-    grad_pair_at,
+    gradient,
     grad_product_at,
-    pair_sums_at,
-    product_sums_at,
-    norm_at,
-    norm_offset_at,
-    norm_out_at,
-    norm_out_offset_at,
-    weight_at,
-    bias_at,
-    gate_at,
-    gate_bias_at,
-    pair_sample,
-    pair_row,
-    pair_column,
-    mask_sample,
-    mask_row,
-    mask_column,
-    gradient_sample,
-    gradient_row,
-    gradient_column,
-    grad_pair_sample,
-    grad_pair_row,
-    grad_pair_column,
-    columns,
-    positions,
-    tiles,
-    c_z: tl.constexpr,
-    c_a: tl.constexpr,
-    c_out: tl.constexpr,
-    tail: tl.constexpr,
-    adds: tl.constexpr,
-    block: tl.constexpr,
-    part: tl.constexpr,
-):
-    dtype = pair_at.dtype.element_ty
-    tile = tl.program_id(0)
-    sample, position, exists = tile_positions(tile, tiles, positions, block)
-    channel = tl.arange(0, c_z)
-    pair_index = stream_offsets(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + channel
-    x = read_normed(pair_at + pair_index, exists, norm_at, norm_offset_at, c_z)
-    grad_x = tl.zeros([block, c_z], tl.float32)
-    if tail:
-        a_index = channels_first_offsets(sample, position, positions, 0, c_a, c_a)
-        a = read_normed(product_at + a_index, exists, norm_out_at, norm_out_offset_at, c_a)
-        grad_a = tl.zeros([block, c_a], tl.float32)
-        gradient_index = stream_offsets(sample, position, columns, gradient_sample, gradient_row, gradient_column)
-    else:
-        a = x
-        mask_index = stream_offsets(sample, position, columns, mask_sample, mask_row, mask_column)
-        mask = tl.load(mask_at + mask_index, mask=exists, other=0.0)
-    for first in tl.range(0, c_out, part):
-        value, gate, weight, gate_weight = gated_maps(
-            a, x, weight_at, bias_at, gate_at, gate_bias_at, first, c_a, c_z, part
-        )
-        if tail:
-            index = gradient_index[:, None] + first + tl.arange(0, part)
-        else:
-            index = channels_first_offsets(sample, position, positions, first, c_out, part)
-        gradient = tl.load(gradient_at + index, mask=exists[:, None], other=0.0).to(tl.float32)
-        if not tail:
-            gradient *= mask[:, None]
-        grad_value = (gradient * gate).to(dtype)
-        grad_gate = (gradient * value * gate * (1.0 - gate)).to(dtype)
-        grad_x = tl.dot(grad_gate, gate_weight, grad_x, input_precision="ieee")
-        if tail:
-            grad_a = tl.dot(grad_value, weight, grad_a, input_precision="ieee")
-        else:
-            grad_x = tl.dot(grad_value, weight, grad_x, input_precision="ieee")
-
-    # Read and normalised a second time, so that two float32 tiles need not be held during the loop.
-    x_normed, x_scale = normalised(tl.load(pair_at + pair_index, mask=exists[:, None], other=0.0), c_z)
-    sum_norm(pair_sums_at + tile.to(tl.int64) * 2 * c_z, grad_x, x_normed, c_z)
-    grad_x = norm_gradient(grad_x, x_normed, x_scale, norm_at, c_z)
-    grad_pair_at += (
-        stream_offsets(sample, position, columns, grad_pair_sample, grad_pair_row, grad_pair_column)[:, None] + channel
-    )
-    if adds:
-        grad_x += tl.load(grad_pair_at, mask=exists[:, None], other=0.0).to(tl.float32)
-    tl.store(grad_pair_at, grad_x.to(dtype), mask=exists[:, None])
-    if tail:
-        a_normed, a_scale = normalised(tl.load(product_at + a_index, mask=exists[:, None], other=0.0), c_a)
-        sum_norm(product_sums_at + tile.to(tl.int64) * 2 * c_a, grad_a, a_normed, c_a)
-        grad_a = norm_gradient(grad_a, a_normed, a_scale, norm_out_at, c_a)
-        tl.store(grad_product_at + a_index, grad_a.to(dtype), mask=exists[:, None])
-
-
-@kernel
-@no_type_check
-def _to_maps(
-    pair_at,
-    product_at,
-    mask_at,
-    gradient_at,
+    grad_x_at,
+    x_at,
+    a_at,
+    grad_value_at,
+    grad_maps_at,
     sums_at,
     norm_at,
     norm_offset_at,
     norm_out_at,
     norm_out_offset_at,
-    weight_at,
-    bias_at,
-    gate_at,
-    gate_bias_at,
-    pair_sample,
-    pair_row,
-    pair_column,
-    mask_sample,
-    mask_row,
-    mask_column,
-    gradient_sample,
-    gradient_row,
-    gradient_column,
+    maps,
     columns,
     positions,
     tiles,
-    all_tiles,
     c_z: tl.constexpr,
-    c_a: tl.constexpr,
-    c_out: tl.constexpr,
-    tail: tl.constexpr,
+    c: tl.constexpr,
+    maps_width: tl.constexpr,
+    sums_width: tl.constexpr,
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    dtype = pair_at.dtype.element_ty
-    first = tl.program_id(0) * part
+    """Store norms of pair and product, gradients of the output's maps, of the product, and of the pair's norm."""
+    tile = tl.program_id(0)
+    sample, position, exists = tile_positions(tile, tiles, positions, block)
+    inside, row = exists[:, None], (sample * positions + position)[:, None]
+    channel, channel_a = tl.arange(0, c_z), tl.arange(0, c)
+    pair_at = positions_at(pair, sample, position, columns)[:, None] + channel
+    x = read_normed(pair_at, exists, norm_at, norm_offset_at, c_z)
+    tl.store(x_at + row * c_z + channel, x, mask=inside)
+    product_index = channels_first_offsets(sample, position, positions, 0, c, c)
+    a = read_normed(product_at + product_index, exists, norm_out_at, norm_out_offset_at, c)
+    tl.store(a_at + row * c + channel_a, a, mask=inside)
+    grad_x = tl.zeros([block, c_z], tl.float32)
+    grad_a = tl.zeros([block, c], tl.float32)
+    gradient_at = positions_at(gradient, sample, position, columns)[:, None]
+    sums_at += tile.to(tl.int64) * sums_width
+    for first in tl.range(0, c_z, part):
+        value, gate, weight, gate_weight = gated_maps(a, x, maps, first, c, c_z, part)
+        output = first + tl.arange(0, part)
+        incoming = tl.load(gradient_at + output, mask=inside, other=0.0).to(tl.float32)
+        grad_value, grad_gate = _map_gradients(incoming, value, gate, x.dtype)
+        grad_x = tl.dot(grad_gate, gate_weight, grad_x, input_precision="ieee")
+        grad_a = tl.dot(grad_value, weight, grad_a, input_precision="ieee")
+        tl.store(grad_value_at + row * c_z + output, grad_value, mask=inside)
+        tl.store(grad_maps_at + row * maps_width + output, grad_gate, mask=inside)
+        tl.store(sums_at + 2 * c + output, tl.sum(grad_value.to(tl.float32), 0))
+        tl.store(sums_at + 2 * c + c_z + output, tl.sum(grad_gate.to(tl.float32), 0))
+    tl.store(grad_x_at + row * c_z + channel, grad_x.to(x.dtype), mask=inside)
+    # Read and normalised a second time, so that a float32 tile need not be held during the loop.
+    a_normed, a_scale = normalised(tl.load(product_at + product_index, mask=inside, other=0.0), c)
+    sum_norm(sums_at, grad_a, a_normed, c)
+    grad_a = norm_gradient(grad_a, a_normed, a_scale, norm_out_at, c)
+    tl.store(grad_product_at + product_index, grad_a.to(x.dtype), mask=inside)
+
+
+@jit
+@no_type_check
+def _add_operand(
+    grad_x,
+    x,
+    masks,
+    grad_operand_at,
+    maps,
+    index,
+    grad_maps_at,
+    sums_at,
+    first,
+    inside,
+    c_z: tl.constexpr,
+    c: tl.constexpr,
+    part: tl.constexpr,
+):
+    """Return the gradient of the pair's norm with the part of some outputs of an operand added."""
+    value, gate, weight, gate_weight = gated_maps(x, x, maps, first, c_z, c_z, part)
+    incoming = tl.load(grad_operand_at + index, mask=inside, other=0.0).to(tl.float32) * masks
+    grad_value, grad_gate = _map_gradients(incoming, value, gate, x.dtype)
     output = first + tl.arange(0, part)
-    grad_weight = tl.zeros([part, c_a], tl.float32)
-    grad_gate_weight = tl.zeros([part, c_z], tl.float32)
-    grad_bias = tl.zeros([part], tl.float32)
-    grad_gate_bias = tl.zeros([part], tl.float32)
-    for tile in tl.range(tl.program_id(1), all_tiles, tl.num_programs(1)):
-        sample, position, exists = tile_positions(tile, tiles, positions, block)
-        pair_index = stream_offsets(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + tl.arange(
-            0, c_z
-        )
-        x = read_normed(pair_at + pair_index, exists, norm_at, norm_offset_at, c_z)
-        if tail:
-            a_index = channels_first_offsets(sample, position, positions, 0, c_a, c_a)
-            a = read_normed(product_at + a_index, exists, norm_out_at, norm_out_offset_at, c_a)
-            index = stream_offsets(sample, position, columns, gradient_sample, gradient_row, gradient_column)
-            index = index[:, None] + output
-        else:
-            a = x
-            index = channels_first_offsets(sample, position, positions, first, c_out, part)
-        gradient = tl.load(gradient_at + index, mask=exists[:, None], other=0.0).to(tl.float32)
-        if not tail:
-            mask_index = stream_offsets(sample, position, columns, mask_sample, mask_row, mask_column)
-            gradient *= tl.load(mask_at + mask_index, mask=exists, other=0.0)[:, None]
-        # Equals `first`; as the compiler does not know that, it keeps registers for the sums instead of the weights.
-        again = first + tile // all_tiles
-        value, gate, _, _ = gated_maps(a, x, weight_at, bias_at, gate_at, gate_bias_at, again, c_a, c_z, part)
-        grad_value = gradient * gate
-        grad_gate = grad_value * value * (1.0 - gate)
-        grad_bias += tl.sum(grad_value, 0)
-        grad_gate_bias += tl.sum(grad_gate, 0)
-        grad_weight = tl.dot(tl.trans(grad_value.to(dtype)), a, grad_weight, input_precision="ieee")
-        grad_gate_weight = tl.dot(tl.trans(grad_gate.to(dtype)), x, grad_gate_weight, input_precision="ieee")
-
-    sums_at += tl.program_id(1) * (c_out * (c_a + c_z + 2))
-    tl.store(sums_at + output[:, None] * c_a + tl.arange(0, c_a), grad_weight)
-    sums_at += c_out * c_a
-    tl.store(sums_at + output, grad_bias)
-    sums_at += c_out
-    tl.store(sums_at + output[:, None] * c_z + tl.arange(0, c_z), grad_gate_weight)
-    sums_at += c_out * c_z
-    tl.store(sums_at + output, grad_gate_bias)
+    tl.store(grad_maps_at + output, grad_value, mask=inside)
+    tl.store(grad_maps_at + c + output, grad_gate, mask=inside)
+    tl.store(sums_at + output, tl.sum(grad_value.to(tl.float32), 0))
+    tl.store(sums_at + c + output, tl.sum(grad_gate.to(tl.float32), 0))
+    grad_x = tl.dot(grad_value, weight, grad_x, input_precision="ieee")
+    return tl.dot(grad_gate, gate_weight, grad_x, input_precision="ieee")
 
 
-def to_streams(
-    pair: Tensor,
-    product: Tensor | None,
-    mask: Tensor | None,
-    maps: Maps,
-    gradient: Tensor,
-    grad_pair: Tensor | None = None,
-) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-    """Return the gradients of the pair, of the product, and of scale and offset of both layer norms.
+@kernel
+@no_type_check
+def _operands_backward(
+    pair,
+    mask,
+    grad_left_at,
+    grad_right_at,
+    earlier_at,
+    grad_pair,
+    x_at,
+    grad_maps_at,
+    sums_at,
+    norm_at,
+    norm_offset_at,
+    left_maps,
+    right_maps,
+    columns,
+    positions,
+    tiles,
+    c_z: tl.constexpr,
+    c: tl.constexpr,
+    maps_width: tl.constexpr,
+    sums_width: tl.constexpr,
+    block: tl.constexpr,
+    part: tl.constexpr,
+):
+    """Store the gradient of the pair and those of the operands' maps.
 
-    The pair's is added to `grad_pair` in place if given. Without a product the second and the last are meaningless.
+    `earlier_at` has the gradient of the pair's norm from the output's gate; without it, the norm is stored at `x_at`.
     """
-    samples, rows, columns, c_z = pair.shape
-    outputs, c_a = maps.value.weight.shape
-    tail, adds = product is not None, grad_pair is not None
-    grad_pair = torch.empty_like(pair) if grad_pair is None else grad_pair
-    grad_product = grad_pair if product is None else torch.empty_like(product)
-    is_float32 = pair.element_size() == 4
-    block = 32 if is_float32 else 64
-    tiles = cdiv(rows * columns, block)
-    grad_norm = pair.new_empty(samples * tiles, 2, c_z, dtype=torch.float32)
-    grad_norm_product = pair.new_empty(samples * tiles if tail else 0, 2, c_a, dtype=torch.float32)
-    _to_streams[(samples * tiles,)](
-        pair,
-        pair if product is None else product,
-        pair if mask is None else mask,
-        gradient,
-        grad_pair,
-        grad_product,
-        grad_norm,
-        grad_norm_product if tail else grad_norm,
-        *maps.pointers,
-        *pair.stride()[:3],
-        *(0, 0, 0) if mask is None else mask.stride(),
-        *gradient.stride()[:3],
-        *grad_pair.stride()[:3],
-        columns,
-        rows * columns,
-        tiles,
-        c_z=c_z,
-        c_a=c_a,
-        c_out=outputs,
-        tail=tail,
-        adds=adds,
-        block=block,
-        part=min(32, outputs),
-        # Two programs of four warps fit if each holds one tile at a time: one computes while the other loads.
-        num_warps=8 if tail or is_float32 else 4,
-        num_stages=2,
-    )
-    return grad_pair, grad_product, list(grad_norm.sum(0)), list(grad_norm_product.sum(0))
+    tile = tl.program_id(0)
+    sample, position, exists = tile_positions(tile, tiles, positions, block)
+    inside, row = exists[:, None], (sample * positions + position)[:, None]
+    channel = tl.arange(0, c_z)
+    pair_at = positions_at(pair, sample, position, columns)[:, None] + channel
+    x = read_normed(pair_at, exists, norm_at, norm_offset_at, c_z)
+    if earlier_at is None:
+        tl.store(x_at + row * c_z + channel, x, mask=inside)
+    masks = tl.load(positions_at(mask, sample, position, columns), mask=exists, other=0.0)[:, None]
+    grad_x = tl.zeros([block, c_z], tl.float32)
+    grad_maps_at += row * maps_width
+    sums_at += tile.to(tl.int64) * sums_width
+    for first in tl.range(0, c, part):
+        index = channels_first_offsets(sample, position, positions, first, c, part)
+        grad_x = _add_operand(
+            grad_x,
+            x,
+            masks,
+            grad_left_at,
+            left_maps,
+            index,
+            grad_maps_at,
+            sums_at + 2 * c_z,
+            first,
+            inside,
+            c_z,
+            c,
+            part,
+        )
+        if grad_right_at is not None:
+            grad_x = _add_operand(
+                grad_x,
+                x,
+                masks,
+                grad_right_at,
+                right_maps,
+                index,
+                grad_maps_at + 2 * c,
+                sums_at + 2 * c_z + 2 * c,
+                first,
+                inside,
+                c_z,
+                c,
+                part,
+            )
+    if earlier_at is not None:
+        grad_x += tl.load(earlier_at + row * c_z + channel, mask=inside, other=0.0).to(tl.float32)
+    # Read and normalised a second time, so that two float32 tiles need not be held during the loop.
+    x_normed, x_scale = normalised(tl.load(pair_at, mask=inside, other=0.0), c_z)
+    sum_norm(sums_at, grad_x, x_normed, c_z)
+    grad_x = norm_gradient(grad_x, x_normed, x_scale, norm_at, c_z)
+    tl.store(positions_at(grad_pair, sample, position, columns)[:, None] + channel, grad_x.to(x.dtype), mask=inside)
 
 
-def to_maps(pair: Tensor, product: Tensor | None, mask: Tensor | None, maps: Maps, gradient: Tensor) -> list[Tensor]:
-    """Return the gradients of weight and bias of the map to values, then of the map to gates, in their dtype."""
-    samples, rows, columns, c_z = pair.shape
-    outputs, c_a = maps.value.weight.shape
-    block, part = (64, 64) if pair.element_size() == 2 else (32, 16)
-    part = min(part, outputs)
-    tiles = cdiv(rows * columns, block)
-    groups = max(1, min(samples * tiles, programs_at_once(pair.device) * part // outputs))
-    lengths = [outputs * c_a, outputs, outputs * c_z, outputs]
-    sums = pair.new_empty(groups, sum(lengths), dtype=torch.float32)
-    _to_maps[(outputs // part, groups)](
-        pair,
-        pair if product is None else product,
-        pair if mask is None else mask,
-        gradient,
-        sums,
-        *maps.pointers,
-        *pair.stride()[:3],
-        *(0, 0, 0) if mask is None else mask.stride(),
-        *gradient.stride()[:3],
-        columns,
-        rows * columns,
-        tiles,
-        samples * tiles,
-        c_z=c_z,
-        c_a=c_a,
-        c_out=outputs,
-        tail=product is not None,
-        block=block,
-        part=part,
-        num_warps=8,
-        num_stages=2,
-    )
-    weight, bias, gate, gate_bias = sums.sum(0).to(maps.value.weight.dtype).split(lengths)
-    return [weight.view(outputs, c_a), bias, gate.view(outputs, c_z), gate_bias]
+class Gradients:
+    """Memory for what the kernels of a backward pass have in common.
+
+    `maps` are the gradients of the maps that read the pair's norm, [positions, outputs]: of the output's gate if
+    `has_change`, then of value and gate of each operand. `sums` are the partial sums of tiles: for the output if
+    `has_change` (scale and offset of its norm, biases of map and gate), then scale and offset of the pair's norm, then
+    the biases of value and gate of each operand. `x` is the pair's norm and `grad_x` its gradient from the output.
+    """
+
+    def __init__(self, pair: Tensor, c: int, sides: int, *, has_change: bool) -> None:
+        samples, rows, columns, self.c_z = pair.shape
+        self.pair, self.c, self.has_change = pair, c, has_change
+        positions = samples * rows * columns
+        self.block = 32 if pair.element_size() == 4 else 64
+        self.tiles = cdiv(rows * columns, self.block)
+        self.change_sums = 2 * c + 2 * self.c_z if has_change else 0
+        self.change_maps = self.c_z if has_change else 0
+        self.maps = pair.new_empty(positions, self.change_maps + 2 * c * sides)
+        self.sums = pair.new_empty(
+            samples * self.tiles, self.change_sums + 2 * self.c_z + 2 * c * sides, dtype=torch.float32
+        )
+        self.x = pair.new_empty(positions, self.c_z)
+        self.grad_x = torch.empty_like(self.x) if has_change else None
+
+    def _sizes(self, outputs: int, warps: int) -> dict[str, int]:
+        return {
+            "c_z": self.c_z,
+            "c": self.c,
+            "maps_width": self.maps.shape[1],
+            "sums_width": self.sums.shape[1],
+            "block": self.block,
+            "part": min(32, outputs),
+            "num_warps": 8 if self.pair.element_size() == 4 else warps,
+            "num_stages": 2,
+        }
+
+    def of_change(
+        self, product: Tensor, norm_in: Affine, norm_out: Affine, maps: GatedMap, gradient: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients of the product [b, c, rows, columns] and of the output's weight [c_z, c]."""
+        samples, rows, columns, _ = self.pair.shape
+        grad_product = torch.empty_like(product)
+        a, grad_value = self.maps.new_empty(len(self.maps), self.c), torch.empty_like(self.x)
+        _change_backward[(samples * self.tiles,)](
+            placed(self.pair),
+            product,
+            placed(gradient),
+            grad_product,
+            self.grad_x,
+            self.x,
+            a,
+            grad_value,
+            self.maps,
+            self.sums,
+            *norm_in,
+            *norm_out,
+            maps,
+            columns,
+            rows * columns,
+            self.tiles,
+            **self._sizes(self.c_z, 8),
+        )
+        return grad_product, grad_value.T @ a
+
+    def of_operands(self, mask: Tensor, norm: Affine, sides: list[GatedMap], gradients: list[Tensor]) -> Tensor:
+        """Return the gradient of the pair from those of one or two operands [b, c, rows, columns]."""
+        samples, rows, columns, _ = self.pair.shape
+        grad_pair = torch.empty_like(self.pair)
+        left, right = (*gradients, None)[:2]
+        left_maps, right_maps = (*sides, None)[:2]
+        _operands_backward[(samples * self.tiles,)](
+            placed(self.pair),
+            placed(mask),
+            left,
+            right,
+            self.grad_x,
+            placed(grad_pair),
+            self.x,
+            self.maps[:, self.change_maps :],
+            self.sums[:, self.change_sums :],
+            *norm,
+            left_maps,
+            right_maps,
+            columns,
+            rows * columns,
+            self.tiles,
+            **self._sizes(self.c, 4),
+        )
+        return grad_pair

@@ -1,12 +1,11 @@
 """Gated maps of triangle multiplication before and after cuBLAS's batched product, each in one pass over the pair.
 
-Both compute `(W norm(a) + b) * sigmoid(V norm(pair) + d)` for tiles of positions. Before the product, `a` is the pair
-and the result, an operand, is masked and has channels first. After it ("tail"), `a` is the product, which has channels
+Both compute `(W norm(a) + b) * sigmoid(V norm(pair) + d)` for tiles of positions. Before the product, `a` is the pair;
+the results, one or two operands, are masked and have channels first. After it, `a` is the product, which has channels
 first, and the result has the pair's memory layout.
 """
 
-from dataclasses import dataclass
-from typing import no_type_check
+from typing import NamedTuple, no_type_check
 
 import torch
 from torch import Tensor
@@ -16,122 +15,158 @@ from helixfold.ops.triton.tiles import channels_first_offsets, read_normed, stre
 from helixfold.ops.weights import Affine
 
 
+class GatedMap(NamedTuple):
+    """Parameters of a map and of its gate: weights [out, in] in the pair's dtype, and biases [out]."""
+
+    weight: Tensor
+    bias: Tensor
+    gate_weight: Tensor
+    gate_bias: Tensor
+
+    @classmethod
+    def of(cls, value: Affine, gate: Affine, dtype: torch.dtype) -> "GatedMap":
+        """Return the parameters of a map and its gate as the kernels take them."""
+        weights = (affine.weight.to(dtype).contiguous() for affine in (value, gate))
+        return cls(next(weights), value.bias, next(weights), gate.bias)  # type: ignore[arg-type]
+
+
 @jit
 @no_type_check
-def gated_maps(
-    a, x, weight_at, bias_at, gate_at, gate_bias_at, first, c_a: tl.constexpr, c_z: tl.constexpr, part: tl.constexpr
-):
-    """Return values and gates [positions, part] of some outputs, and the rows of both weights."""
-    weight = weight_rows(weight_at, first, c_a, part)
-    gate_weight = weight_rows(gate_at, first, c_z, part)
+def gated_maps(a, x, maps, first, c_a: tl.constexpr, c_z: tl.constexpr, part: tl.constexpr):
+    """Return values and gates [positions, part] of some outputs of a gated map, and the rows of both weights."""
+    weight = weight_rows(maps[0], first, c_a, part)
+    gate_weight = weight_rows(maps[2], first, c_z, part)
     output = first + tl.arange(0, part)
-    value = tl.dot(a, tl.trans(weight), input_precision="ieee") + tl.load(bias_at + output).to(tl.float32)[None, :]
+    value = tl.dot(a, tl.trans(weight), input_precision="ieee") + tl.load(maps[1] + output).to(tl.float32)[None, :]
     gate = tl.dot(x, tl.trans(gate_weight), input_precision="ieee")
-    gate = tl.sigmoid(gate + tl.load(gate_bias_at + output).to(tl.float32)[None, :])
+    gate = tl.sigmoid(gate + tl.load(maps[3] + output).to(tl.float32)[None, :])
     return value, gate, weight, gate_weight
+
+
+@jit
+@no_type_check
+def positions_at(x, sample, position, columns):
+    """Return the addresses of positions of a stream or a mask, given with its first three strides."""
+    return x[0] + stream_offsets(sample, position, columns, x[1], x[2], x[3])
 
 
 @kernel
 @no_type_check
-def _gated(
-    pair_at,
-    product_at,
-    mask_at,
-    out_at,
+def _operands(
+    pair,
+    mask,
+    left_at,
+    right_at,
     norm_at,
     norm_offset_at,
-    norm_out_at,
-    norm_out_offset_at,
-    weight_at,
-    bias_at,
-    gate_at,
-    gate_bias_at,
-    pair_sample,
-    pair_row,
-    pair_column,
-    mask_sample,
-    mask_row,
-    mask_column,
-    out_sample,
-    out_row,
-    out_column,
+    left_maps,
+    right_maps,
     columns,
     positions,
     tiles,
     c_z: tl.constexpr,
-    c_a: tl.constexpr,
-    c_out: tl.constexpr,
-    tail: tl.constexpr,
+    c: tl.constexpr,
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    dtype = pair_at.dtype.element_ty
     sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
-    pair_index = stream_offsets(sample, position, columns, pair_sample, pair_row, pair_column)[:, None] + tl.arange(
-        0, c_z
-    )
-    x = read_normed(pair_at + pair_index, exists, norm_at, norm_offset_at, c_z)
-    if tail:
-        a_index = channels_first_offsets(sample, position, positions, 0, c_a, c_a)
-        a = read_normed(product_at + a_index, exists, norm_out_at, norm_out_offset_at, c_a)
-        out_index = stream_offsets(sample, position, columns, out_sample, out_row, out_column)
-    else:
-        a = x
-        mask_index = stream_offsets(sample, position, columns, mask_sample, mask_row, mask_column)
-        mask = tl.load(mask_at + mask_index, mask=exists, other=0.0)
-    for first in tl.range(0, c_out, part):
-        value, gate, _, _ = gated_maps(a, x, weight_at, bias_at, gate_at, gate_bias_at, first, c_a, c_z, part)
-        out = value * gate
-        if tail:
-            index = out_index[:, None] + first + tl.arange(0, part)
-        else:
-            out *= mask[:, None]
-            index = channels_first_offsets(sample, position, positions, first, c_out, part)
-        tl.store(out_at + index, out.to(dtype), mask=exists[:, None])
+    x_at = positions_at(pair, sample, position, columns)[:, None] + tl.arange(0, c_z)
+    x = read_normed(x_at, exists, norm_at, norm_offset_at, c_z)
+    masks = tl.load(positions_at(mask, sample, position, columns), mask=exists, other=0.0)[:, None]
+    for first in tl.range(0, c, part):
+        index = channels_first_offsets(sample, position, positions, first, c, part)
+        value, gate, _, _ = gated_maps(x, x, left_maps, first, c_z, c_z, part)
+        tl.store(left_at + index, (value * gate * masks).to(x.dtype), mask=exists[:, None])
+        if right_at is not None:
+            value, gate, _, _ = gated_maps(x, x, right_maps, first, c_z, c_z, part)
+            tl.store(right_at + index, (value * gate * masks).to(x.dtype), mask=exists[:, None])
 
 
-@dataclass(frozen=True)
-class Maps:
-    """Parameters of a gated map: the maps to values and gates, and the layer norms of their inputs."""
+@kernel
+@no_type_check
+def _change(
+    pair,
+    product_at,
+    change,
+    norm_at,
+    norm_offset_at,
+    norm_out_at,
+    norm_out_offset_at,
+    maps,
+    columns,
+    positions,
+    tiles,
+    c_z: tl.constexpr,
+    c: tl.constexpr,
+    block: tl.constexpr,
+    part: tl.constexpr,
+):
+    sample, position, exists = tile_positions(tl.program_id(0), tiles, positions, block)
+    x_at = positions_at(pair, sample, position, columns)[:, None] + tl.arange(0, c_z)
+    x = read_normed(x_at, exists, norm_at, norm_offset_at, c_z)
+    a_at = product_at + channels_first_offsets(sample, position, positions, 0, c, c)
+    a = read_normed(a_at, exists, norm_out_at, norm_out_offset_at, c)
+    change_at = positions_at(change, sample, position, columns)[:, None]
+    for first in tl.range(0, c_z, part):
+        value, gate, _, _ = gated_maps(a, x, maps, first, c, c_z, part)
+        tl.store(change_at + first + tl.arange(0, part), (value * gate).to(x.dtype), mask=exists[:, None])
 
-    norm: Affine  # of the pair, before the gates
-    value_norm: Affine  # of `a`, before the values
-    value: Affine
-    gate: Affine
 
-    @property
-    def pointers(self) -> list[Tensor | None]:
-        """All parameters in the order of the kernels' arguments."""
-        return [*self.norm, *self.value_norm, *self.value, *self.gate]
+def placed(x: Tensor) -> tuple[Tensor | int, ...]:
+    """Return a stream or mask with its first three strides, as kernels take it."""
+    return (x, *x.stride()[:3])
 
 
-def gated(pair: Tensor, product: Tensor | None, mask: Tensor | None, maps: Maps) -> Tensor:
-    """Return an operand [b, c, rows, columns] from the pair, or from the product too the change of the pair."""
-    samples, rows, columns, c_z = pair.shape
-    outputs, c_a = maps.value.weight.shape
-    tail = product is not None
-    out = torch.empty_like(pair) if tail else pair.new_empty(samples, outputs, rows, columns)
+def _tile(pair: Tensor, outputs: int) -> dict[str, int]:
     block, part = (128, 32) if pair.element_size() == 2 else (32, 32)
-    tiles = cdiv(rows * columns, block)
-    _gated[(samples * tiles,)](
-        pair,
-        pair if product is None else product,
-        pair if mask is None else mask,
-        out,
-        *maps.pointers,
-        *pair.stride()[:3],
-        *(0, 0, 0) if mask is None else mask.stride(),
-        *out.stride()[:3],
+    return {"block": block, "part": min(part, outputs), "num_warps": 8, "num_stages": 2}
+
+
+def operands(pair: Tensor, mask: Tensor, norm: Affine, *sides: GatedMap) -> list[Tensor]:
+    """Return one operand [b, c, rows, columns] of the pair for each of one or two gated maps."""
+    samples, rows, columns, c_z = pair.shape
+    c = len(sides[0].weight)
+    made = [pair.new_empty(samples, c, rows, columns) for _ in sides]
+    tile = _tile(pair, c)
+    tiles = cdiv(rows * columns, tile["block"])
+    left, right = (*made, None)[:2]
+    left_maps, right_maps = (*sides, None)[:2]
+    _operands[(samples * tiles,)](
+        placed(pair),
+        placed(mask),
+        left,
+        right,
+        *norm,
+        left_maps,
+        right_maps,
         columns,
         rows * columns,
         tiles,
         c_z=c_z,
-        c_a=c_a,
-        c_out=outputs,
-        tail=tail,
-        block=block,
-        part=min(part, outputs),
-        num_warps=8,
-        num_stages=2,
+        c=c,
+        **tile,
     )
-    return out
+    return made
+
+
+def change_of(pair: Tensor, product: Tensor, norm_in: Affine, norm_out: Affine, maps: GatedMap) -> Tensor:
+    """Return the change of the pair from the product [b, c, rows, columns] of both operands."""
+    samples, rows, columns, c_z = pair.shape
+    change = torch.empty_like(pair)
+    tile = _tile(pair, c_z)
+    tiles = cdiv(rows * columns, tile["block"])
+    _change[(samples * tiles,)](
+        placed(pair),
+        product,
+        placed(change),
+        *norm_in,
+        *norm_out,
+        maps,
+        columns,
+        rows * columns,
+        tiles,
+        c_z=c_z,
+        c=product.shape[1],
+        **tile,
+    )
+    return change
