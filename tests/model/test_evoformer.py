@@ -15,11 +15,12 @@ MSA_UPDATES = ["row_attention", "column_attention", "msa_transition"]
 PAIR_UPDATES = ["triangle_outgoing", "triangle_incoming", "triangle_starting", "triangle_ending", "pair_transition"]
 
 # What each must be used for in a block.
-EVERYWHERE = {"norm_linear", "outer_product_mean", "transition", "triangle_multiplication", "triangle_operand"}
+EVERYWHERE = {"self_attention", "outer_product_mean", "transition"}
+APART = {"norm_linear", "triangle_multiplication", "triangle_operand"}
 FUSED = {
-    "reference": EVERYWHERE | {"attention", "self_attention"},
-    "rows": EVERYWHERE | {"self_attention"},
-    "triton": EVERYWHERE | {"attention", "layer_norm"},
+    "reference": EVERYWHERE | APART | {"attention"},
+    "rows": EVERYWHERE | APART,
+    "triton": EVERYWHERE | {"outer_product_operand", "triangle_update"},
 }
 
 

@@ -23,7 +23,7 @@ from helixfold.ops.dispatch import forced
 from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.outer_product import outer_product_mean
 from helixfold.ops.transition import transition
-from helixfold.ops.triangle import triangle_multiplication, triangle_operand
+from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update
 from helixfold.ops.triton.compiled import compiled_launches
 from helixfold.ops.weights import Affine, TransitionWeights, TriangleOperandWeights, TriangleWeights
 
@@ -78,9 +78,13 @@ def _triangle(c_z: int, c: int) -> Callable[[], list[Any]]:
     def run() -> list[Any]:
         pair, mask, right = _stream(1, N, N, c_z), _ones(1, N, N), _stream(1, c, N, N)
         maps = _affine(c, c_z), _affine(c, c_z)
-        operand = triangle_operand(pair, mask, TriangleOperandWeights(_norm(c_z), *maps))
+        operand = TriangleOperandWeights(_norm(c_z), *maps)
         weights = TriangleWeights(_norm(c_z), *maps, _norm(c), _affine(c_z, c), _affine(c_z, c_z))
-        return [operand, triangle_multiplication(pair, mask, right, weights)]
+        return [
+            triangle_operand(pair, mask, operand),
+            triangle_multiplication(pair, mask, right, weights),
+            triangle_update(pair, mask, operand, weights),
+        ]
 
     return run
 
