@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
-import numpy as np
 import torch
 
 from helixfold.config import ConfigError
@@ -82,16 +81,12 @@ def _settlements(asked: RecomputeConfig) -> Iterator[RecomputeConfig]:
 
 
 def _most(asked: RecomputeConfig, needs: TrainingNeeds, memory: int, name: str) -> int:
-    """Return the largest value of a field of `needs.size` that would fit, all else being equal; 0 if none does.
-
-    It is read from a curve through the forecasts for three values.
-    """
-    size = getattr(needs.size, name)
-    # The policy that takes the least memory now nearly always does so at another size.
-    keep = min(_settlements(asked), key=needs.needed)
-    sizes = sorted({max(1, size // step) for step in (1, 2, 4)})
-    found = [replace(needs, size=replace(needs.size, **{name: each})).needed(keep) for each in sizes]
-    curve = np.polyfit(sizes, found, len(sizes) - 1)
-    fitting = [each for each in range(1, size) if np.polyval(curve, each) <= memory]
-    # The curve is right to a few percent.
-    return int(0.95 * max(fitting, default=0))
+    """Return about the most that a field of `needs.size` may be to fit, all else being equal; 0 if nothing fits."""
+    fits, too_large = 0, getattr(needs.size, name)
+    while too_large - fits > max(1, fits // 8):
+        middle = (fits + too_large) // 2
+        if least_needed(asked, replace(needs, size=replace(needs.size, **{name: middle}))) <= memory:
+            fits = middle
+        else:
+            too_large = middle
+    return fits
