@@ -10,6 +10,7 @@ from helixfold.ops.dispatch import (
     Backend,
     first_reason,
     operator,
+    refusal_of_float64,
     refusal_of_float64_or_nothing,
     refusal_of_wide_products,
     wants_gradient,
@@ -44,7 +45,13 @@ def _refusal_of_triton(
         kinds=("cuda",),
         run="helixfold.ops.triton.norm_linear:outer_product_operand_triton",
         refusal=lambda card, columns, mask, norm, project: refusal_of_norm_linear(card, columns, norm, project),
-    )
+    ),
+    Backend(
+        name="rows",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.linear:outer_product_operand_rows",
+        refusal=refusal_of_float64,
+    ),
 )
 def outer_product_operand(
     columns: Float[Tensor, "b i s c_m"], mask: Float[Tensor, "b i s"], norm: Affine, project: Affine

@@ -104,7 +104,13 @@ def triangle_multiplication(
         kinds=("cuda",),
         run="helixfold.ops.triton.triangle:triangle_update_triton",
         refusal=_refusal_of_triton,
-    )
+    ),
+    Backend(
+        name="rows",
+        kinds=("cpu",),
+        run="helixfold.ops.cpu.triangle:triangle_update_rows",
+        refusal=refusal_of_float64,
+    ),
 )
 def triangle_update(
     pair: Float[Tensor, "b r r c_z"],

@@ -27,6 +27,11 @@ def norm_linear_rows(x: Tensor, norm: Affine, project: Affine) -> Tensor:
     )
 
 
+def outer_product_operand_rows(columns: Tensor, mask: Tensor, norm: Affine, project: Affine) -> Tensor:
+    """Compute `outer_product_operand` on a CPU."""
+    return norm_linear_rows(columns, norm, project) * mask[..., None].to(columns.dtype)
+
+
 def _map_of_blocks(x: Tensor, weight: Tensor, bias: Tensor | None, *, dtype: torch.dtype, after_norm: bool) -> Tensor:
     """Return the linear map of a stream, normalised before if `after_norm`, multiplying in `dtype`."""
     weight, bias = Affine(weight, bias).to(dtype)

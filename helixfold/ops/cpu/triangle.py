@@ -32,6 +32,13 @@ def triangle_operand_rows(pair: Tensor, mask: Tensor, weights: TriangleOperandWe
     return _Operand.apply(pair, mask.to(pair.dtype), *fused(*weights))
 
 
+def triangle_update_rows(
+    pair: Tensor, mask: Tensor, operand: TriangleOperandWeights, weights: TriangleWeights
+) -> Tensor:
+    """Compute `triangle_update` on a CPU: the right operand, then the rest."""
+    return triangle_multiplication_rows(pair, mask, triangle_operand_rows(pair, mask, operand), weights)
+
+
 def triangle_multiplication_rows(pair: Tensor, mask: Tensor, right: Tensor, weights: TriangleWeights) -> Tensor:
     """Compute `triangle_multiplication` on a CPU."""
     norm_in, left, left_gate, norm_out, out, gate = weights

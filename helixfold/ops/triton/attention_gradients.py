@@ -93,7 +93,7 @@ def attention_backward(
             group=group_size(n),
             **launch_options(block_k),
         )
-    if needed[4]:
+    if needed[4] and bias is not None:
         grad_query = _given(memory.query, query)
         grad_bias = _query_and_bias(grad_query, bias, k, inputs)
     elif needed[0]:

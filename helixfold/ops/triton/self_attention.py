@@ -24,7 +24,7 @@ def self_attention_triton(
 ) -> Tensor:
     """Compute `self_attention` on a CUDA device."""
     norm, qkv, gate, out = weights
-    parameters = (*norm, qkv.weight.to(x.dtype), *gate.to(x.dtype), *out.to(x.dtype))
+    parameters: list[Any] = [*norm, qkv.weight.to(x.dtype), *gate.to(x.dtype), *out.to(x.dtype)]
     if wants_gradient(x, bias, *parameters):
         return _SelfAttention.apply(x, mask, bias, heads, *parameters)
     return _forward(x, mask, bias, heads, *parameters, save=False)[0]
@@ -83,11 +83,12 @@ class _SelfAttention(torch.autograd.Function):
         memory = GradientMemory(
             *rearrange(packed, "(b n k) (four h d) -> four b n h k d", b=b, n=n, four=4, h=ctx.heads)
         )
-        projections = rearrange(qkv, "(b n k) (three h d) -> three b n h k d", b=b, n=n, three=3, h=ctx.heads)
+        query, key, value = rearrange(qkv, "(b n k) (three h d) -> three b n h k d", b=b, n=n, three=3, h=ctx.heads)
         gates = rearrange(gate, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
         needed = (True, True, True, False, ctx.needs_input_grad[2], True)
-        inputs = (*projections, mask_bias, has_keys, bias, gates)
-        grad_bias = attention_backward(grad_attended, needed, *inputs, attended, logsum, memory)[4]
+        grad_bias = attention_backward(
+            grad_attended, needed, query, key, value, mask_bias, has_keys, bias, gates, attended, logsum, memory
+        )[4]
         grad_weights = packed.T @ normed
         grad_normed = packed[:, : 3 * width] @ qkv_weight
         grad_normed.addmm_(packed[:, 3 * width :], gate_weight)

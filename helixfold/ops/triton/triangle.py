@@ -14,7 +14,7 @@ from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.sums import summed
 from helixfold.ops.triton.triangle_backward import Gradients
 from helixfold.ops.triton.triangle_forward import GatedMap, change_of, operands
-from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
+from helixfold.ops.weights import TriangleOperandWeights, TriangleWeights
 
 
 def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
@@ -44,7 +44,7 @@ def _parameters(pair: Tensor, weights: TriangleWeights) -> list[Tensor]:
 
 
 def _operand(pair: Tensor, mask: Tensor, scale: Tensor, offset: Tensor, *maps: Tensor) -> Tensor:
-    return operands(pair, mask, Affine(scale, offset), GatedMap(*maps))[0]
+    return operands(pair, mask, (scale, offset), GatedMap(*maps))[0]
 
 
 def _operand_gradients(
@@ -52,7 +52,7 @@ def _operand_gradients(
 ) -> tuple[Tensor | None, ...]:
     sides = [GatedMap(*maps)]
     memory = Gradients(pair, len(maps[0]), 1, has_change=False)
-    grad_pair = memory.of_operands(mask, Affine(scale, offset), sides, [gradient.contiguous()])
+    grad_pair = memory.of_operands(mask, (scale, offset), sides, [gradient.contiguous()])
     biases = summed(memory.sums, scale, offset, maps[1], maps[3])
     return grad_pair, None, *biases[:2], *_with_weights(memory.maps.T @ memory.x, biases[2:])
 
@@ -104,7 +104,7 @@ class _Multiplication(torch.autograd.Function):
         )
 
 
-def _grouped(parameters: Sequence[Tensor]) -> tuple[Affine, Affine, GatedMap, list[GatedMap]]:
+def _grouped(parameters: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor], GatedMap, list[GatedMap]]:
     """Return the norms of pair and product, the output's map, and the operands' maps."""
     maps = [GatedMap(*parameters[at : at + 4]) for at in range(4, len(parameters), 4)]
-    return Affine(*parameters[:2]), Affine(*parameters[2:4]), maps[0], maps[1:]
+    return parameters[:2], parameters[2:4], maps[0], maps[1:]

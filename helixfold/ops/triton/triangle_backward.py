@@ -5,6 +5,7 @@ that weights get theirs by cuBLAS. Sums over positions are partial sums of tiles
 their order is fixed.
 """
 
+from collections.abc import Sequence
 from typing import no_type_check
 
 import torch
@@ -20,7 +21,6 @@ from helixfold.ops.triton.tiles import (
     tile_positions,
 )
 from helixfold.ops.triton.triangle_forward import GatedMap, gated_maps, placed, positions_at
-from helixfold.ops.weights import Affine
 
 
 @jit
@@ -244,7 +244,12 @@ class Gradients:
         }
 
     def of_change(
-        self, product: Tensor, norm_in: Affine, norm_out: Affine, maps: GatedMap, gradient: Tensor
+        self,
+        product: Tensor,
+        norm_in: Sequence[Tensor],
+        norm_out: Sequence[Tensor],
+        maps: GatedMap,
+        gradient: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return the gradients of the product [b, c, rows, columns] and of the output's weight [c_z, c]."""
         samples, rows, columns, _ = self.pair.shape
@@ -271,7 +276,9 @@ class Gradients:
         )
         return grad_product, grad_value.T @ a
 
-    def of_operands(self, mask: Tensor, norm: Affine, sides: list[GatedMap], gradients: list[Tensor]) -> Tensor:
+    def of_operands(
+        self, mask: Tensor, norm: Sequence[Tensor], sides: list[GatedMap], gradients: list[Tensor]
+    ) -> Tensor:
         """Return the gradient of the pair from those of one or two operands [b, c, rows, columns]."""
         samples, rows, columns, _ = self.pair.shape
         grad_pair = torch.empty_like(self.pair)

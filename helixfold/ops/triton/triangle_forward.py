@@ -5,6 +5,7 @@ the results, one or two operands, are masked and have channels first. After it, 
 first, and the result has the pair's memory layout.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, no_type_check
 
 import torch
@@ -122,7 +123,7 @@ def _tile(pair: Tensor, outputs: int) -> dict[str, int]:
     return {"block": block, "part": min(part, outputs), "num_warps": 8, "num_stages": 2}
 
 
-def operands(pair: Tensor, mask: Tensor, norm: Affine, *sides: GatedMap) -> list[Tensor]:
+def operands(pair: Tensor, mask: Tensor, norm: Sequence[Tensor], *sides: GatedMap) -> list[Tensor]:
     """Return one operand [b, c, rows, columns] of the pair for each of one or two gated maps."""
     samples, rows, columns, c_z = pair.shape
     c = len(sides[0].weight)
@@ -149,7 +150,9 @@ def operands(pair: Tensor, mask: Tensor, norm: Affine, *sides: GatedMap) -> list
     return made
 
 
-def change_of(pair: Tensor, product: Tensor, norm_in: Affine, norm_out: Affine, maps: GatedMap) -> Tensor:
+def change_of(
+    pair: Tensor, product: Tensor, norm_in: Sequence[Tensor], norm_out: Sequence[Tensor], maps: GatedMap
+) -> Tensor:
     """Return the change of the pair from the product [b, c, rows, columns] of both operands."""
     samples, rows, columns, c_z = pair.shape
     change = torch.empty_like(pair)
