@@ -191,7 +191,7 @@ def _cuequivariance_attention(case: OpCase) -> Peer:
 def _cuequivariance_multiplication(case: OpCase) -> Peer:
     from cuequivariance_torch import triangle_multiplicative_update  # noqa: PLC0415 (where it is installed)
 
-    ((_, (pair, mask, (_, right, right_gate), (norm, left, left_gate, norm_out, out, gate))),) = case.calls
+    ((_, (pair, mask, right, right_gate, (norm, left, left_gate, norm_out, out, gate))),) = case.calls
     turn = case.name == INCOMING
     pair, mask = ((each.transpose(1, 2) if turn else each).detach().contiguous() for each in (pair, mask))
     dtype = pair.dtype

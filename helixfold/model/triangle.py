@@ -40,7 +40,8 @@ class TriangleMultiplication(Update):
     def context(
         self, pair: Float[Tensor, "b j k c_z"], mask: Float[Tensor, "b j k"]
     ) -> tuple[Float[Tensor, "b c j k"]]:
-        return (triangle_operand(pair, mask, self._operand_weights),)
+        weights = TriangleOperandWeights(self.norm_in.affine, self.right.affine, self.right_gate.affine)
+        return (triangle_operand(pair, mask, weights),)
 
     def forward(
         self,
@@ -53,11 +54,7 @@ class TriangleMultiplication(Update):
     def change_of_stream(
         self, pair: Float[Tensor, "b r r c_z"], mask: Float[Tensor, "b r r"]
     ) -> Float[Tensor, "b r r c_z"]:
-        return triangle_update(pair, mask, self._operand_weights, self._weights)
-
-    @property
-    def _operand_weights(self) -> TriangleOperandWeights:
-        return TriangleOperandWeights(self.norm_in.affine, self.right.affine, self.right_gate.affine)
+        return triangle_update(pair, mask, self.right.affine, self.right_gate.affine, self._weights)
 
     @property
     def _weights(self) -> TriangleWeights:

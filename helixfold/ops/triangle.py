@@ -27,7 +27,8 @@ from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeight
 
 def _refusal_of_triton(card: Card, pair: Tensor, mask: Tensor, *arguments: Any) -> str | None:
     tensors = [each for each in arguments if isinstance(each, Tensor)]
-    affines = [*chain(*(each for each in arguments if not isinstance(each, Tensor)))]
+    tuples = [each for each in arguments if not isinstance(each, Tensor)]
+    affines = [*chain(*([each] if isinstance(each, Affine) else each for each in tuples))]
     channels = pair.shape[-1], *(len(affine.weight) for affine in affines)
     return (
         refusal_of_wide_products(card, pair)
@@ -115,10 +116,15 @@ def triangle_multiplication(
 def triangle_update(
     pair: Float[Tensor, "b r r c_z"],
     mask: Float[Tensor, "b r r"],
-    operand: TriangleOperandWeights,
+    right: Affine,
+    right_gate: Affine,
     weights: TriangleWeights,
 ) -> Float[Tensor, "b r r c_z"]:
-    """Return the change of all edges, with both operands made of the same pair (AlphaFold 2, Suppl. Alg. 11 and 12)."""
+    """Return the change of all edges, with both operands made of the same pair (AlphaFold 2, Suppl. Alg. 11 and 12).
+
+    `right` and `right_gate` are the maps of the right operand.
+    """
+    operand = TriangleOperandWeights(weights.norm_in, right, right_gate)
     return triangle_multiplication(pair, mask, triangle_operand(pair, mask, operand), weights)
 
 

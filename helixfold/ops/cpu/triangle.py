@@ -17,7 +17,7 @@ from helixfold.ops.cpu.fused_norm import MapGradient, block_rows, fused, norm_gr
 from helixfold.ops.cpu.products import batched_product, mapped, product
 from helixfold.ops.precision import product_dtype
 from helixfold.ops.recomputed import recomputed
-from helixfold.ops.weights import TriangleOperandWeights, TriangleWeights
+from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 # Bytes of the left operand in a block of rows. A block has at least as many rows as make products fast, since every
 # block reads the whole right operand.
@@ -33,9 +33,10 @@ def triangle_operand_rows(pair: Tensor, mask: Tensor, weights: TriangleOperandWe
 
 
 def triangle_update_rows(
-    pair: Tensor, mask: Tensor, operand: TriangleOperandWeights, weights: TriangleWeights
+    pair: Tensor, mask: Tensor, right: Affine, right_gate: Affine, weights: TriangleWeights
 ) -> Tensor:
     """Compute `triangle_update` on a CPU: the right operand, then the rest."""
+    operand = TriangleOperandWeights(weights.norm_in, right, right_gate)
     return triangle_multiplication_rows(pair, mask, triangle_operand_rows(pair, mask, operand), weights)
 
 

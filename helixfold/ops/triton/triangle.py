@@ -14,7 +14,7 @@ from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.sums import summed
 from helixfold.ops.triton.triangle_backward import Gradients
 from helixfold.ops.triton.triangle_forward import GatedMap, change_of, operands
-from helixfold.ops.weights import TriangleOperandWeights, TriangleWeights
+from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
 
 
 def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
@@ -29,11 +29,11 @@ def triangle_multiplication_triton(pair: Tensor, mask: Tensor, right: Tensor, we
 
 
 def triangle_update_triton(
-    pair: Tensor, mask: Tensor, operand: TriangleOperandWeights, weights: TriangleWeights
+    pair: Tensor, mask: Tensor, right: Affine, right_gate: Affine, weights: TriangleWeights
 ) -> Tensor:
     """Compute `triangle_update` on a CUDA device, with both operands made in one pass over the pair."""
-    right = GatedMap.of(operand.project, operand.gate, pair.dtype)
-    return _Multiplication.apply(pair, mask, None, *_parameters(pair, weights), *right)
+    maps = GatedMap.of(right, right_gate, pair.dtype)
+    return _Multiplication.apply(pair, mask, None, *_parameters(pair, weights), *maps)
 
 
 def _parameters(pair: Tensor, weights: TriangleWeights) -> list[Tensor]:

@@ -83,7 +83,7 @@ def _triangle(c_z: int, c: int) -> Callable[[], list[Any]]:
         return [
             triangle_operand(pair, mask, operand),
             triangle_multiplication(pair, mask, right, weights),
-            triangle_update(pair, mask, operand, weights),
+            triangle_update(pair, mask, *maps, weights),
         ]
 
     return run

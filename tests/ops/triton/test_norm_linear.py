@@ -9,8 +9,9 @@ from torch import Tensor
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
 from helixfold.ops.norm_linear import norm_linear
+from helixfold.ops.outer_product import outer_product_operand
 from helixfold.ops.weights import Affine
-from tests.ops.comparing import affine, assert_as_near, assert_equal, norm
+from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -55,6 +56,22 @@ def test_bfloat16_is_as_near_as_plain_bfloat16(c_out: int) -> None:
 def test_few_channels_lead_in_memory() -> None:
     found = by_triton(*arguments(2, 5, 6, c_in=64, c_out=4, bias=False))
     assert found.permute(0, 3, 1, 2).is_contiguous(), "heads' biases would be copied"
+
+
+def test_operands_of_the_outer_product_equal_the_reference() -> None:
+    columns, *maps = arguments(2, 5, 19, c_in=64, c_out=32, turned=True)
+
+    def run(*given: Any) -> Tensor:
+        with forced("triton") as used:
+            found = outer_product_operand(*given)
+        assert used["outer_product_operand"] == 1
+        assert found.transpose(2, 3).is_contiguous(), "sequences are not last in memory"
+        return found
+
+    given = [columns, mask(2, 5, 19), *maps]
+    if DEVICE == "cpu":
+        assert_equal(run, outer_product_operand.reference, given)
+        assert_as_near(run, outer_product_operand.reference, given)
 
 
 def test_what_is_refused_has_a_reason() -> None:

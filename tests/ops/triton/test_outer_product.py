@@ -50,7 +50,7 @@ def test_outputs_and_gradients_are_the_references(sizes: tuple[int, ...]) -> Non
 
 
 def test_the_sums_of_several_blocks_of_sequences_and_edges_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helixfold.ops.triton.outer_product._PROGRAMS", 3)
+    monkeypatch.setattr("helixfold.ops.triton.outer_product_backward._PROGRAMS", 3)
     given = inputs(1, 18, 9, 256, 8, 8, 32)
     assert_equal(by_triton, outer_product_mean.reference, given)
     assert_as_near(by_triton, outer_product_mean.reference, given, FLOOR)

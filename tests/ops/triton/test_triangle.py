@@ -9,7 +9,7 @@ from torch import Tensor
 
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.triangle import triangle_multiplication, triangle_operand
+from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update
 from helixfold.ops.weights import TriangleOperandWeights, TriangleWeights
 from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 
@@ -65,6 +65,17 @@ def test_changes_and_their_gradients_equal_the_reference(shape: tuple[int, ...],
     assert_equal(by_triton(triangle_multiplication), triangle_multiplication.reference, given)
 
 
+def for_update(b: int, r: int, c_z: int, c: int, *, turned: bool = False) -> list[Any]:
+    given, mask, _, weights = for_multiplication(b, r, r, c_z, c, turned=turned)
+    return [given, mask, affine(c, c_z), affine(c, c_z), weights]
+
+
+@pytest.mark.parametrize(("shape", "turned"), [((2, 9, 16, 32), True), ((1, 33, 32, 16), False)])
+def test_updates_and_their_gradients_equal_the_reference(shape: tuple[int, ...], turned: bool) -> None:
+    given = for_update(*shape, turned=turned)
+    assert_equal(by_triton(triangle_update), triangle_update.reference, given)
+
+
 def test_long_rows_equal_the_reference() -> None:
     given = for_multiplication(1, 2, 256, 16, 16)
     assert_equal(by_triton(triangle_multiplication), triangle_multiplication.reference, given)
@@ -79,8 +90,8 @@ def test_channels_of_the_model_equal_the_reference() -> None:
 def test_bfloat16_is_as_near_as_plain_bfloat16(turned: bool) -> None:
     operand = for_operand(1, 9, 33, 32, 32, turned=turned)
     assert_as_near(by_triton(triangle_operand), triangle_operand.reference, operand)
-    change = for_multiplication(1, 9, 33, 32, 32, turned=turned)
-    assert_as_near(by_triton(triangle_multiplication), triangle_multiplication.reference, change)
+    update = for_update(1, 17, 32, 32, turned=turned)
+    assert_as_near(by_triton(triangle_update), triangle_update.reference, update)
 
 
 def test_rows_without_mask_are_zero_and_all_masked_is_finite() -> None:
