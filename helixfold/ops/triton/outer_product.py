@@ -15,7 +15,7 @@ from torch import Tensor
 from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.triton.language import cdiv, kernel, tl
 from helixfold.ops.triton.outer_product_backward import operand_gradient, parameter_gradients
-from helixfold.ops.triton.outer_product_tiles import FLOAT32, HALF, exchanged
+from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged
 from helixfold.ops.weights import Affine
 
 # Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.triton.language import cdiv, kernel, tl
-from helixfold.ops.triton.outer_product_tiles import FLOAT32, HALF, exchanged
 from helixfold.ops.triton.sums import summed
+from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged
 
 # Programs for the weight's gradient: one per multiprocessor of an H200.
 _PROGRAMS = 132

@@ -1,6 +1,6 @@
 """Common parts of kernels that process a stream in tiles of positions: offsets, layer norms and weights."""
 
-from typing import no_type_check
+from typing import Any, no_type_check
 
 import torch
 
@@ -9,6 +9,9 @@ from helixfold.ops.constants import EPS
 from helixfold.ops.triton.language import jit, tl
 
 _EPS = tl.constexpr(EPS)
+# Launch options of kernels that are mostly matrix products, by precision.
+FLOAT32: dict[str, Any] = {"precision": "ieee", "num_warps": 8, "num_stages": 1}
+HALF: dict[str, Any] = {"precision": None, "num_warps": 8, "num_stages": 2}
 
 
 @jit
@@ -86,6 +89,13 @@ def sum_norm(sums_at, gradient, normed, c: tl.constexpr):
     channel = tl.arange(0, c)
     tl.store(sums_at + channel, tl.sum(gradient * normed, 0))
     tl.store(sums_at + c + channel, tl.sum(gradient, 0))
+
+
+@jit
+@no_type_check
+def exchanged(x, i: tl.constexpr, j: tl.constexpr, k: tl.constexpr, m: tl.constexpr):
+    """Return [(i j) (k m)] as [(i k) (j m)]."""
+    return tl.reshape(tl.permute(tl.reshape(x, (i, j, k, m)), (0, 2, 1, 3)), (i * k, j * m))
 
 
 def programs_at_once(device: torch.device) -> int:
