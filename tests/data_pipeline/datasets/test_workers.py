@@ -1,33 +1,19 @@
 """A file that fails, or that takes its process with it, is alone in that."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from data_pipeline.datasets.chains import ChainFilter
-from data_pipeline.datasets.record_builder import RecordBuilder, StructureSummary
+from data_pipeline.datasets.record_builder import RecordBuilder
 from data_pipeline.datasets.workers import FileOutcome, process_files
-from data_pipeline.structure import Structure
+from tests.data_pipeline.datasets.faulty_recipe import FaultyRecipe
 from tests.data_pipeline.datasets.training_files import write_training_files
 from tests.killed_commands import living_processes
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaultyRecipe(RecordBuilder):
-    """A builder that ends its process, or has an error of its own, at some files."""
-
-    def summary(self, structure: Structure, path: Path) -> StructureSummary:
-        if structure.name == "2abc":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if structure.name == "1abc":
-            raise ZeroDivisionError("a mistake of ours")
-        return super().summary(structure, path)
 
 
 def outcomes(root: Path, builder: RecordBuilder, paths: list[Path], workers: int) -> dict[str, FileOutcome]:

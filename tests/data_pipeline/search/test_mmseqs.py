@@ -1,5 +1,6 @@
 import gzip
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ from data_pipeline.search.tool import SequenceSearch
 from tests.data_pipeline.search.families import needed_program, random_protein, relative
 
 AHEAD = "GSBZJUOXGS"  # letters that MMseqs2 replaces by its own
+_RANDOM = np.random.default_rng(4)
+_ANCESTOR = random_protein(_RANDOM, 200)
+RELATIVES = {"whole": _ANCESTOR, "half": _ANCESTOR[:100], "close": relative(_RANDOM, _ANCESTOR, 0.7)}
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +30,15 @@ def target_and_fasta(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Pat
     return AHEAD + relative(rng, ancestor, 0.6), path
 
 
-def test_planted_relatives_are_found_below_the_target(target_and_fasta: tuple[str, Path], tmp_path: Path) -> None:
+def test_planted_relatives_are_found_below_the_target_and_nothing_else_is(
+    target_and_fasta: tuple[str, Path], tmp_path: Path
+) -> None:
     target, fasta = target_and_fasta
-    cache = tmp_path / "cache"
-    search = Mmseqs(
-        program=needed_program("mmseqs"), database=fasta, cache=cache, cpus=1, options=MmseqsOptions(e_value=1e-3)
-    )
+    packed, cache = tmp_path / "packed" / "sequences.fasta.gz", tmp_path / "cache"
+    packed.parent.mkdir()
+    packed.write_bytes(gzip.compress(fasta.read_bytes()))
+    options = MmseqsOptions(e_value=1e-3, iterations=2)
+    search = Mmseqs(program=needed_program("mmseqs"), database=packed, cache=cache, cpus=1, options=options)
     assert isinstance(search, SequenceSearch)
     content = search.search(target)
     alignment = parse_a3m(content, target)
@@ -41,10 +48,12 @@ def test_planted_relatives_are_found_below_the_target(target_and_fasta: tuple[st
     columns = slice(len(AHEAD) + 20, -20)
     assert (alignment.letters[1:, columns] == alignment.letters[0, columns]).mean() > 0.25
     # The user's folder is left alone; what was made is used again, and nothing else stays.
-    assert [path.name for path in fasta.parent.iterdir()] == ["sequences.fasta"]
+    assert [path.name for path in packed.parent.iterdir()] == ["sequences.fasta.gz"]
     (made,) = cache.iterdir()
     kept = (made / "sequences").stat().st_mtime_ns
-    assert search.search(target) == content
+    stranger = random_protein(np.random.default_rng(1), 50)
+    unfiltered = replace(search, options=MmseqsOptions(e_value=1e-6, filtered=False, iterations=1))
+    assert unfiltered.search(stranger) == f">query\n{stranger}\n".encode()
     assert (made / "sequences").stat().st_mtime_ns == kept
     assert list(cache.iterdir()) == [made]
 
@@ -57,17 +66,6 @@ def test_a_database_that_createdb_made_is_used_as_it_is(target_and_fasta: tuple[
     search = Mmseqs(program=program, database=made, cache=tmp_path / "cache", options=MmseqsOptions(iterations=1))
     assert len(parse_a3m(search.search(target), target).names) > 15
     assert not (tmp_path / "cache").exists()
-
-
-def test_a_sequence_without_relatives_in_packed_fasta_gives_itself(
-    target_and_fasta: tuple[str, Path], tmp_path: Path
-) -> None:
-    target = random_protein(np.random.default_rng(1), 50)
-    options = MmseqsOptions(e_value=1e-6, filtered=False, iterations=1)
-    packed = tmp_path / "sequences.fasta.gz"
-    packed.write_bytes(gzip.compress(target_and_fasta[1].read_bytes()))
-    search = Mmseqs(program=needed_program("mmseqs"), database=packed, cache=tmp_path / "cache", options=options)
-    assert search.search(target) == f">query\n{target}\n".encode()
 
 
 def test_databases_that_cannot_be_searched_are_refused(tmp_path: Path) -> None:
@@ -136,24 +134,23 @@ def test_clusters_are_the_planted_families_whatever_names_and_order() -> None:
             family[name] = index
     sequences |= {"equal": sequences[next(iter(sequences))].lower(), "short": "MK", "unknown": "X" * 30}
     family |= {"equal": 0, "short": 6, "unknown": 7}
+    # Half a sequence is covered by the whole one, but does not cover it.
+    sequences |= RELATIVES
+    family |= {"whole": 8, "half": 9, "close": 8}
     clusters = cluster_sequences(sequences, cpus=1)
     assert clusters.keys() == sequences.keys()
     assert all(clusters[representative] == representative for representative in clusters.values())
     found: dict[str, set[int]] = {}
     for name, cluster in clusters.items():
         found.setdefault(cluster, set()).add(family[name])
-    assert sorted(map(sorted, found.values())) == [[index] for index in range(8)]
+    assert sorted(map(sorted, found.values())) == [[index] for index in range(10)]
     shuffled = rng.permutation(list(sequences)).tolist()
     assert cluster_sequences({name: sequences[name] for name in shuffled}, cpus=2) == clusters
 
 
 def test_identity_and_coverage_decide() -> None:
     needed_program("mmseqs")
-    rng = np.random.default_rng(4)
-    ancestor = random_protein(rng, 200)
-    sequences = {"whole": ancestor, "half": ancestor[:100], "close": relative(rng, ancestor, 0.7)}
-    assert cluster_sequences(sequences) == {"whole": "whole", "close": "whole", "half": "half"}
-    other = cluster_sequences(sequences, coverage=0.4, min_identity=0.9)
+    other = cluster_sequences(RELATIVES, coverage=0.4, min_identity=0.9)
     assert other["whole"] == other["half"] != other["close"]
 
 
