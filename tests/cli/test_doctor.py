@@ -166,7 +166,7 @@ def test_each_model_is_shown_with_its_memory_and_the_longest_chain(
     assert longest == sorted(longest)
     assert 500 < longest[0] < longest[1]
     # In bytes as JSON.
-    found = json.loads(doctor(capsys, "--json", "--length", 400, "--device", "cpu"))["models"]
+    found = json.loads(doctor(capsys, "--json", "--length", 400, "--rows", 4, "--device", "cpu"))["models"]
     assert (found["free"], found["residues"]) == (2**33, 400)
     assert [found["models"][0]["longest"][name] for name in ("slabs", "spilled")] == longest
     assert (found["models"][-1]["model"], found["models"][-1]["dtype"]) == ("small", "bfloat16")
