@@ -18,7 +18,7 @@ from helixfold.execution.stages import peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS, Card, described
-from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction
+from helixfold.planning.prediction import EXECUTORS, META, forecast_prediction, recycled
 from helixfold.planning.size import PassSize, floor
 from helixfold.presets import preset
 from helixfold.weights.untrained import untrained_model
@@ -130,8 +130,7 @@ def _forecast_over_measured(spill: Path) -> dict[str, float]:
     batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, device)
 
     def run(executor: Whole | Slabs) -> None:
-        first = model.fold(executor, [batch]).recycled()
-        model.fold(executor, [batch], first)
+        model.fold(executor, [batch], recycled(executor, tiny_config(), batch.seq_mask, size.dtype))
 
     ratios = {}
     with torch.no_grad(), keeping_freed_memory(OF_SLABS):
