@@ -5,6 +5,7 @@ the packages that are checked.
 """
 
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from functools import update_wrapper, wraps
 from types import CodeType, FunctionType
 from typing import Any
@@ -13,9 +14,9 @@ import jaxtyping
 import torch
 from jaxtyping import config, jaxtyped
 
-# The forms of arguments that were found right, and of what was returned for each: by functions' code, since a function
-# inside another is another one in each call.
-_RIGHT: dict[CodeType, dict[Any, set[Any]]] = {}
+# The forms of arguments that were found right, and of what was returned for each: by functions' code and name, since a
+# function inside another is another one in each call.
+_RIGHT: dict[tuple[CodeType, str, str], dict[Any, set[Any]]] = {}
 # A function that is called in more forms than this, such as one that reads lines, is checked at every call.
 _MOST_FORMS = 100
 # Numbers' values are in no annotation, but words are.
@@ -43,6 +44,9 @@ def checked_once(*, typechecker: Any) -> Callable[[Any], Any]:
     decorate = jaxtyped(typechecker=typechecker)
 
     def checked(function: Any) -> Any:
+        if isinstance(function, type) and "__init__" in vars(function) and is_dataclass(function):
+            function.__init__ = checked(function.__init__)
+            return function
         if type(function) is not FunctionType:
             return decorate(function)
         return _checked_once(function, decorate) if _has_shapes(function) else function
@@ -56,7 +60,8 @@ def _has_shapes(function: FunctionType) -> bool:
 
 
 def _checked_once(function: FunctionType, decorate: Callable[[Any], Any]) -> Callable[..., Any]:
-    right = _RIGHT.setdefault(function.__code__, {})
+    # Code alone does not tell the methods apart that are made for data classes with fields of the same names.
+    right = _RIGHT.setdefault((function.__code__, function.__module__, function.__qualname__), {})
     check: Callable[..., Any] | None = None
     # An object's own method is not told by its shape, which another one may compute.
     first = type if function.__code__.co_varnames[:1] in {("self",), ("cls",)} else form
