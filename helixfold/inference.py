@@ -24,6 +24,7 @@ from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.transforms.sample import draw_sample
 from helixfold.batch import Batch
 from helixfold.execution.device import pick_device
+from helixfold.execution.dtypes import AUTO, DTYPES, dtype_on
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
@@ -32,13 +33,13 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor
+from helixfold.ops.card import card_of
 from helixfold.planning.executors import Plan, release, run_with_fallback
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.prediction import Distances, Prediction
 from helixfold.presets import Preset
 from helixfold.weights.find import ReadyModel, find_models
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Calls its second argument with an executor that works as the first one does.
 CarryOut = Callable[[Whole | Slabs, Callable[[Executor], Prediction]], Prediction]
 
@@ -51,7 +52,7 @@ class FoldingOptions:
     recycle_tolerance: float = 0.0  # Angstrom: stop recycling once distances change by less; 0 never stops
     num_ensemble: int = 1  # draws of each iteration, whose representations are averaged
     seed: int = 0
-    dtype: str = "float32"  # of the trunk's arithmetic, one of `DTYPES`
+    dtype: str = AUTO  # of the trunk's arithmetic: one of `DTYPES`, or "auto" for the one that suits the device
     logits: bool = False  # return those of all heads; they are large, and else are never held for all pairs at once
     stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
 
@@ -65,8 +66,8 @@ class FoldingOptions:
             raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
         if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:
             raise InputError(f"stop_at_score is a mean pLDDT, above 0 and at most 100, got {self.stop_at_score}")
-        if self.dtype not in DTYPES:
-            raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.dtype not in (AUTO, *DTYPES):
+            raise InputError(f"dtype must be one of {', '.join((AUTO, *DTYPES))}, got {self.dtype!r}")
 
     def recycles(self, preset: Preset) -> int:
         """Return the number of recycling iterations of a model after the first."""
@@ -148,7 +149,7 @@ def predict(
     available, rows = memory.available(where, spill), FeatureRows.of(features)
     plans = []
     for model in ready:
-        size = rows.size(model.preset, DTYPES[options.dtype], options.num_ensemble)
+        size = rows.size(model.preset, dtype_on(options.dtype, card_of(where)), options.num_ensemble)
         plans.append(memory.plan(model.preset, size, where, available))
         memory.check(plans[-1], model.preset.name)
     predictions: list[Prediction] = []
@@ -222,7 +223,7 @@ def fold(
     The result depends only on features, parameters, options and the device's arithmetic.
     """
     device = next(model.parameters()).device
-    name = name or preset.name
+    dtype, name = dtype_on(options.dtype, card_of(device)), name or preset.name
 
     def draw(cycle: int) -> list[Batch]:
         with stages.stage(f"{name}: sampling"):
@@ -232,7 +233,7 @@ def fold(
 
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
         with stages.stage(f"{name}: network"):
-            return model.fold(run, ensemble, previous, DTYPES[options.dtype])
+            return model.fold(run, ensemble, previous, dtype)
 
     def is_good_enough(folded: Folded) -> bool:
         return options.stop_at_score is not None and _mean_plddt(model, folded) >= options.stop_at_score

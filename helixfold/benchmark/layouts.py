@@ -8,10 +8,10 @@ from cyclopts import Parameter
 
 from helixfold.benchmark.options import Model
 from helixfold.execution.allocator import keeping_freed_memory
+from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import RecomputeConfig
 from helixfold.execution.stages import mean_seconds
-from helixfold.inference import DTYPES
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold

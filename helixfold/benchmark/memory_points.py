@@ -15,9 +15,10 @@ from helixfold.benchmark.timing import PLAIN, held_memory, settle
 from helixfold.config import ModelConfig
 from helixfold.execution import allocator
 from helixfold.execution.available import available_memory, is_out_of_memory, limit_memory
+from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.stages import peak_memory, reset_peak_memory, synchronize
-from helixfold.inference import DTYPES, recycle
+from helixfold.inference import recycle
 from helixfold.model import confidence
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor, Stream

@@ -9,6 +9,7 @@ from data_pipeline.errors import InputError
 from helixfold.benchmark.op_cases import OpCase, Shape, op_cases
 from helixfold.execution import allocator
 from helixfold.execution.device import pick_device
+from helixfold.execution.dtypes import dtype_on, settled_dtype
 from helixfold.ops.card import CARDS, Card, card_of, described
 from helixfold.predict.doctor import CARD_NAMES
 from helixfold.predict.options import OperatorOptions
@@ -20,7 +21,7 @@ def operator_backends(options: OperatorOptions) -> dict[str, list[str]]:
     Raise `InputError` if the device is not there.
     """
     card = _card(options)
-    shape = Shape(residues=options.length, rows=options.rows, dtype=getattr(torch, options.dtype))
+    shape = Shape(residues=options.length, rows=options.rows, dtype=dtype_on(options.dtype, card))
     found = {}
     for case in op_cases(shape, "meta"):
         with described(card) if options.device in CARD_NAMES else nullcontext():
@@ -34,7 +35,9 @@ def operator_backends(options: OperatorOptions) -> dict[str, list[str]]:
 
 def operator_lines(options: OperatorOptions, backends: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield `operator_backends` as lines of a table."""
-    yield f"operators on {_card(options).name}, {options.length} residues, {options.rows} rows, {options.dtype}"
+    card = _card(options)
+    dtype = settled_dtype(options.dtype, card)
+    yield f"operators on {card.name}, {options.length} residues, {options.rows} rows, {dtype}"
     for operator, lines in backends.items():
         yield from (f"  {operator if number == 0 else '':48}{line}" for number, line in enumerate(lines))
 

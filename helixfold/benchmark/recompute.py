@@ -15,10 +15,10 @@ from helixfold.benchmark.timing import peak_beyond, settle
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.counter import Counter
 from helixfold.execution.device import pick_device
+from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
-from helixfold.inference import DTYPES
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold

@@ -1,4 +1,4 @@
-"""Choice of the device to compute on."""
+"""Choice of the device to compute on, and the settings of PyTorch that belong to it."""
 
 import os
 
@@ -6,26 +6,37 @@ import torch
 
 from data_pipeline.errors import InputError
 from data_pipeline.processors import available_processors
+from helixfold.ops.card import Card
 
 
 def pick_device(name: str = "auto") -> torch.device:
     """Return the device of that name; "auto" is the first of cuda, mps and cpu that is available.
 
-    Raise `InputError` if the name is unknown or the device is not available.
+    A CUDA device becomes the current one, on which Triton launches its kernels. Raise `InputError` if the name is
+    unknown or the device is not available.
     """
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(_available() if name == "auto" else name)
     except RuntimeError as error:
         raise InputError(f"there is no device {name!r}; choose auto, cpu, cuda, cuda:N or mps") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"device {name!r} is not there ({torch.cuda.device_count()} CUDA devices); choose auto or cpu")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise InputError(f"device {name!r} is not there ({count} CUDA devices); choose auto or cpu")
+        _prepare_cuda(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device 'mps' is not there; choose auto or cpu")
     return device
+
+
+def untried(card: Card) -> str | None:
+    """Return a sentence that says so if helixfold has never run on devices of this kind, else None."""
+    if card.kind != "rocm":
+        return None
+    return (
+        f"{card.name} is a GPU of AMD (ROCm {torch.version.hip}), on which helixfold has never been tried; compare "
+        "first results with those of --device cpu"
+    )
 
 
 def limit_threads() -> None:
@@ -35,3 +46,17 @@ def limit_threads() -> None:
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(torch.get_num_threads(), available_processors()))
+
+
+def _available() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _prepare_cuda(device: torch.device) -> None:
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    # By default cuBLAS may round partial sums of bfloat16 products to bfloat16, also in weights' gradients, which sum
+    # over tens of thousands of positions.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False

@@ -19,11 +19,16 @@ class Card:
     """Hardware properties of a device, a GPU or CPU."""
 
     name: str
-    kind: str  # PyTorch's device type
+    kind: str  # PyTorch's device type, but "rocm" for AMD's GPUs, which PyTorch calls "cuda" too
     capability: tuple[int, int] | None = None  # compute capability of an NVIDIA GPU
     shared_memory: int = 0  # the most bytes of shared memory that a thread block can have
     memory: int  # bytes
     multiprocessors: int  # cores on a CPU
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Return whether the device is a GPU with memory of its own, which other programs' memory is not part of."""
+        return self.kind in ("cuda", "rocm")
 
 
 def _gpu(name: str, capability: tuple[int, int], shared_kib: int, memory_gib: int, multiprocessors: int) -> Card:
@@ -85,13 +90,17 @@ def card_of(device: torch.device) -> Card:
 def _card_at_hand(device: torch.device) -> Card:
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
+        name, memory, multiprocessors = properties.name, properties.total_memory, properties.multi_processor_count
+        if torch.version.hip is not None:
+            # What PyTorch gives as its capability is a number of AMD's architecture, without the meaning of NVIDIA's.
+            return Card(name=name, kind="rocm", memory=memory, multiprocessors=multiprocessors)
         return Card(
-            name=properties.name,
+            name=name,
             kind="cuda",
             capability=(properties.major, properties.minor),
             shared_memory=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
-            memory=properties.total_memory,
-            multiprocessors=properties.multi_processor_count,
+            memory=memory,
+            multiprocessors=multiprocessors,
         )
     return Card(
         name=device.type,

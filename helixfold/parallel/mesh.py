@@ -143,7 +143,6 @@ def join(device: str = "auto", layout: str | None = None, timeout: float = TIMEO
     place = torch.device("cpu")
     if on_gpu:
         place = pick_device(f"cuda:{dist.get_node_local_rank()}")
-        torch.cuda.set_device(place)
     if layout is None:
         return make_mesh(Layout(dp=size), place, timeout)
     any_dp_flag = torch.tensor(int(any_dp), device=place)

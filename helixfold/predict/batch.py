@@ -2,14 +2,17 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 from tqdm import tqdm
 
 from data_pipeline.search.plan import SearchPlan
+from helixfold.execution.device import untried
+from helixfold.execution.dtypes import AUTO, common_dtype, settled_dtype
 from helixfold.execution.stages import Stages
 from helixfold.inference import FoldingOptions
+from helixfold.ops.card import card_of
 from helixfold.parallel.worker_group import WorkerGroup, local_world_size
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import memory_plan, relaxation
@@ -21,7 +24,7 @@ from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import slim_down
 from helixfold.predict.record import search_identities
-from helixfold.predict.resume import ResumeStatus, resume_status
+from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close
 from helixfold.predict.search import (
     SOME_FAILED,
@@ -87,13 +90,32 @@ def predict(
         )
 
     settings = workers.world.run_together(prepare)
+    reads_earlier = workers.mesh.is_first and folding.dtype == AUTO and not options.targets.overwrite
+    begun = workers.world.run_together(lambda: begun_dtype(jobs, output, settings) if reads_earlier else None)
+    settings = replace(settings, options=_with_settled_dtype(folding, begun, workers))
     if workers.mesh.is_first:
+        if (warning := untried(card_of(workers.mesh.device))) is not None:
+            print(f"helixfold: {warning}", file=sys.stderr)
         for note in (note for model in settings.models for note in model.notes):
             print(f"helixfold: {note}", file=sys.stderr)
     if dry_run:
         return _forecast(jobs, settings, options.targets) if workers.mesh.is_first else 0
     with locked_output(output, workers):
         return _fold_all(jobs, settings, options.targets, loading)
+
+
+def _with_settled_dtype(folding: FoldingOptions, begun: str | None, workers: WorkerGroup) -> FoldingOptions:
+    """Replace the dtype "auto" by that of the targets that this run goes on with, or by the one that suits all devices.
+
+    All processes call this together and get the same; `begun`, the targets' dtype, is what the first one has read.
+    """
+    if folding.dtype != AUTO:
+        return folding
+    found = workers.world.all_gather([begun, settled_dtype(AUTO, card_of(workers.mesh.device))])
+    begun, suiting = found[0][0], common_dtype([own for _, own in found])
+    if workers.mesh.is_first and begun not in (None, suiting):
+        print(f"helixfold: computes in {begun}, in which earlier targets of this run were predicted", file=sys.stderr)
+    return replace(folding, dtype=begun or suiting)
 
 
 def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions, loading: Stages) -> int:

@@ -23,7 +23,8 @@ from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
 from data_pipeline.user_cache import NO_CACHE
 from helixfold.execution.available import available_memory
-from helixfold.execution.device import pick_device
+from helixfold.execution.device import pick_device, untried
+from helixfold.execution.dtypes import AUTO, settled_dtype
 from helixfold.ops.card import CARDS, card_of
 from helixfold.planning.executors import AvailableMemory, read_available_memory
 from helixfold.predict import memory_plan
@@ -66,6 +67,9 @@ def report(found: Facts) -> Iterator[str]:
     yield f"helixfold {machine['helixfold']}, Python {machine['python']}, PyTorch {machine['pytorch']}"
     count = f"{machine['processors']} of {os.cpu_count()} processors"
     yield _row("device", f"{machine['device']} ({machine['device_name']}), {count}")
+    if machine["warning"] is not None:
+        yield _row("", machine["warning"])
+    yield _row("precision", f"{machine['dtype']} by default (--dtype)")
     yield _row("memory", _size(machine["memory"]))
     files = machine["parameters"]
     if not machine["has_downloaded_parameters"]:
@@ -102,6 +106,7 @@ def report(found: Facts) -> Iterator[str]:
 
 def _machine() -> Facts:
     device = pick_device()
+    card = card_of(device)
     own = _parameter_files(parameters_directory())
     return {
         "helixfold": helixfold.__version__,
@@ -109,6 +114,8 @@ def _machine() -> Facts:
         "pytorch": torch.__version__,
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "dtype": settled_dtype(AUTO, card),
+        "warning": untried(card),
         "processors": available_processors(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "has_downloaded_parameters": bool(own),

@@ -32,6 +32,7 @@ Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
 Progress = Literal["bars", "json"]
 Dtype = Literal["float32", "bfloat16"]
+DtypeOrAuto = Literal["auto", "float32", "bfloat16"]
 Executor = Literal["auto", "whole", "slabs", "spilled"]
 # Of `helixfold doctor`: devices of this machine, or a card of helixfold.ops.card that need not be in it.
 DoctorDevice = Literal[
@@ -161,8 +162,9 @@ class ComputeOptions:
     """Predictions to relax with OpenMM."""
     save_logits: bool = False
     """Also write the logits of all heads to logits_<model>.npz; N residues take 512 x N x N bytes more memory."""
-    dtype: Dtype = "float32"
-    """Precision of the arithmetic in the trunk of the network."""
+    dtype: DtypeOrAuto = "auto"
+    """Precision of the arithmetic in the trunk of the network. auto: bfloat16 on NVIDIA GPUs that have it (compute
+    capability 8.0 and later), else float32; targets that were begun go on as they began."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Devices"))
@@ -236,7 +238,7 @@ class OperatorOptions:
     """Also list which backend computes each operator of the network, and why no other does."""
     rows: Annotated[int, reads(whole_number(1, 1_000_000), "N")] = 128
     """Number of rows of the alignment, for --operators."""
-    dtype: Dtype = "float32"
-    """Precision of the arithmetic, for --operators."""
+    dtype: DtypeOrAuto = "auto"
+    """Precision of the arithmetic, for --operators; auto: as predict and train choose it for the device."""
     json: bool = False
     """Print one JSON object for programs; sizes are in bytes."""

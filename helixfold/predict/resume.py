@@ -1,10 +1,12 @@
 """Resume a target: decide which earlier results stay, which are out of date, and which predictions are missing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.json_files import read_json
+from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.stages import Stage
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
 from helixfold.predict.postprocess import is_postprocessed
@@ -54,6 +56,18 @@ def resume_status(job: Job, directory: Path, settings: RunSettings, *, overwrite
         to_do = f"{missing} to be made" if missing else "what follows on them is to be done"
         remark = f"{len(done)} prediction{'' if len(done) == 1 else 's'} there from an earlier run, {to_do}"
     return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
+
+
+def begun_dtype(jobs: Sequence[Job], output: Path, settings: RunSettings) -> str | None:
+    """Return the dtype of the first target that an earlier run made with these settings, dtypes aside; else None."""
+    for job in jobs:
+        if (earlier := read_record(output / job.name)) is None:
+            continue
+        dtype, requested = earlier.options.get("dtype"), record_for(job, settings)
+        alike = replace(requested, options={**requested.options, "dtype": dtype})
+        if dtype in DTYPES and not earlier.is_superseded_by(requested) and not earlier.differences(alike):
+            return str(dtype)
+    return None
 
 
 def _mismatch(earlier: TargetRecord | None, requested: TargetRecord, *, is_marked: bool) -> str | None:

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from helixfold.training.checkpoint_files import (
     checkpoint_steps,
     mismatch,
     read_manifest,
+    read_manifest_alone,
     read_tensors,
     remove_checkpoint,
     remove_leftovers,
@@ -246,6 +248,14 @@ class Checkpoints:
             return f"{sentence}; it is kept as {set_aside(self._directory, step).name}"
         except OSError:
             return sentence
+
+
+def newest_record(directory: Path) -> dict[str, Any] | None:
+    """Return the record of the newest checkpoint in a directory whose manifest is whole; None if there is none."""
+    for step in reversed(checkpoint_steps(directory)):
+        with suppress(DamagedError):
+            return read_manifest_alone(directory, step).record
+    return None
 
 
 def _on_first_rank(mesh: Mesh, action: Callable[[], Any]) -> Any:

@@ -105,15 +105,8 @@ def write_checkpoint(directory: Path, step: int, tensors: Mapping[str, Tensor], 
 
 def read_manifest(directory: Path, step: int) -> Manifest:
     """Read a checkpoint's manifest. Raise `DamagedError` if a file is missing or any bit of one has changed."""
-    path = checkpoint_path(directory, step)
-    if not path.is_dir():
-        raise DamagedError("it is no directory")
-    if not os.path.lexists(path / MANIFEST):
-        raise DamagedError(f"it has no {MANIFEST}")
+    path, manifest = checkpoint_path(directory, step), read_manifest_alone(directory, step)
     try:
-        manifest = _parse(read_file(path / MANIFEST, MAX_JSON_BYTES))
-        if manifest.step != step:
-            raise DamagedError(f"it says that it is of step {manifest.step}")
         for name, (size, sha256) in manifest.files.items():
             if not (path / name).is_file():
                 raise DamagedError(f"{printable(name)} is missing")
@@ -125,6 +118,24 @@ def read_manifest(directory: Path, step: int) -> Manifest:
         raise DamagedError(str(error)) from error
     except OSError as error:
         raise DamagedError(f"it cannot be read: {error.strerror or error}") from error
+    return manifest
+
+
+def read_manifest_alone(directory: Path, step: int) -> Manifest:
+    """Read a checkpoint's manifest, and none of the files that it lists. Raise `DamagedError` if it is damaged."""
+    path = checkpoint_path(directory, step)
+    if not path.is_dir():
+        raise DamagedError("it is no directory")
+    if not os.path.lexists(path / MANIFEST):
+        raise DamagedError(f"it has no {MANIFEST}")
+    try:
+        manifest = _parse(read_file(path / MANIFEST, MAX_JSON_BYTES))
+    except InputError as error:
+        raise DamagedError(str(error)) from error
+    except OSError as error:
+        raise DamagedError(f"it cannot be read: {error.strerror or error}") from error
+    if manifest.step != step:
+        raise DamagedError(f"it says that it is of step {manifest.step}")
     return manifest
 
 

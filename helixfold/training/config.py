@@ -47,7 +47,8 @@ class TrainingConfig(Config):
     outer: OuterConfig = field(default_factory=OuterConfig)
     recompute: RecomputeConfig = field(default_factory=lambda: RecomputeConfig.everywhere("auto"))
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the trunk; masters, structure module and losses are float32
+    # Of the trunk: "auto" is chosen for the device when a run begins. Masters, structure module and losses are float32.
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     reduction: Literal["float32", "bfloat16"] = "float32"  # dtype in which ranks exchange gradients
     batch_size: int = 128  # examples of one step, on all ranks together
     micro_batch: int = 1  # examples that go through the network at once

@@ -10,10 +10,10 @@ import torch
 from data_pipeline.errors import InputError
 from helixfold.config import ModelConfig
 from helixfold.execution.available import available_memory
+from helixfold.execution.dtypes import DTYPES, dtype_on
 from helixfold.execution.recompute import RecomputeConfig
-from helixfold.inference import DTYPES
 from helixfold.model.alphafold import AlphaFold
-from helixfold.ops.card import CARDS, Card
+from helixfold.ops.card import CARDS, Card, card_of
 from helixfold.parallel.launch import on_ranks
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
@@ -21,7 +21,7 @@ from helixfold.planning import machines
 from helixfold.planning.layouts import Workload, best, machine_of_ranks, predict, predictions, table, where_axial_stops
 from helixfold.planning.machines import Machine
 from helixfold.planning.recompute_choice import no_room, settled
-from helixfold.planning.size import PassSize, gib
+from helixfold.planning.size import PassSize, dtype_name, gib
 from helixfold.planning.training import ALONE, TrainingNeeds
 from helixfold.presets import with_parallel_blocks
 from helixfold.training.config import TrainingConfig
@@ -38,7 +38,7 @@ def training_needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: La
 
     They are `TrainingNeeds`, whose methods forecast the memory for a recompute policy.
     """
-    sizes = config.example.sizes()
+    sizes, dtype = config.example.sizes(), dtype_on(config.dtype, card)
     return TrainingNeeds(
         model=config.model,
         size=PassSize(
@@ -46,12 +46,12 @@ def training_needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: La
             msa_rows=sizes["s"],
             extra_rows=sizes["e"],
             templates=sizes["t"],
-            dtype=DTYPES[config.dtype],
+            dtype=dtype,
             # The inputs of all recycling iterations are in memory together.
             ensemble=config.example.max_passes,
         ),
         samples=config.micro_batch,
-        state=_state(config),
+        state=_state(config, dtype),
         card=card,
         layout=layout,
     )
@@ -94,7 +94,7 @@ def memory_table(config: TrainingConfig, memory: int, card: Card) -> Iterator[st
     size = needs.size
     yield (
         f"one micro-batch, {config.micro_batch} x {size.residues} residues, {size.msa_rows} + {size.templates} + "
-        f"{size.extra_rows:,} rows, {config.dtype}; GiB at the peak"
+        f"{size.extra_rows:,} rows, {dtype_name(size.dtype)}; GiB at the peak"
     )
     rows = {keep: RecomputeConfig.everywhere(keep) for keep in ("none", "inputs", "block")}
     if config.recompute.is_settled:
@@ -111,10 +111,10 @@ def memory_table(config: TrainingConfig, memory: int, card: Card) -> Iterator[st
         yield f"chosen for {gib(memory)}: {chosen}, {_number(needs.peak(chosen))} GiB in all"
 
 
-def workload(config: TrainingConfig) -> Workload:
-    """Return the work of one step of this run, for any number of ranks."""
+def workload(config: TrainingConfig, card: Card = CARDS["cpu"]) -> Workload:
+    """Return the work of one step of this run on such cards, for any number of ranks."""
     return Workload(
-        needs=training_needs(config),
+        needs=training_needs(config, card),
         recompute=config.recompute,
         micro_batches=config.micro_batches,
         # Each step draws its number of recycling iterations from 1 to `max_passes`; the last one has gradients.
@@ -125,14 +125,14 @@ def workload(config: TrainingConfig) -> Workload:
     )
 
 
-def _state(config: TrainingConfig) -> int:
-    """Return the bytes of parameters, gradients and optimizer state.
+def _state(config: TrainingConfig, dtype: torch.dtype) -> int:
+    """Return the bytes of parameters, gradients and optimizer state of a run whose trunk computes in `dtype`.
 
     `FlatOptimizer` has parameters, both moments, the moving average and the sum of gradients in float32, and for some
     settings gradients of a micro-batch and a rounded copy of the parameters. `OuterOptimizer` has three buffers more.
     """
-    rounded = DTYPES[config.dtype].itemsize if config.dtype != "float32" else 0
-    gradients = DTYPES[config.dtype].itemsize if rounded or config.optimizer.clipping == "sample" else 0
+    rounded = dtype.itemsize if dtype != torch.float32 else 0
+    gradients = dtype.itemsize if rounded or config.optimizer.clipping == "sample" else 0
     outer = 3 * _FLOAT if config.outer.islands > 1 else 0
     return parameter_count(config.model) * (5 * _FLOAT + rounded + gradients + outer)
 
@@ -159,17 +159,18 @@ def forecast(options: LayoutsOptions) -> Iterator[str]:
         config = replace(config, dtype="bfloat16")
     if options.parallel_blocks:
         config = replace(config, model=with_parallel_blocks(config.model))
-    work = workload(config)
     if options.machine == HERE:
         yield "measuring this machine ..."
+        work = workload(config, card_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
         machine = _measured(work, options.ranks)
     else:
         machine = machines.MACHINES[options.machine]
+        work = workload(config, machine.card)
     size = work.needs.size
     yield (
         f"{options.preset}: {work.batch_size} samples a step, {size.residues} residues, {size.msa_rows} + "
-        f"{size.templates} + {size.extra_rows:,} rows, {config.dtype}, {work.recycling_iterations:g} passes before the "
-        f"one that learns; {machine.name}, {gib(machine.memory)} a rank"
+        f"{size.templates} + {size.extra_rows:,} rows, {dtype_name(size.dtype)}, {work.recycling_iterations:g} passes "
+        f"before the one that learns; {machine.name}, {gib(machine.memory)} a rank"
     )
     if options.machine != HERE:
         yield "rates are data sheets', of which as much is reached as by NVIDIA's program in MLPerf HPC v3.0 on H100"

@@ -15,8 +15,9 @@ from data_pipeline.errors import InputError
 from data_pipeline.extras import require
 from data_pipeline.files import unmoved_directory
 from helixfold.config import ModelConfig
-from helixfold.execution.device import limit_threads
+from helixfold.execution.device import limit_threads, untried
 from helixfold.model.alphafold import AlphaFold
+from helixfold.ops.card import card_of
 from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
 from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
 from helixfold.planning.layouts import chosen_layout
@@ -27,6 +28,7 @@ from helixfold.training.forecast import memory_per_rank, workload
 from helixfold.training.log import TrainingHistory
 from helixfold.training.options import AUTO_LAYOUT
 from helixfold.training.progress import print_message
+from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
 from helixfold.training.stopping import StopRequest
 from helixfold.training.trainer import DivergedError, Trainer
@@ -67,8 +69,11 @@ def train(
         with report_lost_ranks(timeout):
             has_checkpoints = bool(checkpoint_steps(files.checkpoints))
             mesh = join(device, None if layout == AUTO_LAYOUT else layout, timeout, any_dp=has_checkpoints)
+            if mesh.is_first and (warning := untried(card_of(mesh.device))) is not None:
+                print_message(warning)
             if layout == AUTO_LAYOUT and mesh.size > 1:
-                chosen = chosen_layout(workload(config), mesh, memory_per_rank(mesh))
+                work = workload(with_settled_dtype(config, mesh, files.checkpoints), card_of(mesh.device))
+                chosen = chosen_layout(work, mesh, memory_per_rank(mesh))
                 mesh = make_mesh(chosen, mesh.device, timeout)
             return _train_on(mesh, store, config, files, held_out=held_out, weights=weights, workers=workers)
     except (LostRankError, DivergedError) as error:

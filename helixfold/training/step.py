@@ -3,11 +3,12 @@
 import torch
 
 from data_pipeline.datasets.chain_sampling import StreamUse, random_stream
-from helixfold.inference import DTYPES
+from helixfold.execution.dtypes import dtype_on
 from helixfold.losses.total import Losses, total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs, Recycled
 from helixfold.model.update import Executor
+from helixfold.ops.card import card_of
 from helixfold.training.config import TrainingConfig
 from helixfold.training.loader import TrainingBatch
 
@@ -31,5 +32,6 @@ def forward_losses(model: AlphaFold, batch: TrainingBatch, config: TrainingConfi
     checkpoints need no random state.
     """
     torch.manual_seed(int(random_stream(config.seed, StreamUse.DROPOUT, batch.step, batch.micro_batch).integers(2**63)))
-    outputs = forward(model, batch, run, DTYPES[config.dtype])
-    return total_loss(outputs, batch.recycling_inputs[-1], batch.labels, config.loss)
+    last = batch.recycling_inputs[-1]
+    outputs = forward(model, batch, run, dtype_on(config.dtype, card_of(last.aatype.device)))
+    return total_loss(outputs, last, batch.labels, config.loss)

@@ -32,6 +32,7 @@ from helixfold.training.forecast import memory_per_rank, recompute_message, with
 from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import SilentLog, StepRecord, TrainingLog
 from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats
+from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
 from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
@@ -58,8 +59,9 @@ class RunProgress:
 class Trainer:
     """One training run in its directory, on one rank of the mesh.
 
-    A new trainer for the same directory resumes from the newest intact checkpoint. Settings of `config.recompute` that
-    are "auto" are chosen to fit the memory available now.
+    A new trainer for the same directory resumes from the newest intact checkpoint. A dtype "auto" is chosen for the
+    device when a run begins, and stays. Settings of `config.recompute` that are "auto" are chosen to fit the memory
+    available now.
     """
 
     def __init__(
@@ -87,7 +89,8 @@ class Trainer:
                 f"{config.batch_size} has {config.micro_batches}; set batch_size to "
                 f"{mesh.data.size * config.micro_batch}, or dp to {config.micro_batches}"
             )
-        self._notes: dict[str, list[str]] = {}
+        self._notes: dict[str, list[str]] = {"dtype": []}
+        config = with_settled_dtype(config, mesh, files.checkpoints, self._notes["dtype"].append)
         if not config.recompute.is_settled:
             memory, card = memory_per_rank(mesh), card_of(mesh.device)
             config = with_settled_recompute(config, memory, card, mesh.layout)

@@ -87,7 +87,7 @@ def test_files_may_stand_between_options() -> None:
         ("--seed -1", "models", {"seed": -1}),
         ("--weights none", "models", {"weights": Path("none")}),
         ("--models-to-relax none", "compute", {"models_to_relax": "none"}),
-        ("--recycle-tolerance nan", "compute", {"dtype": "float32"}),
+        ("--recycle-tolerance nan", "compute", {"dtype": "auto"}),
         ("-oout", "targets", {"output": Path("out")}),
         ("--output=a=b", "targets", {"output": Path("a=b")}),
         ("--overwrite=false", "targets", {"overwrite": False}),

@@ -130,7 +130,8 @@ def test_operators_of_a_card_that_is_not_here_are_shown(
 ) -> None:
     # What the card would use does not depend on what is installed here.
     monkeypatch.setattr("helixfold.ops.triton.refusal.triton_is_there", lambda: False)
-    size = "--length", 384, "--rows", 512, "--dtype", "bfloat16"
+    size = "--length", 384, "--rows", 512
+    # In bfloat16, as a run would compute on it.
     said = operators(capsys, *size, "--device", "h200")
     assert said["Adam, moving average, all parameters"] == "fused_adam: triton\n"
     assert said["MSA transition"] == "transition: triton\n"
@@ -138,7 +139,17 @@ def test_operators_of_a_card_that_is_not_here_are_shown(
     said = operators(capsys, *size, "--device", "a100")
     assert "transition: triton, in prediction\n" in said["MSA transition"]
     assert "reference (triton: its kernels need 168 KiB of shared memory, the card has 163" in said["MSA transition"]
-    assert "need compute capability 8.0" in operators(capsys, *size, "--device", "t4")["MSA transition"]
+    assert "products in float32 are left to cuBLAS" in operators(capsys, *size, "--device", "t4")["MSA transition"]
+    said = operators(capsys, *size, "--dtype", "bfloat16", "--device", "t4")
+    assert "need compute capability 8.0" in said["MSA transition"]
+
+
+def test_a_device_that_was_never_tried_is_said_to_be(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "precision   float32 by default" in doctor(capsys)
+    monkeypatch.setattr("helixfold.predict.doctor.untried", lambda card: "nobody has tried this device")
+    assert "nobody has tried this device\n" in doctor(capsys)
 
 
 def test_the_allocator_that_cannot_be_told_is_named(

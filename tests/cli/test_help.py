@@ -66,7 +66,7 @@ def test_defaults_are_shown_and_required_words_come_first(capsys: pytest.Capture
     page = " ".join(help_of(["layouts"], capsys).split())
     assert "(default: 128 256 512 2048)" in page
     page = " ".join(help_of(["predict"], capsys).split())
-    for default in ("predictions", "0", "never", "float32", "as many as the model was trained with"):
+    for default in ("predictions", "0", "never", "auto", "as many as the model was trained with"):
         assert f"(default: {default})" in page
     assert "None" not in page
     assert page.index("--memory SIZE") < page.index("examples: helixfold predict --example")

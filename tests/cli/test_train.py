@@ -77,7 +77,7 @@ def test_a_run_leaves_weights_that_predict_and_convert(store: Path, tmp_path: Pa
         (["--set", "steps=many"], "TrainingConfig.steps must be int, got 'many'"),
         (["--set", "batch_size=0"], "TrainingConfig.batch_size must be at least 1, got 0"),
         (["--set", "micro_batch=2"], "so micro_batch must be 1, got 2"),
-        (["--set", "dtype=float16"], "dtype must be float32 or bfloat16, got 'float16'"),
+        (["--set", "dtype=float16"], "dtype must be auto or float32 or bfloat16, got 'float16'"),
         (["--workers", "-1"], "--workers: must be a whole number from 0 to 1,024"),
         (["--held-out", "nowhere.txt"], "nowhere.txt"),
         (["--weights", "nowhere.npz"], "nowhere.npz"),

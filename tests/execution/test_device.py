@@ -1,10 +1,14 @@
-"""Choosing a device."""
+"""Choosing a device, and what is set for it."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from data_pipeline.errors import InputError
-from helixfold.execution.device import pick_device
+from helixfold.execution.device import pick_device, untried
+from helixfold.ops import card
+from helixfold.ops.card import CARDS, Card
 
 
 def test_auto_finds_something_that_computes() -> None:
@@ -15,3 +19,39 @@ def test_auto_finds_something_that_computes() -> None:
 def test_a_device_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="device"):
         pick_device(name)
+
+
+def test_a_cuda_device_becomes_the_current_one_and_sums_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    # The attribute itself is a setting of PyTorch that this process goes on with.
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_bf16_reduced_precision_reduction=True))
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    assert current == [torch.device("cuda:1")]
+    assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is False
+    # Without a number the current device stays.
+    assert pick_device() == pick_device("cuda") == torch.device("cuda")
+    assert len(current) == 1
+    with pytest.raises(InputError, match=r"'cuda:2' is not there \(2 CUDA devices\)"):
+        pick_device("cuda:2")
+    assert len(current) == 1
+
+
+@pytest.fixture
+def rocm(monkeypatch: pytest.MonkeyPatch) -> Card:
+    """The card that PyTorch for ROCm shows, whose capability looks like that of an NVIDIA GPU."""
+    properties = SimpleNamespace(name="MI300X", major=9, minor=4, total_memory=192 * 2**30, multi_processor_count=304)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.version, "hip", "6.4.2")
+    return card._card_at_hand.__wrapped__(torch.device("cuda"))
+
+
+def test_a_gpu_of_amd_is_no_cuda_card_and_said_to_be_untried(rocm: Card) -> None:
+    assert (rocm.kind, rocm.capability, rocm.shared_memory, rocm.memory) == ("rocm", None, 0, 192 * 2**30)
+    assert rocm.has_own_memory
+    said = untried(rocm)
+    assert said is not None
+    assert said.startswith("MI300X is a GPU of AMD (ROCm 6.4.2), on which helixfold has never been tried")
+    assert not any(untried(each) for each in CARDS.values())

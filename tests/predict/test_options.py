@@ -12,7 +12,8 @@ import pytest
 from data_pipeline.datasets.chains import ChainFilter
 from helixfold.cli.main import main
 from helixfold.cli.relax import relax
-from helixfold.inference import DTYPES, FoldingOptions
+from helixfold.execution.dtypes import AUTO, DTYPES
+from helixfold.inference import FoldingOptions
 from helixfold.ops.card import CARDS
 from helixfold.parallel.mesh import TIMEOUT
 from helixfold.planning.machines import MACHINES
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_choices_are_those_that_exist() -> None:
     assert get_args(options.Dtype) == tuple(DTYPES)
+    assert get_args(options.DtypeOrAuto) == (AUTO, *DTYPES)
     assert get_args(options.Executor) == ("auto", *EXECUTORS)
     assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *CARD_NAMES)
     assert set(CARD_NAMES) < set(CARDS)

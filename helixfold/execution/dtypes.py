@@ -1,0 +1,32 @@
+"""Dtype of the arithmetic in the trunk of the network: given by its name, or chosen for a card."""
+
+from collections.abc import Sequence
+
+import torch
+
+from helixfold.ops.card import Card
+
+AUTO = "auto"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# The first compute capability whose matrix units multiply bfloat16.
+_BFLOAT16_FROM = (8, 0)
+
+
+def settled_dtype(name: str, card: Card) -> str:
+    """Return the name of the dtype that "auto" stands for on a card; a name of `DTYPES` stands for itself.
+
+    It is bfloat16 on NVIDIA's GPUs that multiply it, and float32 on older ones and on all other devices.
+    """
+    if name != AUTO:
+        return name
+    return "bfloat16" if card.capability is not None and card.capability >= _BFLOAT16_FROM else "float32"
+
+
+def common_dtype(names: Sequence[str]) -> str:
+    """Return the dtype in which devices compute alike that would choose these themselves: float32 if they differ."""
+    return names[0] if len(set(names)) == 1 else "float32"
+
+
+def dtype_on(name: str, card: Card) -> torch.dtype:
+    """Return the dtype of this name on a card; "auto" is chosen for the card."""
+    return DTYPES[settled_dtype(name, card)]
