@@ -201,9 +201,13 @@ def fold_planned(
         )
         return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
 
-    executor, (prediction, peak) = run_with_fallback(attempt, plan, device, spill, say)
-    predicted = plan.forecast(executor).peak
-    return PlannedPrediction(prediction=prediction, executor=executor, predicted_peak=predicted, measured_peak=peak)
+    succeeded, (prediction, peak) = run_with_fallback(attempt, plan, device, spill, say)
+    return PlannedPrediction(
+        prediction=prediction,
+        executor=succeeded.executor,
+        predicted_peak=succeeded.estimate.peak,
+        measured_peak=peak,
+    )
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ A few rows are run and counted: rows of an update on the meta device, other func
 """
 
 import copy
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -55,15 +55,20 @@ def context_row_bytes(update: Update, slab: Tensor, mask: Tensor) -> int:
     )
 
 
-def map_row_bytes(make: Callable[..., Tensor], like: Tensor, slabs: Callable[[int], list[Tensor]], length: int) -> int:
+def map_row_bytes(
+    make: Callable[..., Tensor],
+    like: Tensor,
+    slabs: Callable[[int], list[Tensor]],
+    shapes: Sequence[torch.Size],
+) -> int:
     """Return the bytes of temporaries that `make(slice, *slabs)` takes for each row it returns.
 
-    `like` is one row of the result, `slabs(count)` returns the first rows of its inputs, and `length` is the number of
-    all rows.
+    `like` is one row of the result, `slabs(count)` returns the first rows of its inputs, and `shapes` are those of the
+    inputs with all rows. The function may read all rows of what it encloses, so a row may take more in a longer chain.
     """
-    key = (_identity(make), like.shape, like.dtype, card_of(like.device), length == 1)
+    key = (_identity(make), like.shape, like.dtype, card_of(like.device), *shapes)
     if key not in _row_bytes:
-        _row_bytes[key] = _measured(lambda count: make(slice(0, count), *slabs(count)), _ROWS, length)
+        _row_bytes[key] = _measured(lambda count: make(slice(0, count), *slabs(count)), _ROWS, shapes[0][1])
     return _row_bytes[key]
 
 

@@ -123,7 +123,8 @@ class Slabs(Executor):
         def slabs(count: int) -> list[Tensor]:
             return next(self.visited([each[:, :count] for each in streams], count))[1]
 
-        size = self.rows_at_once(room, lambda: map_row_bytes(make, like, slabs, room.shape[1]))
+        shapes = [each.shape for each in streams]
+        size = self.rows_at_once(room, lambda: map_row_bytes(make, like, slabs, shapes))
         for rows, given, slab in self.visited(streams, size, room):
             assert slab is not None
             slab.copy_(make(rows, *given))

@@ -26,10 +26,14 @@ from helixfold.planning.size import Forecast, PassSize, gib
 
 # Factor by which available memory must exceed a forecast: forecasts are right within a tenth.
 RESERVE = 1.1
-# Most residues of a chain for which the executor "whole" is chosen, and the share of available memory that it may take.
-# On a CPU it saves up to 7 % of the time of short chains; from 256 residues on slabs take no longer. Because of the
-# share, the choice hardly ever depends on other programs' memory.
+# Most residues of a chain for which the executor "whole" is chosen on a CPU, and the share of available memory that it
+# may take there. It saves up to 7 % of the time of short chains; from 256 residues on slabs take no longer. Because of
+# the share, the choice hardly ever depends on other programs' memory. A GPU, whose memory other programs seldom share,
+# computes whole streams wherever they fit: every slab launches all kernels of an update again.
 WHOLE_RESIDUES, WHOLE_SHARE = 256, 0.5
+# Of a GPU's memory that slabs leave free, the share that their temporaries may take, and the most bytes of these: with
+# more, even the longest chains have slabs of hundreds of rows, whose kernels take much longer than their launches.
+_SLAB_SHARE, _MOST_OF_SLABS = 0.5, 8 * 2**30
 # Lengths whose forecasts define the curve of memory by residues, as multiples of the given length.
 _STEPS = (1, 2, 4)
 _MOST_RESIDUES = 1_000_000
@@ -50,22 +54,32 @@ class AvailableMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Executor for passes of one size, with the model, memory and device for which it was chosen."""
+    """Executor for passes of one size, with the model, memory and device for which it was chosen.
+
+    `slab_budget` is the bytes that temporaries of a slab may take; None is a small share of the stream.
+    """
 
     config: ModelConfig
     size: PassSize
     available: AvailableMemory
     card: Card
     executor: str
+    slab_budget: int | None = None
 
     def forecast(self, executor: str) -> Forecast:
-        """Return the forecast of the pass's memory with the executor of that name."""
+        """Return the forecast of the pass's memory with the executor of that name, with small slabs."""
         return forecast_prediction(self.config, self.size, executor, self.card)
 
     @property
     def estimate(self) -> Forecast:
-        """Return the forecast of the pass's memory with the chosen executor."""
-        return self.forecast(self.executor)
+        """Return the forecast of the pass's memory with the chosen executor and its slabs."""
+        return forecast_prediction(self.config, self.size, self.executor, self.card, self.slab_budget)
+
+    @property
+    def fallbacks(self) -> "Iterator[Plan]":
+        """Yield the plans to try when this one runs out of memory: smaller slabs, then the next executors."""
+        names = EXECUTORS[EXECUTORS.index(self.executor) + (self.slab_budget is None) :]
+        return (replace(self, executor=name, slab_budget=None) for name in names)
 
     @property
     def fits(self) -> bool:
@@ -129,12 +143,26 @@ def plan(
 ) -> Plan:
     """Return a plan with the first of the executors whole, slabs and spilled that fits, or with the `forced` one.
 
-    If none fits the plan has the last executor, and `Plan.fits` is False.
+    Slabs on a GPU are as large as the memory that is left allows. If no executor fits the plan has the last one, and
+    `Plan.fits` is False.
     """
     chosen = forced or next(
         (name for name in EXECUTORS if _is_chosen(name, config, size, available, card)), EXECUTORS[-1]
     )
-    return Plan(config=config, size=size, available=available, card=card, executor=chosen)
+    small = Plan(config=config, size=size, available=available, card=card, executor=chosen)
+    if chosen == "whole" or not card.has_own_memory:
+        return small
+    large = replace(small, slab_budget=_slab_budget(available.memory - int(RESERVE * small.estimate.peak)))
+    return large if large.fits else small
+
+
+def _slab_budget(free: int) -> int | None:
+    """Return the bytes for temporaries of slabs on a GPU with `free` bytes left, a power of 2; None if there are none.
+
+    Plans for nearly the same memory are then the same, and their forecasts are made once.
+    """
+    budget = min(_MOST_OF_SLABS, int(_SLAB_SHARE * free))
+    return 1 << budget.bit_length() - 1 if budget > 0 else None
 
 
 def longest(config: ModelConfig, size: PassSize, available: AvailableMemory, card: Card, executor: str) -> int:
@@ -155,11 +183,16 @@ def longest(config: ModelConfig, size: PassSize, available: AvailableMemory, car
     return bisect_left(range(1, _MOST_RESIDUES + 1), x=True, key=is_too_long)
 
 
-def executor(name: str, directory: Path, device: torch.device | str = "cpu") -> Whole | Slabs:
-    """Return a new executor: "whole", "slabs" or "spilled", which on a CPU spills streams to files in `directory`."""
+def executor(
+    name: str, directory: Path, device: torch.device | str = "cpu", slab_budget: int | None = None
+) -> Whole | Slabs:
+    """Return a new executor: "whole", "slabs" or "spilled", which on a CPU spills streams to files in `directory`.
+
+    `slab_budget` is the bytes that temporaries of a slab may take; None is a small share of the stream.
+    """
     if name == "spilled":
-        return Spilled(directory, device=device)
-    return Slabs() if name == "slabs" else Whole()
+        return Spilled(directory, slab_budget, device=device)
+    return Slabs(slab_budget) if name == "slabs" else Whole()
 
 
 def memory_kept(name: str, ranks: int = 1) -> AbstractContextManager[None]:
@@ -179,28 +212,30 @@ def run_with_fallback(
     device: torch.device,
     directory: Path,
     say: Callable[[str], None],
-) -> tuple[str, Result]:
-    """Run `attempt` with the plan's executor, and with the next ones (slabs, spilled) when it runs out of memory.
+) -> tuple[Plan, Result]:
+    """Run `attempt` with the plan's executor, and with its fallbacks (slabs, spilled) when it runs out of memory.
 
-    Return the name of the executor that succeeded, and the result. Attempts must not depend on each other; `say` is
-    called with a message before each new one. Raise `NotEnoughMemoryError` if the last executor runs out of memory too.
+    Return the plan that succeeded, and the result. Attempts must not depend on each other; `say` is called with a
+    message before each new one. Raise `NotEnoughMemoryError` if the last executor runs out of memory too.
     """
-    rungs = EXECUTORS[EXECUTORS.index(chosen.executor) :]
-    for name, below in zip(rungs, [*rungs[1:], None], strict=True):
+    plans = [chosen, *chosen.fallbacks]
+    for tried, below in zip(plans, [*plans[1:], None], strict=True):
         try:
-            with memory_kept(name, chosen.size.ranks), _bounded(device, chosen.available):
-                return name, attempt(executor(name, directory, device))
+            with memory_kept(tried.executor, tried.size.ranks), _bounded(device, tried.available):
+                return tried, attempt(executor(tried.executor, directory, device, tried.slab_budget))
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):
                 raise
         # After the `except` block, since the exception holds the frames that hold the tensors.
         release(device)
-        if below is None or chosen.forecast(below).spilled > chosen.available.spill:
+        if below is None or below.estimate.spilled > below.available.spill:
             break
-        say(f"out of memory with the executor '{name}'; starting again with '{below}'")
+        following = "smaller slabs" if below.executor == tried.executor else f"'{below.executor}'"
+        say(f"out of memory with the executor '{tried.executor}'; starting again with {following}")
     # Less memory was available than the forecast of the last attempt.
-    proved = replace(chosen.available, memory=min(chosen.available.memory, chosen.forecast(name).peak))
-    raise NotEnoughMemoryError(f"out of memory with the executor '{name}'; {replace(chosen, available=proved).problem}")
+    proved = replace(chosen.available, memory=min(chosen.available.memory, tried.estimate.peak))
+    problem = replace(chosen, available=proved).problem
+    raise NotEnoughMemoryError(f"out of memory with the executor '{tried.executor}'; {problem}")
 
 
 def release(device: torch.device) -> None:
@@ -216,10 +251,11 @@ def _needed(forecast: Forecast) -> str:
 
 
 def _is_chosen(name: str, config: ModelConfig, size: PassSize, available: AvailableMemory, card: Card) -> bool:
-    if name == "whole" and size.residues > WHOLE_RESIDUES:
+    takes_any = name != "whole" or card.has_own_memory
+    if not takes_any and size.residues > WHOLE_RESIDUES:
         return False
     forecast = forecast_prediction(config, size, name, card)
-    return _fits(forecast, available) and (name != "whole" or forecast.peak <= WHOLE_SHARE * available.memory)
+    return _fits(forecast, available) and (takes_any or forecast.peak <= WHOLE_SHARE * available.memory)
 
 
 def _fits(forecast: Forecast, available: AvailableMemory) -> bool:

@@ -33,10 +33,13 @@ _IDLE_OF_WHOLE, _IDLE_OF_SLABS, _MOST_IDLE = 0.57, 1.5, 0.4
 
 
 @cache
-def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card: Card) -> Forecast:
+def forecast_prediction(
+    config: ModelConfig, size: PassSize, executor: str, card: Card, slab_budget: int | None = None
+) -> Forecast:
     """Return the forecast for a recycling iteration after the first, with the computation of confidences.
 
-    Raise ValueError if there is no executor of that name.
+    `slab_budget` is that of the executors with slabs (see `Slabs`). Raise ValueError if there is no executor of that
+    name.
     """
     if executor not in EXECUTORS:
         raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}, got {executor!r}")
@@ -47,7 +50,11 @@ def forecast_prediction(config: ModelConfig, size: PassSize, executor: str, card
     with described(card), torch.no_grad():
         with META, Counter():  # with a counter this is faster, since it does not run operators on meta tensors
             model = AlphaFold(config).eval()
-        within = {"whole": Whole, "slabs": Slabs}[executor]() if executor != "spilled" else Spilled("/", device=META)
+        within: Whole | Slabs = Whole()
+        if executor == "slabs":
+            within = Slabs(slab_budget)
+        elif executor == "spilled":
+            within = Spilled("/", slab_budget, device=META)
         run = mesh_executor(Mesh.simulated(Layout(dap=size.ranks)), within)
         with Counter("embedding") as counter:
             for stage, module in (

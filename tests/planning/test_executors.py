@@ -41,21 +41,24 @@ WHOLE, SLABS, SPILLED = 8, 4, 2
 def simple_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that grows with residues and extra rows alike."""
 
-    def forecast(config: ModelConfig, size: PassSize, name: str, card: Card) -> Forecast:
+    def forecast(
+        config: ModelConfig, size: PassSize, name: str, card: Card, slab_budget: int | None = None
+    ) -> Forecast:
         share = size.dtype.itemsize / 4 * size.residues / 1000 * (1000 + size.extra_rows) / 2000
         spilled = int(6 * GIB * share) if name == "spilled" else 0
         peak = int(dict(zip(EXECUTORS, (WHOLE, SLABS, SPILLED), strict=True))[name] * GIB * share)
+        peak += slab_budget or 0
         return Forecast(stages={"all": peak}, spilled=spilled)
 
     monkeypatch.setattr(executors, "forecast_prediction", forecast)
 
 
-def planned(gibibytes: float, disk: int = DISK, forced: str | None = None, **size: int) -> Plan:
+def planned(gibibytes: float, disk: int = DISK, forced: str | None = None, card: str = "cpu", **size: int) -> Plan:
     return plan(
         ModelConfig(),
         replace(SIZE, **size),
         AvailableMemory(memory=int(gibibytes * GIB), spill=disk),
-        CARDS["cpu"],
+        CARDS[card],
         forced,
     )
 
@@ -79,6 +82,32 @@ def test_short_chains_are_carried_out_whole_where_memory_is_plenty() -> None:
     assert planned(4.0, residues=200).executor == "whole"
     assert planned(3.0, residues=200).executor == "slabs"
     assert planned(100, residues=400).executor == "slabs"
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "chosen", "slabs"),
+    [
+        (8.9, "whole", None),
+        # Half of what is free, down to a power of 2: 8.7 - 4.4 leave 4.3.
+        (8.7, "slabs", 2.0),
+        (5.5, "slabs", 0.5),
+        (4.3, "spilled", 1.0),
+        (2.25, "spilled", 1 / 64),
+        (2.1, "spilled", None),
+    ],
+)
+def test_a_gpu_computes_whole_streams_where_they_fit_and_else_slabs_of_what_is_free(
+    gibibytes: float, chosen: str, slabs: float | None
+) -> None:
+    found = planned(gibibytes, card="h200")
+    assert (found.executor, found.slab_budget) == (chosen, slabs and int(slabs * GIB))
+    assert found.fits == (gibibytes > 2.1)
+    assert planned(gibibytes, forced=chosen, card="h200") == found
+
+
+def test_slabs_on_a_gpu_take_some_gibibytes_at_most() -> None:
+    assert planned(1000, forced="slabs", card="h200").slab_budget == 8 * GIB
+    assert planned(1000, forced="slabs").slab_budget is None
 
 
 def test_a_forced_executor_is_taken_whether_it_fits_or_not() -> None:
@@ -123,6 +152,7 @@ def test_the_longest_chain_fits_and_a_longer_one_does_not() -> None:
 
 def test_each_name_gives_its_executor(tmp_path: Path) -> None:
     assert [type(executor(name, tmp_path)) for name in EXECUTORS] == [Whole, Slabs, Spilled]
+    assert {executor(name, tmp_path, slab_budget=5).budget for name in ("slabs", "spilled")} == {5}  # type: ignore[union-attr]
 
 
 def cpu_allocator() -> None:
@@ -156,10 +186,30 @@ def test_out_of_memory_begins_anew_with_the_next_executor(fail: Callable[[], Non
             fail()
         return "done"
 
-    assert run_with_fallback(attempt, planned(100, residues=10), CPU, tmp_path, said.append) == ("spilled", "done")
+    succeeded, result = run_with_fallback(attempt, planned(100, residues=10), CPU, tmp_path, said.append)
+    assert (succeeded.executor, result) == ("spilled", "done")
     assert [type(each) for each in tried] == [Whole, Slabs, Spilled]
     assert said == [
         "out of memory with the executor 'whole'; starting again with 'slabs'",
+        "out of memory with the executor 'slabs'; starting again with 'spilled'",
+    ]
+
+
+def test_large_slabs_that_do_not_fit_are_made_smaller_first(tmp_path: Path) -> None:
+    tried: list[Slabs] = []
+    said: list[str] = []
+
+    def attempt(run: Slabs) -> None:
+        tried.append(run)
+        if len(tried) < 3:
+            gpu()
+
+    chosen = planned(100, forced="slabs", card="h200")
+    succeeded, _ = run_with_fallback(attempt, chosen, CPU, tmp_path, said.append)  # type: ignore[arg-type]
+    assert [(type(each), each.budget) for each in tried] == [(Slabs, 8 * GIB), (Slabs, None), (Spilled, None)]
+    assert (succeeded.executor, succeeded.slab_budget) == ("spilled", None)
+    assert said == [
+        "out of memory with the executor 'slabs'; starting again with smaller slabs",
         "out of memory with the executor 'slabs'; starting again with 'spilled'",
     ]
 

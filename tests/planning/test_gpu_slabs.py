@@ -1,0 +1,62 @@
+"""What a GPU launches in a block of the full size: whole streams, or slabs of hundreds of rows."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from helixfold.execution import slabs
+from helixfold.execution.counter import Counter
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.whole import Whole
+from helixfold.model.evoformer import EvoformerBlock
+from helixfold.ops.card import CARDS, described
+from helixfold.planning.executors import AvailableMemory, Plan, plan
+from helixfold.planning.memory import FeatureRows
+from helixfold.planning.prediction import META
+from helixfold.presets import preset
+
+MODEL = preset("model_1_ptm")
+H200 = CARDS["h200"]
+MSA_ROWS = 512
+
+
+def planned(residues: int, forced: str | None = None) -> Plan:
+    size = FeatureRows.at_most(residues, MODEL.sampling).size(MODEL, torch.bfloat16)
+    return plan(MODEL.model, size, AvailableMemory(memory=H200.memory, spill=2**40), H200, forced)
+
+
+def launched(run: Whole | Slabs, residues: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Count the launches of a block, and the fewest rows of a slab that is not all of its stream."""
+    stack, c_z, fewest = MODEL.model.evoformer, MODEL.model.c_z, [residues]
+    row_slices = slabs.row_slices
+
+    def noted(length: int, size: int) -> object:
+        fewest.append(min(length, size) if size < length else residues)
+        return row_slices(length, size)
+
+    monkeypatch.setattr(slabs, "row_slices", noted)
+    monkeypatch.setattr(slabs, "is_described", lambda: False)  # which would leave out all slabs but the first
+    with described(H200), torch.no_grad(), META:
+        empty = partial(torch.empty, dtype=torch.bfloat16)
+        block = EvoformerBlock(stack, c_z, global_columns=False).eval().to(torch.bfloat16)
+        streams = empty(1, MSA_ROWS, residues, stack.c_m), empty(1, residues, residues, c_z)
+        with Counter() as counter:
+            block(run, *streams, torch.empty(1, MSA_ROWS, residues), torch.empty(1, residues, residues))
+    return counter.launches, min(fewest)
+
+
+@pytest.mark.parametrize("residues", [1000, 4000])
+def test_an_h200_launches_little_more_in_slabs_than_for_whole_streams(
+    residues: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert planned(residues).executor == "whole"
+    budget = planned(residues, "slabs").slab_budget
+    assert budget == 8 * 2**30
+    whole, _ = launched(Whole(), residues, monkeypatch)
+    launches, rows = launched(Slabs(budget), residues, monkeypatch)
+    assert whole < 130
+    assert launches < 2 * whole
+    assert rows > 500
+    # With slabs of a CPU's size it launches a hundred times as much.
+    assert launched(Slabs(), residues, monkeypatch)[0] > 100 * whole
