@@ -187,8 +187,8 @@ class MemoryLimits:
     """Options for the memory that a prediction may take."""
 
     executor: Executor = "auto"
-    """whole: for short chains, on a GPU for all that fit. slabs: takes the memory of two pair tensors. spilled: keeps these on disk (of a GPU: in
-    the host's memory). auto: the first of them that fits."""
+    """whole: for short chains, on a GPU for all that fit. slabs: takes the memory of two pair tensors. spilled: keeps
+    these on disk (of a GPU: in the host's memory). auto: the first of them that fits."""
     memory: Annotated[MemorySize | None, Parameter(show_default="what is free on its device")] = None
     """Memory that a process may take, such as 8GiB."""
     spill_directory: Annotated[Directory | None, Parameter(show_default="the target's directory")] = None
