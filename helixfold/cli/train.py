@@ -35,11 +35,16 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
     if options.dry_run:
         from helixfold.execution.available import available_memory
         from helixfold.execution.device import pick_device
-        from helixfold.ops.card import card_of
+        from helixfold.ops.card import CARDS, card_of
         from helixfold.training.forecast import memory_table
 
-        device = pick_device(options.device)
-        print("\n".join(memory_table(config, options.memory or available_memory(device), card_of(device))))
+        if options.device != "cpu" and options.device in CARDS:
+            card = CARDS[options.device]
+            memory = card.memory
+        else:
+            device = pick_device(options.device)
+            card, memory = card_of(device), available_memory(device)
+        print("\n".join(memory_table(config, options.memory or memory, card)))
         return 0
     if options.memory is not None:
         raise InputError("--memory is for --dry-run; a run takes what its device has")

@@ -86,7 +86,7 @@ class TrainOptions:
     weights: File | None = None
     """Start from these parameters (.npz, .pt, .safetensors)."""
     device: Annotated[str, Parameter(metavar="NAME")] = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
+    """auto, cpu, cuda, cuda:N or mps; for --dry-run also a card that need not be in this machine, such as h200."""
     workers: Annotated[
         int | None, reads(whole_number(0, MAX_PROCESSES), "N"), Parameter(show_default="4 for a GPU, else 0")
     ] = None

@@ -147,6 +147,19 @@ def test_settings_that_are_shown_can_be_set(name: str, capsys: pytest.CaptureFix
     assert config.with_settings(shown) == config
 
 
+def test_a_dry_run_chooses_for_a_card_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--preset", "finetuning", "--dry-run", "--device", "h200"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("508 + 4 + 5,120 rows, bfloat16; GiB at the peak")
+    rows = {line.split()[0]: line.split() for line in lines[2:]}
+    # Keeping everything takes more than the card has; with the reserve, the choice takes less.
+    assert float(rows["none"][-2]) > 139
+    assert rows["none"][-1] == "no"
+    assert rows["chosen"][:4] == ["chosen", "for", "139.0", "GiB:"]
+    assert 0.7 * 139 < float(rows["chosen"][-4]) < 139 / 1.05
+    assert main(["train", "--preset", "finetuning", "--dry-run", "--device", "h300"]) == 2
+
+
 def test_a_dry_run_says_what_is_taken_and_needs_no_training_set(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["train", "--memory", "4GiB", "--set", "recompute.evoformer=auto"]
     assert main([*options, "--dry-run"]) == 0
