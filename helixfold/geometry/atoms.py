@@ -1,6 +1,7 @@
 """Conversion of frames and torsions to atoms, and between the atom14 and atom37 layouts."""
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 
 import torch
@@ -22,31 +23,50 @@ def rigid_groups_from_torsions(aatype: Int[Tensor, "b r"], backbone: Rigid, sin_
 
     AlphaFold 2, Suppl. Alg. 24.
     """
-    default = per_residue("RIGID_GROUP_DEFAULT_FRAME", aatype, sin_cos.dtype)
-    # The backbone group has no torsion: its sine is 0 and its cosine 1.
-    sin, cos = pad(sin_cos[..., 0], (1, 0)), pad(sin_cos[..., 1], (1, 0), value=1.0)
-    zero, one = torch.zeros_like(sin), torch.ones_like(sin)
-    about_x = torch.stack([one, zero, zero, zero, cos, -sin, zero, sin, cos], -1).unflatten(-1, (3, 3))
-    local = Rigid(rotation=default[..., :3, :3] @ about_x, translation=default[..., :3, 3])
-
+    # Each group's motion relative to the one before is linear in 1, sine and cosine. The backbone has no torsion.
+    factors = pad(sin_cos, (0, 1, 1, 0), value=1.0)
+    local = (_torsion_motions(aatype.device)[aatype].to(factors.dtype) @ factors[..., None]).unflatten(-2, (4, 4))[
+        ..., 0
+    ]
     # The frame of chi1 is relative to the backbone, each other chi's to the chi before it.
-    chis = list(accumulate((local[..., group] for group in (4, 5, 6, 7)), Rigid.compose))
-    to_backbone = Rigid(
-        rotation=torch.cat([local.rotation[..., :5, :, :], *(c.rotation[..., None, :, :] for c in chis[1:])], -3),
-        translation=torch.cat([local.translation[..., :5, :], *(c.translation[..., None, :] for c in chis[1:])], -2),
-    )
-    return backbone[..., None].compose(to_backbone)
+    chis = list(accumulate(local[:, :, 4:].unbind(2), torch.matmul))
+    to_backbone = torch.cat([local[:, :, :4], torch.stack(chis, 2)], 2)
+    matrices = torch.cat([backbone.rotation, backbone.translation[..., None]], -1)[:, :, None] @ to_backbone
+    return Rigid(rotation=matrices[..., :3], translation=matrices[..., 3])
 
 
 def atom14_from_rigid_groups(aatype: Int[Tensor, "b r"], groups: Rigid) -> Float[Tensor, "b r 14 3"]:
     """Return the ideal atoms of every residue in their groups' frames, in Angstrom (Suppl. Alg. 24 line 11)."""
-    group = per_residue("ATOM14_TO_RIGID_GROUP", aatype)
-    frames = Rigid(
-        rotation=groups.rotation.gather(-3, group[..., None, None].expand(*group.shape, 3, 3)),
-        translation=groups.translation.gather(-2, group[..., None].expand(*group.shape, 3)),
+    group, positions = per_residue("ATOM14_TO_RIGID_GROUP", aatype), _homogeneous_atoms(aatype.device)[aatype]
+    matrices = torch.cat([groups.rotation, groups.translation[..., None]], -1)
+    frames = matrices.gather(2, group[..., None, None].expand(*group.shape, 3, 4))
+    return (frames @ positions.to(frames.dtype)[..., None])[..., 0]
+
+
+@cache
+def _torsion_motions(device: torch.device) -> Float[Tensor, "21 8 16 3"]:
+    """Return each group's motion as a 4 x 4 matrix whose elements are multiplied by sine and cosine, and added.
+
+    A group's torsion is a rotation about the x axis of its default frame.
+    """
+    default = torch.from_numpy(residues.RIGID_GROUP_DEFAULT_FRAME.copy())
+    motions = torch.zeros(*default.shape, 3)
+    motions[..., 2] = default
+    motions[..., 3, :, 2] = torch.tensor([0.0, 0.0, 0.0, 1.0])
+    torsions = motions[:, 1:]
+    y, z = default[:, 1:, :3, 1], default[:, 1:, :3, 2]
+    torsions[..., :3, 1, :] = torch.stack([z, y, torch.zeros_like(y)], -1)
+    torsions[..., :3, 2, :] = torch.stack([-y, z, torch.zeros_like(y)], -1)
+    return motions.flatten(2, 3).to(device)
+
+
+@cache
+def _homogeneous_atoms(device: torch.device) -> Float[Tensor, "21 14 4"]:
+    """Return each atom's coordinates in its group's frame and then 1, or zeros for absent atoms."""
+    positions, mask = (
+        torch.from_numpy(table.copy()) for table in (residues.ATOM14_RIGID_GROUP_POSITIONS, residues.ATOM14_MASK)
     )
-    positions = frames.apply(per_residue("ATOM14_RIGID_GROUP_POSITIONS", aatype, groups.translation.dtype))
-    return positions * per_residue("ATOM14_MASK", aatype, positions.dtype)[..., None]
+    return (pad(positions, (0, 1), value=1.0) * mask[..., None]).to(device)
 
 
 def atom14_mask(aatype: Int[Tensor, "b r"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, "b r 14"]:

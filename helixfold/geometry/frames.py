@@ -7,7 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from helixfold.geometry.rigid import Rigid, quaternion_multiply, quaternion_to_rotation
+from helixfold.geometry.rigid import Rigid
+from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.update_frames import update_frames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +42,8 @@ class BackboneFrames:
 
         AlphaFold 2, Suppl. Alg. 23.
         """
-        turn, shift = update.split(3, -1)
-        # A zero update changes the quaternion by exactly nothing.
-        quaternion = quaternion_multiply(self.quaternion, pad(turn, (1, 0), value=1.0))
-        quaternion = quaternion / torch.linalg.vector_norm(quaternion, dim=-1, keepdim=True)
-        return BackboneFrames.of(quaternion, self.rigid().apply_to_columns(shift[..., None])[..., 0])
+        quaternion, rotation, translation = update_frames(self.quaternion, self.rotation, self.translation, update)
+        return BackboneFrames(quaternion=quaternion, rotation=rotation, translation=translation)
 
     def without_rotation_gradient(self) -> "BackboneFrames":
         """Return frames whose gradient flows through translations only (Alg. 20 line 20)."""

@@ -87,14 +87,13 @@ class InvariantPointAttention(nn.Module):
     ) -> Float[Tensor, "b r c"]:
         """Return the change of the single representation."""
         maps, h, q = pair_input.maps, self.heads, self.query_point_count
-        scalars = h * self.c_scalar
-        query, key_value, points = linear(single, maps.project).tensor_split([scalars, 3 * scalars], -1)
+        d, p = self.c_scalar, self.value_point_count
+        # Parts are split rather than sliced, for then their gradients are joined in one operation.
+        query, key_value, points = linear(single, maps.project).split([h * d, 2 * h * d, 3 * h * (2 * q + p)], -1)
         key, value = rearrange(key_value, "b r (h two d) -> two b h r d", two=2, h=h)
         points = frames.apply_to_columns(points.unflatten(-1, (3, -1)))
-        query_points = points[..., : h * q]
-        key_points, value_points = rearrange(points[..., h * q :], "b r x (h p) -> b h r p x", h=h).tensor_split(
-            [q], -2
-        )
+        query_points, key_value_points = points.split([h * q, h * (q + p)], -1)
+        key_points, value_points = rearrange(key_value_points, "b r x (h p) -> b h r p x", h=h).split([q, p], -2)
 
         def attend(  # noqa: PLR0917  # one for each stream
             _: slice,

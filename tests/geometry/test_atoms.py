@@ -19,9 +19,10 @@ from helixfold.geometry.atoms import (
     rigid_groups_from_torsions,
 )
 from helixfold.geometry.frames import BackboneFrames
-from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
+from helixfold.geometry.rigid import Rigid
 from helixfold.model.embedders import RECYCLED_BINS
 from helixfold.model.templates import TEMPLATE_BINS
+from helixfold.ops.quaternions import quaternion_to_rotation
 
 EVERY_TYPE = torch.arange(21)[None]
 

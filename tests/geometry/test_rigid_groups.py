@@ -10,8 +10,9 @@ from helixfold.geometry.atoms import (
     atom37_mask,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
+from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
+from helixfold.ops.quaternions import quaternion_to_rotation
 
 AATYPE = torch.arange(21)[None]
 PSI, CHI1 = 3, 4

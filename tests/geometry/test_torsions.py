@@ -14,8 +14,9 @@ from helixfold.geometry.atoms import (
     atom37_mask,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
+from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.torsions import Torsions, torsions_from_atom37
+from helixfold.ops.quaternions import quaternion_to_rotation
 
 N, CA, C, OXYGEN = (residues.ATOM_ORDER[name] for name in ("N", "CA", "C", "O"))
 PSI, CHI1 = 2, 3

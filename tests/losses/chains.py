@@ -18,9 +18,10 @@ from helixfold.geometry.atoms import (
     atom37_mask,
     rigid_groups_from_torsions,
 )
-from helixfold.geometry.rigid import Rigid, quaternion_to_rotation, rigid_from_tensor
+from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.labels import Labels
 from helixfold.model.outputs import PredictedStructure
+from helixfold.ops.quaternions import quaternion_to_rotation
 
 # Every residue type, the ambiguous ones (D, E, F, Y) twice.
 SEQUENCE = "ARNDCQEGHILKMFPSTWYVDEFY"

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
+from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses import fape
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.fape import FramesAndPoints, backbone_fape, frame_aligned_point_error, sidechain_fape
 from helixfold.losses.labels import Labels
 from helixfold.model.outputs import PredictedStructure
+from helixfold.ops.quaternions import quaternion_to_rotation
 from tests.losses.chains import (
     a_motion,
     labels_from,

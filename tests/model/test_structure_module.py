@@ -12,10 +12,11 @@ from helixfold.config import StructureConfig
 from helixfold.execution.slabs import Held, Slabs
 from helixfold.execution.whole import Whole
 from helixfold.geometry.frames import BackboneFrames
-from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
+from helixfold.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm
 from helixfold.model.structure_module import Angles, InvariantPointAttention, PairInput, StructureModule
 from helixfold.model.update import Stream
+from helixfold.ops.quaternions import quaternion_to_rotation
 
 CONFIG = StructureConfig(layers=3, c=16, heads=2, c_scalar=4, query_points=2, value_points=3, c_angles=8)
 C_S, C_Z, R = 12, 6, 7

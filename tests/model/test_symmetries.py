@@ -10,13 +10,14 @@ from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.geometry.atoms import atom14_from_rigid_groups, atom14_mask, rigid_groups_from_torsions
-from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
+from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.model.layers import LayerNorm
 from helixfold.model.outputs import Recycled
 from helixfold.model.structure_module import InvariantPointAttention, PairInput
 from helixfold.model.templates import template_pair_features
 from helixfold.model.update import Executor
+from helixfold.ops.quaternions import quaternion_to_rotation
 from tests.networks import random_batch, relative_error, tiny_config, tiny_model
 
 RESIDUES, PADDING = 13, 4

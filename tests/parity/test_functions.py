@@ -14,11 +14,12 @@ from helixfold.geometry.atoms import (
     rigid_groups_from_torsions,
 )
 from helixfold.geometry.frames import BackboneFrames
-from helixfold.geometry.rigid import Rigid, quaternion_to_rotation, rigid_from_three_points
+from helixfold.geometry.rigid import Rigid, rigid_from_three_points
 from helixfold.geometry.tables import per_residue
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.model.embedders import RECYCLED_BINS
 from helixfold.model.templates import TEMPLATE_BINS
+from helixfold.ops.quaternions import quaternion_to_rotation
 from tests.parity.cases import DATA, deviation
 
 pytestmark = pytest.mark.parity

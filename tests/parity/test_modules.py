@@ -14,7 +14,7 @@ from helixfold.config import ModelConfig, StackConfig, StructureConfig, Template
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.geometry.atoms import atom14_from_rigid_groups, rigid_groups_from_torsions
-from helixfold.geometry.rigid import Rigid, quaternion_to_rotation
+from helixfold.geometry.rigid import Rigid
 from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.layers import LayerNorm, Transition
 from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
@@ -25,6 +25,7 @@ from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor
 from helixfold.ops.attention import attention
 from helixfold.ops.dispatch import forced
+from helixfold.ops.quaternions import quaternion_to_rotation
 from helixfold.weights.conversion import ParameterMapping, to_ours
 from helixfold.weights.table import table
 from tests.networks import random_batch

@@ -1,0 +1,40 @@
+"""Quaternions (w, x, y, z): products and rotation matrices."""
+
+import re
+from functools import cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# A rotation's entries and a product's components (Hamilton) as sums of products of quaternions' components w, x, y, z.
+_ROTATION = "ww+xx-yy-zz 2xy-2wz 2xz+2wy 2xy+2wz ww-xx+yy-zz 2yz-2wx 2xz-2wy 2yz+2wx ww-xx-yy+zz"
+_PRODUCT = "ww-xx-yy-zz wx+xw+yz-zy wy-xz+yw+zx wz+xy-yx+zw"
+
+
+def quaternion_to_rotation(quaternion: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
+    """Return the rotation matrices of unit quaternions (w, x, y, z)."""
+    return _sums_of_products(quaternion, quaternion, _ROTATION).unflatten(-1, (3, 3))
+
+
+def quaternion_multiply(a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
+    """Return the Hamilton product, which is the rotation `b` followed by `a`."""
+    return _sums_of_products(a, b, _PRODUCT)
+
+
+def _sums_of_products(
+    a: Float[Tensor, "*batch 4"], b: Float[Tensor, "*batch 4"], sums: str
+) -> Float[Tensor, "*batch n"]:
+    """Return sums of products of a component of `a` and one of `b`, in two operations however many they are."""
+    products = a[..., :, None] * b[..., None, :]
+    return products.flatten(-2) @ _coefficients(sums, a.dtype, a.device)
+
+
+@cache
+def _coefficients(sums: str, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "16 n"]:
+    """Return the coefficients of all products in each sum; "2xy-wz" is twice xy minus wz."""
+    table = torch.zeros(4, 4, len(sums.split()), dtype=dtype, device="cpu")
+    for column, terms in enumerate(sums.split()):
+        for sign, factor, one, other in re.findall(r"([+-]?)(2?)([wxyz])([wxyz])", terms):
+            table["wxyz".index(one), "wxyz".index(other), column] = float(f"{sign}{factor or 1}")
+    return table.flatten(0, 1).to(device)
