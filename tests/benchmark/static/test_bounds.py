@@ -21,7 +21,7 @@ LAUNCHES = {
     "Evoformer block, prediction, float32 parameters": (115, 0, 56),
     "extra-MSA block": (139, 273, 44),
     "embedding of 4 templates": (764, 1765, 224),
-    "structure module": (484, 1222, 0),
+    "structure module": (245, 937, 0),
     "losses of initial training": (314, 89, 0),
     "losses of fine-tuning": (476, 224, 0),
 }
