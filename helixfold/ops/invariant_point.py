@@ -52,7 +52,7 @@ def _refusal_of_triton(
     Backend(
         name="triton",
         kinds=("cuda",),
-        run="helixfold.ops.triton.invariant_point:invariant_point_attention_triton",
+        run="helixfold.ops.triton.structure.invariant_point:invariant_point_attention_triton",
         refusal=_refusal_of_triton,
     ),
     Backend(

@@ -22,7 +22,7 @@ def _refusal_of_triton(card: Card, quaternion: Tensor, *_: Tensor) -> str | None
     Backend(
         name="triton",
         kinds=("cuda",),
-        run="helixfold.ops.triton.update_frames:update_frames_triton",
+        run="helixfold.ops.triton.structure.update_frames:update_frames_triton",
         refusal=_refusal_of_triton,
     )
 )

@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from helixfold.ops.constants import EPS, MASKED_POINT
-from helixfold.ops.triton.invariant_point_backward import differentiate
-from helixfold.ops.triton.invariant_point_tiles import (
+from helixfold.ops.triton.language import jit, kernel, tl
+from helixfold.ops.triton.layer_norm import normalised
+from helixfold.ops.triton.structure.invariant_point_backward import differentiate
+from helixfold.ops.triton.structure.invariant_point_tiles import (
     BLOCK,
     means_at,
     of_keys,
@@ -21,8 +23,6 @@ from helixfold.ops.triton.invariant_point_tiles import (
     tiles,
     with_strides,
 )
-from helixfold.ops.triton.language import jit, kernel, tl
-from helixfold.ops.triton.layer_norm import normalised
 from helixfold.ops.triton.tiles import programs_at_once
 from helixfold.ops.weights import PointAttentionWeights
 

@@ -3,9 +3,9 @@
 from typing import no_type_check
 
 from helixfold.ops.constants import EPS
-from helixfold.ops.triton.invariant_point_tiles import means_at, of_keys, pair_at, read_weight
 from helixfold.ops.triton.language import jit, kernel, tl
 from helixfold.ops.triton.layer_norm import gradient_through_norm, normalised
+from helixfold.ops.triton.structure.invariant_point_tiles import means_at, of_keys, pair_at, read_weight
 
 _EPS = tl.constexpr(EPS)
 
