@@ -1,4 +1,4 @@
-"""Compile the kernels of an Evoformer block and estimate their time, for `helixfold benchmark kernels --static`."""
+"""Compile the network's kernels and estimate their time, for `helixfold benchmark kernels --static`."""
 
 import os
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from data_pipeline.errors import InputError
 from helixfold.benchmark.options import Model
+from helixfold.benchmark.static.network_parts import PassSizes
 from helixfold.options import File, Positive
 
 Arch = Literal["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
@@ -25,15 +26,17 @@ class KernelsOptions:
     arch: tuple[Arch, ...] = ("sm_90",)
     """Architectures to compile for; times are those of a T4, A100, RTX 3090, RTX 4090, H200, B200 and RTX 5090."""
     preset: Model = "model_1"
-    """Model whose block is compiled."""
+    """Model whose channels and heads are taken."""
     residues: Positive = 256
     """Number of residues."""
     rows: Positive = 128
     """Rows of the MSA."""
+    extra_rows: Positive = 1024
+    """Rows of the extra MSA."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Precision of streams and parameters."""
     only: Annotated[str, Parameter(metavar="WORDS", show_default="all")] = ""
-    """Compile only the updates whose name contains this."""
+    """Compile only the parts whose name contains this."""
     json: File | None = None
     """Also write the table to this file."""
 
@@ -42,7 +45,7 @@ _USUAL = KernelsOptions()
 
 
 def run(options: KernelsOptions = _USUAL) -> None:
-    """Print what the compiler makes of every kernel of a training block, and what the block moves and computes."""
+    """Print what the compiler makes of every kernel in training, and what each part moves and computes."""
     if not options.static:
         raise InputError(
             "kernels are compiled and counted, not timed: add --static, or measure on a GPU with "
@@ -52,10 +55,13 @@ def run(options: KernelsOptions = _USUAL) -> None:
         raise InputError("kernels are compiled by Triton, which is not installed: pip install triton")
     if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
         raise InputError("kernels are interpreted, not compiled, where TRITON_INTERPRET is set: unset it")
-    from helixfold.benchmark.static.passes import BlockSize  # noqa: PLC0415 (needs Triton, and help pages do not)
-    from helixfold.benchmark.static.table import show  # noqa: PLC0415
+    from helixfold.benchmark.static.table import show  # noqa: PLC0415 (needs Triton, and help pages do not)
 
-    size = BlockSize(
-        preset=options.preset, residues=options.residues, rows=options.rows, dtype=getattr(torch, options.dtype)
+    sizes = PassSizes(
+        preset=options.preset,
+        residues=options.residues,
+        rows=options.rows,
+        extra_rows=options.extra_rows,
+        dtype=getattr(torch, options.dtype),
     )
-    show(size, options.arch, options.only, options.json)
+    show(sizes, options.arch, options.only, options.json)

@@ -18,7 +18,7 @@ BENCHMARKS = {
     "block": "Measure one Evoformer block: forward, then forward and backward.",
     "model": "Measure one pass of the whole network, and of DeepMind's program.",
     "step": "Measure one training step: forward, backward, optimizer.",
-    "kernels": "Compile the kernels of a block and estimate their time, without a GPU.",
+    "kernels": "Compile the network's kernels and estimate their time, without a GPU.",
     "launches": "Count what blocks, structure module, losses and a training step launch, without a GPU.",
     "memory": "Measure peak memory of predictions by executor, beside the floor and the forecast.",
     "data": "Measure chains per second and size of a feature store, built and read.",

@@ -77,7 +77,7 @@ def _network_parts(network: AlphaFold, batch: Batch, sizes: PassSizes) -> Iterat
     templates = network.template_embedder
     if templates is not None:
         yield Part(
-            name=f"embedding of {sizes.templates} templates",
+            name="template embedding",
             run=lambda: templates(run, batch, pair, outer_mask(batch.seq_mask)),
             module=templates,
             leaves=[pair, *templates.parameters()],

@@ -1,8 +1,8 @@
-"""Run a block's updates on meta tensors, one by one, and record what a GPU would be given to do."""
+"""Run updates of a block and other parts of the network on meta tensors, and record what a GPU would be given to do."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from helixfold.benchmark.block import evoformer, random_streams
+from helixfold.benchmark.static.network_parts import META, PassSizes, parts
 from helixfold.benchmark.static.operator_log import OperatorCall, OperatorLog
 from helixfold.execution.nested import tensors
 from helixfold.execution.whole import Whole
@@ -29,21 +30,23 @@ UPDATES = (
     *((name, "pair", "pair") for name in ("triangle_outgoing", "triangle_incoming")),
     *((name, "pair", "pair") for name in ("triangle_starting", "triangle_ending", "pair_transition")),
 )
-BLOCK = "block"
-NAMES = (*(name for name, _, _ in UPDATES), BLOCK)
+BLOCK = "Evoformer block"
+# Other parts whose kernels differ from the block's.
+PARTS = ("extra-MSA block", "template embedding", "structure module")
+NAMES = (*(name.replace("_", " ") for name, _, _ in UPDATES), BLOCK, *PARTS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """The forward or backward pass of an update, or of the whole block.
+    """The forward or backward pass of an update, of the whole block, or of another part of the network.
 
     `launches` is the kernels' and `operators` the calls of PyTorch's. `floor` is the bytes of memory that any
     implementation moves: each input and output once. The inputs are the streams, their masks and the parameters, and
     for the backward pass also the gradient of the output; the outputs are the new stream, or the gradients of streams
-    and parameters. The floor of a block is the sum of its updates'.
+    and parameters. The floor of the Evoformer block is the sum of its updates'.
     """
 
-    update: str
+    name: str
     backward: bool
     launches: list["Launch"]
     operators: list[OperatorCall]
@@ -51,46 +54,72 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockSize:
-    """The size of an Evoformer block: preset, residues and MSA rows, and the dtype of streams and parameters."""
-
-    preset: str
-    residues: int
-    rows: int
-    dtype: torch.dtype
-
-
-class BlockPasses:
-    """Both passes of every update of a training block on a card that is only described, then those of the block.
+class Recorder:
+    """Recorder of both passes of any code on a card that is only described.
 
     `compiled` makes a context that yields the list of kernel launches inside it. `refusals` has the reasons why kernels
-    do not compute an operator on the card, by the operator's name, as far as the passes have been run.
+    do not compute an operator on the card, by the operator's name, as far as passes have been recorded.
     """
 
-    def __init__(self, size: BlockSize, card: Card, compiled: Callable[[], AbstractContextManager[Any]]) -> None:
-        self.card, self.refusals = card, dict[str, str]()
-        self._compiled = compiled
-        meta = torch.device("meta")
-        stack = evoformer(size.preset, 1, meta).requires_grad_(True).train().to(size.dtype)
+    card: Card
+    compiled: Callable[[], AbstractContextManager[list["Launch"]]]
+    refusals: dict[str, str] = field(default_factory=dict)
+
+    def both(self, name: str, run: Callable[[], Any], leaves: Sequence[Tensor], floor: Sequence[int]) -> Iterator[Pass]:
+        """Yield the forward pass of `run`, and the backward pass to the leaves; `floor` is that of either."""
+        with described(self.card), recorded() as calls, self.compiled() as launches, OperatorLog() as log:
+            outputs = [each for each in tensors(run()) if each.requires_grad]
+        yield Pass(name=name, backward=False, launches=launches, operators=_others(log), floor=floor[0])
+        for operator, arguments in calls:
+            reason = operator.refusals(self.card, *arguments).get("triton")
+            if reason is not None:
+                self.refusals[operator.name] = reason
+        gradients = [torch.empty_like(each) for each in outputs]
+        with described(self.card), self.compiled() as launches, OperatorLog() as log:
+            torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+        yield Pass(name=name, backward=True, launches=launches, operators=_others(log), floor=floor[1])
+
+
+def passes(sizes: PassSizes, names: Sequence[str], recorder: Recorder) -> Iterator[Pass]:
+    """Yield both passes, in training, of what has these names: updates of a block, the block, and other parts."""
+    yield from _Block(sizes).passes(names, recorder)
+    if any(name in PARTS for name in names):
+        for part in parts(sizes):
+            if part.name in names and part.name in PARTS:
+                inputs = sum(each.nbytes for each in part.leaves)
+                with described(recorder.card), OperatorLog():
+                    outputs = sum(each.nbytes for each in tensors(part.run()))
+                yield from recorder.both(part.name, part.run, part.leaves, [inputs + outputs, 2 * inputs + outputs])
+
+
+class _Block:
+    """A block of the Evoformer with its streams; parameters have the streams' dtype."""
+
+    def __init__(self, sizes: PassSizes) -> None:
+        stack = evoformer(sizes.preset, 1, META).requires_grad_(True).train().to(sizes.dtype)
         self._block: EvoformerBlock = stack.blocks[0]  # type: ignore[assignment]
-        msa, pair, *masks = random_streams(size.preset, size.residues, size.rows, size.dtype, meta)
+        msa, pair, *masks = random_streams(sizes.preset, sizes.residues, sizes.rows, sizes.dtype, META)
         self._streams = {"msa": msa.requires_grad_(), "pair": pair.requires_grad_()}
         self._masks = dict(zip(("msa", "pair"), masks, strict=True))
 
-    def run(self, names: Sequence[str] = NAMES) -> Iterator[Pass]:
-        """Yield both passes of the updates with these names, and those of the block if its name is among them."""
+    def passes(self, names: Sequence[str], recorder: Recorder) -> Iterator[Pass]:
+        """Yield the passes of the updates with these names, and those of the block if its name is among them."""
         floors = [0, 0]
-        for name, stream, context in UPDATES:
-            update, streams = getattr(self._block, name), dict.fromkeys((stream, context))
+        for attribute, stream, context in UPDATES:
+            name, update, streams = (
+                attribute.replace("_", " "),
+                getattr(self._block, attribute),
+                {stream: 0, context: 0},
+            )
             floor = self._floor(update, streams)
             floors = [total + each for total, each in zip(floors, floor, strict=True)]
             if name in names:
                 context_from = None if context == stream else (self._streams[context], self._masks[context])
                 run = partial(Whole(), update, self._streams[stream], self._masks[stream], context_from)
-                yield from self._both(name, update, streams, run, floor)
+                yield from recorder.both(name, run, self._leaves(update, streams), floor)
         if BLOCK in names:
             run = partial(self._block, Whole(), *self._streams.values(), *self._masks.values())
-            yield from self._both(BLOCK, self._block, self._streams, run, floors)
+            yield from recorder.both(BLOCK, run, self._leaves(self._block, self._streams), floors)
 
     def _floor(self, update: nn.Module, streams: Mapping[str, Any]) -> list[int]:
         """Return the least bytes that the update's two passes move; the first of the streams is what it changes."""
@@ -101,21 +130,6 @@ class BlockPasses:
 
     def _leaves(self, module: nn.Module, streams: Iterable[str]) -> list[Tensor]:
         return [*(self._streams[each] for each in streams), *module.parameters()]
-
-    def _both(
-        self, name: str, module: nn.Module, streams: Iterable[str], run: Callable[[], Any], floor: Sequence[int]
-    ) -> Iterator[Pass]:
-        with described(self.card), recorded() as calls, self._compiled() as launches, OperatorLog() as log:
-            outputs = list(tensors(run()))
-        yield Pass(update=name, backward=False, launches=launches, operators=_others(log), floor=floor[0])
-        for operator, arguments in calls:
-            reason = operator.refusals(self.card, *arguments).get("triton")
-            if reason is not None:
-                self.refusals[operator.name] = reason
-        gradients = [torch.empty_like(each) for each in outputs]
-        with described(self.card), self._compiled() as launches, OperatorLog() as log:
-            torch.autograd.grad(outputs, self._leaves(module, streams), gradients)
-        yield Pass(update=name, backward=True, launches=launches, operators=_others(log), floor=floor[1])
 
 
 def _others(log: OperatorLog) -> list[OperatorCall]:

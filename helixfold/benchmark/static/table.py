@@ -11,7 +11,8 @@ from typing import Any
 from data_pipeline.errors import InputError, printable
 from helixfold.benchmark.static.gpus import GPUS, Gpu, estimated_seconds, operator_seconds
 from helixfold.benchmark.static.machine_code import MachineCode, machine_code
-from helixfold.benchmark.static.passes import BLOCK, NAMES, BlockPasses, BlockSize, Pass
+from helixfold.benchmark.static.network_parts import PassSizes
+from helixfold.benchmark.static.passes import BLOCK, NAMES, Pass, Recorder, passes
 from helixfold.benchmark.static.traffic import launch_work, moved_bytes
 from helixfold.ops.triton.compiled import CompiledKernel, Launch, compiled_launches
 from helixfold.planning.size import dtype_name
@@ -52,7 +53,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelRow:
-    """One distinct kernel in a pass of an update; the costs are those of all its launches."""
+    """One distinct kernel in a pass of a part; the costs are those of all its launches."""
 
     kernel: str
     launches: int
@@ -73,9 +74,9 @@ class KernelRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PassRow:
-    """A pass of an update, or of the block: its kernels, and the other operators by name."""
+    """A pass of a part: its kernels, and the other operators by name."""
 
-    update: str
+    name: str
     backward: bool
     kernels: list[KernelRow]
     operators: dict[str, int]
@@ -87,7 +88,7 @@ class PassRow:
         return Cost.total([*(row.cost for row in self.kernels), self.operators_cost])
 
     def lines(self) -> Iterator[str]:
-        yield f"{self.title}, {self.direction}"
+        yield f"{self.name}, {self.direction}"
         yield from (row.line() for row in self.kernels)
         if self.operators:
             names = ", ".join(f"{count} {name}" for name, count in self.operators.items())
@@ -98,14 +99,10 @@ class PassRow:
     def sum_line(self) -> str:
         cost, launches = self.cost, sum(row.launches for row in self.kernels)
         return (
-            f"{self.title:22} {self.direction:8} {launches:7} {sum(self.operators.values()):6} {cost.moved / 1e6:8.1f} "
+            f"{self.name:22} {self.direction:8} {launches:7} {sum(self.operators.values()):6} {cost.moved / 1e6:8.1f} "
             f"{self.floor / 1e6:7.1f} {cost.moved / self.floor:5.2f} {cost.asked / 1e6:8.1f} {cost.flop / 1e9:6.1f} "
             f"{1e6 * cost.seconds:7.1f}"
         )
-
-    @property
-    def title(self) -> str:
-        return title(self.update)
 
     @property
     def direction(self) -> str:
@@ -116,49 +113,42 @@ class PassRow:
         return asdict(self) | {"cost": asdict(self.cost)}
 
 
-def show(size: BlockSize, architectures: Sequence[str], only: str, path: Path | None) -> None:
-    """Print the tables of a block for each architecture; with a path, also write them there as JSON.
+def show(sizes: PassSizes, architectures: Sequence[str], only: str, path: Path | None) -> None:
+    """Print the tables of all parts for each architecture; with a path, also write them there as JSON.
 
-    Only updates whose title contains `only` are shown, and the block as a whole if that is empty. Raise `InputError` if
-    no update's does.
+    Only parts whose name contains `only` are shown. Raise `InputError` if there is none.
     """
-    names = [name for name in NAMES if only in title(name)]
+    names = [name for name in NAMES if only in name]
     if not names:
-        raise InputError(f"no update's name contains {printable(only)!r}; they are {', '.join(map(title, NAMES))}")
+        raise InputError(f"no part's name contains {printable(only)!r}; they are {', '.join(NAMES)}")
     found = []
     for architecture in architectures:
         gpu = GPUS[architecture]
+        recorder = Recorder(card=gpu.card, compiled=partial(compiled_launches, int(architecture.removeprefix("sm_"))))
         print(
-            f"{architecture} ({gpu.card.name}): an Evoformer block of {size.preset}, {size.residues} residues, "
-            f"{size.rows} rows, {dtype_name(size.dtype)}, in training"
+            f"{architecture} ({gpu.card.name}): {sizes.preset}, {sizes.residues} residues, "
+            f"{sizes.rows} + {sizes.extra_rows} rows, {dtype_name(sizes.dtype)}, in training"
         )
-        given = BlockPasses(size, gpu.card, partial(compiled_launches, int(architecture.removeprefix("sm_"))))
         print(_HEADER)
         rows = []
-        for each in given.run(names):
+        for each in passes(sizes, names, recorder):
             rows.append(pass_row(each, gpu))
-            if each.update != BLOCK:
+            if each.name != BLOCK:
                 print("\n".join(rows[-1].lines()), flush=True)
-        for operator, reason in given.refusals.items():
+        for operator, reason in recorder.refusals.items():
             print(f"no kernel of ours computes {operator}: {reason}")
         print(f"\n{_SUM_HEADER}")
         print("\n".join(row.sum_line() for row in rows))
-        whole = [row for row in rows if row.update == names[-1]]
-        both, floor = Cost.total([row.cost for row in whole]), sum(row.floor for row in whole)
-        print(
-            f"{whole[0].title} forward and backward: {both.moved / floor:.2f} of the floor moved, "
-            f"{1e6 * both.seconds:,.0f} us\n"
-        )
-        refusals = dict(given.refusals)
-        found.append({"arch": architecture, "refusals": refusals, "passes": [row.to_dict() for row in rows]})
+        block = [row for row in rows if row.name == BLOCK]
+        if block:
+            cost, floor = Cost.total([row.cost for row in block]), sum(row.floor for row in block)
+            ratio = cost.moved / floor
+            print(f"the block forward and backward: {ratio:.2f} of the floor moved, {1e6 * cost.seconds:,.0f} us")
+        print()
+        found.append({"arch": architecture, "refusals": recorder.refusals, "passes": [row.to_dict() for row in rows]})
     print(NOTE)
     if path is not None:
         path.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def title(update: str) -> str:
-    """Return the name of an update as it is shown."""
-    return update.replace("_", " ")
 
 
 def pass_row(given: Pass, gpu: Gpu) -> PassRow:
@@ -171,7 +161,7 @@ def pass_row(given: Pass, gpu: Gpu) -> PassRow:
         seconds = operator_seconds(gpu, moved=call.moved, flop=call.flop, in_float32=call.in_float32)
         operators.append(Cost(moved=call.moved, asked=call.moved, flop=call.flop, seconds=seconds))
     return PassRow(
-        update=given.update,
+        name=given.name,
         backward=given.backward,
         kernels=[_kernel_row(kernel, launches, gpu) for kernel, launches in by_kernel.items()],
         operators=dict(Counter(call.name for call in given.operators).most_common()),

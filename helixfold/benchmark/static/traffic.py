@@ -84,10 +84,17 @@ class Work:
 
 def launch_work(launch: Launch) -> Work:
     """Return the work of all programs of a launch; raise ValueError if the kernel does what is not understood."""
-    function = _parsed(launch.kernel)
     grid = (*launch.grid, 1, 1)[:3]
-    programs = prod(grid)
-    environment = _parameters(function, launch.arguments)
+    environment = _parameters(_parsed(launch.kernel), launch.arguments)
+    # Of a tensor only its name counts here, so that launches on other tensors of the same sizes need not be followed.
+    key = tuple((name, each.argument if isinstance(each, Pointer) else each) for name, each in environment.items())
+    return _work(launch.kernel, grid, key)
+
+
+@cache
+def _work(kernel: CompiledKernel, grid: tuple[int, int, int], parameters: tuple[tuple[str, Any], ...]) -> Work:
+    function, programs = _parsed(kernel), prod(grid)
+    environment = {name: Pointer(each, 0) if isinstance(each, str) else each for name, each in parameters}
     total = Work()
     followed_programs = _spread(programs)
     for number in followed_programs:

@@ -70,4 +70,4 @@ def test_an_unknown_update_is_refused() -> None:
     pytest.importorskip("triton", reason="kernels are compiled where triton is installed")
     done = run("--static", "--only", "column transition")
     assert done.returncode == 2
-    assert "no update's name contains 'column transition'; they are row attention, column attention" in done.stderr
+    assert "no part's name contains 'column transition'; they are row attention, column attention" in done.stderr
