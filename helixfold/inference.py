@@ -1,128 +1,30 @@
-"""Fold one target: draw samples, run the network with recycling, read off the confidence.
+"""Fold one target with models that are found, in memory that is planned for.
 
 `predict` is the Python entrance, which finds models and plans memory as `helixfold predict` does.
 """
 
-import math
 import tempfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES, MAX_SEED
-from data_pipeline.errors import InputError
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target, prepare
-from data_pipeline.protein import Protein
-from data_pipeline.residues import ATOM_ORDER
-from data_pipeline.transforms.sample import draw_sample
-from helixfold.batch import Batch
 from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import AUTO, DTYPES, dtype_on
+from helixfold.execution.dtypes import dtype_on
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
-from helixfold.model import confidence
-from helixfold.model.alphafold import AlphaFold
-from helixfold.model.evoformer import outer_mask
-from helixfold.model.outputs import Folded, Recycled
+from helixfold.folding import FoldingOptions, fold
 from helixfold.model.update import Executor
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import Plan, release, run_with_fallback
 from helixfold.planning.memory import FeatureRows, MemoryOptions
-from helixfold.prediction import Distances, Prediction
-from helixfold.presets import Preset
+from helixfold.prediction import Prediction
 from helixfold.weights.find import ReadyModel, find_models
 
 # Calls its second argument with an executor that works as the first one does.
 CarryOut = Callable[[Whole | Slabs, Callable[[Executor], Prediction]], Prediction]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoldingOptions:
-    """Options of folding a target with one model: recycling, ensemble, seed and precision."""
-
-    num_recycles: int | None = None  # iterations after the first; None: as many as the model's preset says
-    recycle_tolerance: float = 0.0  # Angstrom: stop recycling once distances change by less; 0 never stops
-    num_ensemble: int = 1  # draws of each iteration, whose representations are averaged
-    seed: int = 0
-    dtype: str = AUTO  # of the trunk's arithmetic: one of `DTYPES`, or "auto" for the one that suits the device
-    logits: bool = False  # return those of all heads; they are large, and else are never held for all pairs at once
-    stop_at_score: float | None = None  # stop recycling once the mean pLDDT is at least this; None never stops
-
-    def __post_init__(self) -> None:
-        bounds = (("num_recycles", 0, MAX_RECYCLES), ("num_ensemble", 1, MAX_ENSEMBLE), ("seed", 0, MAX_SEED))
-        for name, least, most in bounds:
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise InputError(f"{name} must be at least {least} and at most {most:,}, got {value}")
-        if not 0 <= self.recycle_tolerance < math.inf:
-            raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
-        if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:
-            raise InputError(f"stop_at_score is a mean pLDDT, above 0 and at most 100, got {self.stop_at_score}")
-        if self.dtype not in (AUTO, *DTYPES):
-            raise InputError(f"dtype must be one of {', '.join((AUTO, *DTYPES))}, got {self.dtype!r}")
-
-    def recycles(self, preset: Preset) -> int:
-        """Return the number of recycling iterations of a model after the first."""
-        return preset.num_recycles if self.num_recycles is None else self.num_recycles
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecyclingResult:
-    """The outputs of the last recycling iteration."""
-
-    folded: Folded
-    num_recycles: int  # iterations before it
-    converged: bool  # recycling stopped because distances changed by less than the tolerance
-
-
-def recycle(
-    step: Callable[[Sequence[Batch], Recycled | None], Folded],
-    draw: Callable[[int], Sequence[Batch]],
-    num_recycles: int,
-    recycle_tolerance: float = 0.0,
-    is_good_enough: Callable[[Folded], bool] = lambda _: False,
-) -> RecyclingResult:
-    """Run `num_recycles + 1` iterations, each on a fresh draw and the outputs of the one before (Suppl. Alg. 30).
-
-    `draw(k)` returns the ensemble of iteration k, `step` runs the network on it; an iteration that `is_good_enough` is
-    the last. With a tolerance, the host waits for a GPU once after each iteration, to read whether to go on.
-    """
-    previous = None
-    for cycle in range(num_recycles + 1):
-        ensemble = draw(cycle)
-        folded = step(ensemble, previous)
-        if previous is not None and recycle_tolerance > 0:
-            change = distance_change(previous.positions, folded.structure.positions, ensemble[0].seq_mask)
-            if bool((change < recycle_tolerance).all()):
-                return RecyclingResult(folded=folded, num_recycles=cycle, converged=True)
-        if is_good_enough(folded):
-            return RecyclingResult(folded=folded, num_recycles=cycle, converged=False)
-        if cycle < num_recycles:
-            previous = folded.recycled()
-            # Its MSA is not held while the next iteration makes one.
-            del folded
-    return RecyclingResult(folded=folded, num_recycles=num_recycles, converged=False)
-
-
-def distance_change(
-    before: Float[Tensor, "b r 37 3"], after: Float[Tensor, "b r 37 3"], mask: Float[Tensor, "b r"]
-) -> Float[Tensor, " b"]:
-    """Return the root mean square change of the distances between C-alpha atoms, in Angstrom.
-
-    It is AlphaFold-Multimer's criterion for the end of recycling.
-    """
-    alpha = ATOM_ORDER["CA"]
-    change = torch.cdist(after[:, :, alpha], after[:, :, alpha]) - torch.cdist(before[:, :, alpha], before[:, :, alpha])
-    pairs = outer_mask(mask)
-    return ((change.square() * pairs).sum((1, 2)) / pairs.sum((1, 2))).sqrt()
 
 
 def predict(
@@ -210,95 +112,4 @@ def fold_planned(
     )
 
 
-@torch.no_grad()
-def fold(
-    model: AlphaFold,
-    run: Executor,
-    features: Features,
-    preset: Preset,
-    options: FoldingOptions,
-    *,
-    stages: Stages,
-    notes: tuple[str, ...] = (),
-    name: str | None = None,
-) -> Prediction:
-    """Predict one target with one model by an executor; `name` of the prediction is the model's by default.
-
-    The result depends only on features, parameters, options and the device's arithmetic.
-    """
-    device = next(model.parameters()).device
-    dtype, name = dtype_on(options.dtype, card_of(device)), name or preset.name
-
-    def draw(cycle: int) -> list[Batch]:
-        with stages.stage(f"{name}: sampling"):
-            return [
-                _draw(features, preset, [options.seed, cycle, index], device) for index in range(options.num_ensemble)
-            ]
-
-    def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
-        with stages.stage(f"{name}: network"):
-            return model.fold(run, ensemble, previous, dtype)
-
-    def is_good_enough(folded: Folded) -> bool:
-        return options.stop_at_score is not None and _mean_plddt(model, folded) >= options.stop_at_score
-
-    last = recycle(step, draw, options.recycles(preset), options.recycle_tolerance, is_good_enough)
-    with stages.stage(f"{name}: confidence"):
-        return _prediction(model, run, last, features=features, name=name, options=options, notes=notes)
-
-
-def _mean_plddt(model: AlphaFold, folded: Folded) -> float:
-    plddt = confidence.plddt(model.heads.lddt(folded.structure.single))
-    return float(confidence.ranking_confidence(plddt, torch.ones_like(plddt))[0])
-
-
-def _draw(features: Features, preset: Preset, position: Sequence[int], device: torch.device) -> Batch:
-    """Draw one sample; its random stream depends on the target, the model and the position, never on earlier draws."""
-    names = [zlib.crc32(name.encode()) for name in (features.domain_name, preset.name)]
-    return Batch.from_sample(draw_sample(features, preset.sampling, np.random.default_rng([*names, *position])), device)
-
-
-def _prediction(
-    model: AlphaFold,
-    run: Executor,
-    last: RecyclingResult,
-    *,
-    features: Features,
-    name: str,
-    options: FoldingOptions,
-    notes: tuple[str, ...],
-) -> Prediction:
-    folded, heads = last.folded, model.heads
-    structure = folded.structure
-    mask = torch.ones_like(structure.mask[..., 0])
-    plddt = confidence.plddt(heads.lddt(structure.single))
-    ptm, pae, max_pae = None, None, None
-    if heads.aligned_error is not None:
-        error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask)
-        pae, max_pae, ptm = error.expected[0].cpu().numpy(), error.largest, float(error.ptm[0])
-    distances = confidence.expected_distances(run, heads.distogram, folded.representations.pair)
-    logits = heads(run, folded) if options.logits else None
-    residue_plddt = plddt[0].cpu().numpy()
-    atom_mask = structure.mask[0].cpu().numpy()
-    return Prediction(
-        model=name,
-        protein=Protein(
-            aatype=features.aatype,
-            atom_positions=structure.positions[0].cpu().numpy(),
-            atom_mask=atom_mask,
-            residue_index=features.residue_index + 1,
-            chain_index=np.zeros_like(features.residue_index),
-            b_factors=residue_plddt[:, None] * atom_mask,
-        ),
-        plddt=residue_plddt,
-        pae=pae,
-        max_pae=max_pae,
-        ptm=ptm,
-        ranking_confidence=float(confidence.ranking_confidence(plddt, mask)[0]),
-        num_recycles=last.num_recycles,
-        converged=last.converged,
-        distances=Distances(expected=distances.expected[0].cpu().numpy(), contact=distances.contact[0].cpu().numpy()),
-        logits=None if logits is None else logits.arrays(),
-        notes=notes,
-        seed=options.seed,
-    )
+__all__ = ["FoldingOptions", "PlannedPrediction", "fold", "fold_planned", "predict"]

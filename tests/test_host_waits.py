@@ -12,7 +12,7 @@ from helixfold.config import ModelConfig
 from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.inference import recycle
+from helixfold.folding import recycle
 from helixfold.losses.config import LossConfig, finetuning, initial_training
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold

@@ -11,14 +11,15 @@ import torch
 from data_pipeline.errors import InputError
 from data_pipeline.features.alignment_depth import alignment_depth
 from data_pipeline.pipeline import Target, prepare
-from helixfold import inference
+from helixfold import folding, inference
 from helixfold.batch import Batch
 from helixfold.cli.main import main
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.inference import FoldingOptions, distance_change, fold, predict, recycle
+from helixfold.folding import FoldingOptions, distance_change, fold, recycle
+from helixfold.inference import predict
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, Recycled
@@ -120,13 +121,13 @@ def test_recycling_stops_once_distances_stay_within_the_tolerance() -> None:
 
 
 def test_every_iteration_and_every_member_of_its_ensemble_is_another_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, drawn = inference._draw, []
+    draw, drawn = folding._draw, []
 
     def watched(*given: object) -> Batch:
         drawn.append(draw(*given))
         return drawn[-1]
 
-    monkeypatch.setattr(inference, "_draw", watched)
+    monkeypatch.setattr(folding, "_draw", watched)
     folded(num_ensemble=2)
     masked = {batch.msa_feat[..., :23].argmax(-1).numpy().tobytes() for batch in drawn}
     assert len(masked) == len(drawn) == 4

@@ -18,7 +18,7 @@ from helixfold.execution.available import available_memory, is_out_of_memory, li
 from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.random_inputs import random_batch
 from helixfold.execution.stages import peak_memory, reset_peak_memory, synchronize
-from helixfold.inference import recycle
+from helixfold.folding import recycle
 from helixfold.model import confidence
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor, Stream

@@ -19,7 +19,7 @@ from helixfold import presets
 from helixfold.analysis import metrics
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
-from helixfold.inference import FoldingOptions, fold
+from helixfold.folding import FoldingOptions, fold
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
 from helixfold.optim.flat import FlatOptimizer

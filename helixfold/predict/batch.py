@@ -11,7 +11,7 @@ from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.device import untried
 from helixfold.execution.dtypes import AUTO, common_dtype, settled_dtype
 from helixfold.execution.stages import Stages
-from helixfold.inference import FoldingOptions
+from helixfold.folding import FoldingOptions
 from helixfold.ops.card import card_of
 from helixfold.parallel.worker_group import WorkerGroup, local_world_size
 from helixfold.planning.memory import MemoryOptions

@@ -15,7 +15,7 @@ from data_pipeline.parse.fasta import directory_name
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.dtypes import DTYPES
-from helixfold.inference import FoldingOptions
+from helixfold.folding import FoldingOptions
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, Plan

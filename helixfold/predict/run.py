@@ -11,7 +11,7 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution import allocator
 from helixfold.execution.device import limit_threads
-from helixfold.inference import FoldingOptions
+from helixfold.folding import FoldingOptions
 from helixfold.options import given
 from helixfold.parallel.worker_group import OtherRankError, join_workers
 from helixfold.predict.batch import predict

@@ -12,7 +12,7 @@ from torch import Tensor
 from helixfold.batch import Batch
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
-from helixfold.inference import recycle
+from helixfold.folding import recycle
 from helixfold.model import confidence
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, Outputs, Recycled

@@ -14,7 +14,7 @@ from data_pipeline.parse.pdb import parse_pdb
 from data_pipeline.pipeline import Target
 from data_pipeline.search.mmseqs_server import PUBLIC_SERVER
 from helixfold.cli.main import main
-from helixfold.inference import FoldingOptions
+from helixfold.folding import FoldingOptions
 from helixfold.predict import runner
 from helixfold.predict.batch import _sorted
 from helixfold.predict.jobs import Job
