@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.triton.language import cdiv, kernel, tl
-from helixfold.ops.triton.outer_product_backward import operand_gradient, parameter_gradients
+from helixfold.ops.triton.outer_product_backward import has_small_tiles, operand_gradient, parameter_gradients
 from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged
 from helixfold.ops.weights import Affine
 
@@ -111,7 +111,7 @@ def _rows(operand: Tensor) -> Tensor:
     return torch.nn.functional.pad(rows, (0, missing)).contiguous() if missing else rows.contiguous()
 
 
-def _forward_tiles(left: Tensor) -> dict[str, Any]:
+def _forward_tiles(left: Tensor, weight: Tensor) -> dict[str, Any]:
     """Return tile sizes and launch options; `in_one` if a tile has all sequences.
 
     Such tiles read the right operand once, and the next chunk of the left one is loaded during the product. Deeper
@@ -119,6 +119,8 @@ def _forward_tiles(left: Tensor) -> dict[str, Any]:
     """
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **FLOAT32}
+    if has_small_tiles(left, weight, gradients=False):
+        return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": 64, "in_one": False, **HALF, "num_stages": 1}
     if left.shape[3] <= 128:
         return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": left.shape[3], "in_one": True, **HALF}
     return {"block_i": 16, "block_j": 8, "block_c": 8, "block_s": 64, "in_one": False, **HALF}
@@ -142,7 +144,7 @@ class _OuterProductMean(torch.autograd.Function):
         left_rows, right_rows = _rows(left), _rows(right.transpose(1, 2))
         y = left.new_empty(b, size_i, size_j, c_z)
         inverse = torch.empty(b, size_i, size_j, dtype=torch.float32, device=left.device)
-        tiles = _forward_tiles(left_rows)
+        tiles = _forward_tiles(left_rows, weight)
         _forward[(cdiv(size_i, tiles["block_i"]) * cdiv(size_j, tiles["block_j"]), b)](
             left_rows,
             right_rows,

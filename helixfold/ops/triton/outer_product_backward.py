@@ -10,7 +10,9 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor
 
+from helixfold.ops.card import card_of
 from helixfold.ops.triton.language import cdiv, kernel, tl
+from helixfold.ops.triton.shared_memory import needs_small_tiles
 from helixfold.ops.triton.sums import summed
 from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged
 
@@ -135,21 +137,33 @@ def _backward_of_weight(
         tl.store(sums_at + c_z * c * d + z, total_offset)
 
 
-def _operand_tiles(operand: Tensor) -> dict[str, Any]:
+def has_small_tiles(operand: Tensor, weight: Tensor, *, gradients: bool) -> bool:
+    """Return whether shared memory is too small for the usual tiles of operands [b i s c] and an output weight."""
+    c_z, channels = weight.shape
+    c = operand.shape[2]
+    kernels = f"outer_product-{max(c, channels // c)}-{c_z}"
+    return needs_small_tiles(kernels, card_of(operand.device), gradients=gradients)
+
+
+def _operand_tiles(operand: Tensor, weight: Tensor) -> dict[str, Any]:
     """Return tile sizes for an operand's gradient [b i c s]: 8 channels, or 4 where 8 would leave processors idle."""
     b, size, c, depth = operand.shape
     if operand.dtype == torch.float32:
         return {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64, **FLOAT32}
+    if has_small_tiles(operand, weight, gradients=True):
+        return {"block_own": 16, "block_other": 4, "block_c": 4, "block_s": 64, **HALF}
     block_s = min(depth, 128)
     programs = b * cdiv(size, 16) * (c // 8) * cdiv(depth, block_s)
     block_c = 8 if programs >= _PROGRAMS else 4
     return {"block_own": 16, "block_other": 4, "block_c": block_c, "block_s": block_s, **HALF}
 
 
-def _weight_tiles(left: Tensor) -> dict[str, Any]:
+def _weight_tiles(left: Tensor, weight: Tensor) -> dict[str, Any]:
     depth = left.shape[3]
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **FLOAT32}
+    if has_small_tiles(left, weight, gradients=True):
+        return {"block_i": 16, "block_j": 4, "block_c": 4, "block_s": 64, "in_one": False, **HALF}
     return {"block_i": 16, "block_j": 4, "block_c": 8, "block_s": min(depth, 128), "in_one": depth <= 128, **HALF}
 
 
@@ -162,7 +176,7 @@ def operand_gradient(
     """
     (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
     grad_own = grad_y.new_empty(b, size_own, sequences, c)
-    tiles = _operand_tiles(own_rows)
+    tiles = _operand_tiles(own_rows, weight)
     blocks = cdiv(size_own, tiles["block_own"]) * (c // tiles["block_c"])
     _backward_of_operand[(blocks, cdiv(depth, tiles["block_s"]), b)](
         grad_y,
@@ -188,7 +202,7 @@ def parameter_gradients(
 ) -> list[Tensor]:
     """Return the gradients of the output's weight and offset from that of the edges [b i j c_z]."""
     (b, size_i, c, depth), (_, size_j, d, _) = left_rows.shape, right_rows.shape
-    tiles = _weight_tiles(left_rows)
+    tiles = _weight_tiles(left_rows, weight)
     chunks = c // tiles["block_c"]
     edges = b * cdiv(size_i, tiles["block_i"]) * cdiv(size_j, tiles["block_j"])
     sums = min(max(1, _PROGRAMS // chunks), edges)

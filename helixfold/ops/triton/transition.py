@@ -13,6 +13,7 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor
 
+from helixfold.ops.card import card_of
 from helixfold.ops.constants import EPS
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, kernel, tl
@@ -23,10 +24,13 @@ from helixfold.ops.triton.layer_norm import (
     gradient_through_norm,
     normalised,
 )
+from helixfold.ops.triton.shared_memory import needs_small_tiles
 from helixfold.ops.triton.sums import summed
 from helixfold.ops.triton.tiles import scaled
 from helixfold.ops.weights import TransitionWeights
 
+# Tile sizes and launch options for cards with little shared memory.
+_SMALL_TILES = {"block_rows": 64, "block_hidden": 32, "precision": None, "num_warps": 4, "num_stages": 2}
 # Bytes of hidden channels and their gradients that the backward pass stores at a time.
 _BYTES = 2**28
 
@@ -176,11 +180,14 @@ def _forward_tiles(x: Tensor) -> dict[str, Any]:
     """Return tile sizes and launch options.
 
     In bfloat16 the normalised rows and the sums of the output stay in registers: 128 rows of 256 channels take 192 of a
-    thread's 255. Weights are read once per 128 rows, 128 operations per byte from the L2 cache.
+    thread's 255. Weights are read once per 128 rows, 128 operations per byte from the L2 cache, or once per 64 rows
+    where shared memory is small.
     """
     if x.dtype == torch.float32:
         num_warps = 4 if x.shape[-1] < 128 else 8
         return {"block_rows": 32, "block_hidden": 32, "precision": "ieee", "num_warps": num_warps, "num_stages": 1}
+    if needs_small_tiles(f"transition-{x.shape[-1]}", card_of(x.device), gradients=False):
+        return _SMALL_TILES
     return {"block_rows": 128, "block_hidden": 64, "precision": None, "num_warps": 8, "num_stages": 2}
 
 
@@ -188,7 +195,10 @@ def _backward_tiles(x: Tensor) -> dict[str, Any]:
     """Return tile sizes and launch options; rows of the incoming gradient stay in shared memory, 64 of 200 KiB used."""
     if x.dtype == torch.float32:
         return {**_forward_tiles(x), "block_part": 16}
-    return {**_forward_tiles(x), "block_hidden": 64 if x.shape[-1] < 256 else 32, "block_part": 32}
+    c = x.shape[-1]
+    if needs_small_tiles(f"transition-{c}", card_of(x.device), gradients=True):
+        return {**_SMALL_TILES, "block_rows": 64 if c < 256 else 32, "block_part": 16}
+    return {**_forward_tiles(x), "block_hidden": 64 if c < 256 else 32, "block_part": 32}
 
 
 def _transition(
