@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,19 @@ from tests.report.reported import write_target
 HOSTILE = "</td><script>alert(1)</script>"
 
 
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("batch")
+    write_target(directory / "good", noise=0.3, models=["model_1_ptm", "model_2_ptm"])
+    write_target(directory / "poor", noise=3.0)
+    write_report(directory / "good")
+    return directory
+
+
 @pytest.fixture
-def output(tmp_path: Path) -> Path:
-    write_target(tmp_path / "good", noise=0.3, models=["model_1_ptm", "model_2_ptm"])
-    write_target(tmp_path / "poor", noise=3.0)
-    write_report(tmp_path / "good")
-    return tmp_path
+def output(batch: Path, tmp_path: Path) -> Path:
+    """A copy of the batch to change."""
+    return Path(shutil.copytree(batch, tmp_path / "batch"))
 
 
 def rows_of(output: Path) -> dict[str, str]:

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import re
+import shutil
 import zlib
 from html.parser import HTMLParser
 from importlib import resources
@@ -60,11 +61,17 @@ def full_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    directory = tmp_path / "hairpin"
+@pytest.fixture(scope="module")
+def plain_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("plain") / "hairpin"
     write_target(directory, models=["model_1_ptm", "model_2_ptm"])
     return directory
+
+
+@pytest.fixture
+def target(plain_target: Path, tmp_path: Path) -> Path:
+    """A copy of a target to change."""
+    return Path(shutil.copytree(plain_target, tmp_path / "hairpin"))
 
 
 def test_no_object_of_python_or_json_is_in_the_text(full_target: Path) -> None:
