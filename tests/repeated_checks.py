@@ -17,6 +17,8 @@ from jaxtyping import config, jaxtyped
 # The forms of arguments that were found right, and of what was returned for each: by functions' code and name, since a
 # function inside another is another one in each call.
 _RIGHT: dict[tuple[CodeType, str, str], dict[Any, set[Any]]] = {}
+# What makes the check of each function of a module, which takes milliseconds; functions inside others come again.
+_MAKERS: list[Callable[[], object]] = []
 # A function that is called in more forms than this, such as one that reads lines, is checked at every call.
 _MOST_FORMS = 100
 # Numbers' values are in no annotation, but words are.
@@ -63,30 +65,34 @@ def _checked_once(function: FunctionType, decorate: Callable[[Any], Any]) -> Cal
     # Code alone does not tell the methods apart that are made for data classes with fields of the same names.
     right = _RIGHT.setdefault((function.__code__, function.__module__, function.__qualname__), {})
     check: Callable[..., Any] | None = None
+
+    def made() -> Callable[..., Any]:
+        nonlocal check
+        check = check or decorate(function)
+        return check
+
+    if "<locals>" not in function.__qualname__:
+        _MAKERS.append(made)
     # An object's own method is not told by its shape, which another one may compute.
     first = type if function.__code__.co_varnames[:1] in {("self",), ("cls",)} else form
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        nonlocal check
         if config.jaxtyping_disable:
             return function(*args, **kwargs)
         if len(right) > _MOST_FORMS:
-            check = check or decorate(function)
-            return check(*args, **kwargs)
+            return made()(*args, **kwargs)
         given = tuple(map(first, args[:1])) + tuple(map(form, args[1:]))
         if kwargs:
             given += *kwargs, *map(form, kwargs.values())
         known = right.get(given)
         if known is None:
-            check = check or decorate(function)
-            found = check(*args, **kwargs)
+            found = made()(*args, **kwargs)
             right[given] = {form(found)}
             return found
         if len(known) > _MOST_FORMS:
-            check = check or decorate(function)
-            return check(*args, **kwargs)
+            return made()(*args, **kwargs)
         found = function(*args, **kwargs)
         if (returned := form(found)) not in known:
             decorate(_giving(found, function))(*args, **kwargs)
@@ -106,6 +112,12 @@ def _giving(found: Any, function: FunctionType) -> FunctionType:
 
 
 jaxtyping.jaxtyped = checked_once
+
+
+def make_checks() -> None:
+    """Make the checks of all functions that have been imported, which processes then have that are forked."""
+    for made in _MAKERS:
+        made()
 
 
 def count_without_checks() -> None:

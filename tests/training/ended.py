@@ -24,6 +24,8 @@ SETTINGS = {
     "example.crop_size": 8,
     "example.sampling.max_msa_clusters": 4,
     "example.sampling.max_extra_msa": 4,
+    "example.sampling.max_templates": 1,
+    "example.max_passes": 2,
     "model.evoformer.blocks": 1,
     "model.structure.layers": 1,
     "optimizer.warmup_steps": 1,

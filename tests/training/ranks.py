@@ -36,7 +36,7 @@ LATE = (
     *("scipy.cluster.hierarchy", "scipy.optimize", "scipy.spatial.distance", "torch._dynamo", "torch.utils._device"),
     *("tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer.record_writer"),
 )
-SERVER.set_forkserver_preload(["tests.hooked", "tests.training.ranks", *COMMANDS, *LATE])
+SERVER.set_forkserver_preload(["tests.hooked", "tests.training.ranks", *COMMANDS, *LATE, "tests.checks_made"])
 
 
 class Ranks:
