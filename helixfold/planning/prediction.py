@@ -45,8 +45,6 @@ def forecast_prediction(
         raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}, got {executor!r}")
     # Two blocks are enough: without gradients further ones leave nothing more in memory than the second.
     config = of_blocks(config, 2)
-    # So are two iterations of the structure module: a further one leaves only frames and angles.
-    config = replace(config, structure=replace(config.structure, layers=min(2, config.structure.layers)))
     with described(card), torch.no_grad():
         with META, Counter():  # with a counter this is faster, since it does not run operators on meta tensors
             model = AlphaFold(config).eval()

@@ -151,6 +151,19 @@ def test_operators_of_a_card_that_is_not_here_are_shown(
     assert "need compute capability 8.0" in said["MSA transition"]
 
 
+def test_in_float32_a_gpu_has_kernels_for_what_is_not_mostly_products(capsys: pytest.CaptureFixture[str]) -> None:
+    said = operators(capsys, "--length", 384, "--dtype", "float32", "--device", "h200")
+    by_kernel = {name for name, text in said.items() if "triton\n" in text or "triton, in" in text}
+    assert by_kernel >= {
+        "triangle attention, softmax(qk + bias)v alone",
+        "norm and map of a pair bias",
+        "layer norm of the pair",
+        "pair and its change, dropout",
+    }
+    for name in ("MSA transition", "outer product mean", "triangle multiplication, outgoing"):
+        assert "reference (triton: products in float32 are left to cuBLAS" in said[name]
+
+
 def test_a_device_that_was_never_tried_is_said_to_be(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
