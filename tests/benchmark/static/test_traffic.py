@@ -94,6 +94,20 @@ def test_memory_counts_once_however_often_it_is_asked_for() -> None:
     assert moved_bytes(given, launch_work(given)) == 2000 + 64 + 400 * 16 * 4
 
 
+def test_memory_that_is_given_twice_or_expanded_counts_once() -> None:
+    given = launch(400, rows=400)
+    x = given.arguments["x_at"][:32]
+    twice = Launch(given.kernel, given.grid, {**given.arguments, "x_at": x, "weight_at": x})
+    assert moved_bytes(twice, launch_work(twice)) == 64 + 400 * 16 * 4
+    expanded = Launch(given.kernel, given.grid, {**given.arguments, "x_at": x[:1].expand(1000)})
+    assert moved_bytes(expanded, launch_work(expanded)) == 2 + 64 + 400 * 16 * 4
+    # A launch that asks for little of a large tensor moves no more than that: of a tile of x and a weight of each
+    # program, four times.
+    one = launch(1, rows=1)
+    twice = Launch(one.kernel, one.grid, {**one.arguments, "x_at": (big := x.new_empty(10**6)), "weight_at": big})
+    assert moved_bytes(twice, launch_work(twice)) == 4 * (4 * 32 * 2 + 32 * 2) + 16 * 4
+
+
 def test_a_loop_that_depends_on_numbers_in_memory_is_refused() -> None:
     text = TEXT.replace("%c0_i32 to %c16_i32", "%c0_i32 to %unknown")
     given = Launch(
