@@ -246,7 +246,7 @@ _SIMPLE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("addmm", "baddbmm"), lambda _, left, right, **factors: _product(left, right)),
     **dict.fromkeys(("_softmax", "_log_softmax"), lambda x, *_: _dense(x.shape, x.dtype)),
     **dict.fromkeys(("sum", "mean", "amax"), _reduced),
-    "linalg_vector_norm": lambda x, _, *others, **named: _reduced(x, *others, **named),
+    "linalg_vector_norm": lambda x, _=2, *others, **named: _reduced(x, *others, **named),
     "native_layer_norm": _layer_norm,
     "empty_like": lambda x, *, dtype=None, memory_format=None, **_: _pointwise(
         "clone", (x,), {"dtype": dtype, "memory_format": memory_format}

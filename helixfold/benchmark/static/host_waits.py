@@ -65,6 +65,7 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 _PRETENDED: Mapping[str, Callable[..., Any]] = {
     "_local_scalar_dense": _value,
     **dict.fromkeys(("is_nonzero", "equal"), lambda *_: True),
+    "_to_copy": lambda x: torch.ones(x.shape, dtype=x.dtype),
     "nonzero": lambda x: x.new_empty((x.numel(), x.ndim), dtype=torch.long),
     "masked_select": lambda x, _: x.new_empty(x.numel()),
     **dict.fromkeys(("index", "_unsafe_index"), _indexed),

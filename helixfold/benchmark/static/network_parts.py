@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from helixfold.batch import Batch
-from helixfold.benchmark.static.operator_log import OperatorLog
+from helixfold.benchmark.static.operator_log import META, OperatorLog
 from helixfold.config import StackConfig
 from helixfold.execution.nested import tensors, with_tensors_changed
 from helixfold.execution.random_inputs import random_batch, random_labels
@@ -19,9 +19,10 @@ from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import EvoformerStack, outer_mask
 from helixfold.model.outputs import Outputs
+from helixfold.optim.config import OptimizerConfig
+from helixfold.optim.flat import FlatOptimizer
 from helixfold.presets import preset
 
-META = torch.device("meta")
 # Submodules whose parameters are float32 in training.
 _IN_FLOAT32 = ("structure_module", "heads")
 
@@ -68,6 +69,9 @@ def parts(sizes: PassSizes) -> Iterator[Part]:
         child.to(torch.float32 if name in _IN_FLOAT32 else low)
     batch = random_batch(sizes.residues, sizes.rows, sizes.extra_rows, sizes.templates, META)
     yield from _network_parts(network, batch, sizes)
+    with META:
+        network = AlphaFold(model)
+    yield _update(network, low)
 
 
 def _network_parts(network: AlphaFold, batch: Batch, sizes: PassSizes) -> Iterator[Part]:
@@ -100,6 +104,7 @@ def _network_parts(network: AlphaFold, batch: Batch, sizes: PassSizes) -> Iterat
 
     for stage, config in (("initial training", initial_training()), ("fine-tuning", finetuning())):
         yield Part(name=f"losses of {stage}", run=partial(losses, outputs, config), leaves=list(tensors(outputs)))
+    yield Part(name="prediction pass", run=partial(network.fold, run, [batch], None, sizes.dtype), module=network)
     yield Part(
         name="training step, without recycling and update",
         run=partial(losses, None, initial_training()),
@@ -107,6 +112,17 @@ def _network_parts(network: AlphaFold, batch: Batch, sizes: PassSizes) -> Iterat
         leaves=list(network.parameters()),
         accumulates=True,
     )
+
+
+def _update(network: AlphaFold, dtype: torch.dtype) -> Part:
+    """Return the update of the parameters after a step of one micro-batch."""
+    optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=dtype, keep_float32=_IN_FLOAT32)
+
+    def run() -> None:
+        optimizer.collect()
+        optimizer.step(1e-3, micro_batches=1)
+
+    return Part(name="update of the parameters", run=run, module=network)
 
 
 def _block(

@@ -9,7 +9,9 @@ from torch.overrides import TorchFunctionMode
 
 from helixfold.benchmark.static.host_waits import TENSOR_MAKERS, pretended, wait_of_call, wait_of_copy
 from helixfold.execution.counter import Counter
+from helixfold.execution.nested import tensors
 
+META = torch.device("meta")
 # Operators that answer a question about dtypes.
 _NO_LAUNCH = {"promote_types"}
 
@@ -31,10 +33,10 @@ class OperatorCall:
 
 
 class OperatorLog(Counter):
-    """Counter that lists every call that computes, copies or waits.
+    """Counter that lists every call on meta tensors that computes, copies or waits.
 
-    `parameters` are a module's parameters, whose casts are told apart. On the meta device, where an operator that waits
-    has no result, one is made up.
+    Casts of the module's parameters are told from others. Tensors on the CPU are the host's own: only copies between
+    them and meta tensors are listed. Where an operator that waits has no result on the meta device, one is made up.
     """
 
     def __init__(self, module: nn.Module | None = None) -> None:
@@ -55,13 +57,15 @@ class OperatorLog(Counter):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name, kwargs = func._overloadpacket.__name__, kwargs or {}
-        if wait_of_call(name, args, kwargs) is not None:
+        on_meta = any(each.is_meta for each in tensors(list(args)))
+        to_host = name == "_to_copy" and on_meta and kwargs.get("device", META).type != "meta"
+        if on_meta and (to_host or wait_of_call(name, args, kwargs) is not None):
             self.calls.append(OperatorCall(name=name, waits=True))
-            if args[0].is_meta:
-                return pretended(name, args)
+            return pretended(name, args)
         launches, moved, products = self.launches, self.moved, self.products
         found = super().__torch_dispatch__(func, types, args, kwargs)
-        if self.launches > launches and name not in _NO_LAUNCH:
+        on_meta = on_meta or any(each.is_meta for each in tensors(found))
+        if on_meta and self.launches > launches and name not in _NO_LAUNCH:
             is_kernel = name == "launch"
             self.calls.append(
                 OperatorCall(

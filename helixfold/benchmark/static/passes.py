@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from helixfold.benchmark.block import evoformer, random_streams
-from helixfold.benchmark.static.network_parts import META, PassSizes, parts
-from helixfold.benchmark.static.operator_log import OperatorCall, OperatorLog
+from helixfold.benchmark.static.network_parts import PassSizes, parts
+from helixfold.benchmark.static.operator_log import META, OperatorCall, OperatorLog
 from helixfold.execution.nested import tensors
 from helixfold.execution.whole import Whole
 from helixfold.model.evoformer import EvoformerBlock
