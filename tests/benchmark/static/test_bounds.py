@@ -16,15 +16,19 @@ from helixfold.ops.card import CARDS
 ROOT = Path(__file__).parents[3]
 # Launches of the forward and of the backward pass, and casts of parameters, of `model_1`'s parts at 256 residues.
 LAUNCHES = {
-    "Evoformer block": (127, 261, 44),
-    "Evoformer block, float32 parameters": (139, 278, 56),
-    "Evoformer block, prediction": (103, 0, 44),
-    "Evoformer block, prediction, float32 parameters": (115, 0, 56),
-    "extra-MSA block": (139, 273, 44),
-    "template embedding": (764, 1765, 224),
-    "structure module": (245, 937, 0),
+    "Evoformer block": (57, 108, 0),
+    "Evoformer block, float32 parameters": (99, 164, 42),
+    "Evoformer block, prediction": (47, 0, 0),
+    "Evoformer block, prediction, float32 parameters": (89, 0, 42),
+    "extra-MSA block": (72, 126, 0),
+    "template embedding": (436, 965, 0),
+    "structure module": (245, 920, 0),
     "losses of initial training": (314, 89, 0),
     "losses of fine-tuning": (476, 224, 0),
+}
+OF_WHOLE_NETWORK = {
+    "prediction pass": (3912, 0, 0),
+    "training step, without recycling and update": (4243, 12350, 0),
 }
 # Bytes of a thread's stack, which is where values are that found no register, for compute capability 8.0 and 9.0, in
 # training in bfloat16. Kernels that are not here have none.
@@ -32,14 +36,13 @@ IN_BLOCK = {
     "attention_backward.to_key_and_value": (56, 0),
     "attention_backward.to_query": (8, 0),
     "attention_backward.to_query_and_bias": (392, 208),
-    "norm_linear.backward": (0, 40),
-    "outer_product.backward_of_operand": (8, 0),
-    "outer_product.backward_of_weight": (32, 0),
+    "norm_linear.backward": (0, 32),
     "outer_product.forward": (0, 48),
-    "transition.backward": (288, 224),
-    "transition.forward": (136, 176),
-    "triangle_backward.to_maps": (0, 136),
-    "triangle_backward.to_streams": (8, 0),
+    "outer_product_backward.backward_of_operand": (8, 0),
+    "outer_product_backward.backward_of_weight": (384, 0),
+    "transition.backward": (288, 272),
+    "transition.forward": (144, 168),
+    "triangle_backward.operands_backward": (1016, 0),
 }
 IN_OTHER_PARTS = {
     "attention.attend": (8, 8),
@@ -48,24 +51,27 @@ IN_OTHER_PARTS = {
     "attention_backward.to_query_and_bias": (392, 208),
     "invariant_point.attend": (0, 24),
     "invariant_point_backward.differentiate": (32, 80),
-    "norm_linear.backward": (432, 144),
-    "outer_product.backward_of_operand": (0, 104),
-    "outer_product.backward_of_weight": (208, 48),
+    "norm_linear.backward": (376, 192),
     "outer_product.forward": (296, 72),
-    "transition.backward": (288, 0),
-    "transition.forward": (136, 0),
-    "triangle_backward.to_maps": (392, 136),
-    "triangle_backward.to_streams": (8, 0),
+    "outer_product_backward.backward_of_operand": (0, 104),
+    "outer_product_backward.backward_of_weight": (280, 88),
+    "transition.backward": (288, 8),
+    "transition.forward": (144, 0),
+    "triangle_backward.operands_backward": (1016, 0),
 }
 
 
-def test_launches_and_casts_are_within_bounds_and_the_host_never_waits() -> None:
+@pytest.mark.parametrize(
+    "bounds",
+    [pytest.param(LAUNCHES, id="parts"), pytest.param(OF_WHOLE_NETWORK, id="whole network", marks=pytest.mark.slow)],
+)
+def test_launches_and_casts_are_within_bounds_and_the_host_never_waits(bounds: dict[str, tuple[int, int, int]]) -> None:
     found: dict[str, list[Launches]] = {}
     for part in parts(PassSizes(preset="model_1", residues=256, rows=128, extra_rows=1024)):
-        if part.name in LAUNCHES:
+        if part.name in bounds:
             found[part.name] = list(counted(part, CARDS["h200"]))
-    assert found.keys() == LAUNCHES.keys()
-    for name, (forward, backward, casts) in LAUNCHES.items():
+    assert found.keys() == bounds.keys()
+    for name, (forward, backward, casts) in bounds.items():
         passes = found[name]
         launches = [each.kernels + each.others for each in passes] + [0] * (2 - len(passes))
         assert (launches[0] <= forward, launches[1] <= backward) == (True, True), (name, launches)
