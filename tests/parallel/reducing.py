@@ -106,7 +106,7 @@ def equal_one_process(layout: str) -> None:
                 norm = float(found.double().norm()) / (PARTS * rule.replicas)
                 report = optimizer.step(0.0, micro_batches=PARTS * rule.replicas)
                 assert abs(report.gradient_norm / norm - 1) < 1e-6
-                assert clipping != "sample" or report.clipped == 2 / 3, report
+                assert clipping != "sample" or abs(report.clipped - 2 / 3) < 1e-6, report
             optimizer.step(1e-3, micro_batches=1)
             states = mesh.all_gather({name: value.tolist() for name, value in optimizer.tensors().items()})
             assert all(state == states[0] for state in states)
