@@ -19,10 +19,11 @@ from tests.data_pipeline.datasets.memory_store import small_store
 from tests.training.test_loader import CONFIG
 
 
-@pytest.fixture
-def sources(real_data: Path, tmp_path: Path) -> tuple[Path, Path, Path]:
+@pytest.fixture(scope="module")
+def sources(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """A store of three chains, one with an alignment, and what it was made of."""
-    structures, alignments = tmp_path / "structures", tmp_path / "alignments" / "3l4q_A"
+    directory = tmp_path_factory.mktemp("sources")
+    structures, alignments = directory / "structures", directory / "alignments" / "3l4q_A"
     structures.mkdir()
     alignments.mkdir(parents=True)
     (structures / "3l4q.cif.gz").symlink_to(real_data / "core" / "3l4q.cif.gz")
@@ -31,8 +32,8 @@ def sources(real_data: Path, tmp_path: Path) -> tuple[Path, Path, Path]:
     for name in ("uniref90_hits.sto.gz", "bfd_uniref_hits.a3m.gz"):
         (alignments / name).symlink_to(real_data / "core" / f"3l4q_A__{name}")
     builder = RecordBuilder(filter=ChainFilter(), alignments=AlignmentDirectory(alignments.parent))
-    build_store(BuildOptions(structures=structures, output=tmp_path / "store"), builder)
-    return tmp_path / "store", structures, alignments.parent
+    build_store(BuildOptions(structures=structures, output=directory / "store"), builder)
+    return directory / "store", structures, alignments.parent
 
 
 def test_files_give_the_features_and_labels_of_the_store(sources: tuple[Path, Path, Path]) -> None:

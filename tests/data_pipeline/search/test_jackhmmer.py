@@ -1,6 +1,6 @@
 import gzip
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +89,12 @@ def test_rows_are_hits_within_the_inclusion_threshold_and_not_the_reporting_one(
     assert names(replace(OPTIONS, e_value=10.0, inclusion_e_value=1e-30)) == few
 
 
+@cache
+def whole_result(database: Path, options: JackhmmerOptions, target: str) -> bytes:
+    """What is found in a database that is read at once, by one thread."""
+    return InProcessJackhmmer(database, options, cpus=1).search(target)
+
+
 @pytest.mark.parametrize("chunk_bytes", [1, 2_000, 10_000])
 @pytest.mark.parametrize("cpus", [1, 3])
 @pytest.mark.parametrize("options", [OPTIONS, replace(OPTIONS, z_value=1e7), replace(WIDE, iterations=2)])
@@ -100,7 +106,7 @@ def test_the_result_does_not_depend_on_chunks_and_threads(
     chunk_bytes: int,
 ) -> None:
     target, database = target_and_database
-    whole = InProcessJackhmmer(database, options, cpus=1).search(target)
+    whole = whole_result(database, options, target)
     in_small_chunks(monkeypatch, chunk_bytes)
     assert InProcessJackhmmer(database, options, cpus=cpus).search(target) == whole
 
