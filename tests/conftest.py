@@ -53,6 +53,13 @@ def real_data() -> Path:
     return _folder("data")
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plots of a target, which take most of the time of a small one."""
+    monkeypatch.setattr("helixfold.predict.postprocess.write_plots", lambda *_: None)
+    monkeypatch.setattr("helixfold.predict.target.write_alignment", lambda *_: None)
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: some tests wait for time to pass, or for other processes."""
     return available_processors() + 1

@@ -71,6 +71,7 @@ def test_an_output_directory_may_be_a_link(folder: Path) -> None:
     assert (folder / "disk/good/ranked_0.pdb").is_file()
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "moment", ["between targets", "before a prediction is written", "after the last target", "at the end"]
 )

@@ -26,6 +26,7 @@ LENGTHS = {"a": 10, "b": 12, worker_groups.BAD: 14, worker_groups.HUNGRY: 16}
 
 @pytest.fixture
 def fasta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("helixfold.predict.postprocess.write_plots", lambda *_: None)  # as in `worker_groups`
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
     path = tmp_path / "four.fasta"
     path.write_text("".join(f">{name}\n{'MKTAYIAKQRLVEDGS'[:length]}\n" for name, length in LENGTHS.items()))

@@ -12,6 +12,8 @@ from data_pipeline.parse.fasta import directory_name
 from helixfold.cli.main import main
 from helixfold.predict.targets import check_names, read_targets
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SEQUENCE = "MKTAYIAKQR"
 UNIPROT = "sp|P0CG48|UBC_HUMAN"
 

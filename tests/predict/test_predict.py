@@ -52,6 +52,13 @@ def no_downloaded_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
 
 
+@pytest.fixture(autouse=True)
+def drawn_where_every_file_is_looked_at(request: pytest.FixtureRequest) -> None:
+    """Plots take most of the time of a small target: only tests whose name says so have them."""
+    if "every_file" not in request.node.name and "same_files" not in request.node.name:
+        request.getfixturevalue("undrawn")
+
+
 @pytest.fixture
 def fasta(tmp_path: Path) -> Path:
     return written(tmp_path / "one.fasta", f">one\n{SEQUENCE}\n")

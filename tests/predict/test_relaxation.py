@@ -21,6 +21,8 @@ from tests.relax.perturbed import native, part, perturbed
 from tests.relax.test_relaxation import EXAMPLES, needs_openmm
 from tests.write.test_results import prediction
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 CPU = torch.device("cpu")
 
 
