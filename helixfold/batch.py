@@ -1,5 +1,6 @@
 """The model's input: sampled features as tensors with a leading batch dimension."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from data_pipeline.features.sample import Sample
+from data_pipeline.features.sample import SAMPLE_AXES, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,23 @@ class Batch:
     def from_sample(cls, sample: Sample, device: torch.device | str = "cpu") -> "Batch":
         """Return a batch that holds this one sample."""
         return cls(**{field.name: batch_of_one(getattr(sample, field.name), device) for field in fields(cls)})
+
+    @classmethod
+    def from_samples(cls, samples: Sequence[Sample], residues: int, device: torch.device | str = "cpu") -> "Batch":
+        """Return a batch of several samples, padded with zeros at the end: to `residues`, and to the most rows of each
+        MSA and the most templates of any sample. No mask counts the padding.
+        """
+        stacked = {}
+        for field in fields(cls):
+            arrays = [getattr(sample, field.name) for sample in samples]
+            shape = list(np.max([array.shape for array in arrays], axis=0))
+            if "r" in (axes := SAMPLE_AXES[field.name]):
+                shape[axes.index("r")] = residues
+            joined = np.zeros((len(arrays), *shape), arrays[0].dtype)
+            for place, array in zip(joined, arrays, strict=True):
+                place[tuple(map(slice, array.shape))] = array
+            stacked[field.name] = batch_of_one(joined, device)[0]
+        return cls(**stacked)
 
 
 def batch_of_one(array: np.ndarray, device: torch.device | str) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES, MAX_SEED
 from data_pipeline.errors import InputError
+from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
@@ -129,36 +130,38 @@ def fold(
     device = next(model.parameters()).device
     dtype, name = dtype_on(options.dtype, card_of(device)), name or preset.name
 
-    def draw(cycle: int) -> list[Batch]:
+    def draw_ensemble(cycle: int) -> list[Batch]:
         with stages.stage(f"{name}: sampling"):
-            return [
-                _draw(features, preset, [options.seed, cycle, index], device) for index in range(options.num_ensemble)
-            ]
+            samples = (draw(features, preset, [options.seed, cycle, index]) for index in range(options.num_ensemble))
+            return [Batch.from_sample(sample, device) for sample in samples]
 
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
         with stages.stage(f"{name}: network"):
             return model.fold(run, ensemble, previous, dtype)
 
     def is_good_enough(folded: Folded) -> bool:
-        return options.stop_at_score is not None and _mean_plddt(model, folded) >= options.stop_at_score
+        if options.stop_at_score is None:
+            return False
+        mask = torch.ones_like(folded.structure.mask[..., 0])
+        return float(mean_plddt(model, folded, mask)[0]) >= options.stop_at_score
 
-    last = recycle(step, draw, options.recycles(preset), options.recycle_tolerance, is_good_enough)
+    last = recycle(step, draw_ensemble, options.recycles(preset), options.recycle_tolerance, is_good_enough)
     with stages.stage(f"{name}: confidence"):
-        return _prediction(model, run, last, features=features, name=name, options=options, notes=notes)
+        return prediction_of(model, run, last, features=features, name=name, options=options, notes=notes)
 
 
-def _mean_plddt(model: AlphaFold, folded: Folded) -> float:
-    plddt = confidence.plddt(model.heads.lddt(folded.structure.single))
-    return float(confidence.ranking_confidence(plddt, torch.ones_like(plddt))[0])
+def mean_plddt(model: AlphaFold, folded: Folded, mask: Float[Tensor, "b r"]) -> Float[Tensor, " b"]:
+    """Return the mean pLDDT of each sample's real residues, 0 to 100."""
+    return confidence.ranking_confidence(confidence.plddt(model.heads.lddt(folded.structure.single)), mask)
 
 
-def _draw(features: Features, preset: Preset, position: Sequence[int], device: torch.device) -> Batch:
+def draw(features: Features, preset: Preset, position: Sequence[int]) -> Sample:
     """Draw one sample; its random stream depends on the target, the model and the position, never on earlier draws."""
     names = [zlib.crc32(name.encode()) for name in (features.domain_name, preset.name)]
-    return Batch.from_sample(draw_sample(features, preset.sampling, np.random.default_rng([*names, *position])), device)
+    return draw_sample(features, preset.sampling, np.random.default_rng([*names, *position]))
 
 
-def _prediction(
+def prediction_of(
     model: AlphaFold,
     run: Executor,
     last: RecyclingResult,
@@ -168,6 +171,7 @@ def _prediction(
     options: FoldingOptions,
     notes: tuple[str, ...],
 ) -> Prediction:
+    """Return the prediction of the first sample of the last recycling iteration, with its confidences."""
     folded, heads = last.folded, model.heads
     structure = folded.structure
     mask = torch.ones_like(structure.mask[..., 0])

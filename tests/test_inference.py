@@ -10,6 +10,7 @@ import torch
 
 from data_pipeline.errors import InputError
 from data_pipeline.features.alignment_depth import alignment_depth
+from data_pipeline.features.sample import Sample
 from data_pipeline.pipeline import Target, prepare
 from helixfold import folding, inference
 from helixfold.batch import Batch
@@ -121,15 +122,15 @@ def test_recycling_stops_once_distances_stay_within_the_tolerance() -> None:
 
 
 def test_every_iteration_and_every_member_of_its_ensemble_is_another_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, drawn = folding._draw, []
+    draw, drawn = folding.draw, []
 
-    def watched(*given: object) -> Batch:
+    def watched(*given: object) -> Sample:
         drawn.append(draw(*given))
         return drawn[-1]
 
-    monkeypatch.setattr(folding, "_draw", watched)
+    monkeypatch.setattr(folding, "draw", watched)
     folded(num_ensemble=2)
-    masked = {batch.msa_feat[..., :23].argmax(-1).numpy().tobytes() for batch in drawn}
+    masked = {sample.msa_feat[..., :23].argmax(-1).tobytes() for sample in drawn}
     assert len(masked) == len(drawn) == 4
 
 

@@ -22,7 +22,7 @@ FLOORS = [
     ("helixfold.weights", "helixfold.losses"),
     ("helixfold.execution", "helixfold.parallel", "helixfold.optim", "helixfold.relax"),
     ("helixfold.planning", "helixfold.prediction", "helixfold.analysis"),
-    ("helixfold.write", "helixfold.folding", "helixfold.inference", "helixfold.training"),
+    ("helixfold.write", "helixfold.folding", "helixfold.folding_together", "helixfold.inference", "helixfold.training"),
     ("helixfold.report", "helixfold.predict", "helixfold.notebook"),
     ("helixfold.benchmark",),
     ("helixfold.cli",),

@@ -1,0 +1,153 @@
+"""Fold several targets as one batch: on a GPU short targets take hardly longer together than one alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from data_pipeline.features.schema import Features
+from helixfold.batch import Batch
+from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.stages import Stages
+from helixfold.folding import FoldingOptions, RecyclingResult, distance_change, draw, mean_plddt, prediction_of
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.outputs import Folded, PredictedStructure, Recycled
+from helixfold.model.update import Executor, as_tensor
+from helixfold.ops.card import card_of
+from helixfold.prediction import Prediction
+from helixfold.presets import Preset
+
+# Names of the stages that `fold_together` records.
+STAGES = ("sampling", "network", "confidence")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetToFold:
+    """Features of a target, and the name that its prediction gets."""
+
+    features: Features
+    name: str
+
+    @property
+    def residues(self) -> int:
+        """Return the number of residues."""
+        return len(self.features.sequence)
+
+
+@torch.no_grad()
+def fold_together(
+    model: AlphaFold,
+    run: Executor,
+    targets: Sequence[TargetToFold],
+    preset: Preset,
+    options: FoldingOptions,
+    *,
+    stages: Stages,
+    notes: tuple[str, ...] = (),
+) -> list[Prediction]:
+    """Predict several targets with one model in the same passes, and return their predictions in order.
+
+    Each is what `fold` returns for it alone, but for rounding: it has its own samples, and leaves the batch when its
+    own recycling ends. Shorter targets are padded to the longest. Streams of the executor `run` must be tensors.
+    """
+    device = next(model.parameters()).device
+    dtype, longest = dtype_on(options.dtype, card_of(device)), max(target.residues for target in targets)
+    recycles = options.recycles(preset)
+    found: dict[int, Prediction] = {}
+    remaining, previous = list(range(len(targets))), None
+    for cycle in range(recycles + 1):
+        with stages.stage("sampling"):
+            ensemble = [
+                Batch.from_samples(
+                    [draw(targets[each].features, preset, [options.seed, cycle, index]) for each in remaining],
+                    longest,
+                    device,
+                )
+                for index in range(options.num_ensemble)
+            ]
+        with stages.stage("network"):
+            folded = model.fold(run, ensemble, previous, dtype)
+            ended, converged = _ended(model, folded, previous, ensemble[0].seq_mask, options, is_last=cycle == recycles)
+        with stages.stage("confidence"):
+            for place, number in enumerate(remaining):
+                if ended[place]:
+                    target = targets[number]
+                    rows = min(len(target.features.msa), preset.sampling.max_msa_clusters)
+                    last = RecyclingResult(
+                        folded=_alone(folded, place, target.residues, rows),
+                        num_recycles=cycle,
+                        converged=converged[place],
+                    )
+                    found[number] = prediction_of(
+                        model,
+                        run,
+                        last,
+                        features=target.features,
+                        name=target.name,
+                        options=options,
+                        notes=notes,
+                    )
+        kept = [place for place, has_ended in enumerate(ended) if not has_ended]
+        remaining = [remaining[place] for place in kept]
+        if not remaining:
+            break
+        previous = _of_samples(folded.recycled(), kept if len(kept) < len(ended) else None)
+        # Its MSA is not held while the next iteration makes one.
+        del folded
+    return [found[number] for number in range(len(targets))]
+
+
+def _ended(
+    model: AlphaFold,
+    folded: Folded,
+    previous: Recycled | None,
+    mask: Tensor,
+    options: FoldingOptions,
+    *,
+    is_last: bool,
+) -> tuple[list[bool], list[bool]]:
+    """Return for each sample whether its recycling ends with this iteration, and whether that is as it converged."""
+    count = len(mask)
+    converged = [False] * count
+    if previous is not None and options.recycle_tolerance > 0:
+        change = distance_change(previous.positions, folded.structure.positions, mask)
+        converged = (change < options.recycle_tolerance).tolist()
+    good_enough = [False] * count
+    if options.stop_at_score is not None:
+        good_enough = [score >= options.stop_at_score for score in mean_plddt(model, folded, mask).tolist()]
+    return [is_last or any(each) for each in zip(converged, good_enough, strict=True)], converged
+
+
+def _of_samples(recycled: Recycled, kept: list[int] | None) -> Recycled:
+    """Return what is recycled of some samples; None stands for all."""
+    if kept is None:
+        return recycled
+    return Recycled(
+        msa_first_row=recycled.msa_first_row[kept],
+        pair=as_tensor(recycled.pair)[kept],
+        positions=recycled.positions[kept],
+    )
+
+
+def _alone(folded: Folded, place: int, residues: int, rows: int) -> Folded:
+    """Return one sample's result as a batch of one, without the padding of residues and of MSA rows."""
+    own, real = slice(place, place + 1), slice(residues)
+    representations, structure = folded.representations, folded.structure
+    # Dim 0 of these counts the structure module's iterations.
+    by_iteration = ("frames", "rigid_groups", "atom14", "torsions", "unnormalized_torsions")
+    return Folded(
+        representations=replace(
+            representations,
+            msa=as_tensor(representations.msa)[own, :rows, real],
+            msa_first_row=representations.msa_first_row[own, real],
+            pair=as_tensor(representations.pair)[own, real, real],
+            single=representations.single[own, real],
+        ),
+        structure=PredictedStructure(
+            **{
+                name: value[:, own, real] if name in by_iteration else value[own, real]
+                for name, value in vars(structure).items()
+            }
+        ),
+    )

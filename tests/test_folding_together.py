@@ -1,0 +1,96 @@
+"""Targets that are folded as one batch come out as they do alone, each with its own end of recycling."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from data_pipeline.features.schema import Features
+from helixfold.execution.slabs import Slabs
+from helixfold.execution.stages import Stages
+from helixfold.execution.whole import Whole
+from helixfold.folding import FoldingOptions, fold
+from helixfold.folding_together import STAGES, TargetToFold, fold_together
+from helixfold.model.alphafold import AlphaFold
+from helixfold.model.update import Executor
+from helixfold.prediction import Prediction
+from helixfold.presets import tiny
+from tests.data_pipeline.transforms.samples import random_features
+from tests.networks import tiny_model
+
+PRESET = replace(tiny(), model=tiny_model().config)
+NOTES = ("note",)
+
+
+def targets(*sizes: tuple[int, int, int]) -> list[TargetToFold]:
+    """Targets of these numbers of alignment rows, residues and templates."""
+    return [
+        TargetToFold(features=named(random_features(*each), f"target {number}"), name=f"name_{number}")
+        for number, each in enumerate(sizes)
+    ]
+
+
+def named(features: Features, name: str) -> Features:
+    return replace(features, domain_name=name)
+
+
+def alone(target: TargetToFold, options: FoldingOptions, model: AlphaFold) -> Prediction:
+    given = target.features
+    return fold(model, Whole(), given, PRESET, options, stages=Stages(), name=target.name, notes=NOTES)
+
+
+def together(
+    given: Sequence[TargetToFold], options: FoldingOptions, model: AlphaFold, run: Executor | None = None
+) -> list[Prediction]:
+    return fold_together(model, run or Whole(), given, PRESET, options, stages=Stages(), notes=NOTES)
+
+
+def assert_near(found: object, expected: object, name: str) -> None:
+    if isinstance(expected, np.ndarray | float):
+        assert np.shape(found) == np.shape(expected), name
+        scale = max(1.0, float(np.abs(expected).max()))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * scale, err_msg=name)
+    elif isinstance(expected, dict) or hasattr(expected, "__dataclass_fields__"):
+        ours, theirs = (each if isinstance(each, dict) else vars(each) for each in (found, expected))
+        assert ours.keys() == theirs.keys()
+        for key, value in theirs.items():
+            assert_near(ours[key], value, f"{name}.{key}")
+    else:
+        assert found == expected, name
+
+
+@pytest.mark.parametrize("run", [Whole(), Slabs(rows=4)], ids=["whole", "slabs"])
+@pytest.mark.parametrize("ensemble", [1, 2])
+def test_a_batch_gives_what_each_target_gives_alone(run: Executor, ensemble: int) -> None:
+    model = tiny_model()
+    given = targets((5, 13, 2), (1, 20, 0), (40, 9, 1), (3, 20, 4))
+    options = FoldingOptions(num_recycles=1, num_ensemble=ensemble, logits=True, seed=3)
+    found = together(given, options, model, run)
+    assert [prediction.model for prediction in found] == [target.name for target in given]
+    for target, prediction in zip(given, found, strict=True):
+        assert_near(prediction, alone(target, options, model), target.name)
+
+
+@pytest.mark.parametrize("criterion", ["recycle_tolerance", "stop_at_score"])
+def test_each_target_ends_its_own_recycling(criterion: str) -> None:
+    model, given = tiny_model(), targets((5, 13, 0), (8, 20, 1), (2, 11, 0), (12, 16, 0))
+    ends: list[int] = []
+    # A bound that targets meet after different numbers of iterations.
+    for bound in (0.3, 0.5, 0.8, 1.2, 2.0, 3.0) if criterion == "recycle_tolerance" else np.arange(30, 70, 0.5):
+        options = FoldingOptions(num_recycles=4, **{criterion: float(bound)})  # type: ignore[arg-type]
+        expected = [alone(target, options, model) for target in given]
+        ends = [prediction.num_recycles for prediction in expected]
+        if len(set(ends)) > 1:
+            break
+    assert len(set(ends)) > 1
+    for prediction, one in zip(together(given, options, model), expected, strict=True):
+        assert_near(prediction, one, one.model)
+
+
+def test_every_stage_is_recorded() -> None:
+    stages = Stages()
+    fold_together(tiny_model(), Whole(), targets((2, 5, 0)), PRESET, FoldingOptions(num_recycles=1), stages=stages)
+    assert [stage.name for stage in stages.finished] == [*STAGES, *STAGES]
+    assert torch.is_grad_enabled()
