@@ -7,9 +7,8 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import CoercionError, Parameter, Token
-
 from data_pipeline.errors import printable
+from helixfold.annotations import CoercionError, Parameter, Token
 
 MAX_PROCESSES = 1024  # or threads, of one command on one machine
 

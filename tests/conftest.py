@@ -2,16 +2,16 @@
 
 import gc
 import os
+import re
+from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import settings
 
 from data_pipeline.processors import available_processors
 from tests.interpreted_kernels import remember_language
-from tests.remembered_options import remember_options
 from tests.repeated_checks import count_without_checks
 
 # Kernels run in Triton's interpreter where nothing can compile them; that is settled when their modules are imported.
@@ -27,16 +27,25 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 count_without_checks()
-remember_options()
+if find_spec("cyclopts"):
+    from tests.remembered_options import remember_options
+
+    remember_options()
 
 # Test tensors are small: threads that wait for each other would take most of the time.
 torch.set_num_threads(1)
 
-# pytest --hypothesis-profile=thorough: many more inputs for property tests that do not set their own number.
-settings.register_profile("thorough", max_examples=10_000, deadline=None)
-# A busy machine is no failure.
-settings.register_profile("default", max_examples=50, deadline=None)
-settings.load_profile("default")
+# A machine that is lent for an hour has PyTorch and pytest, and few other packages.
+IS_BARE = find_spec("hypothesis") is None
+NOT_ON_A_BARE_MACHINE = [Path(__file__).parent / name for name in ("examples", "predict", "report", "training")]
+if not IS_BARE:
+    from hypothesis import settings
+
+    # pytest --hypothesis-profile=thorough: many more inputs for property tests that do not set their own number.
+    settings.register_profile("thorough", max_examples=10_000, deadline=None)
+    # A busy machine is no failure.
+    settings.register_profile("default", max_examples=50, deadline=None)
+    settings.load_profile("default")
 
 SHARED = Path(os.environ.get("HELIXFOLD_SHARED", Path(__file__).parents[2] / "shared"))
 
@@ -60,6 +69,28 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helixfold.predict.target.write_alignment", lambda *_: None)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let modules of different folders have one name, whatever the options are."""
+    config.option.importmode = "importlib"
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """On a bare machine, leave out the folders whose fixtures need packages that are not there."""
+    return True if IS_BARE and collection_path in NOT_ON_A_BARE_MACHINE else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """On a bare machine, leave out the modules whose packages are not there."""
+    report = yield
+    missing = re.search(r"ModuleNotFoundError: No module named '(\w+)", str(report.longrepr))
+    if IS_BARE and report.outcome == "failed" and missing and not find_spec(missing[1]):
+        report.outcome = "skipped"
+        report.longrepr = (report.nodeid, 0, f"Skipped: {missing[1]} is not installed")
+    return report
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: some tests wait for time to pass, or for other processes."""
     return available_processors() + 1

@@ -10,6 +10,7 @@ SOURCES = files("data_pipeline", "helixfold", "scripts")
 FLOORS = [
     ("data_pipeline",),
     (
+        "helixfold.annotations",
         "helixfold.options",
         "helixfold.standard_streams",
         "helixfold.config",

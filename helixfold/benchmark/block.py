@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
-from cyclopts import Parameter
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from helixfold.annotations import Parameter
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cyclopts import Parameter
-
 from data_pipeline.datasets.build import BuildOptions, build_store
 from data_pipeline.datasets.chains import ChainFilter
 from data_pipeline.datasets.record_builder import RecordBuilder
@@ -18,6 +16,7 @@ from data_pipeline.datasets.source_files import AlignmentDirectory, find_structu
 from data_pipeline.datasets.store import DATABASE_FILE, FeatureStore
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
+from helixfold.annotations import Parameter
 from helixfold.execution.stages import mean_seconds
 from helixfold.options import Directory, Integer
 

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from typing import Annotated, Literal
 
 import torch
-from cyclopts import Parameter
 
 from data_pipeline.errors import InputError
+from helixfold.annotations import Parameter
 from helixfold.benchmark.options import Model
 from helixfold.benchmark.static.network_parts import PassSizes
 from helixfold.options import File, Positive

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import torch
-from cyclopts import Parameter
 from torch import Tensor, nn
 
+from helixfold.annotations import Parameter
 from helixfold.benchmark.options import Model
 from helixfold.benchmark.static.network_parts import Part, PassSizes, parts
 from helixfold.benchmark.static.operator_log import OperatorCall, OperatorLog

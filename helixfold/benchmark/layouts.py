@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
-from cyclopts import Parameter
 
+from helixfold.annotations import Parameter
 from helixfold.benchmark.options import Model
 from helixfold.execution.allocator import keeping_freed_memory
 from helixfold.execution.dtypes import DTYPES

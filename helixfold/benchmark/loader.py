@@ -4,8 +4,6 @@ import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cyclopts import Parameter
-
 from data_pipeline.datasets.chain_alignment import alignment_for_chain
 from data_pipeline.datasets.chains import chain_labels
 from data_pipeline.datasets.examples import ChainStore, TrainingDataset
@@ -20,6 +18,7 @@ from data_pipeline.features.schema import Features
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.transforms.training import initial_training
+from helixfold.annotations import Parameter
 from helixfold.execution.stages import mean_seconds
 from helixfold.options import Directory, Integer
 from helixfold.training.loader import TrainingLoader

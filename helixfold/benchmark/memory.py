@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from cyclopts import Parameter
 
 from data_pipeline.errors import InputError
+from helixfold.annotations import Parameter
 from helixfold.benchmark.memory_points import EVOFORMER, MemoryMeasurement, Point, measure
 from helixfold.benchmark.options import Device, Model
 from helixfold.execution.available import available_memory
@@ -20,7 +20,6 @@ from helixfold.execution.device import pick_device
 from helixfold.options import Directory, File, Number, Positive, positive, reads
 from helixfold.planning.size import gib
 from helixfold.predict.options import Dtype
-from helixfold.report.memory_plot import MemoryCurve, memory_plot
 
 _FAILED = 1
 _MIB = 2**20
@@ -158,6 +157,9 @@ def _common(point: Point) -> Point:
 
 def _drawn(like: Point, readings: Sequence[Reading]) -> bytes:
     """Return a plot of all one-rank readings that differ from a point only in residues, dtype, executor and blocks."""
+    # Not imported where memory is only measured.
+    from helixfold.report.memory_plot import MemoryCurve, memory_plot  # noqa: PLC0415
+
     common = _common(replace(like, ranks=1))
     shown = {point: found.peak for point, found in readings if _common(point) == common and found.failure is None}
     if not shown:

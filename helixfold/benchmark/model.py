@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import torch
-from cyclopts import Parameter
 
 from data_pipeline.errors import SearchError
 from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14
 from data_pipeline.search.process import run_program
+from helixfold.annotations import Parameter
 from helixfold.batch import Batch
 from helixfold.benchmark import deepmind
 from helixfold.benchmark.machine import BenchmarkDevice

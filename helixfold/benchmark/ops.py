@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from typing import Annotated, Any
 
 import torch
-from cyclopts import Parameter
 from torch import Tensor
 
+from helixfold.annotations import Parameter
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
 from helixfold.benchmark.options import CommonOptions, Model

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from cyclopts import Parameter
 from torch import nn
 
+from helixfold.annotations import Parameter
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model

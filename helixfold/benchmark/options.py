@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from cyclopts import Group, Parameter
-
+from helixfold.annotations import Group, Parameter
 from helixfold.options import File, Positive
 from helixfold.predict.options import Dtype
 from helixfold.presets import PRESETS

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
-from cyclopts import Parameter
 from torch import Tensor
 
 from data_pipeline.transforms import training as examples
+from helixfold.annotations import Parameter
 from helixfold.benchmark.options import Device, Model
 from helixfold.benchmark.timing import peak_beyond, settle
 from helixfold.execution.allocator import keeping_freed_memory

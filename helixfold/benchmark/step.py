@@ -7,11 +7,11 @@ from functools import partial
 from typing import Annotated, Literal
 
 import torch
-from cyclopts import Parameter
 
 from data_pipeline.transforms import training as examples
 from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
+from helixfold.annotations import Parameter
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import Readings, show

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Group, Parameter
-
 from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES
+from helixfold.annotations import Group, Parameter
 from helixfold.options import (
     Day,
     Directory,

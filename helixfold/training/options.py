@@ -6,8 +6,7 @@ The docstring of an option is its line in the help. Nothing is imported here tha
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from cyclopts import Parameter
-
+from helixfold.annotations import Parameter
 from helixfold.options import (
     MAX_PROCESSES,
     Day,

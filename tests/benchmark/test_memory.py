@@ -110,7 +110,7 @@ def test_ranks_are_told_apart_and_not_drawn(
     measured: list[Point], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(memory, "memory_plot", lambda *given: drawn.append(given) or b"PNG")
+    monkeypatch.setattr("helixfold.report.memory_plot.memory_plot", lambda *given: drawn.append(given) or b"PNG")
     options = ["--residues", "64", "--rows", "8", "--executors", "slabs", "--plot", str(tmp_path / "plot.png")]
     assert run(*options, "--ranks", "4", "1") == 0
     assert [each.ranks for each in measured] == [4, 1]
@@ -135,7 +135,7 @@ def test_earlier_points_of_the_same_kind_are_drawn_too(
     measured: list[Point], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(memory, "memory_plot", lambda *given: drawn.append(given) or b"PNG")
+    monkeypatch.setattr("helixfold.report.memory_plot.memory_plot", lambda *given: drawn.append(given) or b"PNG")
     earlier, other, plot = (tmp_path / name for name in ("earlier.json", "other.json", "plot.png"))
     assert run("--residues", "32", "--rows", "8", "--executors", "slabs", "--json", str(earlier)) == 0
     assert run("--residues", "16", "--rows", "9", "--executors", "slabs", "--json", str(other)) == 0

@@ -1,0 +1,34 @@
+"""Annotations of options for cyclopts, with stand-ins where it is not installed and no command line is read.
+
+So everything that measures or computes can be imported with little more than PyTorch.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cyclopts import CoercionError, Group, Parameter, Token
+else:
+    try:
+        from cyclopts import CoercionError, Group, Parameter, Token
+    except ModuleNotFoundError:
+
+        class Parameter:
+            """Stand-in for an annotation, and for the decorator of a class of options."""
+
+            def __init__(self, *_, **__) -> None:
+                pass
+
+            def __call__(self, decorated):
+                return decorated
+
+        class Group:
+            """Stand-in for a group of options in the help."""
+
+            def __init__(self, *_, **__) -> None:
+                pass
+
+            create_ordered = classmethod(lambda cls, *_, **__: cls())
+
+        Token, CoercionError = str, ValueError
+
+__all__ = ["CoercionError", "Group", "Parameter", "Token"]

@@ -1,0 +1,74 @@
+"""A GPU that is lent for an hour has Python, PyTorch, Triton, NumPy, einops, jaxtyping and pytest; that is enough."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+from tests.sources import ROOT
+
+PACKAGES = ("torch", "triton", "numpy", "einops", "jaxtyping", "pytest")
+# What measures and computes on a GPU.
+MODULES = [
+    *(f"helixfold.benchmark.{name}" for name in ("ops", "block", "model", "step", "kernels", "launches")),
+    *(f"helixfold.benchmark.{name}" for name in ("memory", "recompute", "optimizer", "layouts")),
+    *("helixfold.folding", "helixfold.training.step", "helixfold.training.config", "helixfold.training.loader"),
+    *("helixfold.parallel.gradients", "helixfold.optim.flat", "helixfold.execution.spilled", "scripts.benchmark"),
+]
+
+
+def with_requirements(names: tuple[str, ...]) -> set[str]:
+    """The distributions of these names and those that they require."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        try:
+            requirements = distribution(name).requires or []
+        except PackageNotFoundError:
+            continue
+        if name not in found:
+            found.add(name)
+            waiting += [re.split(r"[^A-Za-z0-9._-]", each)[0] for each in requirements if "extra ==" not in each]
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with links to these packages and no others."""
+    directory = tmp_path_factory.mktemp("packages")
+    for name in with_requirements(PACKAGES):
+        files = distribution(name).files or []
+        for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}:
+            (directory / top).symlink_to(distribution(name).locate_file(top))
+    return directory
+
+
+def run_there(bare: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(bare), str(ROOT)])
+    # Without site, Python sees nothing but its own library and this path.
+    command = [sys.executable, "-S", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_other_packages_are_not_there(bare: Path) -> None:
+    done = run_there(bare, "-c", "import torch, numpy, pytest; import pyhmmer")
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'pyhmmer'"
+
+
+def test_everything_for_the_gpu_is_imported(bare: Path) -> None:
+    done = run_there(bare, "-c", "".join(f"import {module}\n" for module in MODULES))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_tests_of_the_gpu_are_collected(bare: Path) -> None:
+    done = run_there(bare, "-m", "pytest", "-o", "addopts=", "-m", "gpu", "--collect-only", "-q", "tests")
+    assert done.returncode == 0, done.stdout[-3000:]
+    # Where the mark is not asked for, the kernels' own tests are there too.
+    assert run_there(bare, "-m", "pytest", "-o", "addopts=", "--collect-only", "-q", "tests/ops/triton").returncode == 0
