@@ -39,6 +39,8 @@ class KernelsOptions:
     """Compile only the parts whose name contains this."""
     json: File | None = None
     """Also write the table to this file."""
+    against: File | None = None
+    """Earlier file of --json, with which times and bytes moved are compared."""
 
 
 _USUAL = KernelsOptions()
@@ -64,4 +66,4 @@ def run(options: KernelsOptions = _USUAL) -> None:
         extra_rows=options.extra_rows,
         dtype=getattr(torch, options.dtype),
     )
-    show(sizes, options.arch, options.only, options.json)
+    show(sizes, options.arch, options.only, options.json, options.against)

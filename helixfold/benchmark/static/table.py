@@ -2,13 +2,13 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.errors import InputError, printable
+from data_pipeline.errors import InputError, error_reason, printable
 from helixfold.benchmark.static.gpus import GPUS, Gpu, estimated_seconds, operator_seconds
 from helixfold.benchmark.static.machine_code import MachineCode, machine_code
 from helixfold.benchmark.static.network_parts import PassSizes
@@ -96,12 +96,16 @@ class PassRow:
             yield f"  {name:36} {sum(self.operators.values()):8} {'':57} {_numbers(self.operators_cost)}"
             yield f"    {names}"
 
-    def sum_line(self) -> str:
+    def sum_line(self, earlier: Mapping[str, float] | None) -> str:
+        """Return the line of the sums, with the ratios to `earlier` costs of the same pass if there are some."""
         cost, launches = self.cost, sum(row.launches for row in self.kernels)
+        ratios = ""
+        if earlier is not None:
+            ratios = f" {cost.moved / earlier['moved']:11.2f} {cost.seconds / earlier['seconds']:9.2f}"
         return (
             f"{self.name:22} {self.direction:8} {launches:7} {sum(self.operators.values()):6} {cost.moved / 1e6:8.1f} "
             f"{self.floor / 1e6:7.1f} {cost.moved / self.floor:5.2f} {cost.asked / 1e6:8.1f} {cost.flop / 1e9:6.1f} "
-            f"{1e6 * cost.seconds:7.1f}"
+            f"{1e6 * cost.seconds:7.1f}{ratios}"
         )
 
     @property
@@ -113,11 +117,15 @@ class PassRow:
         return asdict(self) | {"cost": asdict(self.cost)}
 
 
-def show(sizes: PassSizes, architectures: Sequence[str], only: str, path: Path | None) -> None:
+def show(
+    sizes: PassSizes, architectures: Sequence[str], only: str, path: Path | None, earlier_path: Path | None = None
+) -> None:
     """Print the tables of all parts for each architecture; with a path, also write them there as JSON.
 
-    Only parts whose name contains `only` are shown. Raise `InputError` if there is none.
+    Only parts whose name contains `only` are shown. Sums are compared with those of an earlier JSON file, if one is
+    given. Raise `InputError` if there is no such part or no such file.
     """
+    earlier = {} if earlier_path is None else _earlier(earlier_path)
     names = [name for name in NAMES if only in name]
     if not names:
         raise InputError(f"no part's name contains {printable(only)!r}; they are {', '.join(NAMES)}")
@@ -137,8 +145,8 @@ def show(sizes: PassSizes, architectures: Sequence[str], only: str, path: Path |
                 print("\n".join(rows[-1].lines()), flush=True)
         for operator, reason in recorder.refusals.items():
             print(f"no kernel of ours computes {operator}: {reason}")
-        print(f"\n{_SUM_HEADER}")
-        print("\n".join(row.sum_line() for row in rows))
+        print(f"\n{_SUM_HEADER}{' moved/before us/before' if earlier else ''}")
+        print("\n".join(row.sum_line(earlier.get((architecture, row.name, row.backward))) for row in rows))
         block = [row for row in rows if row.name == BLOCK]
         if block:
             cost, floor = Cost.total([row.cost for row in block]), sum(row.floor for row in block)
@@ -149,6 +157,17 @@ def show(sizes: PassSizes, architectures: Sequence[str], only: str, path: Path |
     print(NOTE)
     if path is not None:
         path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _earlier(path: Path) -> dict[tuple[str, str, bool], dict[str, float]]:
+    """Return the costs of passes by architecture, name and direction from an earlier JSON file."""
+    try:
+        tables = json.loads(path.read_text())
+        return {(each["arch"], row["name"], row["backward"]): row["cost"] for each in tables for row in each["passes"]}
+    except OSError as error:
+        raise InputError(f"{printable(str(path))} cannot be read: {error_reason(error)}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{printable(str(path))} is no table that --json wrote") from error
 
 
 def pass_row(given: Pass, gpu: Gpu) -> PassRow:

@@ -49,6 +49,19 @@ def test_kernels_of_an_update_are_compiled_and_counted(tmp_path: Path) -> None:
     assert f"no kernel of ours computes transition: {reason}" in done.stdout
     assert "only\nratios between two versions of the code count" in done.stdout
 
+    earlier = json.loads(path.read_text())
+    earlier[0]["passes"][0]["cost"]["moved"] *= 4
+    path.write_text(json.dumps(earlier))
+    again = run("--static", "--arch", "sm_80", *size, "--against", str(path))
+    sums = again.stdout[again.stdout.index("moved/before us/before") :].splitlines()
+    assert sums[1].split()[-2:] == ["0.25", "1.00"]
+    assert sums[2].split()[-2:] == ["1.00", "1.00"]
+    path.write_text("[3]")
+    for name, sentence in (("kernels.json", "is no table that --json wrote"), ("none.json", "cannot be read: No such")):
+        refused = run("--static", "--arch", "sm_80", *size, "--against", str(path.with_name(name)))
+        assert refused.returncode == 2
+        assert f"{name} {sentence}" in refused.stderr
+
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
