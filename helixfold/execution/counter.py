@@ -76,7 +76,7 @@ class Counter(TorchDispatchMode):
             elif isinstance(each, list | tuple):
                 moved += sum(map(_size, tensors(each)))
         self.moved += moved
-        if operator.name in _PRODUCTS:
+        if operator.name.rstrip("_") in _PRODUCTS:
             # Each element is a sum of as many products as the last operand has rows.
             self.products += 2 * outputs[0].numel() * args[-1].shape[-2]
         return found

@@ -55,6 +55,13 @@ def test_products_moves_and_launches(device: str) -> None:
     assert counter.launches == 1
 
 
+def test_products_that_are_added_in_place_count() -> None:
+    total, left, right = torch.ones(4, 7), torch.ones(4, 5), torch.ones(5, 7)
+    with Counter() as counter:
+        total.addmm_(left, right)
+    assert counter.products == 2 * 4 * 5 * 7
+
+
 def test_counting_changes_nothing() -> None:
     x = torch.randn(8, 8, requires_grad=True)
     with Counter():
