@@ -30,10 +30,11 @@ SHORT = [
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("set") / "store"
-    assert main(["features", "--structures", str(STRUCTURES), "--output", str(path)]) == 0
+    assert main(["features", "--structures", str(STRUCTURES), "--output", str(path), "--workers", "1"]) == 0
     return path
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_leaves_weights_that_predict_and_convert(store: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     held_out = ["--held-out", str(STRUCTURES / "held_out.txt")]

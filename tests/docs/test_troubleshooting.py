@@ -32,11 +32,11 @@ def texts(path: Path) -> Iterator[list[str | None]]:
 
 
 @cache
-def patterns() -> list[re.Pattern[str]]:
-    """What the texts in the code look like with anything in place of their values."""
+def patterns() -> list[tuple[str, str]]:
+    """What the texts in the code look like with anything in place of their values, after the longest of their pieces."""
     sources = files("helixfold", "data_pipeline")
-    found = {pattern(pieces) for path in sources for pieces in texts(path) if is_long(pieces)}
-    return [re.compile(each) for each in sorted(found)]
+    found = (pieces for path in sources for pieces in texts(path) if is_long(pieces))
+    return sorted({(max((piece or "" for piece in pieces), key=len), pattern(pieces)) for pieces in found})
 
 
 def is_long(pieces: list[str | None]) -> bool:
@@ -52,7 +52,7 @@ def pattern(pieces: list[str | None]) -> str:
 
 def is_said(message: str) -> bool:
     """Whether the code has it: of `{problem}; advice`, the problem as well."""
-    for match in filter(None, (each.search(message) for each in patterns())):
+    for match in filter(None, (re.search(each, message) for piece, each in patterns() if piece in message)):
         advice = match.groupdict().get("advice")
         if advice is None or is_said(message[: match.start("advice")]):
             return True
