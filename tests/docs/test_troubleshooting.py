@@ -33,7 +33,7 @@ def texts(path: Path) -> Iterator[list[str | None]]:
 
 @cache
 def patterns() -> list[tuple[str, str]]:
-    """What the texts in the code look like with anything in place of their values, after the longest of their pieces."""
+    """What the texts in the code look like with anything in place of values, after their longest pieces."""
     sources = files("helixfold", "data_pipeline")
     found = (pieces for path in sources for pieces in texts(path) if is_long(pieces))
     return sorted({(max((piece or "" for piece in pieces), key=len), pattern(pieces)) for pieces in found})

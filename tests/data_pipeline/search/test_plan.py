@@ -134,7 +134,7 @@ def test_every_program_searches_for_one_target(tmp_path: Path) -> None:
         tmp_path,
         '[[alignments]]\nname = "program"\ntool = "jackhmmer"\nengine = "program"\npath = "sequences.fasta"\n'
         '[[alignments]]\nname = "profiles"\ntool = "hhblits"\npath = "profiles"\n'
-        '[[alignments]]\nname = "fast"\ntool = "mmseqs"\npath = "sequences.fasta"\n'
+        '[[alignments]]\nname = "fast"\ntool = "mmseqs"\npath = "sequences.fasta"\noptions = { iterations = 1 }\n'
         '[[alignments]]\nname = "in_process"\ntool = "jackhmmer"\npath = "sequences.fasta"\n'
         '[templates]\ntool = "hhsearch"\npath = "profiles"\nstructures = "mmcif"\n',
     )
