@@ -34,6 +34,7 @@ def features(fasta: Path, *more: object) -> int:
     return main(["features", str(fasta), "--database", database, "--output", output, *map(str, more)])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_features_then_prediction_equals_prediction_at_once(fasta: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = fasta.parent
     assert features(fasta) == 0

@@ -26,7 +26,7 @@ DIFFERENT = {
     "1twr_old.cif.gz",  # atoms at NaN are not observed here
 }
 # Every how manieth file is read; HELIXFOLD_EVERY_FILE=1 reads all.
-STRIDES = {"mmcif": 2, "mmcif_odd": 1, "pdb": 8, "train_mmcif": 40}
+STRIDES = {"mmcif": 5, "mmcif_odd": 1, "pdb": 8, "train_mmcif": 40}
 REFUSED = {"2atc.pdb.gz": "columns 31 to 54 are no coordinates"}  # its z coordinates are blank
 
 
