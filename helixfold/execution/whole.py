@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from helixfold.model.update import Context, ContextInput, Executor, Stream, Update, as_tensor, transposed
+from helixfold.ops.card import card_of
 from helixfold.ops.residual import add_change
 
 
@@ -22,6 +24,10 @@ class Whole(Executor):
         context_input = context_from or (stream, mask)
         context = self.context(update, *context_input)
         return self.apply(update, stream, mask, context_input, context=context, dropout_mask=dropout_mask)
+
+    def streams_at_once(self, count: int, device: torch.device) -> int:
+        # A GPU waits for launches rather than for memory while gradients are computed, and keeps all streams anyway.
+        return count if card_of(device).kind != "cpu" and torch.is_grad_enabled() else 1
 
     def context(self, update: Update, context_input: Stream, mask: Tensor) -> Context:
         """Return the context of an update, computed from all rows of its input."""

@@ -110,8 +110,14 @@ def distogram(
 
     Distances below the first edge are in no bin, distances above the last edge in the last bin.
     """
-    lower = torch.linspace(bins.first, bins.last, bins.count, device=positions.device).square()
-    upper = pad(lower[1:], (0, 1), value=1e8)
+    lower, upper = _squared_edges(bins, positions.device)
     difference = rearrange(positions, "... i x -> ... i 1 x") - rearrange(others, "... j x -> ... 1 j x")
     squared = difference.square().sum(-1, keepdim=True)
     return ((squared > lower) & (squared < upper)).to(positions.dtype)
+
+
+@cache
+def _squared_edges(bins: DistanceBins, device: torch.device) -> tuple[Float[Tensor, "bins"], Float[Tensor, "bins"]]:
+    """Return the squares of all bins' lower and upper edges."""
+    lower = torch.linspace(bins.first, bins.last, bins.count, device=device).square()
+    return lower, pad(lower[1:], (0, 1), value=1e8)

@@ -1,10 +1,10 @@
 """Embedding of templates: their distances update the pair stream, their torsions become rows of the MSA."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -27,6 +27,7 @@ TEMPLATE_TYPES = 22
 PAIR_CHANNELS = TEMPLATE_BINS.count + 1 + 2 * TEMPLATE_TYPES + 3 + 1
 # Type, torsions, alternative torsions and torsion mask (Suppl. Table 1, template_angle_feat).
 ANGLE_CHANNELS = TEMPLATE_TYPES + 14 + 14 + 7
+_BACKBONE_ATOMS = slice(ATOM_ORDER["N"], ATOM_ORDER["C"] + 1)  # N, CA and C
 # The mask of psi is the MSA mask of a template row.
 PSI = 2
 
@@ -58,7 +59,7 @@ class TemplatePairBlock(nn.Module):
 
 
 class TemplatePairEmbedder(nn.Module):
-    """Embedding of one template as a pair representation (AlphaFold 2, Suppl. Alg. 2 lines 9 to 11)."""
+    """Embedding of templates as pair representations (AlphaFold 2, Suppl. Alg. 2 lines 9 to 11)."""
 
     def __init__(self, config: TemplateConfig) -> None:
         super().__init__()
@@ -67,14 +68,17 @@ class TemplatePairEmbedder(nn.Module):
         self.norm = LayerNorm(config.c_t)
 
     def forward(
-        self, run: Executor, batch: Batch, index: int, pair_mask: Float[Tensor, "b r r"], dtype: torch.dtype
-    ) -> Float[Stream, "b r r c_t"]:
-        """Return the template's stream without its final layer norm, which the attention over templates applies."""
-        pair = run.map_rows(
-            lambda rows, _: self.linear(template_pair_features(batch, index, rows).to(dtype)), pair_mask
-        )
+        self, run: Executor, batch: Batch, which: slice, pair_mask: Float[Tensor, "b r r"], dtype: torch.dtype
+    ) -> Float[Stream, "b_t r r c_t"]:
+        """Return the streams of some templates as one batch; those of a sample follow each other.
+
+        They are without their final layer norm, which the attention over templates applies.
+        """
+        count = which.stop - which.start
+        masks = pair_mask if count == 1 else repeat(pair_mask, "b i j -> (b t) i j", t=count)
+        pair = run.map_rows(lambda rows, _: self.linear(template_pair_features(batch, which, rows).to(dtype)), masks)
         for block in self.blocks:
-            pair = block(run, pair, pair_mask)
+            pair = block(run, pair, masks)
         return pair
 
 
@@ -100,7 +104,8 @@ class TemplatePointwiseAttention(nn.Module):
     ) -> Float[Stream, "b i j c_z"]:
         """Return the pair stream plus the attention's result; samples without templates are not changed.
 
-        Each of `templates` embeds one template when it is called; `norm` is the layer norm of these embeddings.
+        Each of `templates` returns a template's embedding when it is called; `norm` is the layer norm of these
+        embeddings.
         """
         # An online softmax over templates: the weighted mean of values so far, and the log of the sum of weights.
         mean: Stream | None = None
@@ -165,9 +170,22 @@ class TemplateEmbedder(nn.Module):
     def forward(
         self, run: Executor, batch: Batch, pair: Float[Stream, "b r r c_z"], pair_mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_z"]:
-        """Return the pair stream plus the attention over all templates, which are embedded one at a time."""
+        """Return the pair stream plus the attention over all templates.
+
+        They are embedded one after the other, or together if the executor says so.
+        """
         count = batch.template_mask.shape[1]
-        templates = [partial(self.pair, run, batch, index, pair_mask, pair.dtype) for index in range(count)]
+        together = run.streams_at_once(count, pair.device)
+
+        def embedded() -> Iterator[Stream]:
+            for first in range(0, count, together):
+                which = slice(first, min(first + together, count))
+                streams = self.pair(run, batch, which, pair_mask, pair.dtype)
+                yield from run.samples(streams, which.stop - first)
+                # Freed before the next templates are embedded.
+                del streams
+
+        templates = [partial(next, embedded())] * count  # each call makes the next
         return self.attention(run, pair, templates, self.pair.norm.affine, batch.template_mask)
 
     def msa_rows(self, batch: Batch, dtype: torch.dtype) -> tuple[Float[Tensor, "b t r c_m"], Float[Tensor, "b t r"]]:
@@ -187,13 +205,23 @@ class TemplateEmbedder(nn.Module):
         return self.angles(features.to(dtype)), torsions.mask[..., PSI]
 
 
-def template_pair_features(batch: Batch, index: int, rows: slice = slice(None)) -> Float[Tensor, "b i r 88"]:
-    """Return one template's features of the edges from some residues to all (Suppl. Table 1, template_pair_feat)."""
-    beta, has_beta = batch.template_pseudo_beta[:, index], batch.template_pseudo_beta_mask[:, index]
-    observed = batch.template_all_atom_masks[:, index].unbind(-1)
-    backbone = observed[ATOM_ORDER["N"]] * observed[ATOM_ORDER["CA"]] * observed[ATOM_ORDER["C"]]
+def template_pair_features(batch: Batch, which: slice, rows: slice = slice(None)) -> Float[Tensor, "b_t i r 88"]:
+    """Return some templates' features of the edges from some residues to all (Suppl. Table 1, template_pair_feat).
+
+    The templates of a sample follow each other in the batch dimension.
+    """
+    beta, has_beta, masks, aatype = (
+        features[:, which].flatten(0, 1)
+        for features in (
+            batch.template_pseudo_beta,
+            batch.template_pseudo_beta_mask,
+            batch.template_all_atom_masks,
+            batch.template_aatype,
+        )
+    )
+    backbone = masks[..., _BACKBONE_ATOMS].prod(-1)
     beta_mask, backbone_mask = (mask[:, rows, None] * mask[:, None] for mask in (has_beta, backbone))
-    types = nn.functional.one_hot(batch.template_aatype[:, index], TEMPLATE_TYPES).to(beta_mask.dtype)
+    types = nn.functional.one_hot(aatype, TEMPLATE_TYPES).to(beta_mask.dtype)
     features = torch.cat(
         [
             distogram(beta[:, rows], beta, TEMPLATE_BINS),

@@ -1,6 +1,6 @@
 """Templates speak where they have atoms, and nowhere else."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 import pytest
@@ -12,6 +12,7 @@ from helixfold.config import TemplateConfig
 from helixfold.execution.whole import Whole
 from helixfold.model.layers import LayerNorm
 from helixfold.model.templates import TemplateEmbedder, TemplatePointwiseAttention, template_pair_features
+from helixfold.ops.card import CARDS, described
 from tests.networks import random_batch
 
 CONFIG = TemplateConfig(blocks=1, c_t=16, c_triangle=8, attention_channels=16)
@@ -42,7 +43,7 @@ def without_atom(batch: Batch, name: str, residue: int) -> Batch:
 
 def test_pair_features_are_laid_out_as_deepminds() -> None:
     batch = random_batch(residues=R, templates=T)
-    found = template_pair_features(batch, 1)[0]
+    found = template_pair_features(batch, slice(1, 2))[0]
     types = batch.template_aatype[0, 1]
     assert found.shape == (R, R, 88)
     assert found[2, 5, DISTANCES].sum() <= 1
@@ -58,7 +59,7 @@ def test_pair_features_are_laid_out_as_deepminds() -> None:
 
 @pytest.mark.parametrize("atom", ["N", "CA", "C"])
 def test_a_residue_without_backbone_says_nothing(atom: str) -> None:
-    found = template_pair_features(without_atom(random_batch(residues=R), atom, 4), 0)[0]
+    found = template_pair_features(without_atom(random_batch(residues=R), atom, 4), slice(1))[0]
     said = (found != 0).any(-1)
     assert not said[4].any()
     assert not said[:, 4].any()
@@ -67,7 +68,9 @@ def test_a_residue_without_backbone_says_nothing(atom: str) -> None:
 
 def test_other_missing_atoms_hide_nothing() -> None:
     batch = random_batch(residues=R)
-    assert (template_pair_features(without_atom(batch, "CG", 4), 0) == template_pair_features(batch, 0)).all()
+    assert (
+        template_pair_features(without_atom(batch, "CG", 4), slice(2)) == template_pair_features(batch, slice(2))
+    ).all()
 
 
 def test_a_row_of_the_msa_counts_where_psi_is_defined() -> None:
@@ -116,3 +119,34 @@ def test_without_any_template_nothing_is_added() -> None:
     with torch.no_grad():
         assert (embedder(Whole(), hidden, pair, pair_mask) == pair).all()
         assert (embedder(Whole(), batch, pair, pair_mask) != pair).any()
+
+
+@pytest.mark.parametrize("b", [1, 2])
+@pytest.mark.parametrize("together", [2, 3])
+def test_templates_computed_together_give_what_they_give_alone(
+    together: int, b: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = random_embedder()
+    samples = [random_batch(residues=R, templates=T, seed=seed) for seed in range(b)]
+    batch = Batch(
+        **{each.name: torch.cat([getattr(sample, each.name) for sample in samples]) for each in fields(Batch)}
+    )
+    pair, pair_mask = torch.randn(b, R, R, C_Z), torch.ones(b, R, R)
+    pair_mask[:, 7:], pair_mask[:, :, 7:] = 0, 0
+
+    def results() -> list[torch.Tensor]:
+        changed = embedder(Whole(), batch, pair, pair_mask)
+        return [changed, *torch.autograd.grad(changed.square().sum(), list(embedder.pair.parameters()))]
+
+    alone = results()
+    monkeypatch.setattr(Whole, "streams_at_once", lambda *_: together)
+    for found, expected in zip(results(), alone, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.detach().abs().max()))
+
+
+def test_templates_are_computed_together_on_a_gpu_in_training() -> None:
+    for card, together in (("h100", 4), ("cpu", 1)):
+        with described(CARDS[card]):
+            assert Whole().streams_at_once(4, torch.device("meta")) == together
+            with torch.no_grad():
+                assert Whole().streams_at_once(4, torch.device("meta")) == 1

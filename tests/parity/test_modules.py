@@ -249,7 +249,7 @@ def test_embedding_of_one_template(run: Executor) -> None:
     templates = {name: value[:, None] for name, value in _below("batch/", reference.given).items()}
     batch = template_batch({**templates, "template_mask": torch.ones(1, 1)})
     with torch.no_grad():
-        found = module.norm(module(run, batch, 0, reference.given["mask_2d"], torch.float32))
+        found = module.norm(module(run, batch, slice(0, 1), reference.given["mask_2d"], torch.float32))
     require_equal(found, reference.returned["result"])
 
 
