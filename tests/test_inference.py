@@ -167,7 +167,6 @@ def test_one_call_predicts_with_the_models_that_there_are(monkeypatch: pytest.Mo
     assert "UNTRAINED" in random.notes[0]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_one_call_gives_the_arrays_that_the_command_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path)
     alignment = tmp_path / "target.a3m"
