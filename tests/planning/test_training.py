@@ -72,7 +72,7 @@ def test_a_deep_alignment_takes_what_is_predicted(keep: Keep) -> None:
     """Its rows are what most of the memory is for, as in fine-tuning; the gradients of the outer product's halves take
     most beside them. What is counted of meta tensors is what is counted of real ones.
     """
-    size = PassSize(residues=64, msa_rows=4, extra_rows=640, templates=0, dtype=torch.float32)
+    size = PassSize(residues=40, msa_rows=4, extra_rows=400, templates=0, dtype=torch.float32)
     point = Point(part=EXTRA_MSA, preset="model_1", size=size, device="cpu", keep=keep)
     run = prepared(point, torch.device("cpu"))
     with Counter() as counter:
