@@ -49,8 +49,12 @@ class Stages:
             synchronize(self.device)
             seconds = time.perf_counter() - start
             del self._running[name]
-            self.finished.append(Stage(name=name, seconds=seconds, peak_memory=peak_memory(self.device)))
-            self._report(self.finished[-1])
+            self.add(Stage(name=name, seconds=seconds, peak_memory=peak_memory(self.device)))
+
+    def add(self, stage: Stage) -> None:
+        """Record and report a stage that has ended."""
+        self.finished.append(stage)
+        self._report(stage)
 
     def table(self, *, running: bool = False) -> dict[str, dict[str, float]]:
         """Return a dict for each stage name with "seconds" (summed) and "peak_memory_gib" (the largest).

@@ -11,13 +11,17 @@ import torch.distributed as dist
 
 
 class TaskQueue:
-    """A queue of named tasks in a shared store; without a store, in the memory of this process."""
+    """A queue of named tasks in a shared store; without a store, in the memory of this process.
+
+    Tasks are taken in lots of one or more that follow each other.
+    """
 
     def __init__(self, store: dist.Store | None = None) -> None:
         self._store: dist.Store = dist.HashStore() if store is None else store
 
-    def open(self, names: Sequence[str]) -> None:
-        """Set the names of the tasks, once all processes have joined."""
+    def open(self, names: Sequence[str], lots: Sequence[int] | None = None) -> None:
+        """Set the names of the tasks, once all processes have joined, and the number of tasks of each lot (or 1)."""
+        self._store.set("lots", json.dumps([1] * len(names) if lots is None else list(lots)))
         self._store.set("names", json.dumps(list(names)))
 
     @property
@@ -26,7 +30,7 @@ class TaskQueue:
         return self._store.check(["names"])
 
     def take(self) -> int:
-        """Take the next task and return its index, which is out of range if no task is left."""
+        """Take the next lot of tasks and return its index, which is out of range if no lot is left."""
         return self._store.add("taken", 1) - 1
 
     def report(self, index: int, failure: str | None = None) -> None:
@@ -38,7 +42,8 @@ class TaskQueue:
 
         Call this when all processes have left: tasks that were taken and not reported count as lost with their process.
         """
-        taken, names = self._store.add("taken", 0), self._names()
+        lots, names = json.loads(self._store.get("lots")), self._names()
+        taken = sum(lots[: self._store.add("taken", 0)])
         outcomes = dict.fromkeys(names, "its process was ended from outside, perhaps as the system was out of memory")
         outcomes |= dict.fromkeys(names[taken:], "no process was left to begin it")
         return _failed(outcomes | self._reported())

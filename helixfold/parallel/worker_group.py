@@ -109,7 +109,7 @@ class WorkerGroup:
         return self.group.rank == 0
 
     def take_tasks(self, count: int) -> Iterator[int]:
-        """Take tasks from the queue until all `count` are taken, and yield their indices on every rank of the group."""
+        """Take lots of tasks until all `count` lots are taken, and yield their indices on every rank of the group."""
         while True:
             index = self.group.all_gather(self.queue.take() if self.is_leader else None)[0]
             if index >= count:

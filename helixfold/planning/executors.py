@@ -34,6 +34,8 @@ WHOLE_RESIDUES, WHOLE_SHARE = 256, 0.5
 # Of a GPU's memory that slabs leave free, the share that their temporaries may take, and the most bytes of these: with
 # more, even the longest chains have slabs of hundreds of rows, whose kernels take much longer than their launches.
 _SLAB_SHARE, _MOST_OF_SLABS = 0.5, 8 * 2**30
+# Most residues of a chain whose memory on a GPU is forecast for rounded sizes.
+_SHORT = 512
 # Lengths whose forecasts define the curve of memory by residues, as multiples of the given length.
 _STEPS = (1, 2, 4)
 _MOST_RESIDUES = 1_000_000
@@ -68,12 +70,12 @@ class Plan:
 
     def forecast(self, executor: str) -> Forecast:
         """Return the forecast of the pass's memory with the executor of that name, with small slabs."""
-        return forecast_prediction(self.config, self.size, executor, self.card)
+        return _forecast(self.config, self.size, executor, self.card)
 
     @property
     def estimate(self) -> Forecast:
         """Return the forecast of the pass's memory with the chosen executor and its slabs."""
-        return forecast_prediction(self.config, self.size, self.executor, self.card, self.slab_budget)
+        return _forecast(self.config, self.size, self.executor, self.card, self.slab_budget)
 
     @property
     def fallbacks(self) -> "Iterator[Plan]":
@@ -125,7 +127,7 @@ class Plan:
         return rows
 
     def _has_room(self, size: PassSize) -> bool:
-        return any(_fits(forecast_prediction(self.config, size, name, self.card), self.available) for name in EXECUTORS)
+        return any(_fits(_forecast(self.config, size, name, self.card), self.available) for name in EXECUTORS)
 
 
 def read_available_memory(device: torch.device, directory: Path, memory: int | None = None) -> AvailableMemory:
@@ -254,8 +256,31 @@ def _is_chosen(name: str, config: ModelConfig, size: PassSize, available: Availa
     takes_any = name != "whole" or card.has_own_memory
     if not takes_any and size.residues > WHOLE_RESIDUES:
         return False
-    forecast = forecast_prediction(config, size, name, card)
+    forecast = _forecast(config, size, name, card)
     return _fits(forecast, available) and (takes_any or forecast.peak <= WHOLE_SHARE * available.memory)
+
+
+def _forecast(
+    config: ModelConfig, size: PassSize, executor: str, card: Card, slab_budget: int | None = None
+) -> Forecast:
+    """Return the forecast of a pass; for short chains on a GPU, of one that is up to an eighth larger.
+
+    A GPU folds many of them in the time of a forecast, and has memory enough for all.
+    """
+    if card.has_own_memory and size.residues <= _SHORT:
+        size = replace(
+            size,
+            residues=_rounded(size.residues),
+            msa_rows=_rounded(size.msa_rows),
+            extra_rows=_rounded(size.extra_rows),
+        )
+    return forecast_prediction(config, size, executor, card, slab_budget)
+
+
+def _rounded(count: int) -> int:
+    """Round up to one of four numbers for each power of two, and at least to 16."""
+    step = max(16, 1 << max(0, count.bit_length() - 3))
+    return -(-count // step) * step
 
 
 def _fits(forecast: Forecast, available: AvailableMemory) -> bool:

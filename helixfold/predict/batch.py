@@ -34,6 +34,7 @@ from helixfold.predict.search import (
     share_unavailable,
     written_directories,
 )
+from helixfold.predict.together import sizes_of_lots
 from helixfold.report.page import counted
 from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
@@ -87,6 +88,7 @@ def predict(
             search_identities=search_identities(searches),
             is_slim=options.targets.slim,
             prints_json=options.screen.progress == "json",
+            targets_at_once=options.devices.targets_at_once,
         )
 
     settings = workers.world.run_together(prepare)
@@ -138,12 +140,13 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
                 archive_finished(finished)
             search_for_all([job.target for job, _ in remaining if job.target is not None], settings.searches, output)
 
+    lots = sizes_of_lots([len(job.sequence) for job, _ in remaining], settings)
     with loading.stage("searches for all targets"):
         workers.world.run_together(search)
         share_unavailable(settings.searches, workers.world)
     if workers.mesh.is_first:
-        workers.queue.open([job.name for job, _ in remaining])
-    runner = BatchRunner(remaining, output, settings, overwrite=options.overwrite, archive=options.zip)
+        workers.queue.open([job.name for job, _ in remaining], lots)
+    runner = BatchRunner(remaining, lots, output, settings, overwrite=options.overwrite, archive=options.zip)
     runner.run(loading.finished)
     workers.leave()
     if workers.mesh.is_first and options.output_format == "colabfold":

@@ -51,6 +51,7 @@ class RunSettings:
     search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
     is_slim: bool = False  # finished targets have only the files that `postprocess.slim_down` leaves
     prints_json: bool = False  # progress, in place of bars
+    targets_at_once: int | None = None  # the most short targets that share passes; None: many on a GPU, else 1
 
     @property
     def predictions(self) -> list[RequestedPrediction]:

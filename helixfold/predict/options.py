@@ -178,6 +178,9 @@ class DeviceOptions:
     Each takes the next target when it is free."""
     ranks_per_target: Workers = 1
     """Number of processes that predict one target together, each with a part of its memory."""
+    targets_at_once: Annotated[Workers | None, Parameter(show_default="64 on a GPU, else 1")] = None
+    """Number of targets that are predicted in the same passes, if they are short (up to 256 residues), alike in size,
+    and fit into memory together; results do not depend on it, but for rounding."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Memory"))

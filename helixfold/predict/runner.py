@@ -1,4 +1,4 @@
-"""Fold the remaining targets of a batch one after the other, and report on each; one that fails stops no other."""
+"""Fold the remaining targets of a batch, lot by lot, and report on each; one that fails stops no other."""
 
 import sys
 import time
@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 from tqdm import tqdm
@@ -20,6 +21,7 @@ from helixfold.predict.resume import ResumeStatus
 from helixfold.predict.screen import print_progress
 from helixfold.predict.search import exit_code_for
 from helixfold.predict.target import fold_target
+from helixfold.predict.together import Outcome, fold_targets
 from helixfold.report.index import INDEX_FILE, write_index
 from helixfold.report.page import counted
 from helixfold.write.archive import write_archive
@@ -34,11 +36,15 @@ _BAR = "{desc}: {n_fmt}/{total_fmt} |{bar}| {elapsed}{postfix}"
 
 
 class BatchRunner:
-    """Fold the remaining targets of a run; each group of processes takes the next target when it is free."""
+    """Fold the remaining targets of a run; each group of processes takes the next lot of them when it is free.
+
+    `lots` are the numbers of targets that follow each other and are folded together.
+    """
 
     def __init__(
         self,
         remaining: Sequence[tuple[Job, ResumeStatus]],
+        lots: Sequence[int],
         output: Path,
         settings: RunSettings,
         *,
@@ -46,6 +52,7 @@ class BatchRunner:
         archive: bool,
     ) -> None:
         self._remaining, self._output, self._settings = remaining, output, settings
+        self._lots = [range(end - size, end) for size, end in zip(lots, accumulate(lots), strict=True)]
         self._overwrite, self._archive = overwrite, archive
         self._workers = settings.workers
         self._next_index = 0.0
@@ -59,30 +66,27 @@ class BatchRunner:
         workers, count, failures = self._workers, len(self._remaining), dict[str, str]()
         try:
             with tqdm(total=count, desc="targets", bar_format=_BAR, disable=self._settings.no_bars) as bar:
-                for number in workers.take_tasks(count):
-                    job = self._remaining[number][0]
-                    time_left = self._time_left(number)
-                    words = [time_left] if time_left else []
-                    bar.set_postfix_str(", ".join([*words, job.name, f"{len(job.sequence)} residues"]))
-                    report = partial(self._report, job.name)
-                    stages = Stages(workers.mesh.device, shared_stages, report)
+                for lot in workers.take_tasks(len(self._lots)):
+                    numbers = self._lots[lot]
+                    bar.set_postfix_str(self._postfix(numbers))
                     start = time.perf_counter()
-                    failure = self._fold(number, stages)
-                    ended = "finished" if failure is None else "failed"
-                    report(Stage(name=ended, seconds=time.perf_counter() - start, peak_memory=0))
-                    bar.update()
-                    if not workers.is_leader:
-                        continue
-                    workers.queue.report(number, failure)
-                    require_unmoved(self._output)
-                    if failure is not None:
-                        # At once, for a run that is ended has no other chance to say so.
-                        failures = workers.queue.failures_so_far()
-                        with suppress(OSError):  # such as a full disk; `close` tries again, and tells
-                            write_failures(self._output, failures)
-                    if time.monotonic() >= self._next_index:
-                        _write_index(self._output, failures, [job.name for job, _ in self._remaining])
-                        self._next_index = time.monotonic() + _SECONDS_BETWEEN_INDEXES
+                    outcomes = self._fold(numbers, shared_stages)
+                    seconds = (time.perf_counter() - start) / len(numbers)
+                    for number, outcome in zip(numbers, outcomes, strict=True):
+                        failure = self._finish(number, outcome, seconds)
+                        bar.update()
+                        if not workers.is_leader:
+                            continue
+                        workers.queue.report(number, failure)
+                        require_unmoved(self._output)
+                        if failure is not None:
+                            # At once, for a run that is ended has no other chance to say so.
+                            failures = workers.queue.failures_so_far()
+                            with suppress(OSError):  # such as a full disk; `close` tries again, and tells
+                                write_failures(self._output, failures)
+                        if time.monotonic() >= self._next_index:
+                            _write_index(self._output, failures, [job.name for job, _ in self._remaining])
+                            self._next_index = time.monotonic() + _SECONDS_BETWEEN_INDEXES
                 bar.set_postfix_str("")
         except KeyboardInterrupt:
             tqdm.write(
@@ -90,26 +94,53 @@ class BatchRunner:
             )
             raise
 
-    def _fold(self, number: int, stages: Stages) -> str | None:
-        """Fold a target and print how it ended; return why it failed, if it did."""
-        job, status = self._remaining[number]
-        directory, start = self._output / job.name, time.perf_counter()
+    def _fold(self, numbers: range, shared_stages: Sequence[Stage]) -> list[Outcome]:
+        """Fold the targets of a lot; return the predictions of each, or the error by which it failed."""
+        targets = []
+        for number in numbers:
+            job = self._remaining[number][0]
+            stages = Stages(self._workers.mesh.device, shared_stages, partial(self._report, job.name))
+            targets.append((job, self._output / job.name, stages))
+        if len(targets) > 1:
+            return fold_targets(targets, self._settings, overwrite=self._overwrite)
+        job, directory, stages = targets[0]
         try:
-            order = fold_target(job, directory, self._settings, stages, overwrite=self._overwrite)
-            if order and self._archive:
-                write_archive(directory)
+            return [fold_target(job, directory, self._settings, stages, overwrite=self._overwrite)]
         except Exception as error:  # a mistake of ours in one target must not end a night's batch either
+            return [error]
+
+    def _finish(self, number: int, outcome: Outcome, seconds: float) -> str | None:
+        """Print how a target ended and pack its results if they are wanted; return why it failed, if it did."""
+        job, status = self._remaining[number]
+        directory = self._output / job.name
+        failure = None
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            if outcome and self._archive:
+                write_archive(directory)
+        except Exception as error:
             require_unmoved(self._output)  # which concerns all targets
             failure = _failure_text(error)
-            progress = self._progress(number, time.perf_counter() - start)
-            self._settings.say(f"{job.name}: failed: {failure} [{progress}]", file=sys.stderr)
-            return failure
-        seconds = time.perf_counter() - start
-        if status.missing:
-            self._finished.append((len(job.sequence), max(seconds, 1e-3) / status.missing))
-        if order:
-            self._settings.say(f"{_summary(directory, order)} [{self._progress(number, seconds)}]")
-        return None
+            self._settings.say(f"{job.name}: failed: {failure} [{self._progress(number, seconds)}]", file=sys.stderr)
+        else:
+            if status.missing:
+                self._finished.append((len(job.sequence), max(seconds, 1e-3) / status.missing))
+            if outcome:
+                self._settings.say(f"{_summary(directory, outcome)} [{self._progress(number, seconds)}]")
+        ended = "finished" if failure is None else "failed"
+        self._report(job.name, Stage(name=ended, seconds=seconds, peak_memory=0))
+        return failure
+
+    def _postfix(self, numbers: range) -> str:
+        """Return what the bar says beside its numbers: the time that is left, and the targets under way."""
+        lengths = [len(self._remaining[number][0].sequence) for number in numbers]
+        name = self._remaining[numbers[0]][0].name
+        words = [name, f"{lengths[0]} residues"]
+        if len(numbers) > 1:
+            words = [f"{name} and {len(numbers) - 1} more", f"{min(lengths)} to {max(lengths)} residues"]
+        time_left = self._time_left(numbers[0])
+        return ", ".join([time_left, *words] if time_left else words)
 
     def _report(self, target: str, stage: Stage) -> None:
         """Print progress as JSON, if this run does so; a target that has ended counts as done."""

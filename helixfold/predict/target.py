@@ -1,8 +1,8 @@
 """Fold one target: make its features, then each missing prediction, then what follows on all of them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,6 +27,22 @@ from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_prediction, write_timings
 
 
+@dataclass(frozen=True, kw_only=True)
+class FoldRequest:
+    """A prediction that a target needs next, and all that it is made from."""
+
+    requested: RequestedPrediction
+    plan: Plan
+    features: Features
+    stages: Stages
+    spill: Path
+
+
+# A prediction, and the executor and the memory that it was made with, for timings.json.
+Answer = tuple[Prediction, dict[str, object]]
+TargetSteps = Generator[FoldRequest, Answer, list[FinishedPrediction]]
+
+
 def fold_target(
     job: Job, directory: Path, settings: RunSettings, stages: Stages, *, overwrite: bool = False
 ) -> list[FinishedPrediction]:
@@ -34,6 +50,29 @@ def fold_target(
 
     All ranks of a group call this. The first one makes the features and writes all files; an error on any rank is
     raised on all.
+    """
+    steps = target_steps(job, directory, settings, stages, overwrite=overwrite)
+    answer: Answer | None = None
+    while True:
+        try:
+            request = next(steps) if answer is None else steps.send(answer)
+        except StopIteration as end:
+            return list(end.value)
+        answer = fold_request(request, settings)
+
+
+def target_steps(
+    job: Job,
+    directory: Path,
+    settings: RunSettings,
+    stages: Stages,
+    *,
+    overwrite: bool = False,
+    shows_bar: bool = True,
+) -> TargetSteps:
+    """Do everything for a target as `fold_target` does, but yield each prediction that is to be made.
+
+    The answer to a request is sent, and the last one is followed by the return of the target's predictions.
     """
     group, is_leader = settings.workers.group, settings.workers.is_leader
     resumed = group.run_together(
@@ -54,9 +93,8 @@ def fold_target(
         write_timings(directory, {**facts, "stages": stages.table(running=True)}, notes=prediction.notes)
 
     planned = _planned(missing, features, directory, settings)
-    for requested, plan in tqdm(
-        planned, desc="predictions", unit="prediction", leave=False, disable=len(planned) == 1 or settings.no_bars
-    ):
+    hides_bar = not shows_bar or len(planned) == 1 or settings.no_bars
+    for requested, plan in tqdm(planned, desc="predictions", unit="prediction", leave=False, disable=hides_bar):
         spill = settings.memory.spill_directory or directory
         if (remark := memory_plan.remark(plan, requested.name, spill)) is not None:
             settings.say(f"{job.name}: {remark}")
@@ -65,8 +103,8 @@ def fold_target(
             settings.say(f"{job.name}: {requested.name}: its input does not depend on the seed; not folded again")
             prediction = replace(same[model.name], model=requested.name, seed=requested.seed)
         else:
-            prediction, models[requested.name] = _fold(
-                requested, plan, features, settings=settings, stages=stages, spill=spill
+            prediction, models[requested.name] = yield FoldRequest(
+                requested=requested, plan=plan, features=features, stages=stages, spill=spill
             )
             if not model.sampling.depends_on_chance(len(features.msa)):
                 same[model.name] = prediction
@@ -136,39 +174,34 @@ def _planned(
     return planned
 
 
-def _fold(
-    requested: RequestedPrediction,
-    plan: Plan,
-    features: Features,
-    *,
-    settings: RunSettings,
-    stages: Stages,
-    spill: Path,
-) -> tuple[Prediction, dict[str, object]]:
-    """Make a prediction; return it, and the executor and the memory it was made with, for timings.json."""
+def fold_request(request: FoldRequest, settings: RunSettings) -> Answer:
+    """Make a prediction that a target needs."""
+    requested = request.requested
 
     def carry_out(within: Whole | Slabs, action: Callable[[Executor], Prediction]) -> Prediction:
-        with _progress(requested, settings):
+        with shown_progress(requested, settings):
             return settings.workers.run_on_group(within, action)
 
     made = fold_planned(
         requested.model,
-        plan,
-        features,
+        request.plan,
+        request.features,
         replace(settings.options, seed=requested.seed),
-        stages=stages,
-        spill=spill,
+        stages=request.stages,
+        spill=request.spill,
         name=requested.name,
-        say=lambda line: settings.say(f"{features.domain_name}: {requested.name}: {line}"),
+        say=lambda line: settings.say(f"{request.features.domain_name}: {requested.name}: {line}"),
         carry_out=carry_out,
     )
-    sizes = {"predicted_peak_gib": made.predicted_peak, "measured_peak_gib": made.measured_peak}
-    facts = {name: round(size / 2**30, 3) for name, size in sizes.items()}
-    return made.prediction, {"executor": made.executor, **facts}
+    return made.prediction, {
+        "executor": made.executor,
+        "predicted_peak_gib": round(made.predicted_peak / 2**30, 3),
+        "measured_peak_gib": round(made.measured_peak / 2**30, 3),
+    }
 
 
 @contextmanager
-def _progress(requested: RequestedPrediction, settings: RunSettings) -> Iterator[None]:
+def shown_progress(requested: RequestedPrediction, settings: RunSettings) -> Iterator[None]:
     """Show a bar of passes that moves with every block: on a CPU, one pass of a large model takes minutes."""
     network = requested.model.network
     blocks = [*network.extra_msa_stack.blocks, *network.evoformer.blocks]

@@ -20,6 +20,16 @@ def test_tasks_are_taken_once_and_their_fate_is_known() -> None:
     assert "no process was left" in failures["d"]
 
 
+def test_lots_are_taken_whole() -> None:
+    queue = TaskQueue()
+    queue.open(["a", "b", "c", "d", "e"], lots=[2, 1, 2])
+    assert [queue.take(), queue.take()] == [0, 1]
+    queue.report(0)
+    failures = queue.failures()
+    assert list(failures) == ["b", "c", "d", "e"]
+    assert ["ended from outside" in failures[name] for name in "bcde"] == [True, True, False, False]
+
+
 def test_who_has_left_is_known() -> None:
     queue = TaskQueue()
     queue.leave(1)

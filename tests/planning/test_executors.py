@@ -105,6 +105,22 @@ def test_a_gpu_computes_whole_streams_where_they_fit_and_else_slabs_of_what_is_f
     assert planned(gibibytes, forced=chosen, card="h200") == found
 
 
+def test_short_chains_on_a_gpu_share_forecasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, int, int]] = []
+    forecast = executors.forecast_prediction
+
+    def noted(config: ModelConfig, size: PassSize, *rest: object) -> Forecast:
+        sizes.append((size.residues, size.msa_rows, size.extra_rows))
+        return forecast(config, size, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(executors, "forecast_prediction", noted)
+    for residues, msa_rows, extra_rows in ((50, 1, 1), (64, 16, 16), (257, 130, 5000), (513, 130, 5000)):
+        planned(100, card="h200", residues=residues, msa_rows=msa_rows, extra_rows=extra_rows)
+    assert sizes == [(64, 16, 16), (64, 16, 16), (320, 160, 5120), (513, 130, 5000)]
+    planned(100, residues=50, msa_rows=1, extra_rows=1)
+    assert sizes[-1] == (50, 1, 1)
+
+
 def test_slabs_on_a_gpu_take_some_gibibytes_at_most() -> None:
     assert planned(1000, forced="slabs", card="h200").slab_budget == 8 * GIB
     assert planned(1000, forced="slabs").slab_budget is None

@@ -23,8 +23,8 @@ FREE = {
     "targets.output", "targets.overwrite", "targets.slim", "targets.zip", "targets.output_format",
     "targets.sort_queries_by", "targets.dry_run", "search.msa_server_timeout", "search.msa_server_wait",
     "search.threads", "compute.models_to_relax", "compute.save_logits", "devices.device", "devices.devices",
-    "devices.ranks_per_target", "memory.executor", "memory.memory", "memory.spill_directory", "screen.log_file",
-    "screen.progress",
+    "devices.ranks_per_target", "devices.targets_at_once", "memory.executor", "memory.memory",
+    "memory.spill_directory", "screen.log_file", "screen.progress",
 }  # fmt: skip
 
 
@@ -73,6 +73,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "devices.device": "cpu",
         "devices.devices": "0,1",
         "devices.ranks_per_target": 2,
+        "devices.targets_at_once": 2,
         "memory.executor": "slabs",
         "memory.memory": 2**30,
         "memory.spill_directory": folder,

@@ -26,11 +26,11 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
     run.join_workers = partial(join_workers, timeout=8.0)
     postprocess.write_plots = lambda *_: None  # plots take most of the time
     fold, all_settings = inference.fold, []
-    fold_target = target._fold
+    fold_request = target.fold_request
 
-    def recorded(*given: object, settings: target.RunSettings, **named: object) -> object:
+    def recorded(request: target.FoldRequest, settings: target.RunSettings) -> target.Answer:
         all_settings.append(settings)
-        return fold_target(*given, settings=settings, **named)  # type: ignore[arg-type]
+        return fold_request(request, settings)
 
     def failing(model: object, run: object, features: Features, *rest: object, **named: object) -> object:
         group = all_settings[-1].workers.group
@@ -42,5 +42,5 @@ def predict(arguments: Sequence[str], log: Path, last_fails: bool, port: int) ->
             file.write(f"{features.domain_name} {group.rank}\n")
         return fold(model, run, features, *rest, **named)  # type: ignore[arg-type]
 
-    inference.fold, target._fold = failing, recorded  # type: ignore[assignment]
+    inference.fold, target.fold_request = failing, recorded  # type: ignore[assignment]
     return main(["predict", *arguments, "--num-recycles", "0", "--device", "cpu", "--models", "tiny"])

@@ -1,0 +1,189 @@
+"""Fold short targets of about the same size in the same passes.
+
+On a GPU, passes of short chains wait for the host to launch their operators, and take as long for many chains as for
+one. Each target keeps its own files, its own end of recycling and its own failure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+
+from helixfold.execution.stages import Stage, Stages
+from helixfold.folding_together import STAGES, TargetToFold, fold_together
+from helixfold.ops.card import card_of
+from helixfold.planning.executors import RESERVE, executor, memory_kept, release
+from helixfold.planning.size import PassSize
+from helixfold.predict.jobs import Job, RunSettings
+from helixfold.predict.target import Answer, FoldRequest, TargetSteps, fold_request, shown_progress, target_steps
+from helixfold.write.ranking import FinishedPrediction
+
+# Residues up to which a GPU waits for the host, and the most targets of a lot on a GPU.
+LONGEST, AT_ONCE = 256, 64
+# Lengths of targets that are folded together round up to the same multiple of this.
+_LENGTH_STEP = 32
+# The predictions of a target, best first, or the error by which it failed.
+Outcome = list[FinishedPrediction] | Exception
+
+
+def sizes_of_lots(lengths: Sequence[int], settings: RunSettings) -> list[int]:
+    """Return how many of the targets with these numbers of residues, in their order, are folded together each time.
+
+    Groups of ranks that share targets fold one at a time, and every process gets some of the targets.
+    """
+    most = settings.targets_at_once
+    if most is None:
+        most = AT_ONCE if card_of(settings.device).has_own_memory else 1
+    if settings.workers.group.size > 1:
+        most = 1
+    most = min(most, ceil(len(lengths) / settings.workers.mesh.layout.dp))
+    sizes: list[int] = []
+    before = 0
+    for length in lengths:
+        step = ceil(length / _LENGTH_STEP)
+        if sizes and step == before and length <= LONGEST and sizes[-1] < most:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+        before = step
+    return sizes
+
+
+def fold_targets(
+    targets: Sequence[tuple[Job, Path, Stages]], settings: RunSettings, *, overwrite: bool
+) -> list[Outcome]:
+    """Do for each of these targets what `fold_target` does, in its directory, with passes that they share.
+
+    Return the predictions of each, best first, or the error by which it failed, which concerns no other target.
+    """
+    begun = [
+        _Target(target_steps(job, directory, settings, stages, overwrite=overwrite, shows_bar=False))
+        for job, directory, stages in targets
+    ]
+    for target in begun:
+        target.go_on(None)
+    while waiting := [target for target in begun if target.request is not None]:
+        alike = _alike(waiting)
+        requests = [target.request for target in alike if target.request is not None]
+        answers = _fold_together(requests, settings) if len(requests) > 1 else None
+        for number, (target, request) in enumerate(zip(alike, requests, strict=True)):
+            try:
+                answer = fold_request(request, settings) if answers is None else answers[number]
+            except Exception as error:
+                target.fail(error)
+            else:
+                target.go_on(answer)
+    return [target.outcome for target in begun]
+
+
+class _Target:
+    """A target under way: the prediction that it needs next, or once it has ended its outcome."""
+
+    def __init__(self, steps: TargetSteps) -> None:
+        self._steps = steps
+        self.request: FoldRequest | None = None
+        self.outcome: Outcome = []
+
+    def go_on(self, answer: Answer | None) -> None:
+        """Go on with the answer to the last request, or begin, until another one is needed or the target has ended."""
+        try:
+            self.request = next(self._steps) if answer is None else self._steps.send(answer)
+        except StopIteration as end:
+            self.request, self.outcome = None, end.value
+        except Exception as error:  # a mistake of ours in one target must not end the others
+            self.request, self.outcome = None, error
+
+    def fail(self, error: Exception) -> None:
+        """End the target, whose last request could not be answered."""
+        self._steps.close()
+        self.request, self.outcome = None, error
+
+
+def _alike(waiting: Sequence[_Target]) -> list[_Target]:
+    """Return the first waiting target and those whose request can be answered in the same passes.
+
+    They need the same model and seed and have about as many residues and rows. As many are returned as fit into memory.
+    """
+    first = waiting[0].request
+    assert first is not None
+    found: list[_Target] = []
+    size = first.plan.size
+    for target in waiting:
+        request = target.request
+        if request is None or _kind(request) != _kind(first):
+            continue
+        together = _largest(size, request.plan.size)
+        if found and not _fits(first, together, len(found) + 1):
+            break
+        found, size = [*found, target], together
+    return found
+
+
+def _kind(request: FoldRequest) -> tuple[object, ...]:
+    """Return a key that is equal for requests that are answered in the same passes."""
+    size, requested = request.plan.size, request.requested
+    # Padding takes as much time as what it stands beside: rows are at most doubled.
+    rows = size.msa_rows.bit_length(), size.extra_rows.bit_length(), size.templates > 0
+    return requested.model.preset.name, requested.seed, request.plan.executor, ceil(size.residues / _LENGTH_STEP), rows
+
+
+def _largest(one: PassSize, other: PassSize) -> PassSize:
+    """Return the size that both are padded to."""
+    names = ("residues", "msa_rows", "extra_rows", "templates")
+    return replace(one, **{name: max(getattr(one, name), getattr(other, name)) for name in names})
+
+
+def _fits(request: FoldRequest, size: PassSize, count: int) -> bool:
+    """Return whether the passes of this many targets of a size, which are computed whole, fit into memory."""
+    plan = request.plan
+    if plan.executor != "whole":
+        return False
+    # Each of them takes as much as one alone, or less.
+    needed = count * RESERVE * replace(plan, size=size).forecast("whole").peak
+    return bool(needed <= plan.available.memory)
+
+
+def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> list[Answer] | None:
+    """Return the answers to requests that are alike, made in the same passes; None if that failed."""
+    first, stages = requests[0], Stages(settings.device)
+    model = first.requested.model
+    try:
+        with shown_progress(first.requested, settings), memory_kept("whole"):
+            predictions = fold_together(
+                model.network,
+                executor("whole", first.spill),
+                [TargetToFold(features=each.features, name=each.requested.name) for each in requests],
+                model.preset,
+                replace(settings.options, seed=first.requested.seed),
+                stages=stages,
+                notes=model.notes,
+            )
+    except Exception as error:  # such as too little memory; alone, each has the plan that was made for it
+        problem = f"{type(error).__name__}: {error}"
+    else:
+        peak = max(stage.peak_memory for stage in stages.finished)
+        for request in requests:
+            _share(stages, request, len(requests))
+        facts: dict[str, object] = {
+            "executor": "whole",
+            "targets_at_once": len(requests),
+            "peak_of_all_gib": round(peak / 2**30, 3),
+        }
+        return [(prediction, dict(facts)) for prediction in predictions]
+    # After the `except` block, since the exception holds the frames that hold the tensors.
+    release(settings.device)
+    settings.say(f"{len(requests)} targets together failed ({problem}); starting again with one at a time")
+    return None
+
+
+def _share(stages: Stages, request: FoldRequest, count: int) -> None:
+    """Record a target's share of the time of passes that `count` targets had in common."""
+    for name in STAGES:
+        of_name = [stage for stage in stages.finished if stage.name == name]
+        request.stages.add(
+            Stage(
+                name=f"{request.requested.name}: {name}",
+                seconds=sum(stage.seconds for stage in of_name) / count,
+                peak_memory=max(stage.peak_memory for stage in of_name),
+            )
+        )

@@ -1,0 +1,209 @@
+"""Short targets share passes and nothing else: files, resuming and failures are those of each alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helixfold import inference
+from helixfold.cli.main import main
+from helixfold.execution.stages import Stages
+from helixfold.ops.card import CARDS
+from helixfold.parallel.layout import Layout
+from helixfold.parallel.mesh import Mesh
+from helixfold.parallel.worker_group import WorkerGroup
+from helixfold.planning.executors import RESERVE, AvailableMemory, Plan
+from helixfold.planning.memory import MemoryOptions
+from helixfold.planning.size import PassSize
+from helixfold.predict import target, together
+from helixfold.predict.jobs import RunSettings
+from helixfold.predict.target import FoldRequest
+from helixfold.predict.together import sizes_of_lots
+from helixfold.presets import tiny
+
+pytestmark = pytest.mark.usefixtures("quick")
+# Two lengths that share a lot, and one that does not.
+SEQUENCES = {"a": "MKTAYIAKQR", "b": "MKTAYIAKQRQISFVK", "c": "GSHMKTAYIA", "d": "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"}
+
+
+@pytest.fixture
+def fasta(tmp_path: Path) -> Path:
+    path = tmp_path / "all.fasta"
+    path.write_text("".join(f">{name}\n{sequence}\n" for name, sequence in SEQUENCES.items()))
+    return path
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The names of the targets of each batch that is folded, filled as it is."""
+    seen: list[list[str]] = []
+    fold = together.fold_together
+
+    def watched(model: Any, run: Any, targets: Any, *rest: Any, **named: Any) -> Any:
+        seen.append([target.features.domain_name for target in targets])
+        return fold(model, run, targets, *rest, **named)
+
+    monkeypatch.setattr(together, "fold_together", watched)
+    return seen
+
+
+def predict(fasta: Path, output: Path, *options: object) -> int:
+    given = ["--models", "tiny", "--num-recycles", "1", "--device", "cpu", "--output", str(output), *map(str, options)]
+    return main(["predict", str(fasta), *given])
+
+
+def structures(output: Path) -> dict[str, np.ndarray]:
+    """The numbers in all structures and confidences."""
+    found = {}
+    for path in sorted(output.rglob("*")):
+        if path.suffix == ".pdb":
+            atoms = [line for line in path.read_text().splitlines() if line.startswith("ATOM")]
+            found[str(path.relative_to(output))] = np.array(
+                [[float(atom[column : column + 8]) for column in (30, 38, 46)] for atom in atoms]
+            )
+        elif path.name.startswith("confidence_"):
+            found[str(path.relative_to(output))] = np.array(json.loads(path.read_text())["plddt"])
+    return found
+
+
+def test_targets_come_out_as_they_do_one_by_one(fasta: Path, tmp_path: Path, batches: list[list[str]]) -> None:
+    assert predict(fasta, tmp_path / "one by one", "--num-seeds", 2) == 0
+    assert batches == []
+    assert predict(fasta, tmp_path / "together", "--num-seeds", 2, "--targets-at-once", 8) == 0
+    # By length, with each seed in passes of its own.
+    assert batches == [["a", "c", "b"], ["a", "c", "b"]]
+    alone, shared = structures(tmp_path / "one by one"), structures(tmp_path / "together")
+    assert shared.keys() == alone.keys()
+    for name, expected in alone.items():
+        # Files have three decimals, which may round either way.
+        np.testing.assert_allclose(shared[name], expected, atol=2e-3, err_msg=name)
+    names = [
+        sorted(str(path.relative_to(output)) for path in output.rglob("*"))
+        for output in (tmp_path / "one by one", tmp_path / "together")
+    ]
+    assert names[0] == names[1]
+    timings = json.loads((tmp_path / "together/a/timings.json").read_text())
+    assert timings["models"]["tiny_seed_0"]["targets_at_once"] == 3
+    expected = json.loads((tmp_path / "one by one/a/timings.json").read_text())["stages"]
+    assert timings["stages"].keys() == expected.keys()
+
+
+def test_what_is_there_is_not_made_again(
+    fasta: Path, tmp_path: Path, batches: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert predict(fasta, output, "--targets-at-once", 8) == 0
+    (output / "b/confidence_tiny.json").unlink()
+    (output / "a/ranking_debug.json").unlink()
+    batches.clear()
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("unrelaxed_*")}
+    assert predict(fasta, output, "--targets-at-once", 8) == 0
+    # The one that needs nothing but its ranking, and the one that is alone, share no passes.
+    assert batches == []
+    changed = {path.parent.name for path, time in before.items() if path.stat().st_mtime_ns != time}
+    assert changed == {"b"}
+    assert predict(fasta, output, "--targets-at-once", 8, "--num-seeds", 2) == 0
+    assert batches == [["a", "c", "b"]]
+    assert len(json.loads((output / "c/ranking_debug.json").read_text())["order"]) == 2
+
+
+def test_one_that_fails_ends_no_other(
+    fasta: Path, tmp_path: Path, batches: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = target.write_prediction
+
+    def failing(directory: Path, *rest: Any, **named: Any) -> None:
+        if directory.name == "c":
+            raise OSError(28, "No space left on device")
+        write(directory, *rest, **named)
+
+    monkeypatch.setattr(target, "write_prediction", failing)
+    output = tmp_path / "out"
+    assert predict(fasta, output, "--targets-at-once", 8) == 1
+    assert batches == [["a", "c", "b"]]
+    failures = json.loads((output / "failures.json").read_text())
+    assert list(failures) == ["c"]
+    assert "No space left" in failures["c"]
+    assert {path.parent.name for path in output.glob("*/ranking_debug.json")} == {"a", "b", "d"}
+
+
+@pytest.mark.parametrize("bad", [None, "c"])
+def test_a_batch_that_fails_is_folded_one_by_one(
+    bad: str | None,
+    fasta: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fold = inference.fold
+
+    def logged(model: Any, run: Any, features: Any, *rest: Any, **named: Any) -> Any:
+        if features.domain_name == bad:
+            raise RuntimeError("the chain is broken")
+        return fold(model, run, features, *rest, **named)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(inference, "fold", logged)
+    monkeypatch.setattr(together, "fold_together", full)
+    output = tmp_path / "out"
+    assert predict(fasta, output, "--targets-at-once", 8) == (0 if bad is None else 1)
+    said = capsys.readouterr().out
+    assert "3 targets together failed (OutOfMemoryError: CUDA out of memory); starting again with one at a time" in said
+    assert {path.parent.name for path in output.glob("*/ranking_debug.json")} == {"a", "b", "c", "d"} - {bad}
+
+
+def settings(device: str = "cpu", *, at_once: int | None = None, groups: int = 1) -> RunSettings:
+    mesh = replace(Mesh.alone(device), layout=Layout(dp=groups))
+    return RunSettings(
+        searches=None,  # type: ignore[arg-type]
+        models=(),
+        options=None,  # type: ignore[arg-type]
+        memory=MemoryOptions(),
+        workers=WorkerGroup(mesh),
+        targets_at_once=at_once,
+    )
+
+
+def test_lots_are_short_targets_of_about_one_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [10, 30, 32, 33, 60, 200, 250, 256, 257, 280]
+    assert sizes_of_lots(lengths, settings()) == [1] * 10
+    monkeypatch.setattr(together, "card_of", lambda device: CARDS["h200"])
+    assert sizes_of_lots(lengths, settings()) == [3, 2, 1, 2, 1, 1]
+    assert sizes_of_lots(lengths, settings(at_once=2)) == [2, 1, 2, 1, 2, 1, 1]
+    # Each of several processes gets some.
+    assert sizes_of_lots([64] * 64, settings()) == [64]
+    assert sizes_of_lots([64] * 64, settings(groups=8)) == [8] * 8
+    assert sizes_of_lots([], settings()) == []
+
+
+def test_a_batch_is_as_large_as_memory_allows(tmp_path: Path) -> None:
+    size = PassSize(residues=16, msa_rows=1, extra_rows=1, templates=0, dtype=torch.float32)
+    plan = Plan(
+        config=tiny().model,
+        size=size,
+        available=AvailableMemory(memory=0, spill=0),
+        card=CARDS["h200"],
+        executor="whole",
+    )
+    room = AvailableMemory(memory=int(2.5 * RESERVE * plan.forecast("whole").peak), spill=0)
+
+    def fits(count: int, executor: str = "whole", residues: int = 16) -> bool:
+        request = FoldRequest(
+            requested=None,  # type: ignore[arg-type]
+            plan=replace(plan, available=room, executor=executor),
+            features=None,  # type: ignore[arg-type]
+            stages=Stages(),
+            spill=tmp_path,
+        )
+        return together._fits(request, replace(size, residues=residues), count)
+
+    assert fits(2)
+    assert not fits(3)
+    assert not fits(2, residues=64)
+    assert not fits(2, "slabs")
