@@ -17,7 +17,6 @@ from helixfold.parallel.worker_group import WorkerGroup, local_world_size
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict import memory_plan, relaxation
 from helixfold.predict.colabfold_files import colabfold_run
-from helixfold.predict.eta import format_estimate
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import TargetForecast
@@ -26,6 +25,7 @@ from helixfold.predict.postprocess import slim_down
 from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close
+from helixfold.predict.screen import format_estimate
 from helixfold.predict.search import (
     SOME_FAILED,
     check_earlier,

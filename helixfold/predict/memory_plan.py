@@ -12,7 +12,7 @@ from helixfold.planning.executors import AvailableMemory, Plan, longest, plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import dtype_name, gib
-from helixfold.predict.eta import format_estimate
+from helixfold.predict.screen import format_estimate
 from helixfold.presets import Preset
 
 

@@ -15,10 +15,9 @@ from data_pipeline.files import require_unmoved
 from helixfold.execution.stages import Stage, Stages
 from helixfold.parallel.task_queue import TaskQueue
 from helixfold.parallel.worker_group import OtherRankError
-from helixfold.predict.eta import format_duration, remaining_seconds
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.resume import ResumeStatus
-from helixfold.predict.screen import print_progress
+from helixfold.predict.screen import format_duration, print_progress, remaining_seconds
 from helixfold.predict.search import exit_code_for
 from helixfold.predict.target import fold_target
 from helixfold.predict.together import Outcome, fold_targets
