@@ -121,7 +121,7 @@ def _measure(
         total[:] = [total_loss(model(Whole(), [batch], None, dtype), batch, labels, losses).total.sum()]
 
     def backward() -> None:
-        total[0].backward()
+        optimizer.backward(total[0])
 
     def update() -> None:
         optimizer.collect()

@@ -4,7 +4,7 @@ The gradient of each micro-batch is clipped and added to the sum over the step.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
 from helixfold.ops.adam import AdamBuffers, AdamStep
+from helixfold.ops.card import card_of
 from helixfold.ops.constants import LINE
 from helixfold.ops.fused_adam import fused_adam
 from helixfold.optim import clip
@@ -140,6 +141,17 @@ class FlatOptimizer:
             each.gradient.zero_()
         for parameter, view in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = view
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss to the gradients of all parameters, as `loss.backward()` does.
+
+        On a GPU they are added together once all are there: one by one, a launch for each of thousands of parameters
+        would take longer than the additions.
+        """
+        if card_of(loss.device).kind == "cpu":
+            loss.backward()
+        else:
+            add_together(self._gradients, torch.autograd.grad(loss, self._parameters, allow_unused=True))
 
     def collect(self) -> None:
         """Add the gradient of the micro-batch just computed to the sum, clipped if `clipping` is "sample"; clear it."""
@@ -288,3 +300,17 @@ class FlatOptimizer:
                     f"the gradient of {slot.name!r} is no longer a view of the optimizer's buffer; clear gradients "
                     "with FlatOptimizer.zero_gradients() instead of zero_grad()"
                 )
+
+
+@torch.no_grad()
+def add_together(sums: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Add each gradient to its sum, with few launches for all of them; None stands for a gradient of zero."""
+    alike: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for total, gradient in zip(sums, gradients, strict=True):
+        if gradient is not None:
+            # Tensors of other strides would have all of them added one by one.
+            totals, parts = alike.setdefault(total.dtype, ([], []))
+            totals.append(total)
+            parts.append(gradient.contiguous())
+    for totals, parts in alike.values():
+        torch._foreach_add_(totals, parts)

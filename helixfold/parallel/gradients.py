@@ -93,7 +93,7 @@ class GradientReducer:
         elif last and self._mesh.world.has_collectives and not by_sample:
             self._fill(self._sums, loss)
         else:
-            loss.backward()
+            optimizer.backward(loss)
         if not last or not self._mesh.world.has_collectives:
             optimizer.collect()
             return

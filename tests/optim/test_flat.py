@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from data_pipeline.errors import InputError
+from helixfold.execution.counter import Counter
 from helixfold.ops import fused_adam
+from helixfold.ops.card import CARDS
 from helixfold.optim import clip
-from helixfold.optim.config import AdaGCConfig, OptimizerConfig
-from helixfold.optim.flat import FlatOptimizer, StepReport
+from helixfold.optim.config import AdaGCConfig, Clipping, OptimizerConfig
+from helixfold.optim.flat import FlatOptimizer, StepReport, add_together
 from tests.optim.networks import Small, float32_parameters, losses
 
 CONFIG = OptimizerConfig(clipping="none", clip_norm=0.1, ema_decay=0.99, weight_decay=0.01)
@@ -306,3 +308,37 @@ def test_the_norm_that_is_reported_is_that_of_the_mean() -> None:
 def test_another_working_dtype_is_refused() -> None:
     with pytest.raises(InputError, match="float16"):
         FlatOptimizer(Small(), CONFIG, working_dtype=torch.float16, keep_float32=())
+
+
+@pytest.mark.parametrize("working_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("clipping", ["none", "sample"])
+def test_gradients_added_together_are_those_added_one_by_one(
+    working_dtype: torch.dtype, clipping: Clipping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU; some parameters have no gradient."""
+    found = []
+    for card in (CARDS["cpu"], CARDS["h100"]):
+        monkeypatch.setattr("helixfold.optim.flat.card_of", lambda _, card=card: card)
+        torch.manual_seed(0)
+        model = Small()
+        optimizer = FlatOptimizer(
+            model, replace(CONFIG, clipping=clipping), working_dtype=working_dtype, keep_float32=("heads",)
+        )
+        for part in range(PARTS):
+            optimizer.backward(losses(model, 0, PARTS)[part])
+            if part != 1:
+                optimizer.collect()
+        found.append((optimizer.gradient_sum, [each.gradient for each in optimizer.gathered]))
+    (ours, ours_open), (theirs, theirs_open) = found
+    assert ours.any()
+    assert torch.equal(ours, theirs)
+    assert all(map(torch.equal, ours_open, theirs_open))
+
+
+def test_a_step_on_a_gpu_adds_all_gradients_in_as_many_operations_as_there_are_dtypes() -> None:
+    with torch.device("meta"):
+        model = Small()
+    optimizer = FlatOptimizer(model, CONFIG, working_dtype=torch.bfloat16, keep_float32=("heads",))
+    with Counter() as counter:
+        add_together(optimizer._gradients, [torch.empty_like(each) for each in optimizer._gradients])
+    assert counter.launches == 2
