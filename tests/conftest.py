@@ -26,6 +26,9 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 # Processes that tests start would otherwise compile every module of the project again where bytecode is switched off.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+if find_spec("beartype"):
+    # The first check would import it, and memory that is released meanwhile calls functions that are checked, too.
+    import beartype  # noqa: F401
 count_without_checks()
 if find_spec("cyclopts"):
     from tests.remembered_options import remember_options

@@ -4,13 +4,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
-from torch import Tensor, nn
 
 from helixfold.annotations import Parameter
 from helixfold.benchmark.options import Model
+from helixfold.benchmark.static.kept import KeptMemory
 from helixfold.benchmark.static.network_parts import Part, PassSizes, parts
 from helixfold.benchmark.static.operator_log import OperatorCall, OperatorLog
 from helixfold.execution.nested import tensors
@@ -124,11 +124,9 @@ def counted(part: Part, card: Card) -> Iterator[Launches]:
     with described(card), torch.set_grad_enabled(bool(part.leaves)):
         with OperatorLog():
             part.run()
-        keeper = _Keeper(part.module)
-        hooks = torch.autograd.graph.saved_tensors_hooks(keeper.keep, lambda tensor: tensor)
-        with hooks, OperatorLog(part.module) as log:
+        with KeptMemory(part.module) as kept, OperatorLog(part.module) as log:
             outputs = [each for each in tensors(part.run()) if each.requires_grad]
-        yield Launches.of(part, log.calls, backward=False, kept=keeper.bytes())
+        yield Launches.of(part, log.calls, backward=False, kept=kept.bytes)
         if not part.leaves:
             return
         gradients = [torch.empty_like(each) for each in outputs]
@@ -143,23 +141,3 @@ def counted(part: Part, card: Card) -> Iterator[Launches]:
             else:
                 torch.autograd.grad(outputs, part.leaves, gradients, allow_unused=True)
         yield Launches.of(part, log.calls, backward=True)
-
-
-class _Keeper:
-    """The memory that tensors kept for a backward pass take, each piece once and without parameters."""
-
-    def __init__(self, module: nn.Module | None) -> None:
-        self._parameters = set() if module is None else {_identity(each) for each in module.parameters()}
-        self._kept: dict[int, Any] = {}
-
-    def keep(self, tensor: Tensor) -> Tensor:
-        if _identity(tensor) not in self._parameters:
-            self._kept[_identity(tensor)] = tensor.untyped_storage()
-        return tensor
-
-    def bytes(self) -> int:
-        return sum(storage.nbytes() for storage in self._kept.values())
-
-
-def _identity(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata

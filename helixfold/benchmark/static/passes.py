@@ -1,7 +1,7 @@
 """Run updates of a block and other parts of the network on meta tensors, and record what a GPU would be given to do."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from helixfold.benchmark.block import evoformer, random_streams
+from helixfold.benchmark.static.kept import KeptMemory
 from helixfold.benchmark.static.network_parts import PassSizes, parts
 from helixfold.benchmark.static.operator_log import META, OperatorCall, OperatorLog
 from helixfold.execution.nested import tensors
@@ -43,7 +44,8 @@ class Pass:
     `launches` is the kernels' and `operators` the calls of PyTorch's. `floor` is the bytes of memory that any
     implementation moves: each input and output once. The inputs are the streams, their masks and the parameters, and
     for the backward pass also the gradient of the output; the outputs are the new stream, or the gradients of streams
-    and parameters. The floor of the Evoformer block is the sum of its updates'.
+    and parameters. The floor of the Evoformer block is the sum of its updates'. `kept` is the bytes that the forward
+    pass keeps for the backward pass, without parameters.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Pass:
     launches: list["Launch"]
     operators: list[OperatorCall]
     floor: int
+    kept: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +68,26 @@ class Recorder:
     compiled: Callable[[], AbstractContextManager[list["Launch"]]]
     refusals: dict[str, str] = field(default_factory=dict)
 
-    def both(self, name: str, run: Callable[[], Any], leaves: Sequence[Tensor], floor: Sequence[int]) -> Iterator[Pass]:
-        """Yield the forward pass of `run`, and the backward pass to the leaves; `floor` is that of either."""
-        with described(self.card), recorded() as calls, self.compiled() as launches, OperatorLog() as log:
+    def both(
+        self,
+        name: str,
+        run: Callable[[], Any],
+        leaves: Sequence[Tensor],
+        floor: Sequence[int],
+        module: nn.Module | None,
+    ) -> Iterator[Pass]:
+        """Yield the forward pass of `run`, and the backward pass to the leaves.
+
+        `floor` is that of either pass, and `module` has the parameters.
+        """
+        with ExitStack() as place:
+            place.enter_context(described(self.card))
+            calls, launches = place.enter_context(recorded()), place.enter_context(self.compiled())
+            log, kept = place.enter_context(OperatorLog()), place.enter_context(KeptMemory(module))
             outputs = [each for each in tensors(run()) if each.requires_grad]
-        yield Pass(name=name, backward=False, launches=launches, operators=_others(log), floor=floor[0])
+        yield Pass(
+            name=name, backward=False, launches=launches, operators=_others(log), floor=floor[0], kept=kept.bytes
+        )
         for operator, arguments in calls:
             reason = operator.refusals(self.card, *arguments).get("triton")
             if reason is not None:
@@ -77,7 +95,7 @@ class Recorder:
         gradients = [torch.empty_like(each) for each in outputs]
         with described(self.card), self.compiled() as launches, OperatorLog() as log:
             torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
-        yield Pass(name=name, backward=True, launches=launches, operators=_others(log), floor=floor[1])
+        yield Pass(name=name, backward=True, launches=launches, operators=_others(log), floor=floor[1], kept=kept.bytes)
 
 
 def passes(sizes: PassSizes, names: Sequence[str], recorder: Recorder) -> Iterator[Pass]:
@@ -89,7 +107,8 @@ def passes(sizes: PassSizes, names: Sequence[str], recorder: Recorder) -> Iterat
                 inputs = sum(each.nbytes for each in part.leaves)
                 with described(recorder.card), OperatorLog():
                     outputs = sum(each.nbytes for each in tensors(part.run()))
-                yield from recorder.both(part.name, part.run, part.leaves, [inputs + outputs, 2 * inputs + outputs])
+                floor = [inputs + outputs, 2 * inputs + outputs]
+                yield from recorder.both(part.name, part.run, part.leaves, floor, part.module)
 
 
 class _Block:
@@ -116,10 +135,10 @@ class _Block:
             if name in names:
                 context_from = None if context == stream else (self._streams[context], self._masks[context])
                 run = partial(Whole(), update, self._streams[stream], self._masks[stream], context_from)
-                yield from recorder.both(name, run, self._leaves(update, streams), floor)
+                yield from recorder.both(name, run, self._leaves(update, streams), floor, update)
         if BLOCK in names:
             run = partial(self._block, Whole(), *self._streams.values(), *self._masks.values())
-            yield from recorder.both(BLOCK, run, self._leaves(self._block, self._streams), floors)
+            yield from recorder.both(BLOCK, run, self._leaves(self._block, self._streams), floors, self._block)
 
     def _floor(self, update: nn.Module, streams: Mapping[str, Any]) -> list[int]:
         """Return the least bytes that the update's two passes move; the first of the streams is what it changes."""

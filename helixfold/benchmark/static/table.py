@@ -26,8 +26,8 @@ _HEADER = (
     f"{'matrix':>16} {'MB moved':>8} {'MB asked':>8} {'GFLOP':>6} {'us':>7}"
 )
 _SUM_HEADER = (
-    f"{'':22} {'':8} {'kernels':>7} {'others':>6} {'MB moved':>8} {'floor':>7} {'ratio':>5} {'MB asked':>8} "
-    f"{'GFLOP':>6} {'us':>7}"
+    f"{'':22} {'':8} {'kernels':>7} {'others':>6} {'MB moved':>8} {'floor':>7} {'ratio':>6} {'kept':>7} "
+    f"{'of both':>7} {'MB asked':>8} {'GFLOP':>6} {'us':>7}"
 )
 _code = cache(machine_code)
 
@@ -82,6 +82,7 @@ class PassRow:
     operators: dict[str, int]
     operators_cost: Cost
     floor: int
+    kept: int
 
     @property
     def cost(self) -> Cost:
@@ -104,7 +105,8 @@ class PassRow:
             ratios = f" {cost.moved / earlier['moved']:11.2f} {cost.seconds / earlier['seconds']:9.2f}"
         return (
             f"{self.name:22} {self.direction:8} {launches:7} {sum(self.operators.values()):6} {cost.moved / 1e6:8.1f} "
-            f"{self.floor / 1e6:7.1f} {cost.moved / self.floor:5.2f} {cost.asked / 1e6:8.1f} {cost.flop / 1e9:6.1f} "
+            f"{self.floor / 1e6:7.1f} {cost.moved / self.floor:6.2f} {self.kept / 1e6:7.1f} "
+            f"{cost.moved / (self.floor + self.kept):7.2f} {cost.asked / 1e6:8.1f} {cost.flop / 1e9:6.1f} "
             f"{1e6 * cost.seconds:7.1f}{ratios}"
         )
 
@@ -150,8 +152,11 @@ def show(
         block = [row for row in rows if row.name == BLOCK]
         if block:
             cost, floor = Cost.total([row.cost for row in block]), sum(row.floor for row in block)
-            ratio = cost.moved / floor
-            print(f"the block forward and backward: {ratio:.2f} of the floor moved, {1e6 * cost.seconds:,.0f} us")
+            with_kept = floor + sum(row.kept for row in block)
+            print(
+                f"the block forward and backward: {cost.moved / floor:.2f} times the floor moved, "
+                f"{cost.moved / with_kept:.2f} with what is kept, {1e6 * cost.seconds:,.0f} us"
+            )
         print()
         found.append({"arch": architecture, "refusals": recorder.refusals, "passes": [row.to_dict() for row in rows]})
     print(NOTE)
@@ -186,6 +191,7 @@ def pass_row(given: Pass, gpu: Gpu) -> PassRow:
         operators=dict(Counter(call.name for call in given.operators).most_common()),
         operators_cost=Cost.total(operators),
         floor=given.floor,
+        kept=given.kept,
     )
 
 
