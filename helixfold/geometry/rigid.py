@@ -7,6 +7,7 @@ import torch
 from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from helixfold.ops.quaternions import quaternion_to_rotation
 
@@ -65,12 +66,20 @@ def rigid_from_three_points(
 
     AlphaFold 2, Suppl. Alg. 21.
     """
-    x_axis = _unit(origin - negative_x)
+    x_axis = unit(origin - negative_x)
     in_plane = xy_plane - origin
-    y_axis = _unit(in_plane - x_axis * (in_plane * x_axis).sum(-1, keepdim=True))
+    y_axis = unit(in_plane - x_axis * (in_plane * x_axis).sum(-1, keepdim=True))
     return Rigid(rotation=torch.stack([x_axis, y_axis, torch.linalg.cross(x_axis, y_axis)], -1), translation=origin)
 
 
-def _unit(vector: Tensor) -> Tensor:
-    # 1e-8 keeps coinciding atoms (masked, all zero) finite, as in AlphaFold's rigids_from_3_points.
-    return vector / torch.sqrt((vector * vector).sum(-1, keepdim=True) + 1e-8)
+def unit(vector: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+    """Return vectors divided by their lengths, which count as 1e-4 if all coordinates are 0.
+
+    So coinciding atoms (masked, all zero) stay finite, as in AlphaFold's rigids_from_3_points.
+    """
+    return vector / length(vector, 1e-4)[..., None]
+
+
+def length(vector: Float[Tensor, "*batch n"], floor: float) -> Float[Tensor, "*batch"]:
+    """Return the lengths of vectors with an additional coordinate `floor`, which gives the root a gradient at 0."""
+    return torch.linalg.vector_norm(pad(vector, (0, 1), value=floor), dim=-1)

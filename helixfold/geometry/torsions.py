@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from data_pipeline import residues
-from helixfold.geometry.rigid import rigid_from_three_points
+from helixfold.geometry.rigid import rigid_from_three_points, unit
 from helixfold.geometry.tables import per_residue
 
 _CA, _C, _N, _O = (residues.ATOM_ORDER[name] for name in ("CA", "C", "N", "O"))
@@ -56,8 +56,7 @@ def torsions_from_atom37(
     atoms = torch.cat([torch.stack(quadruples, -3), chi_positions], -3)
     frame = rigid_from_three_points(atoms[..., 1, :], atoms[..., 2, :], atoms[..., 0, :])
     fourth = frame.invert_apply(atoms[..., 3, :])
-    sin_cos = torch.stack([fourth[..., 2], fourth[..., 1]], -1)
-    sin_cos = sin_cos / torch.sqrt((sin_cos * sin_cos).sum(-1, keepdim=True) + 1e-8)
+    sin_cos = unit(fourth[..., 1:].flip(-1))
     # Psi is measured to the oxygen, which lies opposite to the next nitrogen.
     before_psi, psi, chis = sin_cos.split([2, 1, 4], -2)
     sin_cos = torch.cat([before_psi, -psi, chis], -2)

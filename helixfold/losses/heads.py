@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from data_pipeline.residues import ATOM_ORDER
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.labels import Labels
+from helixfold.losses.masked_mean import masked_mean
 from helixfold.model.confidence import aligned_error_breaks
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE
@@ -36,19 +37,16 @@ def distogram_loss(
     logits: Float[Tensor, "b r r v"], pseudo_beta: Float[Tensor, "b r 3"], mask: Float[Tensor, "b r"]
 ) -> Float[Tensor, " b"]:
     """Return the cross-entropy of the true distances of all pairs of pseudo-beta atoms (Suppl. Sec. 1.9.8)."""
-    edges = torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, logits.shape[-1] - 1, device=logits.device)
     difference = rearrange(pseudo_beta, "b i x -> b i 1 x") - rearrange(pseudo_beta, "b j x -> b 1 j x")
-    true_bins = torch.bucketize(difference.square().sum(-1), edges.square())
-    pairs = outer_mask(mask)
-    return (cross_entropy(logits, true_bins) * pairs).sum((-1, -2)) / (_PAIRS_FLOOR + pairs.sum((-1, -2)))
+    true_bins = torch.bucketize(difference.square().sum(-1), _squared_edges(logits.shape[-1], logits.device))
+    return masked_mean(cross_entropy(logits, true_bins), outer_mask(mask), _PAIRS_FLOOR)
 
 
 def masked_msa_loss(
     logits: Float[Tensor, "b s r v"], true_msa: Int[Tensor, "b s r"], bert_mask: Float[Tensor, "b s r"]
 ) -> Float[Tensor, " b"]:
     """Return the cross-entropy of the true residue types at masked MSA positions (Suppl. Sec. 1.9.9)."""
-    errors = cross_entropy(logits, true_msa) * bert_mask
-    return errors.sum((-1, -2)) / (_COUNT_FLOOR + bert_mask.sum((-1, -2)))
+    return masked_mean(cross_entropy(logits, true_msa), bert_mask, _COUNT_FLOOR)
 
 
 @torch.no_grad()
@@ -57,8 +55,9 @@ def lddt_ca(
 ) -> Float[Tensor, "b r"]:
     """Return the lDDT of each residue's C-alpha, 0 to 1 (Suppl. Alg. 29 line 5), without stereochemical checks."""
     errors, counted = distance_errors(points, true_points, mask)
-    preserved = sum((errors < limit).to(mask.dtype) for limit in LDDT_LIMITS) / len(LDDT_LIMITS)
-    return (_LDDT_FLOOR + (counted * preserved).sum(-1)) / (_LDDT_FLOOR + counted.sum(-1))
+    exceeded = torch.bucketize(errors, _lddt_limits(errors.device), right=True)
+    preserved = torch.einsum("b i j, b i j -> b i", counted, 1 - exceeded / len(LDDT_LIMITS))
+    return (_LDDT_FLOOR + preserved) / (_LDDT_FLOOR + counted.sum(-1))
 
 
 def distance_errors(
@@ -68,7 +67,8 @@ def distance_errors(
     true_distances = _distances(true_points)
     errors = (_distances(points) - true_distances).abs()
     counted = (true_distances < _LDDT_CUTOFF) * outer_mask(mask)
-    return errors, counted * (1 - torch.eye(mask.shape[1], dtype=mask.dtype, device=mask.device))
+    counted.diagonal(dim1=1, dim2=2).zero_()
+    return errors, counted
 
 
 def lddt_loss(
@@ -79,7 +79,7 @@ def lddt_loss(
     score = lddt_ca(positions[..., _CA, :], labels.all_atom_positions[..., _CA, :], mask)
     bins = logits.shape[-1]
     true_bins = (score * bins).long().clamp(max=bins - 1)
-    return (cross_entropy(logits, true_bins) * mask).sum(-1) / (_COUNT_FLOOR + mask.sum(-1))
+    return masked_mean(cross_entropy(logits, true_bins), mask, _COUNT_FLOOR)
 
 
 def aligned_error_loss(
@@ -89,15 +89,13 @@ def aligned_error_loss(
     with torch.no_grad():
         difference = _local_origins(rigid_from_tensor(frames)) - _local_origins(true_frames)
         true_bins = torch.bucketize(difference.square().sum(-1), _squared_breaks(logits.shape[-1], logits.device))
-    pairs = outer_mask(mask)
-    return (cross_entropy(logits, true_bins) * pairs).sum((-1, -2)) / (_COUNT_FLOOR + pairs.sum((-1, -2)))
+    return masked_mean(cross_entropy(logits, true_bins), outer_mask(mask), _COUNT_FLOOR)
 
 
 def experimentally_resolved_loss(logits: Float[Tensor, "b r 37"], labels: Labels) -> Float[Tensor, " b"]:
     """Return the binary cross-entropy of which atoms of each residue are observed (Suppl. Sec. 1.9.10)."""
     errors = nn.functional.binary_cross_entropy_with_logits(logits, labels.all_atom_mask, reduction="none")
-    exists = labels.atom37_atom_exists
-    return (errors * exists).sum((-1, -2)) / (_COUNT_FLOOR + exists.sum((-1, -2)))
+    return masked_mean(errors, labels.atom37_atom_exists, _COUNT_FLOOR)
 
 
 def has_resolution(labels: Labels, least: float, most: float) -> Bool[Tensor, " b"]:
@@ -106,6 +104,17 @@ def has_resolution(labels: Labels, least: float, most: float) -> Bool[Tensor, " 
     NMR structures and predictions have a resolution of 0.
     """
     return (labels.resolution >= least) & (labels.resolution <= most)
+
+
+@cache
+def _lddt_limits(device: torch.device) -> Float[Tensor, " limits"]:
+    return torch.tensor(LDDT_LIMITS, device=device)
+
+
+@cache
+def _squared_edges(bins: int, device: torch.device) -> Float[Tensor, " edges"]:
+    """Return the squares of the inner edges of the distance bins."""
+    return torch.linspace(FIRST_DISTANCE, LAST_DISTANCE, bins - 1, device=device).square()
 
 
 @cache

@@ -4,7 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from helixfold.geometry.rigid import length
 from helixfold.geometry.torsions import Torsions
+from helixfold.losses.masked_mean import masked_mean
 
 # Added to a squared length before the root, and to counts (DeepMind's program).
 _LENGTH_FLOOR = 1e-6
@@ -23,12 +25,10 @@ def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[
         (predicted - truth.sin_cos[..., _FIRST_CHI:, :]).square().sum(-1),
         (predicted - truth.alternative_sin_cos[..., _FIRST_CHI:, :]).square().sum(-1),
     ).mean(0)
-    mask = truth.mask[..., _FIRST_CHI:]
-    return (chords * mask).sum((-1, -2)) / (_COUNT_FLOOR + mask.sum((-1, -2)))
+    return masked_mean(chords, truth.mask[..., _FIRST_CHI:], _COUNT_FLOOR)
 
 
 def angle_norm_loss(unnormalized: Float[Tensor, "l b r 7 2"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, " b"]:
     """Return the mean deviation of the unnormalised torsion vectors from unit length (Suppl. Alg. 27 line 3)."""
-    length = torch.sqrt(unnormalized.square().sum(-1) + _LENGTH_FLOOR)
-    deviation = (length - 1).abs().mean((0, -1))
-    return (deviation * seq_mask).sum(-1) / (_COUNT_FLOOR + seq_mask.sum(-1))
+    deviation = (length(unnormalized, _LENGTH_FLOOR**0.5) - 1).abs().mean((0, -1))
+    return masked_mean(deviation, seq_mask, _COUNT_FLOOR)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Float
@@ -84,12 +85,15 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         "smooth_lddt": lambda: smooth_lddt_loss(structure.frames, labels),
     }
     computed = {name: terms[name]() for name in TERMS if getattr(config, name) > 0}
-    weighted = sum(
-        (getattr(config, name) * term for name, term in computed.items()),
-        start=torch.zeros_like(batch.seq_mask[:, 0]),
-    )
+    found = torch.stack(list(computed.values())) if computed else batch.seq_mask.new_zeros(0, len(batch.seq_mask))
+    weighted = _weights(config, tuple(computed), batch.seq_mask.device) @ found
     return Losses(
-        unweighted={name: term.detach() for name, term in computed.items()},
+        unweighted=dict(zip(computed, found.detach(), strict=True)),
         weighted=weighted,
         total=weighted * batch.seq_mask.sum(-1).sqrt(),
     )
+
+
+@cache
+def _weights(config: LossConfig, names: tuple[str, ...], device: torch.device) -> Float[Tensor, " terms"]:
+    return torch.tensor([getattr(config, name) for name in names], dtype=torch.float32, device=device)
