@@ -1,6 +1,5 @@
 """Means over the elements that count."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -8,4 +7,4 @@ from torch import Tensor
 def masked_mean(values: Float[Tensor, "b *n"], mask: Float[Tensor, "b *n"], floor: float) -> Float[Tensor, " b"]:
     """Return each sample's mean of the values where the mask is 1; `floor` is added to their number."""
     values, mask = values.flatten(1), mask.flatten(1)
-    return torch.linalg.vecdot(values, mask) / (floor + mask.sum(1))
+    return (values[:, None] @ mask[..., None])[:, 0, 0] / (floor + mask.sum(1))

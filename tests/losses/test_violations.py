@@ -118,7 +118,7 @@ def test_violations_equal_alphafolds(name: str) -> None:
 )
 @pytest.mark.parametrize(("deviations", "violates"), [(11.5, False), (12.5, True)])
 def test_a_bond_to_proline_has_its_own_length_and_tolerance(
-    sequence: str, norm: module.MeanAndDeviation, deviations: float, violates: bool
+    sequence: str, norm: module.norms.MeanAndDeviation, deviations: float, violates: bool
 ) -> None:
     atoms, exists = torch.zeros(1, 2, 14, 3, dtype=torch.float64), torch.zeros(1, 2, 14, dtype=torch.float64)
     atoms[0, 1, 0, 0] = norm.mean + deviations * norm.deviation  # N; C of the residue before is at the origin
