@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import warnings
 import zipfile
@@ -52,6 +53,7 @@ def _run(arguments: list[str], log: Path, printed: Path) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may ignore it
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     sys.exit(predict(arguments, log))
