@@ -73,6 +73,12 @@ def test_what_a_program_prints_comes_back(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (b"out", b"error")
 
 
+def test_the_end_of_what_is_printed_is_kept_and_more_where_it_is_asked_for(tmp_path: Path) -> None:
+    command = python("print('a' * 100_000 + 'z', end='')")
+    assert run_program(command, timeout=60, directory=tmp_path).stdout == b"a" * (2**16 - 1) + b"z"
+    assert len(run_program(command, timeout=60, directory=tmp_path, kept_bytes=2**20).stdout) == 100_001
+
+
 def test_a_program_runs_in_its_directory_without_input_shell_or_strange_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
