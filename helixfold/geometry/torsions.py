@@ -15,14 +15,14 @@ _CA, _C, _N, _O = (residues.ATOM_ORDER[name] for name in ("CA", "C", "N", "O"))
 
 @dataclass(frozen=True, kw_only=True)
 class Torsions:
-    """Sine and cosine of pre-omega, phi, psi and chi1 to chi4.
+    """Sine and cosine of pre-omega, phi, psi and chi1 to chi4, or of the last four.
 
     In `alternative_sin_cos`, 180 degrees are added to the chi angles of groups that this rotation maps to themselves.
     """
 
-    sin_cos: Float[Tensor, "*batch r 7 2"]
-    alternative_sin_cos: Float[Tensor, "*batch r 7 2"]
-    mask: Float[Tensor, "*batch r 7"]
+    sin_cos: Float[Tensor, "*batch r n 2"]
+    alternative_sin_cos: Float[Tensor, "*batch r n 2"]
+    mask: Float[Tensor, "*batch r n"]
 
 
 def torsions_from_atom37(
@@ -33,8 +33,6 @@ def torsions_from_atom37(
     Where the mask is 0 the angles are computed from atoms at the origin, as in AlphaFold, whose template features
     contain them: the phi after a gap depends on where in space a template lies.
     """
-    # Gaps in templates have residue type 21; like unknown residues they have no atoms.
-    aatype = aatype.clamp(max=residues.RESTYPES_WITH_X.index("X"))
     before = (
         torch.nn.functional.pad(positions, (0, 0, 0, 0, 1, 0))[..., :-1, :, :],
         torch.nn.functional.pad(mask, (0, 0, 1, 0))[..., :-1, :],
@@ -47,24 +45,41 @@ def torsions_from_atom37(
     )
     quadruples = [torch.stack([points[..., index, :] for (points, _), index in atoms], -2) for atoms in backbone]
     masks = [torch.stack([present[..., index] for (_, present), index in atoms], -1).prod(-1) for atoms in backbone]
-
-    chi_atoms = per_residue("CHI_ATOM_INDICES", aatype).flatten(-2)
-    chi_positions = positions.gather(-2, chi_atoms[..., None].expand(*chi_atoms.shape, 3)).unflatten(-2, (4, 4))
-    chi_exists = per_residue("CHI_ANGLES_MASK", aatype, mask.dtype)
-    chi_mask = chi_exists * mask.gather(-1, chi_atoms).unflatten(-1, (4, 4)).prod(-1)
-
-    atoms = torch.cat([torch.stack(quadruples, -3), chi_positions], -3)
-    frame = rigid_from_three_points(atoms[..., 1, :], atoms[..., 2, :], atoms[..., 0, :])
-    fourth = frame.invert_apply(atoms[..., 3, :])
-    sin_cos = unit(fourth[..., 1:].flip(-1))
+    chi_atoms, chi_mask, chi_sign = _chis(aatype, *this)
+    before_psi, psi, chis = _sin_cos(torch.cat([torch.stack(quadruples, -3), chi_atoms], -3)).split([2, 1, 4], -2)
     # Psi is measured to the oxygen, which lies opposite to the next nitrogen.
-    before_psi, psi, chis = sin_cos.split([2, 1, 4], -2)
     sin_cos = torch.cat([before_psi, -psi, chis], -2)
-
-    symmetric = per_residue("CHI_PI_PERIODIC", aatype, mask.dtype)
-    sign = torch.cat([symmetric.new_ones(*aatype.shape, 3), 1 - 2 * symmetric], -1)
+    sign = torch.cat([chi_sign.new_ones(*aatype.shape, 3), chi_sign], -1)
     return Torsions(
         sin_cos=sin_cos,
         alternative_sin_cos=sin_cos * sign[..., None],
         mask=torch.cat([torch.stack(masks, -1), chi_mask], -1),
     )
+
+
+def chis_from_atom37(
+    aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"], mask: Float[Tensor, "*batch r 37"]
+) -> Torsions:
+    """Return the last four torsions of every residue, chi1 to chi4, with mask 0 where atoms are missing."""
+    atoms, chi_mask, sign = _chis(aatype, positions, mask)
+    sin_cos = _sin_cos(atoms)
+    return Torsions(sin_cos=sin_cos, alternative_sin_cos=sin_cos * sign[..., None], mask=chi_mask)
+
+
+def _chis(
+    aatype: Int[Tensor, "*batch r"], positions: Float[Tensor, "*batch r 37 3"], mask: Float[Tensor, "*batch r 37"]
+) -> tuple[Float[Tensor, "*batch r 4 4 3"], Float[Tensor, "*batch r 4"], Float[Tensor, "*batch r 4"]]:
+    """Return the four atoms of each chi angle, whether it is defined, and -1 where half a turn changes nothing."""
+    # Gaps in templates have residue type 21; like unknown residues they have no atoms.
+    aatype = aatype.clamp(max=residues.RESTYPES_WITH_X.index("X"))
+    atoms = per_residue("CHI_ATOM_INDICES", aatype).flatten(-2)
+    points = positions.gather(-2, atoms[..., None].expand(*atoms.shape, 3)).unflatten(-2, (4, 4))
+    observed = mask.gather(-1, atoms).unflatten(-1, (4, 4)).prod(-1)
+    exists, symmetric = (per_residue(name, aatype, mask.dtype) for name in ("CHI_ANGLES_MASK", "CHI_PI_PERIODIC"))
+    return points, exists * observed, 1 - 2 * symmetric
+
+
+def _sin_cos(atoms: Float[Tensor, "*batch r n 4 3"]) -> Float[Tensor, "*batch r n 2"]:
+    """Return sine and cosine of the torsions of four atoms each."""
+    frame = rigid_from_three_points(atoms[..., 1, :], atoms[..., 2, :], atoms[..., 0, :])
+    return unit(frame.invert_apply(atoms[..., 3, :])[..., 1:].flip(-1))

@@ -11,7 +11,7 @@ from helixfold.losses.masked_mean import masked_mean
 # Added to a squared length before the root, and to counts (DeepMind's program).
 _LENGTH_FLOOR = 1e-6
 _COUNT_FLOOR = 1e-10
-_FIRST_CHI = 3
+_CHIS = 4  # the last torsions
 
 
 def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[Tensor, " b"]:
@@ -20,12 +20,9 @@ def torsion_loss(sin_cos: Float[Tensor, "l b r 7 2"], truth: Torsions) -> Float[
     AlphaFold 2, Suppl. Alg. 27. For angles that are symmetric under a rotation by 180 degrees the nearer one counts.
     """
     # DeepMind's program differs from the supplement here: backbone angles do not count.
-    predicted = sin_cos[..., _FIRST_CHI:, :]
-    chords = torch.minimum(
-        (predicted - truth.sin_cos[..., _FIRST_CHI:, :]).square().sum(-1),
-        (predicted - truth.alternative_sin_cos[..., _FIRST_CHI:, :]).square().sum(-1),
-    ).mean(0)
-    return masked_mean(chords, truth.mask[..., _FIRST_CHI:], _COUNT_FLOOR)
+    both = torch.stack([truth.sin_cos, truth.alternative_sin_cos])[:, None, ..., -_CHIS:, :]
+    chords = (sin_cos[..., -_CHIS:, :] - both).square().sum(-1).amin(0).mean(0)
+    return masked_mean(chords, truth.mask[..., -_CHIS:], _COUNT_FLOOR)
 
 
 def angle_norm_loss(unnormalized: Float[Tensor, "l b r 7 2"], seq_mask: Float[Tensor, "b r"]) -> Float[Tensor, " b"]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helixfold.batch import Batch
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
-from helixfold.geometry.torsions import torsions_from_atom37
+from helixfold.geometry.torsions import chis_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.config import TERMS, LossConfig
 from helixfold.losses.fape import backbone_fape, sidechain_fape
@@ -54,7 +54,7 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
     structure, logits = outputs.structure, outputs.logits
     with torch.no_grad():
         groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
-        torsions = torsions_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
+        torsions = chis_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
         truth = renamed_truth(structure.atom14[-1], labels, groups)
         backbone, backbone_mask = groups.frames[..., _BACKBONE_GROUP], groups.mask[..., _BACKBONE_GROUP]
         clamp = torch.where(labels.use_clamped_fape > 0, config.fape_clamp, math.inf)
