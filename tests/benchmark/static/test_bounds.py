@@ -23,8 +23,8 @@ LAUNCHES = {
     "extra-MSA block": (72, 126, 0),
     "template embedding": (159, 264, 0),
     "structure module": (245, 920, 0),
-    "losses of initial training": (314, 89, 0),
-    "losses of fine-tuning": (476, 224, 0),
+    "losses of initial training": (249, 85, 0),
+    "losses of fine-tuning": (334, 189, 0),
     "update of the parameters": (67, 0, 0),
 }
 # An update reads the norm of the gradient.
