@@ -1,5 +1,6 @@
 """Forecast of the memory of a prediction, from a pass that is run on meta tensors with the given executor and card."""
 
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import cache
 
@@ -46,42 +47,60 @@ def forecast_prediction(
     # Two blocks are enough: without gradients further ones leave nothing more in memory than the second.
     config = of_blocks(config, 2)
     with described(card), torch.no_grad():
-        with META, Counter():  # with a counter this is faster, since it does not run operators on meta tensors
-            model = AlphaFold(config).eval()
+        _make_tables(config, replace(size, residues=1, msa_rows=1, extra_rows=1, templates=1, ensemble=1, ranks=1))
+        model = _model(config)
         within: Whole | Slabs = Whole()
         if executor == "slabs":
             within = Slabs(slab_budget)
         elif executor == "spilled":
             within = Spilled("/", slab_budget, device=META)
         run = mesh_executor(Mesh.simulated(Layout(dap=size.ranks)), within)
-        with Counter("embedding") as counter:
-            for stage, module in (
-                ("templates", model.template_embedder if size.templates else None),
-                ("extra MSA", model.extra_msa_stack),
-                ("Evoformer", model.evoformer),
-                ("structure", model.structure_module),
-            ):
-                if module is not None:
-                    module.register_forward_pre_hook(lambda *_, stage=stage: counter.begin(stage))
-            with META:
-                draws = [
-                    random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
-                    for _ in range(size.ensemble)
-                ]
-            # Two templates are enough: a third takes as much as the second.
-            fed = [with_templates(draw, 2) for draw in draws]
-            folded = model.fold(run, fed, recycled(run, config, draws[0].seq_mask, size.dtype), size.dtype)
-            counter.begin("confidence")
-            pair = folded.representations.pair
-            if (head := model.heads.aligned_error) is not None:
-                confidence.aligned_error(run, head, pair, draws[0].seq_mask)
-            confidence.expected_distances(run, model.heads.distogram, pair)
-            counter.begin("")
+        counter = _counted_pass(model, run, size)
     stages = {name: peak for name, peak in counter.peaks.items() if name}
     if card.kind == "cpu":
         beside = _LIBRARIES * torch.get_num_threads()
         stages = {name: peak + _idle(executor, peak, size) + beside for name, peak in stages.items()}
     return Forecast(stages=stages, spilled=counter.peak_offloaded)
+
+
+@cache
+def _make_tables(config: ModelConfig, size: PassSize) -> None:
+    """Make the tables that stay in memory for all passes, which the first forecast would count."""
+    _counted_pass(_model(config), Whole(), size)
+
+
+def _model(config: ModelConfig) -> AlphaFold:
+    with META, Counter():  # with a counter this is faster, since it does not run operators on meta tensors
+        return AlphaFold(config).eval()
+
+
+def _counted_pass(model: AlphaFold, run: Executor, size: PassSize) -> Counter:
+    """Return a counter of a recycling iteration after the first, with confidences; its stages are parts of the pass."""
+    with Counter("embedding") as counter, ExitStack() as hooks:
+        for stage, module in (
+            ("templates", model.template_embedder if size.templates else None),
+            ("extra MSA", model.extra_msa_stack),
+            ("Evoformer", model.evoformer),
+            ("structure", model.structure_module),
+        ):
+            if module is not None:
+                begun = module.register_forward_pre_hook(lambda *_, stage=stage: counter.begin(stage))
+                hooks.callback(begun.remove)
+        with META:
+            draws = [
+                random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
+                for _ in range(size.ensemble)
+            ]
+        # Two templates are enough: a third takes as much as the second.
+        fed = [with_templates(draw, 2) for draw in draws]
+        folded = model.fold(run, fed, recycled(run, model.config, draws[0].seq_mask, size.dtype), size.dtype)
+        counter.begin("confidence")
+        pair = folded.representations.pair
+        if (head := model.heads.aligned_error) is not None:
+            confidence.aligned_error(run, head, pair, draws[0].seq_mask)
+        confidence.expected_distances(run, model.heads.distogram, pair)
+        counter.begin("")
+    return counter
 
 
 def _idle(executor: str, peak: int, size: PassSize) -> int:
