@@ -114,18 +114,18 @@ def test_all_blocks_and_iterations_of_a_pass_take_what_two_do() -> None:
     assert forecast.stages["structure"] == pytest.approx(counter.peaks["structure"], rel=0.03)
 
 
-@pytest.mark.parametrize("budget", [None, 2**24])
+@pytest.mark.parametrize(("card", "budget"), [(CPU, None), (H200, 2**24), (CARDS["t4"], 2**24)])
 def test_a_forecast_does_not_depend_on_what_was_counted_before(
-    budget: int | None, monkeypatch: pytest.MonkeyPatch
+    card: Card, budget: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size, forecast = replace(SIZE, residues=500, templates=0), forecast_prediction.__wrapped__
     monkeypatch.setattr(probe, "_row_bytes", {})
-    first, again = (forecast(tiny_config(), size, "slabs", CPU, budget) for _ in range(2))
+    first, again = (forecast(tiny_config(), size, "slabs", card, budget) for _ in range(2))
     assert first == again
-    # Nor on shorter chains: a row of invariant point attention takes as much more as there are residues.
+    # Nor on shorter chains: without kernels, a row of invariant point attention takes more in a longer chain.
     monkeypatch.setattr(probe, "_row_bytes", {})
-    forecast(tiny_config(), replace(size, residues=60), "slabs", CPU, budget)
-    assert forecast(tiny_config(), size, "slabs", CPU, budget) == first
+    forecast(tiny_config(), replace(size, residues=60), "slabs", card, budget)
+    assert forecast(tiny_config(), size, "slabs", card, budget) == first
 
 
 def _forecast_over_measured(spill: Path) -> dict[str, float]:
