@@ -13,7 +13,8 @@ from helixfold.benchmark.static.gpus import GPUS, Gpu, estimated_seconds, operat
 from helixfold.benchmark.static.machine_code import MachineCode, machine_code
 from helixfold.benchmark.static.network_parts import PassSizes
 from helixfold.benchmark.static.passes import BLOCK, NAMES, Pass, Recorder, passes
-from helixfold.benchmark.static.traffic import launch_work, moved_bytes
+from helixfold.benchmark.static.traffic import Work, given_bytes, launch_work, moved_bytes
+from helixfold.benchmark.static.ttir import NotFollowedError
 from helixfold.ops.triton.compiled import CompiledKernel, Launch, compiled_launches
 from helixfold.planning.size import dtype_name
 
@@ -53,7 +54,10 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelRow:
-    """One distinct kernel in a pass of a part; the costs are those of all its launches."""
+    """One distinct kernel in a pass of a part; the costs are those of all its launches.
+
+    `not_followed` says why the kernel's text could not be followed; each argument then counts once.
+    """
 
     kernel: str
     launches: int
@@ -62,6 +66,7 @@ class KernelRow:
     warps: int
     blocks: int  # that a multiprocessor holds at once
     cost: Cost
+    not_followed: str | None
 
     def line(self) -> str:
         matrix = ", ".join(f"{count} {kind}" for kind, count in self.code.matrix.items())
@@ -69,6 +74,7 @@ class KernelRow:
             f"  {self.kernel:36} {self.launches:8} {self.code.registers:9} {self.code.spills:6} "
             f"{self.shared_memory / 1024:10.1f} {self.warps:5} {self.blocks:6} {matrix or '-':>16} "
             f"{_numbers(self.cost)}"
+            + (f"\n    not followed, so each argument counts once: {self.not_followed}" if self.not_followed else "")
         )
 
 
@@ -198,6 +204,15 @@ def pass_row(given: Pass, gpu: Gpu) -> PassRow:
 def _kernel_row(kernel: CompiledKernel, launches: list[Launch], gpu: Gpu) -> KernelRow:
     code = _code(kernel)
     blocks = gpu.blocks_at_once(kernel.warps, code.registers, kernel.shared_memory)
+    reason = None
+    costs = []
+    for launch in launches:
+        try:
+            work = launch_work(launch)
+            moved = moved_bytes(launch, work)
+        except NotFollowedError as error:
+            work, moved, reason = Work(), given_bytes(launch), str(error)
+        costs.append(_cost(launch, work, moved, blocks, gpu))
     return KernelRow(
         kernel=kernel.name,
         launches=len(launches),
@@ -205,13 +220,12 @@ def _kernel_row(kernel: CompiledKernel, launches: list[Launch], gpu: Gpu) -> Ker
         shared_memory=kernel.shared_memory,
         warps=kernel.warps,
         blocks=blocks,
-        cost=Cost.total([_launch_cost(launch, blocks, gpu) for launch in launches]),
+        cost=Cost.total(costs),
+        not_followed=reason,
     )
 
 
-def _launch_cost(launch: Launch, blocks: int, gpu: Gpu) -> Cost:
-    work = launch_work(launch)
-    moved = moved_bytes(launch, work)
+def _cost(launch: Launch, work: Work, moved: float, blocks: int, gpu: Gpu) -> Cost:
     seconds = estimated_seconds(
         gpu,
         launch.grid,

@@ -17,6 +17,7 @@ from torch import Tensor
 from helixfold.benchmark.static.integers import Pointer, Value, followed, is_integer_operation
 from helixfold.benchmark.static.ttir import (
     Function,
+    NotFollowedError,
     Operation,
     Region,
     parsed,
@@ -83,7 +84,7 @@ class Work:
 
 
 def launch_work(launch: Launch) -> Work:
-    """Return the work of all programs of a launch; raise ValueError if the kernel does what is not understood."""
+    """Return the work of all programs of a launch; raise `NotFollowedError` for what is not understood."""
     grid = (*launch.grid, 1, 1)[:3]
     environment = _parameters(_parsed(launch.kernel), launch.arguments)
     # Of a tensor only its name counts here, so that launches on other tensors of the same sizes need not be followed.
@@ -129,6 +130,16 @@ def moved_bytes(launch: Launch, work: Work) -> float:
     return moved
 
 
+def given_bytes(launch: Launch) -> float:
+    """Return the bytes of distinct memory that a launch is given, whatever it does with it."""
+    largest: dict[int, int] = {}
+    for each in _flat(launch.arguments).values():
+        if isinstance(each, Tensor):
+            memory = each.untyped_storage()._cdata
+            largest[memory] = max(largest.get(memory, 0), _distinct(each))
+    return float(sum(largest.values()))
+
+
 def _distinct(tensor: Tensor) -> int:
     """Return the bytes of the distinct elements of a tensor: an expanded one has fewer than elements."""
     sizes = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
@@ -164,7 +175,7 @@ def _parameters(function: Function, arguments: Mapping[str, Any]) -> dict[str, V
                 if value is not None and not (isinstance(value, int) and value == 1)
             }
         if len(flat) != len(texts):
-            raise ValueError(f"the compiled kernel has {len(texts)} parts of {name}, the launch {len(flat)}")
+            raise NotFollowedError(f"the compiled kernel has {len(texts)} parts of {name}, the launch {len(flat)}")
         for text, (part, value) in zip(texts, flat.items(), strict=True):
             if isinstance(value, Tensor):
                 values[text] = Pointer(part, 0)
@@ -211,7 +222,7 @@ class _Program:
         elif name == "scf.if":
             self._condition(operation)
         elif name.startswith(("scf.", "tt.call")):
-            raise ValueError(f"{name} is not understood")
+            raise NotFollowedError(f"{name} is not understood")
         elif name in ("tt.load", "tt.store", "tt.atomic_rmw"):
             self._access(operation)
         elif name == "tt.dot":
@@ -243,7 +254,7 @@ class _Program:
         is_load = operation.operator == "tt.load"
         pointer = self._value(operation.operands[0])
         if not isinstance(pointer, Pointer):
-            raise ValueError(f"the address of {operation.operator} is not known: {operation.text}")
+            raise NotFollowedError(f"the address of {operation.operator} is not known: {operation.text}")
         tensor = tensor_type(operation.types)
         size = pointed_bytes(operation.types)
         offsets = np.broadcast_to(np.asarray(pointer.offset), tensor[0] if tensor else ())
@@ -272,7 +283,7 @@ class _Program:
         index, *bounds = operation.operands[:4]
         start, stop, step = map(self._value, bounds)
         if any(each is None for each in (start, stop, step)):
-            raise ValueError(f"a loop's number of steps does not follow from the arguments: {operation.text}")
+            raise NotFollowedError(f"a loop's number of steps does not follow from the arguments: {operation.text}")
         steps = max(0, -(-(stop - start) // step))
         carried = dict(zip(operation.operands[4::2], map(self._value, operation.operands[5::2]), strict=True))
         ends = list(carried.values())

@@ -14,6 +14,10 @@ _POINTER = re.compile(r"!tt\.ptr<(\w+)")
 _LABEL = re.compile(r"\^(\w+)")
 
 
+class NotFollowedError(ValueError):
+    """Error for a kernel that cannot be followed, such as one with a loop whose end depends on numbers in memory."""
+
+
 @dataclass(eq=False)
 class Operation:
     """One operation: `results` and `operands` are names, `types` the text after the last colon.
@@ -44,11 +48,11 @@ class Function:
 
 
 def parsed(text: str) -> Function:
-    """Return the function that a module of TTIR consists of; raise ValueError if there are several."""
+    """Return the function that a module of TTIR consists of; raise `NotFollowedError` if there are several."""
     lines = [line for line in map(_without_location, text.splitlines()) if line and not line.startswith("#")]
     starts = [number for number, line in enumerate(lines) if line.startswith("tt.func")]
     if len(starts) != 1:
-        raise ValueError(f"a kernel is one function, and this text has {len(starts)}")
+        raise NotFollowedError(f"a kernel is one function, and this text has {len(starts)}")
     header = next(line for line in text.splitlines() if line.lstrip().startswith("tt.func"))
     parameters: dict[str, list[str]] = {}
     for name, _, given in _PARAMETER.findall(header):
@@ -98,7 +102,7 @@ def _region(lines: Iterator[str]) -> tuple[Region, str]:
             block = region.setdefault(label[1], [])
             continue
         block.append(_operation(line, lines))
-    raise ValueError("a region of the kernel does not end")
+    raise NotFollowedError("a region of the kernel does not end")
 
 
 def _operation(line: str, lines: Iterator[str]) -> Operation:
@@ -111,7 +115,7 @@ def _operation(line: str, lines: Iterator[str]) -> Operation:
         rest = line[found.end() :]
     operator = _OPERATOR.match(rest)
     if operator is None:
-        raise ValueError(f"this line of the kernel is not understood: {line!r}")
+        raise NotFollowedError(f"this line of the kernel is not understood: {line!r}")
     rest = rest[operator.end() :]
     regions = []
     if rest.endswith("{"):

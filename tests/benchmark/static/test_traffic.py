@@ -5,7 +5,12 @@ import torch
 
 pytest.importorskip("triton", reason="launches are of compiled kernels")
 
+from helixfold.benchmark.static import table
+from helixfold.benchmark.static.gpus import GPUS
+from helixfold.benchmark.static.machine_code import MachineCode
+from helixfold.benchmark.static.passes import Pass
 from helixfold.benchmark.static.traffic import INSTRUCTIONS, launch_work, moved_bytes
+from helixfold.benchmark.static.ttir import NotFollowedError
 from helixfold.ops.triton.compiled import CompiledKernel, Launch
 
 # Each program adds up 16 rows of 32 numbers in steps of 4 rows, times a weight [32, 32], and writes their mean of
@@ -113,5 +118,19 @@ def test_a_loop_that_depends_on_numbers_in_memory_is_refused() -> None:
     given = Launch(
         CompiledKernel(name="example", ttir=text, cubin=b"", warps=4, shared_memory=0), (1,), launch(1, 1).arguments
     )
-    with pytest.raises(ValueError, match="number of steps does not follow from the arguments"):
+    with pytest.raises(NotFollowedError, match="number of steps does not follow from the arguments"):
         launch_work(given)
+
+
+def test_a_kernel_that_cannot_be_followed_counts_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = MachineCode(registers=32, spilled=0, spills=0, instructions=100, matrix={})
+    monkeypatch.setattr(table, "_code", lambda _: code)
+    text = TEXT.replace("%c0_i32 to %c16_i32", "%c0_i32 to %unknown")
+    unknown = CompiledKernel(name="unknown", ttir=text, cubin=b"", warps=4, shared_memory=0)
+    given = launch(8, rows=8)
+    for kernel, moved, asks in ((given.kernel, 2000 + 64 + 8 * 64, True), (unknown, 2000 + 8 * 64, False)):
+        launches = [Launch(kernel, given.grid, given.arguments)]
+        found = Pass(name="some", backward=False, launches=launches, operators=[], floor=1, kept=0)
+        (row,) = table.pass_row(found, GPUS["sm_90"]).kernels
+        assert (row.cost.moved, row.cost.asked > 0) == (moved, asks)
+        assert ("not followed, so each argument counts once: a loop's number" in row.line()) is not asks
