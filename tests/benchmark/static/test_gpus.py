@@ -3,6 +3,7 @@
 import pytest
 
 from helixfold.benchmark.static.gpus import GPUS, LAUNCH_SECONDS, MATRIX_SHARE, MEMORY_SHARE, estimated_seconds
+from helixfold.planning.machines import MACHINES, Rates
 
 H200 = GPUS["sm_90"]
 
@@ -26,6 +27,12 @@ def seconds(grid: int = 132 * 4, warps: int = 8, blocks_at_once: int = 2, **work
 )
 def test_blocks_at_once_are_limited_by_the_scarcest(warps: int, registers: int, shared_kib: int, blocks: int) -> None:
     assert H200.blocks_at_once(warps, registers, 1024 * shared_kib) == blocks
+
+
+def test_rates_are_those_of_the_planned_machines() -> None:
+    speeds = MACHINES["h200"].speeds
+    assert isinstance(speeds, Rates)
+    assert (H200.matrix, H200.memory) == (speeds.product, speeds.memory)
 
 
 def test_the_slowest_of_memory_and_arithmetic_counts() -> None:
