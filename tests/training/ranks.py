@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import resource
 import sys
 import time
 import warnings
@@ -152,6 +153,17 @@ def restore_on_ranks(directory: Path) -> None:
         assert (restored.step, restored.record) == (4, {"rank": 0})
         assert _bits(tensors) == _bits(numbers())
         assert own.exists() == mesh.is_first
+
+
+def save_into_small_files(directory: Path) -> None:
+    """Save more than any file of this process may hold, and print the error."""
+    checkpoints = Checkpoints(directory, mesh=Mesh.alone())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    checkpoints.save(1, {"masters": torch.zeros(10_000)}, {})
+    try:
+        checkpoints.finish()
+    except ValueError as error:
+        print(error)
 
 
 def hold(directory: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from data_pipeline.errors import InputError
 from helixfold.training import checkpoint, checkpoint_files
 from helixfold.training.checkpoint import Checkpoints, Restored
-from tests.training.ranks import Ranks, hold
+from tests.training.ranks import Ranks, hold, save_into_small_files
 from tests.training.states import (
     ALONE,
     ROOT,
@@ -125,30 +125,13 @@ def test_everything_is_on_the_disk_itself_before_it_counts(tmp_path: Path, monke
     assert tmp_path.stat().st_ino in synced  # the new name too
 
 
-# In a process of its own: the limit is on all its files, pytest's own output among them.
-_SMALL_FILES = """
-import resource, sys
-from pathlib import Path
-import torch
-from helixfold.parallel.mesh import Mesh
-from helixfold.training.checkpoint import Checkpoints
-
-checkpoints = Checkpoints(Path(sys.argv[1]), mesh=Mesh.alone())
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-checkpoints.save(1, {"masters": torch.zeros(10_000)}, {})
-try:
-    checkpoints.finish()
-except ValueError as error:
-    print(error)
-"""
-
-
 def test_a_file_that_cannot_grow_fails_the_save_and_nothing_else(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _SMALL_FILES, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert re.search(r"step 1 could not be written to .* \(File too large\); there is none yet; make", done.stdout)
-    assert names(tmp_path) == []
+    # In a process of its own: the limit is on all its files, pytest's own output among them.
+    with Ranks(1, tmp_path / "out.txt", save_into_small_files, tmp_path / "run") as process:
+        assert process.finish() == [0], process.printed()
+        said = process.printed()
+    assert re.search(r"step 1 could not be written to .* \(File too large\); there is none yet; make", said)
+    assert names(tmp_path / "run") == []
 
 
 @pytest.fixture
