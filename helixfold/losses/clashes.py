@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from data_pipeline.residues import ATOM14_NAMES, RESTYPES
-from helixfold.losses.unmasked import unmasked
 from helixfold.ops.card import card_of
+from helixfold.ops.unmasked import unmasked
 
 _N, _C = 0, 2  # atom14 slots
 _SULPHUR = ATOM14_NAMES[RESTYPES.index("C")].index("SG")

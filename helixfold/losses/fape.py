@@ -13,16 +13,13 @@ from data_pipeline.residue_geometry import PSI_GROUP
 from data_pipeline.residues import UNKNOWN
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.ambiguity import RenamedTruth
-from helixfold.losses.unmasked import unmasked
 from helixfold.model.outputs import PredictedStructure
-from helixfold.ops.card import card_of
+from helixfold.ops.aligned_errors import aligned_errors
 
 UNIT = 10.0  # Angstrom that count as an error of 1
-# Added to squared distances (Angstrom^2) and to counts (DeepMind's program). A perfect prediction therefore has an
-# error of 0.01 Angstrom and a gradient.
-_FLOOR = 1e-4
-# Coordinate differences computed at once: as many as a CPU's cache holds, on other devices 256 MiB in float32.
-_CPU_BLOCK, _LARGE_BLOCK = 2**16, 2**26
+# Added to counts (DeepMind's program). With the floor of squared errors, a perfect prediction has an error of 0.01
+# Angstrom and a gradient.
+_COUNT_FLOOR = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +54,14 @@ def frame_aligned_point_error(
         points_mask.flatten(0, -2),
         clamp.flatten().to(points_mask.dtype),
     )
-    return total.view(clamp.shape) / UNIT / (_FLOOR + frames_mask.sum(-1) * points_mask.sum(-1))
+    return total.view(clamp.shape) / UNIT / (_COUNT_FLOOR + frames_mask.sum(-1) * points_mask.sum(-1))
 
 
 class _SummedErrors(torch.autograd.Function):
-    """The sum of clamped errors over all unmasked pairs of frames and points, computed block by block.
+    """The sum of clamped errors over all unmasked pairs of frames and points.
 
     Autograd would save several tensors of all pairs, each 66 MB for 256 residues. This function computes the gradients
-    already in the forward pass, so that only one block exists at a time, which on a CPU stays in the cache.
+    already in the forward pass, together with the sum.
     """
 
     @staticmethod
@@ -76,29 +73,9 @@ class _SummedErrors(torch.autograd.Function):
         points_mask: Float[Tensor, "n p"],
         clamp: Float[Tensor, " n"],
     ) -> Float[Tensor, " n"]:
-        grad_frames, grad_points = torch.zeros_like(inverse_frames), torch.zeros_like(points)
-        total = torch.zeros_like(clamp)
-        clamp = clamp[:, None, None]
-        chosen, chosen_frames = unmasked(points_mask > 0), unmasked(frames_mask > 0)
-        points_mask, points = points_mask[:, chosen], points[:, chosen]
-        frames_mask, inverse_frames = frames_mask[:, chosen_frames], inverse_frames[:, :, chosen_frames]
-        grad_chosen, grad_chosen_frames = torch.zeros_like(points), torch.empty_like(inverse_frames)
-        block_size = _CPU_BLOCK if card_of(points.device).kind == "cpu" else _LARGE_BLOCK
-        size = max(1, block_size // max(1, 3 * points_mask.numel()))
-        for start in range(0, frames_mask.shape[1], size):
-            frames = slice(start, start + size)
-            block, block_mask = inverse_frames[:, :, frames], frames_mask[:, frames]
-            matrix = rearrange(block, "n x f c -> n (x f) c")
-            difference = rearrange(matrix @ points.mT, "n (x f) p -> n x f p", x=3)
-            error = difference.square().sum(1).add_(_FLOOR).sqrt_()
-            total += ((torch.minimum(error, clamp) @ points_mask[..., None])[..., 0] * block_mask).sum(-1)
-            if any(ctx.needs_input_grad):
-                weight = block_mask[..., None] * points_mask[:, None]
-                slope = (weight / error).masked_fill_(error >= clamp, 0)
-                grad_difference = rearrange(difference.mul_(slope[:, None]), "n x f p -> n (x f) p")
-                grad_chosen_frames[:, :, frames] = rearrange(grad_difference @ points, "n (x f) c -> n x f c", x=3)
-                grad_chosen += grad_difference.mT @ matrix
-        grad_points[:, chosen], grad_frames[:, :, chosen_frames] = grad_chosen, grad_chosen_frames
+        total, grad_frames, grad_points = aligned_errors(
+            inverse_frames, points, frames_mask, points_mask, clamp, any(ctx.needs_input_grad)
+        )
         ctx.save_for_backward(grad_frames, grad_points)
         return total
 

@@ -11,3 +11,5 @@ COUNT_FLOOR = 1e-3
 # Consecutive elements of the optimizer's buffers that have one gradient scale. Buffers consist of whole lines: 64 bytes
 # in bfloat16, 128 in float32.
 LINE = 32
+# Added to squared errors (Angstrom^2) of points in frames (DeepMind's program).
+ERROR_FLOOR = 1e-4

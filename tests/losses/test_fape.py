@@ -10,7 +10,6 @@ from torch.nn.functional import normalize
 
 from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
-from helixfold.losses import fape
 from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.fape import FramesAndPoints, backbone_fape, frame_aligned_point_error, sidechain_fape
 from helixfold.losses.labels import Labels
@@ -99,9 +98,9 @@ def test_blocks_and_left_out_pairs_change_nothing(monkeypatch: pytest.MonkeyPatc
     labels = labels_of(truth, aatype, (torch.rand(truth.mask.shape) < 0.8).float())
     results = []
     for size, everything in ((1, False), (20_000, False), (20_000, True), (2**30, True)):
-        monkeypatch.setattr(fape, "_CPU_BLOCK", size)
+        monkeypatch.setattr("helixfold.ops.aligned_errors._CPU_BLOCK", size)
         if everything:
-            monkeypatch.setattr(fape, "unmasked", lambda _: slice(None))
+            monkeypatch.setattr("helixfold.ops.aligned_errors.unmasked", lambda _: slice(None))
         structure = random_structure(aatype)
         leaves = (structure.rigid_groups.requires_grad_(), structure.atom14.requires_grad_())
         error = sidechain(structure, labels)

@@ -1,4 +1,4 @@
-"""Choice of the elements that a loss computes with."""
+"""Choice of the elements that an operator or a loss computes with."""
 
 import torch
 from jaxtyping import Bool
