@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from helixfold.geometry.rigid import Rigid
-from helixfold.ops.quaternions import quaternion_to_rotation
-from helixfold.ops.update_frames import update_frames
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.update_frames import update_frames
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from data_pipeline.residues import UNKNOWN
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.ambiguity import RenamedTruth
 from helixfold.model.outputs import PredictedStructure
-from helixfold.ops.aligned_errors import aligned_errors
+from helixfold.ops.structure.aligned_errors import aligned_errors
 
 UNIT = 10.0  # Angstrom that count as an error of 1
 # Added to counts (DeepMind's program). With the floor of squared errors, a perfect prediction has an error of 0.01

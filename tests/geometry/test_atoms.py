@@ -22,7 +22,7 @@ from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid
 from helixfold.model.embedders import RECYCLED_BINS
 from helixfold.model.templates import TEMPLATE_BINS
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 EVERY_TYPE = torch.arange(21)[None]
 

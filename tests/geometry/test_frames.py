@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 few = settings(max_examples=25, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helixfold.geometry.rigid import Rigid, rigid_from_three_points
-from helixfold.ops.quaternions import quaternion_multiply, quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_multiply, quaternion_to_rotation
 
 few = settings(max_examples=40, deadline=None, derandomize=True)
 coordinate = st.floats(-50, 50, width=32)

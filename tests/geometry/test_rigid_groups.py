@@ -12,7 +12,7 @@ from helixfold.geometry.atoms import (
 )
 from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 AATYPE = torch.arange(21)[None]
 PSI, CHI1 = 3, 4

@@ -16,7 +16,7 @@ from helixfold.geometry.atoms import (
 )
 from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.torsions import Torsions, torsions_from_atom37
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 N, CA, C, OXYGEN = (residues.ATOM_ORDER[name] for name in ("N", "CA", "C", "O"))
 PSI, CHI1 = 2, 3

@@ -21,7 +21,7 @@ from helixfold.geometry.atoms import (
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.labels import Labels
 from helixfold.model.outputs import PredictedStructure
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 # Every residue type, the ambiguous ones (D, E, F, Y) twice.
 SEQUENCE = "ARNDCQEGHILKMFPSTWYVDEFY"

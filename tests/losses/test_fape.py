@@ -14,7 +14,7 @@ from helixfold.losses.ambiguity import renamed_truth
 from helixfold.losses.fape import FramesAndPoints, backbone_fape, frame_aligned_point_error, sidechain_fape
 from helixfold.losses.labels import Labels
 from helixfold.model.outputs import PredictedStructure
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 from tests.losses.chains import (
     a_motion,
     labels_from,
@@ -98,9 +98,9 @@ def test_blocks_and_left_out_pairs_change_nothing(monkeypatch: pytest.MonkeyPatc
     labels = labels_of(truth, aatype, (torch.rand(truth.mask.shape) < 0.8).float())
     results = []
     for size, everything in ((1, False), (20_000, False), (20_000, True), (2**30, True)):
-        monkeypatch.setattr("helixfold.ops.aligned_errors._CPU_BLOCK", size)
+        monkeypatch.setattr("helixfold.ops.structure.aligned_errors._CPU_BLOCK", size)
         if everything:
-            monkeypatch.setattr("helixfold.ops.aligned_errors.unmasked", lambda _: slice(None))
+            monkeypatch.setattr("helixfold.ops.structure.aligned_errors.unmasked", lambda _: slice(None))
         structure = random_structure(aatype)
         leaves = (structure.rigid_groups.requires_grad_(), structure.atom14.requires_grad_())
         error = sidechain(structure, labels)

@@ -16,7 +16,7 @@ from helixfold.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm
 from helixfold.model.structure_module import Angles, InvariantPointAttention, PairInput, StructureModule
 from helixfold.model.update import Stream
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 
 CONFIG = StructureConfig(layers=3, c=16, heads=2, c_scalar=4, query_points=2, value_points=3, c_angles=8)
 C_S, C_Z, R = 12, 6, 7

@@ -17,7 +17,7 @@ from helixfold.model.outputs import Recycled
 from helixfold.model.structure_module import InvariantPointAttention, PairInput
 from helixfold.model.templates import template_pair_features
 from helixfold.model.update import Executor
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 from tests.networks import random_batch, relative_error, tiny_config, tiny_model
 
 RESIDUES, PADDING = 13, 4

@@ -19,7 +19,7 @@ from helixfold.geometry.tables import per_residue
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.model.embedders import RECYCLED_BINS
 from helixfold.model.templates import TEMPLATE_BINS
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 from tests.parity.cases import DATA, deviation
 
 pytestmark = pytest.mark.parity

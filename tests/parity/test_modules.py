@@ -25,7 +25,7 @@ from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor
 from helixfold.ops.attention import attention
 from helixfold.ops.dispatch import forced
-from helixfold.ops.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
 from helixfold.weights.conversion import ParameterMapping, to_ours
 from helixfold.weights.table import table
 from tests.networks import random_batch

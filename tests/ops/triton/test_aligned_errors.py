@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.ops.aligned_errors import aligned_errors
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
+from helixfold.ops.structure.aligned_errors import aligned_errors
 from tests.ops.comparing import mask, poisoned
 
 pytest.importorskip("triton")

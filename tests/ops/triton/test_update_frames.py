@@ -7,8 +7,8 @@ from torch.nn.functional import normalize
 
 from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
-from helixfold.ops.quaternions import quaternion_to_rotation
-from helixfold.ops.update_frames import update_frames
+from helixfold.ops.structure.quaternions import quaternion_to_rotation
+from helixfold.ops.structure.update_frames import update_frames
 from tests.ops.comparing import assert_equal
 
 pytest.importorskip("triton")

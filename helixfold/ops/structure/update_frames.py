@@ -7,7 +7,7 @@ from torch.nn.functional import pad
 
 from helixfold.ops.card import Card
 from helixfold.ops.dispatch import Backend, first_reason, operator
-from helixfold.ops.quaternions import quaternion_multiply, quaternion_to_rotation
+from helixfold.ops.structure.quaternions import quaternion_multiply, quaternion_to_rotation
 from helixfold.ops.triton.refusal import refusal_of_kernels
 
 
