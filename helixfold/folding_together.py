@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from data_pipeline.features.sample import Sample
 from data_pipeline.features.schema import Features
 from helixfold.batch import Batch
 from helixfold.execution.dtypes import dtype_on
@@ -18,6 +19,8 @@ from helixfold.ops.card import card_of
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
 
+# Kinds of devices that compute while the host does something else.
+_DRAW_AHEAD = ("cuda",)
 # Names of the stages that `fold_together` records.
 STAGES = ("sampling", "network", "confidence")
 
@@ -56,18 +59,27 @@ def fold_together(
     recycles = options.recycles(preset)
     found: dict[int, Prediction] = {}
     remaining, previous = list(range(len(targets))), None
+
+    def drawn(cycle: int) -> dict[int, list[Sample]]:
+        """Return the ensemble of each remaining target for one iteration."""
+        members = range(options.num_ensemble)
+        return {
+            each: [draw(targets[each].features, preset, [options.seed, cycle, index]) for index in members]
+            for each in remaining
+        }
+
+    samples: dict[int, list[Sample]] = {}
     for cycle in range(recycles + 1):
         with stages.stage("sampling"):
+            samples = samples or drawn(cycle)
             ensemble = [
-                Batch.from_samples(
-                    [draw(targets[each].features, preset, [options.seed, cycle, index]) for each in remaining],
-                    longest,
-                    device,
-                )
+                Batch.from_samples([samples[each][index] for each in remaining], longest, device)
                 for index in range(options.num_ensemble)
             ]
         with stages.stage("network"):
             folded = model.fold(run, ensemble, previous, dtype)
+            # A GPU computes while the host draws what comes next.
+            samples = drawn(cycle + 1) if device.type in _DRAW_AHEAD and cycle < recycles else {}
             ended, converged = _ended(model, folded, previous, ensemble[0].seq_mask, options, is_last=cycle == recycles)
         with stages.stage("confidence"):
             for place, number in enumerate(remaining):

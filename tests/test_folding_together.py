@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from data_pipeline.features.schema import Features
+from helixfold import folding_together
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
@@ -87,6 +88,16 @@ def test_each_target_ends_its_own_recycling(criterion: str) -> None:
     assert len(set(ends)) > 1
     for prediction, one in zip(together(given, options, model), expected, strict=True):
         assert_near(prediction, one, one.model)
+
+
+def test_samples_that_are_drawn_ahead_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = tiny_model(), targets((5, 13, 0), (600, 8, 1))
+    options = FoldingOptions(num_recycles=2, num_ensemble=2)
+    before = together(given, options, model)
+    monkeypatch.setattr(folding_together, "_DRAW_AHEAD", ("cpu",))
+    for found, expected in zip(together(given, options, model), before, strict=True):
+        assert (found.protein.atom_positions == expected.protein.atom_positions).all()
+        assert found.num_recycles == expected.num_recycles
 
 
 def test_every_stage_is_recorded() -> None:
