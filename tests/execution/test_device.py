@@ -55,3 +55,14 @@ def test_a_gpu_of_amd_is_no_cuda_card_and_said_to_be_untried(rocm: Card) -> None
     assert said is not None
     assert said.startswith("MI300X is a GPU of AMD (ROCm 6.4.2), on which helixfold has never been tried")
     assert not any(untried(each) for each in CARDS.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_last_gpu_can_be_chosen() -> None:
+    before, last = torch.cuda.current_device(), torch.cuda.device_count() - 1
+    try:
+        assert pick_device(f"cuda:{last}").index == torch.cuda.current_device() == last
+        assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    finally:
+        torch.cuda.set_device(before)
