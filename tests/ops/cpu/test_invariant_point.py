@@ -16,21 +16,34 @@ PAIR, MASK, KEY_MASK = 6, 7, 8
 
 
 def arguments(
-    i: int, j: int, h: int = 3, b: int = 1, c_z: int = 6, *, extent: float = 1.0, center: float = 0.0
+    i: int,
+    j: int,
+    h: int = 3,
+    b: int = 1,
+    c_z: int = 6,
+    *,
+    channels: int = 4,
+    counts: tuple[int, int] = (2, 3),
+    extent: float = 1.0,
+    center: float = 0.0,
 ) -> list[Any]:
-    """As the structure module makes them: heads' points are views of (b r h p x), one residue's are close together."""
+    """As the structure module makes them: heads' points are views of (b r h p x), one residue's are close together.
+
+    `counts` are the numbers of points that queries and values have.
+    """
+    of_queries, of_values = counts
     place, key_place = (center + extent * torch.randn(b, r, 1, 1, 3) for r in (i, j))
 
     def points(where: Tensor, count: int) -> Tensor:
         return (where + torch.randn(*where.shape[:2], h, count, 3)).transpose(1, 2)
 
     given = [
-        torch.randn(b, h, i, 4),
-        torch.randn(b, h, j, 4),
-        torch.randn(b, h, j, 4),
-        points(place, 2),
-        points(key_place, 2),
-        points(key_place, 3),
+        torch.randn(b, h, i, channels),
+        torch.randn(b, h, j, channels),
+        torch.randn(b, h, j, channels),
+        points(place, of_queries),
+        points(key_place, of_queries),
+        points(key_place, of_values),
         3 * torch.randn(b, i, j, c_z) + torch.randn(b, i, j, 1),
     ]
     key_mask = mask(b, j, empty_row=False)
