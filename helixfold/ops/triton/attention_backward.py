@@ -1,9 +1,10 @@
-"""Gradients of attention as Triton kernels that store no logits and whose sums have a fixed order.
+"""Kernels for the gradients of attention, which store no logits and whose sums have a fixed order.
 
-One kernel owns a tile of keys of a row and loops over queries (four matrix products: logits and the gradients of
-weights, keys and values). Another owns a tile of queries and 128 keys and loops over rows, so that the bias and its
-gradient stay in registers (three products: logits and the gradients of weights and queries). These are seven products;
-five are the least possible, and a separate kernel for the bias would need nine.
+One owns a tile of keys of a row and loops over queries (four matrix products: logits and the gradients of weights, keys
+and values). One owns a tile of queries and loops over keys (three: logits and the gradients of weights and queries).
+One owns a tile of the bias and loops over rows, so that the bias and its gradient stay in registers (two: logits and
+the gradients of weights). Queries and bias in one kernel would need seven products instead of nine, but hold so much
+that registers are spilled, and read and write the queries' sums again for every 128 keys.
 """
 
 from typing import no_type_check
@@ -127,33 +128,6 @@ def to_key_and_value(
     write(grad_value, where, first, keys, grad_values, block_k, channels, width)
 
 
-@jit
-@no_type_check
-def _add_to_queries(
-    inputs,
-    query_data,
-    bias_tile,
-    where,
-    first,
-    keys,
-    factor,
-    log2e,
-    grad_tile,
-    channels: tl.constexpr,
-    width: tl.constexpr,
-    block_k: tl.constexpr,
-):
-    """Return the gradients of queries with the part of a tile of keys added, and the gradients of the logits."""
-    q_tile, grads, logsum, delta = query_data
-    k_tile = read(inputs[1], where, first, keys, block_k, channels, width)
-    v_tile = read(inputs[2], where, first, keys, block_k, channels, width)
-    masks = read_mask_bias(inputs[3], where, first, block_k)[None, :]
-    _, grad_logit = _weight_and_gradient(
-        q_tile, k_tile, grads, v_tile, bias_tile, masks, logsum[:, None], delta[:, None], factor * log2e, log2e
-    )
-    return tl.dot(grad_logit.to(q_tile.dtype), k_tile, grad_tile, input_precision="ieee"), grad_logit
-
-
 @kernel
 @no_type_check
 def to_query(
@@ -169,46 +143,36 @@ def to_query(
     group: tl.constexpr,
 ):
     """Compute the gradients of a tile of queries of one head and row, from all keys."""
+    _, key, value, mask_bias, has_keys, bias, _, _, _, _ = inputs
     rows, heads, queries, keys = sizes
     row, head, tile = program_tile(heads, tl.cdiv(queries, block_q), group)
     if row >= rows:
         return
     where = (tl.program_id(1), row, head)
     first = tile * block_q
-    query_data = _queries(inputs, where, sizes, first, channels, width, block_q)
-    log2e *= tl.load(row_at(inputs[4], where, sizes))
+    log2e *= tl.load(row_at(has_keys, where, sizes))
     grad_tile = tl.zeros([block_q, width], tl.float32)
+    q_tile, grads, logsum, delta = _queries(inputs, where, sizes, first, channels, width, block_q)
     for first_key in range(0, keys, block_k):
         bias_tile = None
-        if inputs[5] is not None:
+        if bias is not None:
             bias_tile = _bias_tile(inputs, where, sizes, first, first_key, block_q, block_k)
-        grad_tile, _ = _add_to_queries(
-            inputs, query_data, bias_tile, where, first_key, keys, factor, log2e, grad_tile, channels, width, block_k
-        )
+        k_tile = read(key, where, first_key, keys, block_k, channels, width)
+        v_tile = read(value, where, first_key, keys, block_k, channels, width)
+        masks = read_mask_bias(mask_bias, where, first_key, block_k)[None, :]
+        grad_logit = _weight_and_gradient(
+            q_tile, k_tile, grads, v_tile, bias_tile, masks, logsum[:, None], delta[:, None], factor * log2e, log2e
+        )[1]
+        grad_tile = tl.dot(grad_logit.to(q_tile.dtype), k_tile, grad_tile, input_precision="ieee")
     write(grad_query, where, first, queries, grad_tile * factor, block_q, channels, width)
-
-
-@jit
-@no_type_check
-def _store_bias_gradient(
-    grad_bias, grad_bias_tile, part, where, sizes, first, first_key, block_q: tl.constexpr, block_k: tl.constexpr
-):
-    """Store a tile of the bias's gradient over one part of the rows."""
-    _, heads, queries, keys = sizes
-    query, key = first + tl.arange(0, block_q)[:, None], first_key + tl.arange(0, block_k)[None, :]
-    tile = (tl.cast(part, tl.int64) * tl.num_programs(1) + where[0]) * heads + where[2]
-    tl.store(grad_bias + (tile * queries + query) * keys + key, grad_bias_tile, mask=(query < queries) & (key < keys))
 
 
 @kernel
 @no_type_check
-def to_query_and_bias(
+def to_bias(
     inputs,
-    earlier,
-    grad_query,
     grad_bias,
     sizes,
-    first_key,
     rows_of_part,
     factor,
     log2e,
@@ -216,53 +180,38 @@ def to_query_and_bias(
     width: tl.constexpr,
     block_q: tl.constexpr,
     block_k: tl.constexpr,
-    two_tiles: tl.constexpr,
 ):
-    """Compute the gradient of the bias of a tile of queries and one or two tiles of keys over a part of the rows.
-
-    Also add the part of these keys to `earlier`, the gradients of the queries from the keys before them.
-    """
+    """Compute the gradient of the bias of a tile of queries and keys over a part of the rows."""
+    _, key, value, mask_bias, has_keys, _, _, _, _, _ = inputs
     rows, heads, queries, keys = sizes
-    tiles = tl.cdiv(queries, block_q)
-    first = tl.program_id(0) % tiles * block_q
-    head = tl.program_id(0) // tiles % heads
-    part = tl.program_id(0) // (tiles * heads)
-    whole = (tl.program_id(1), 0, head)
-    bias_1 = _bias_tile(inputs, whole, sizes, first, first_key, block_q, block_k)
-    grad_bias_1 = tl.zeros([block_q, block_k], tl.float32)
-    if two_tiles:
-        second_key = first_key + block_k
-        bias_2 = _bias_tile(inputs, whole, sizes, first, second_key, block_q, block_k)
-        grad_bias_2 = tl.zeros([block_q, block_k], tl.float32)
+    key_tiles = tl.cdiv(keys, block_k)
+    tile = tl.program_id(0) % (tl.cdiv(queries, block_q) * key_tiles)
+    head = tl.program_id(0) // (tl.cdiv(queries, block_q) * key_tiles) % heads
+    part = tl.program_id(0) // (tl.cdiv(queries, block_q) * key_tiles * heads)
+    first, first_key = tile // key_tiles * block_q, tile % key_tiles * block_k
+    sample = tl.program_id(1)
+    bias = _bias_tile(inputs, (sample, 0, head), sizes, first, first_key, block_q, block_k)
+    total = tl.zeros([block_q, block_k], tl.float32)
     for row in range(part * rows_of_part, tl.minimum((part + 1) * rows_of_part, rows)):
-        where = (tl.program_id(1), row, head)
-        query_data = _queries(inputs, where, sizes, first, channels, width, block_q)
-        row_log2e = log2e * tl.load(row_at(inputs[4], where, sizes))
-        grad_tile = tl.zeros([block_q, width], tl.float32)
-        grad_tile, grad_logit = _add_to_queries(
-            inputs, query_data, bias_1, where, first_key, keys, factor, row_log2e, grad_tile, channels, width, block_k
-        )
-        grad_bias_1 += grad_logit
-        if two_tiles:
-            grad_tile, grad_logit = _add_to_queries(
-                inputs,
-                query_data,
-                bias_2,
-                where,
-                second_key,
-                keys,
-                factor,
-                row_log2e,
-                grad_tile,
-                channels,
-                width,
-                block_k,
-            )
-            grad_bias_2 += grad_logit
-        grad_tile *= factor
-        if earlier is not None:
-            grad_tile += read(earlier, where, first, queries, block_q, channels, width)
-        write(grad_query, where, first, queries, grad_tile, block_q, channels, width)
-    _store_bias_gradient(grad_bias, grad_bias_1, part, whole, sizes, first, first_key, block_q, block_k)
-    if two_tiles:
-        _store_bias_gradient(grad_bias, grad_bias_2, part, whole, sizes, first, second_key, block_q, block_k)
+        where = (sample, row, head)
+        q_tile, grads, logsum, delta = _queries(inputs, where, sizes, first, channels, width, block_q)
+        k_tile = read(key, where, first_key, keys, block_k, channels, width)
+        v_tile = read(value, where, first_key, keys, block_k, channels, width)
+        masks = read_mask_bias(mask_bias, where, first_key, block_k)[None, :]
+        row_log2e = log2e * tl.load(row_at(has_keys, where, sizes))
+        total += _weight_and_gradient(
+            q_tile,
+            k_tile,
+            grads,
+            v_tile,
+            bias,
+            masks,
+            logsum[:, None],
+            delta[:, None],
+            factor * row_log2e,
+            row_log2e,
+        )[1]
+    query, key_index = first + tl.arange(0, block_q)[:, None], first_key + tl.arange(0, block_k)[None, :]
+    plane = (tl.cast(part, tl.int64) * tl.num_programs(1) + sample) * heads + head
+    inside = (query < queries) & (key_index < keys)
+    tl.store(grad_bias + (plane * queries + query) * keys + key_index, total, mask=inside)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from helixfold.ops.triton.attention_backward import prepare, to_key_and_value, to_query, to_query_and_bias
+from helixfold.ops.triton.attention_backward import prepare, to_bias, to_key_and_value, to_query
 from helixfold.ops.triton.attention_tiles import (
     LARGEST_TILE,
     LOG2E,
@@ -17,6 +17,7 @@ from helixfold.ops.triton.attention_tiles import (
 )
 from helixfold.ops.triton.language import cdiv
 from helixfold.ops.triton.sums import summed
+from helixfold.ops.triton.tiles import multiplies_from_shared_memory
 
 # Two programs on each of the 132 multiprocessors of an H100 or H200.
 _PROGRAMS = 264
@@ -79,7 +80,8 @@ def attention_backward(
     grad_query = grad_key = grad_value = grad_bias = None
     if needed[1] or needed[2]:
         grad_key, grad_value = _given(memory.key, key), _given(memory.value, value)
-        block_q, block_k = tile_size(q, 32), tile_size(k, 64 if exact else LARGEST_TILE)
+        block_q = tile_size(q, 32 if exact or multiplies_from_shared_memory(query.device) else 16)
+        block_k = tile_size(k, 64 if exact else LARGEST_TILE)
         to_key_and_value[(program_count(n, h, cdiv(k, block_k)), b)](
             inputs,
             with_strides(grad_key),
@@ -93,12 +95,9 @@ def attention_backward(
             group=group_size(n),
             **launch_options(block_k),
         )
-    if needed[4] and bias is not None:
+    if needed[0]:
         grad_query = _given(memory.query, query)
-        grad_bias = _query_and_bias(grad_query, bias, k, inputs)
-    elif needed[0]:
-        grad_query = _given(memory.query, query)
-        block_q, block_k = tile_size(q, 64 if exact else LARGEST_TILE), tile_size(k, 32 if exact else 64)
+        block_q, block_k = tile_size(q, 64 if exact else LARGEST_TILE), tile_size(k, 32)
         to_query[(program_count(n, h, cdiv(q, block_q)), b)](
             inputs,
             with_strides(grad_query),
@@ -111,43 +110,34 @@ def attention_backward(
             group=group_size(n),
             **launch_options(block_q),
         )
+    if needed[4] and bias is not None:
+        grad_bias = _bias_gradient(query, k, inputs, bias)
     return grad_query, grad_key, grad_value, None, grad_bias, grad_gate
 
 
-def _query_and_bias(grad_query: Tensor, bias: Tensor, k: int, inputs: tuple[Any, ...]) -> Tensor:
-    """Write the gradient of the query and return that of the bias.
-
-    There is one launch for each part of the keys, so that sums have a fixed order. The bias has a partial sum for each
-    part of the rows, so that there are enough programs.
-    """
-    b, n, h, q, c = grad_query.shape
-    # Products of float32 tiles with many channels need many registers.
-    largest_block = 64 if c <= 32 and grad_query.dtype != torch.float32 else 32
-    block_q, block_k = tile_size(q, 64), tile_size(k, largest_block)
-    tiles = cdiv(q, block_q) * h
+def _bias_gradient(query: Tensor, k: int, inputs: tuple[Any, ...], bias: Tensor) -> Tensor:
+    """Return the gradient of the bias, summed from parts of the rows, of which there are enough for all processors."""
+    b, n, h, q, c = query.shape
+    side = 32 if query.dtype == torch.float32 and c > 32 else 64
+    block_q, block_k = tile_size(q, side), tile_size(k, side)
+    tiles = cdiv(q, block_q) * cdiv(k, block_k) * h
     rows_of_part = cdiv(n, max(1, min(n, _PROGRAMS // (tiles * b))))
     parts = cdiv(n, rows_of_part)
-    grad_bias = grad_query.new_empty(parts, b, h, q, k, dtype=torch.float32)
-    partial_sum = _like(grad_query, torch.float32) if k > 2 * block_k else grad_query
-    for first_key in range(0, k, 2 * block_k):
-        last = first_key + 2 * block_k >= k
-        to_query_and_bias[(tiles * parts, b)](
-            inputs,
-            None if first_key == 0 else with_strides(partial_sum),
-            with_strides(grad_query if last else partial_sum),
-            grad_bias,
-            (n, h, q, k),
-            first_key,
-            rows_of_part,
-            c**-0.5,
-            LOG2E,
-            channels=c,
-            width=max(16, c),
-            block_q=block_q,
-            block_k=block_k,
-            two_tiles=first_key + block_k < k,
-            **launch_options(block_q),
-        )
+    grad_bias = query.new_empty(parts, b, h, q, k, dtype=torch.float32)
+    to_bias[(tiles * parts, b)](
+        inputs,
+        grad_bias,
+        (n, h, q, k),
+        rows_of_part,
+        c**-0.5,
+        LOG2E,
+        channels=c,
+        width=max(16, c),
+        block_q=block_q,
+        block_k=block_k,
+        num_warps=max(1, block_q // 8),
+        num_stages=2,
+    )
     return summed(grad_bias, bias[..., :k])[0]
 
 
@@ -155,7 +145,7 @@ def _given(memory: Tensor | None, x: Tensor) -> Tensor:
     return _like(x) if memory is None else memory
 
 
-def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def _like(x: Tensor) -> Tensor:
     """Return memory for a gradient as a view of (b n q h c), the layout that projections need."""
     b, n, h, q, c = x.shape
-    return x.new_empty(b, n, q, h, c, dtype=dtype).transpose(2, 3)
+    return x.new_empty(b, n, q, h, c).transpose(2, 3)

@@ -24,9 +24,6 @@ from helixfold.ops.weights import Affine
 
 # The smallest side of a tile in a matrix product.
 _LEAST = 16
-# Elements of a tile of a stream with two bytes per element: 64 or 32 per thread in registers.
-_FORWARD_TILE = 2**14
-_BACKWARD_TILE = 2**13
 
 
 @jit
@@ -171,13 +168,14 @@ def _empty(x: Tensor, outputs: int, layout: str) -> Tensor:
     return x.new_empty(b, i, j, outputs)
 
 
-def _tile(x: Tensor, outputs: int, elements: int) -> dict[str, int]:
-    # Three stages: one program fills the registers, and two tiles being loaded hide the memory's latency.
+def _tile(x: Tensor, outputs: int, positions: int, warps: int) -> dict[str, int]:
+    """Return tile sizes and launch options; `positions` is for two bytes per number."""
+    # Two tiles being loaded hide the memory's latency where one program fills the registers.
     return {
         "c": x.shape[-1],
         "tile_outputs": max(_LEAST, next_power_of_2(outputs)),
-        "block": elements // x.shape[-1] // (x.element_size() // 2),
-        "num_warps": 8,
+        "block": positions // (x.element_size() // 2),
+        "num_warps": warps,
         "num_stages": 3,
     }
 
@@ -193,7 +191,8 @@ def _norm_linear(
     layout: str,
 ) -> Tensor:
     samples, rows, columns, _ = x.shape
-    outputs, tile = len(weight), _tile(x, len(weight), _FORWARD_TILE)
+    # 64 numbers of the stream for each thread.
+    outputs, tile = len(weight), _tile(x, len(weight), 2**14 // x.shape[-1], 8)
     out = _empty(x, outputs, layout)
     tiles = cdiv(rows * columns, tile["block"])
     _forward[(samples * tiles,)](
@@ -228,11 +227,13 @@ def _norm_linear_gradients(
     *,
     layout: str,
 ) -> tuple[Tensor | None, ...]:
-    samples, rows, columns, _ = x.shape
-    outputs, tile = len(weight), _tile(x, len(weight), _BACKWARD_TILE)
+    samples, rows, columns, c = x.shape
+    # 32 numbers of the stream for each thread, of two programs on a multiprocessor where so many fit.
+    warps = 8 if c == 256 else 4
+    outputs, tile = len(weight), _tile(x, len(weight), 32, warps)
     grad_x = torch.empty_like(x)
     tiles = cdiv(rows * columns, tile["block"])
-    programs = min(samples * tiles, programs_at_once(x.device))
+    programs = min(samples * tiles, 8 // warps * programs_at_once(x.device))
     parameters = [norm, norm_offset, weight, *([] if bias is None else [bias])]
     sums = x.new_empty(programs, sum(each.numel() for each in parameters), dtype=torch.float32)
     _backward[(programs,)](

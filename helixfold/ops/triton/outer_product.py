@@ -122,8 +122,8 @@ def _forward_tiles(left: Tensor, weight: Tensor) -> dict[str, Any]:
     if has_small_tiles(left, weight, gradients=False):
         return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": 64, "in_one": False, **HALF, "num_stages": 1}
     if left.shape[3] <= 128:
-        return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": left.shape[3], "in_one": True, **HALF}
-    return {"block_i": 16, "block_j": 8, "block_c": 8, "block_s": 64, "in_one": False, **HALF}
+        return {"block_i": 16, "block_j": 8, "block_c": 2, "block_s": left.shape[3], "in_one": True, **HALF}
+    return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": 64, "in_one": False, **HALF}
 
 
 class _OuterProductMean(torch.autograd.Function):

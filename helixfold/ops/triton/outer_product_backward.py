@@ -137,34 +137,18 @@ def _backward_of_weight(
         tl.store(sums_at + c_z * c * d + z, total_offset)
 
 
-def has_small_tiles(operand: Tensor, weight: Tensor, *, gradients: bool) -> bool:
-    """Return whether shared memory is too small for the usual tiles of operands [b i s c] and an output weight."""
-    c_z, channels = weight.shape
-    c = operand.shape[2]
-    kernels = f"outer_product-{max(c, channels // c)}-{c_z}"
-    return needs_small_tiles(kernels, card_of(operand.device), gradients=gradients)
-
-
-def _operand_tiles(operand: Tensor, weight: Tensor) -> dict[str, Any]:
-    """Return tile sizes for an operand's gradient [b i c s]: 8 channels, or 4 where 8 would leave processors idle."""
-    b, size, c, depth = operand.shape
+def _operand_tiles(operand: Tensor) -> dict[str, Any]:
+    """Return tile sizes for an operand's gradient [b i c s]; two thread blocks fit on a multiprocessor."""
     if operand.dtype == torch.float32:
         return {"block_own": 8, "block_other": 4, "block_c": 2, "block_s": 64, **FLOAT32}
-    if has_small_tiles(operand, weight, gradients=True):
-        return {"block_own": 16, "block_other": 4, "block_c": 4, "block_s": 64, **HALF}
-    block_s = min(depth, 128)
-    programs = b * cdiv(size, 16) * (c // 8) * cdiv(depth, block_s)
-    block_c = 8 if programs >= _PROGRAMS else 4
-    return {"block_own": 16, "block_other": 4, "block_c": block_c, "block_s": block_s, **HALF}
+    return {"block_own": 16, "block_other": 2, "block_c": 4, "block_s": min(operand.shape[3], 128), **HALF}
 
 
 def _weight_tiles(left: Tensor, weight: Tensor) -> dict[str, Any]:
     depth = left.shape[3]
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **FLOAT32}
-    if has_small_tiles(left, weight, gradients=True):
-        return {"block_i": 16, "block_j": 4, "block_c": 4, "block_s": 64, "in_one": False, **HALF}
-    return {"block_i": 16, "block_j": 4, "block_c": 8, "block_s": min(depth, 128), "in_one": depth <= 128, **HALF}
+    return {"block_i": 16, "block_j": 4, "block_c": 4, "block_s": min(depth, 128), "in_one": depth <= 128, **HALF}
 
 
 def operand_gradient(

@@ -98,6 +98,15 @@ def exchanged(x, i: tl.constexpr, j: tl.constexpr, k: tl.constexpr, m: tl.conste
     return tl.reshape(tl.permute(tl.reshape(x, (i, j, k, m)), (0, 2, 1, 3)), (i * k, j * m))
 
 
+def multiplies_from_shared_memory(device: torch.device) -> bool:
+    """Return whether matrix instructions read operands from shared memory, as those of compute capability 9 and 10 do.
+
+    Other GPUs read them from registers, which then hold smaller tiles.
+    """
+    capability = card_of(device).capability
+    return capability is None or (9, 0) <= capability < (12, 0)
+
+
 def programs_at_once(device: torch.device) -> int:
     """Return the number of programs that loop over tiles with partial sums: one per multiprocessor of a GPU."""
     # Triton's interpreter runs one program after another; four are enough to test that partial sums are added.

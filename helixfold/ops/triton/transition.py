@@ -176,29 +176,20 @@ def _backward(
         tl.store(sums_at + 2 * c + hidden + channel, tl.sum(sum_grad_y, 0))
 
 
-def _forward_tiles(x: Tensor) -> dict[str, Any]:
+# Rows of a tile that a backward pass takes through the norm at a time.
+_PART = 16
+
+
+def _tiles(x: Tensor, warps: int) -> dict[str, Any]:
     """Return tile sizes and launch options.
 
-    In bfloat16 the normalised rows and the sums of the output stay in registers: 128 rows of 256 channels take 192 of a
-    thread's 255. Weights are read once per 128 rows, 128 operations per byte from the L2 cache, or once per 64 rows
-    where shared memory is small.
+    In bfloat16 no number is spilled on any architecture, and two thread blocks fit on a multiprocessor but for the
+    backward pass of 256 channels: one computes while the other loads.
     """
     if x.dtype == torch.float32:
         num_warps = 4 if x.shape[-1] < 128 else 8
         return {"block_rows": 32, "block_hidden": 32, "precision": "ieee", "num_warps": num_warps, "num_stages": 1}
-    if needs_small_tiles(f"transition-{x.shape[-1]}", card_of(x.device), gradients=False):
-        return _SMALL_TILES
-    return {"block_rows": 128, "block_hidden": 64, "precision": None, "num_warps": 8, "num_stages": 2}
-
-
-def _backward_tiles(x: Tensor) -> dict[str, Any]:
-    """Return tile sizes and launch options; rows of the incoming gradient stay in shared memory, 64 of 200 KiB used."""
-    if x.dtype == torch.float32:
-        return {**_forward_tiles(x), "block_part": 16}
-    c = x.shape[-1]
-    if needs_small_tiles(f"transition-{c}", card_of(x.device), gradients=True):
-        return {**_SMALL_TILES, "block_rows": 64 if c < 256 else 32, "block_part": 16}
-    return {**_forward_tiles(x), "block_hidden": 64 if c < 256 else 32, "block_part": 32}
+    return {"block_rows": 64, "block_hidden": 32, "precision": None, "num_warps": warps, "num_stages": 2}
 
 
 def _transition(
@@ -213,7 +204,7 @@ def _transition(
     y = torch.empty_like(x)
     x_rows, y_rows = as_rows(x, y)
     rows = x_rows[..., 0].numel()
-    tiles = _forward_tiles(x)
+    tiles = _tiles(x, 4 if x.shape[-1] == 256 else 8)
     _forward[(cdiv(rows, tiles["block_rows"]),)](
         x_rows,
         y_rows,
@@ -250,7 +241,7 @@ def _transition_gradients(
     grad_x = torch.empty_like(x)
     x_rows, grad_y_rows, grad_x_rows = as_rows(x, contiguous_channels(grad_y), grad_x)
     rows, (hidden, c) = x_rows[..., 0].numel(), expand.shape
-    tiles = _backward_tiles(x)
+    tiles = _tiles(x, 8 if c == 256 else 4)
     block = tiles["block_rows"]
     chunk_rows = rows if not parameter_gradients else max(1, _BYTES // (2 * hidden * x.element_size() * block)) * block
     chunk_rows = min(chunk_rows, rows)
@@ -286,6 +277,7 @@ def _transition_gradients(
             c=c,
             hidden=hidden,
             parameter_gradients=parameter_gradients,
+            block_part=_PART,
             **tiles,
         )
         if parameter_gradients:

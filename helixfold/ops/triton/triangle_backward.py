@@ -14,6 +14,7 @@ from torch import Tensor
 from helixfold.ops.triton.language import cdiv, jit, kernel, tl
 from helixfold.ops.triton.tiles import (
     channels_first_offsets,
+    multiplies_from_shared_memory,
     norm_gradient,
     normalised,
     read_normed,
@@ -220,7 +221,10 @@ class Gradients:
         samples, rows, columns, self.c_z = pair.shape
         self.pair, self.c, self.has_change = pair, c, has_change
         positions = samples * rows * columns
-        self.block = 32 if pair.element_size() == 4 else 64
+        is_float32 = pair.element_size() == 4
+        is_wide = not is_float32 and multiplies_from_shared_memory(pair.device)
+        self.block, self.part = 64 if is_wide else 32, 32 if is_wide or is_float32 else 16
+        self.warps = {"change": 4 if not is_wide and not is_float32 else 8, "operands": 8 if is_float32 else 4}
         self.tiles = cdiv(rows * columns, self.block)
         self.change_sums = 2 * c + 2 * self.c_z if has_change else 0
         self.change_maps = self.c_z if has_change else 0
@@ -231,15 +235,15 @@ class Gradients:
         self.x = pair.new_empty(positions, self.c_z)
         self.grad_x = torch.empty_like(self.x) if has_change else None
 
-    def _sizes(self, outputs: int, warps: int) -> dict[str, int]:
+    def _sizes(self, outputs: int, kernel: str) -> dict[str, int]:
         return {
             "c_z": self.c_z,
             "c": self.c,
             "maps_width": self.maps.shape[1],
             "sums_width": self.sums.shape[1],
             "block": self.block,
-            "part": min(32, outputs),
-            "num_warps": 8 if self.pair.element_size() == 4 else warps,
+            "part": min(self.part, outputs),
+            "num_warps": self.warps[kernel],
             "num_stages": 2,
         }
 
@@ -272,7 +276,7 @@ class Gradients:
             columns,
             rows * columns,
             self.tiles,
-            **self._sizes(self.c_z, 8),
+            **self._sizes(self.c_z, "change"),
         )
         return grad_product, grad_value.T @ a
 
@@ -300,6 +304,6 @@ class Gradients:
             columns,
             rows * columns,
             self.tiles,
-            **self._sizes(self.c, 4),
+            **self._sizes(self.c, "operands"),
         )
         return grad_pair
