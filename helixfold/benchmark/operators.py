@@ -60,14 +60,12 @@ def _operator_lines(case: OpCase, card: Card) -> list[str]:
 
 
 def _choices(case: OpCase, card: Card) -> list[str]:
-    """Return a line for each operator: the first backend that supports the call, how, and why none before it does."""
+    """Return a line for each operator: the first backend that supports the call, and why none before it does."""
     lines = []
     for op, arguments in case.calls:
         before: list[str] = []
         for name, reason in op.refusals(card, *arguments).items():
             if reason is None:
-                if (note := op.note(card, *arguments)) is not None:
-                    before.append(note)
                 because = f" ({'; '.join(before)})" if before else ""
                 lines.append(f"{op.name}: {name}{because}")
                 break

@@ -24,15 +24,13 @@ class Backend:
 
     `run` is a function with the operator's signature, or its name "module:function", imported at the first use. `kinds`
     are the supported kinds of card, all if empty. `refusal` takes a card and the operator's arguments and returns the
-    reason why the backend does not support them, or None; it must not read the values of tensors. `note` takes the same
-    and returns what is not usual about a call that the backend supports, or None.
+    reason why the backend does not support them, or None; it must not read the values of tensors.
     """
 
     name: str
     run: Callable[..., Any] | str
     kinds: tuple[str, ...] = ()
     refusal: Callable[..., str | None] = lambda *_, **__: None
-    note: Callable[..., str | None] = lambda *_, **__: None
 
     def is_for(self, card: Card) -> bool:
         """Return whether the backend supports this kind of card."""
@@ -88,12 +86,6 @@ class Op(Generic[P, R]):
             else f"for {' and '.join(backend.kinds)}, not {card.kind}"
             for backend in self.backends
         }
-
-    def note(self, card: Card, *args: P.args, **kwargs: P.kwargs) -> str | None:
-        """Return what is not usual about how the first backend that supports these arguments does so, or None."""
-        refusals = self.refusals(card, *args, **kwargs)
-        chosen = next(backend for backend in self.backends if refusals[backend.name] is None)
-        return chosen.note(card, *args, **kwargs)
 
 
 def operator(*backends: Backend) -> Callable[[Callable[P, R]], Op[P, R]]:

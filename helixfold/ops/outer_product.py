@@ -1,7 +1,5 @@
 """The outer product of two MSA columns, averaged over the sequences that both contain, and mapped to an edge."""
 
-from typing import Any
-
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
@@ -19,7 +17,7 @@ from helixfold.ops.dispatch import (
 )
 from helixfold.ops.linear import linear
 from helixfold.ops.norm_linear import norm_linear, refusal_of_norm_linear
-from helixfold.ops.triton.refusal import note_on_tiles, refusal_of_kernels
+from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import Affine
 
 
@@ -37,15 +35,8 @@ def _refusal_of_triton(
             ),
             (left.numel() == 0 or right.numel() == 0, "there is nothing to compute"),
         )
-        or refusal_of_kernels(card, **_kernels(left, right, out))
+        or refusal_of_kernels(card, f"outer_product-{max(c, d)}-{c_z}", gradients=wants_gradient(left, right, *out))
     )
-
-
-def _kernels(left: Tensor, right: Tensor, out: Affine) -> dict[str, Any]:
-    """Return the name of the kernels in the table of shared memory, and whether there are gradients."""
-    channels = max(left.shape[-1], right.shape[-1])
-    name = f"outer_product-{channels}-{out.weight.shape[0]}"
-    return {"kernels": name, "gradients": wants_gradient(left, right, *out)}
 
 
 @operator(
@@ -78,7 +69,6 @@ def outer_product_operand(
         kinds=("cuda",),
         run="helixfold.ops.triton.outer_product:outer_product_mean_triton",
         refusal=_refusal_of_triton,
-        note=lambda card, left, right, _, __, out: note_on_tiles(card, **_kernels(left, right, out)),
     ),
     Backend(
         name="rows",

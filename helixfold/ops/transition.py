@@ -1,7 +1,6 @@
 """The transition: layer norm and two linear maps with a ReLU between them, applied to every element alone."""
 
 from itertools import chain
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,7 +16,7 @@ from helixfold.ops.dispatch import (
 )
 from helixfold.ops.layer_norm import layer_norm
 from helixfold.ops.linear import linear
-from helixfold.ops.triton.refusal import note_on_tiles, refusal_of_kernels
+from helixfold.ops.triton.refusal import refusal_of_kernels
 from helixfold.ops.weights import TransitionWeights
 
 
@@ -36,13 +35,8 @@ def _refusal_of_triton(card: Card, x: Tensor, weights: TransitionWeights) -> str
                 "it takes rows, in up to 3 dims, whose channels follow each other",
             ),
         )
-        or refusal_of_kernels(card, **_kernels(x, weights))
+        or refusal_of_kernels(card, f"transition-{c}", gradients=wants_gradient(x, *chain(*weights)))
     )
-
-
-def _kernels(x: Tensor, weights: TransitionWeights) -> dict[str, Any]:
-    """Return the name of the kernels in the table of shared memory, and whether there are gradients."""
-    return {"kernels": f"transition-{x.shape[-1]}", "gradients": wants_gradient(x, *chain(*weights))}
 
 
 @operator(
@@ -51,7 +45,6 @@ def _kernels(x: Tensor, weights: TransitionWeights) -> dict[str, Any]:
         kinds=("cuda",),
         run="helixfold.ops.triton.transition:transition_triton",
         refusal=_refusal_of_triton,
-        note=lambda card, x, weights: note_on_tiles(card, **_kernels(x, weights)),
     ),
     Backend(
         name="rows", kinds=("cpu",), run="helixfold.ops.cpu.transition:transition_rows", refusal=refusal_of_float64

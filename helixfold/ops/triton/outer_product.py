@@ -14,8 +14,8 @@ from torch import Tensor
 
 from helixfold.ops.constants import COUNT_FLOOR
 from helixfold.ops.triton.language import cdiv, kernel, tl
-from helixfold.ops.triton.outer_product_backward import has_small_tiles, operand_gradient, parameter_gradients
-from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged
+from helixfold.ops.triton.outer_product_backward import operand_gradient, parameter_gradients
+from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged, multiplies_from_shared_memory
 from helixfold.ops.weights import Affine
 
 # Sequences are padded to whole blocks, so that rows of them begin at multiples of 128 bytes.
@@ -111,17 +111,16 @@ def _rows(operand: Tensor) -> Tensor:
     return torch.nn.functional.pad(rows, (0, missing)).contiguous() if missing else rows.contiguous()
 
 
-def _forward_tiles(left: Tensor, weight: Tensor) -> dict[str, Any]:
+def _forward_tiles(left: Tensor) -> dict[str, Any]:
     """Return tile sizes and launch options; `in_one` if a tile has all sequences.
 
-    Such tiles read the right operand once, and the next chunk of the left one is loaded during the product. Deeper
-    alignments have enough blocks of sequences to overlap loads and products within a chunk.
+    Such tiles read the right operand once, and the next chunk of the left one is loaded during the product; they need
+    more shared memory than GeForce cards have. Deeper alignments have enough blocks of sequences to overlap loads and
+    products within a chunk.
     """
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **FLOAT32}
-    if has_small_tiles(left, weight, gradients=False):
-        return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": 64, "in_one": False, **HALF, "num_stages": 1}
-    if left.shape[3] <= 128:
+    if left.shape[3] <= 128 and multiplies_from_shared_memory(left.device):
         return {"block_i": 16, "block_j": 8, "block_c": 2, "block_s": left.shape[3], "in_one": True, **HALF}
     return {"block_i": 16, "block_j": 8, "block_c": 4, "block_s": 64, "in_one": False, **HALF}
 
@@ -144,7 +143,7 @@ class _OuterProductMean(torch.autograd.Function):
         left_rows, right_rows = _rows(left), _rows(right.transpose(1, 2))
         y = left.new_empty(b, size_i, size_j, c_z)
         inverse = torch.empty(b, size_i, size_j, dtype=torch.float32, device=left.device)
-        tiles = _forward_tiles(left_rows, weight)
+        tiles = _forward_tiles(left_rows)
         _forward[(cdiv(size_i, tiles["block_i"]) * cdiv(size_j, tiles["block_j"]), b)](
             left_rows,
             right_rows,

@@ -10,9 +10,7 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import card_of
 from helixfold.ops.triton.language import cdiv, kernel, tl
-from helixfold.ops.triton.shared_memory import needs_small_tiles
 from helixfold.ops.triton.sums import summed
 from helixfold.ops.triton.tiles import FLOAT32, HALF, exchanged
 
@@ -144,7 +142,7 @@ def _operand_tiles(operand: Tensor) -> dict[str, Any]:
     return {"block_own": 16, "block_other": 2, "block_c": 4, "block_s": min(operand.shape[3], 128), **HALF}
 
 
-def _weight_tiles(left: Tensor, weight: Tensor) -> dict[str, Any]:
+def _weight_tiles(left: Tensor) -> dict[str, Any]:
     depth = left.shape[3]
     if left.dtype == torch.float32:
         return {"block_i": 8, "block_j": 4, "block_c": 4, "block_s": 32, "in_one": False, **FLOAT32}
@@ -160,7 +158,7 @@ def operand_gradient(
     """
     (b, size_own, c, depth), (_, size_other, d, _) = own_rows.shape, other_rows.shape
     grad_own = grad_y.new_empty(b, size_own, sequences, c)
-    tiles = _operand_tiles(own_rows, weight)
+    tiles = _operand_tiles(own_rows)
     blocks = cdiv(size_own, tiles["block_own"]) * (c // tiles["block_c"])
     _backward_of_operand[(blocks, cdiv(depth, tiles["block_s"]), b)](
         grad_y,
@@ -186,7 +184,7 @@ def parameter_gradients(
 ) -> list[Tensor]:
     """Return the gradients of the output's weight and offset from that of the edges [b i j c_z]."""
     (b, size_i, c, depth), (_, size_j, d, _) = left_rows.shape, right_rows.shape
-    tiles = _weight_tiles(left_rows, weight)
+    tiles = _weight_tiles(left_rows)
     chunks = c // tiles["block_c"]
     edges = b * cdiv(size_i, tiles["block_i"]) * cdiv(size_j, tiles["block_j"])
     sums = min(max(1, _PROGRAMS // chunks), edges)

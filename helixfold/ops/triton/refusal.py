@@ -4,7 +4,7 @@ from functools import cache
 from importlib.util import find_spec
 
 from helixfold.ops.card import Card, is_described
-from helixfold.ops.triton.shared_memory import needs_small_tiles, shared_memory
+from helixfold.ops.triton.shared_memory import shared_memory
 
 
 @cache
@@ -26,13 +26,6 @@ def refusal_of_kernels(card: Card, kernels: str | None = None, *, gradients: boo
     if card.capability < (8, 0):
         found = ".".join(map(str, card.capability))
         return f"its kernels and bfloat16 need compute capability 8.0, the card has {found}"
-    needed = 0 if kernels is None else shared_memory(kernels, card, gradients=gradients)
+    needed = 0 if kernels is None else shared_memory(kernels, card.capability, gradients=gradients)
     reason = f"its kernels need {needed // 1024} KiB of shared memory, the card has {card.shared_memory // 1024}"
     return reason if needed > card.shared_memory else None
-
-
-def note_on_tiles(card: Card, kernels: str, *, gradients: bool) -> str | None:
-    """Return that kernels take small tiles on a card with little shared memory, or None for the usual tiles."""
-    if not needs_small_tiles(kernels, card, gradients=gradients):
-        return None
-    return f"small tiles, as the card has {card.shared_memory // 1024} KiB of shared memory"

@@ -3,20 +3,14 @@
 Compiled with Triton 3.9 by `python -m tests.ops.triton.shared_memory`; a test compiles some of it again.
 """
 
-from helixfold.ops.card import Card
-
-_SMALL = "-small"
 # The most bytes of a thread block in the forward pass, and in either pass, for compute capability 8.x, then for 9.0,
 # whose matrix products read more operands from shared memory. Names end with the sizes that determine the tiles:
-# channels (and those of an edge), or bytes of a number, channels and outputs rounded up. Kernels that need more than
-# some cards have also have small tiles.
+# channels (and those of an edge), or bytes of a number, channels and outputs rounded up.
 _BYTES = {
     "transition-32": (16384, 40960, 24576, 49152),
     "transition-64": (32768, 65536, 49152, 81920),
     "transition-128": (65536, 114688, 98304, 147456),
     "transition-256": (147456, 172032, 196608, 204800),
-    "transition-128-small": (36864, 53248, 49152, 69632),
-    "transition-256-small": (69632, 69632, 98304, 98304),
     "triangle-16": (8704, 8704, 9216, 9216),
     "triangle-32": (18432, 18432, 20480, 20480),
     "triangle-64": (49152, 49152, 57344, 57344),
@@ -30,9 +24,6 @@ _BYTES = {
     "outer_product-32-32": (122880, 122880, 147456, 167936),
     "outer_product-32-64": (131072, 131072, 163840, 172032),
     "outer_product-32-128": (147456, 147456, 196608, 196608),
-    "outer_product-32-32-small": (40960, 45056, 40960, 65536),
-    "outer_product-32-64-small": (49152, 57344, 49152, 81920),
-    "outer_product-32-128-small": (65536, 81920, 65536, 114688),
     "attention-2-8": (20736, 28928, 24832, 33024),
     "attention-2-16": (20736, 28928, 24832, 33024),
     "attention-2-32": (33024, 41216, 41216, 58372),
@@ -62,26 +53,7 @@ _BYTES = {
 }
 
 
-def shared_memory(kernels: str, card: Card, *, gradients: bool) -> int:
-    """Return the most bytes that these kernels need on an NVIDIA GPU, including the backward pass if `gradients`.
-
-    If the card has too little for their usual tiles, it is what small ones need, where there are such.
-    """
-    small = kernels + _SMALL
-    chosen = small if small in _BYTES and needs_small_tiles(kernels, card, gradients=gradients) else kernels
-    return _needed(chosen, card, gradients=gradients)
-
-
-def needs_small_tiles(kernels: str, card: Card, *, gradients: bool) -> bool:
-    """Return whether a card has too little shared memory for the usual tiles of these kernels in a pass.
-
-    Cards without a compute capability take the usual tiles: there Triton interprets the kernels.
-    """
-    return card.capability is not None and _needed(kernels, card, gradients=gradients) > card.shared_memory
-
-
-def _needed(kernels: str, card: Card, *, gradients: bool) -> int:
-    assert card.capability is not None
-    # Capability 12.x (RTX 50) has the matrix products of 8.x.
-    is_like_8 = card.capability[0] in (8, 12)
-    return _BYTES[kernels][(0 if is_like_8 else 2) + gradients]
+def shared_memory(kernels: str, capability: tuple[int, int], *, gradients: bool) -> int:
+    """Return the most bytes that these kernels need, including the backward pass if `gradients`."""
+    # Capability 12.x (GeForce RTX 50) has the matrix products of 8.x.
+    return _BYTES[kernels][(2 if capability[0] in (9, 10) else 0) + gradients]

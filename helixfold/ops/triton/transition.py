@@ -13,7 +13,6 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor
 
-from helixfold.ops.card import card_of
 from helixfold.ops.constants import EPS
 from helixfold.ops.recomputed import recomputed
 from helixfold.ops.triton.language import cdiv, kernel, tl
@@ -24,13 +23,10 @@ from helixfold.ops.triton.layer_norm import (
     gradient_through_norm,
     normalised,
 )
-from helixfold.ops.triton.shared_memory import needs_small_tiles
 from helixfold.ops.triton.sums import summed
-from helixfold.ops.triton.tiles import scaled
+from helixfold.ops.triton.tiles import multiplies_from_shared_memory, scaled
 from helixfold.ops.weights import TransitionWeights
 
-# Tile sizes and launch options for cards with little shared memory.
-_SMALL_TILES = {"block_rows": 64, "block_hidden": 32, "precision": None, "num_warps": 4, "num_stages": 2}
 # Bytes of hidden channels and their gradients that the backward pass stores at a time.
 _BYTES = 2**28
 
@@ -189,7 +185,9 @@ def _tiles(x: Tensor, warps: int) -> dict[str, Any]:
     if x.dtype == torch.float32:
         num_warps = 4 if x.shape[-1] < 128 else 8
         return {"block_rows": 32, "block_hidden": 32, "precision": "ieee", "num_warps": num_warps, "num_stages": 1}
-    return {"block_rows": 64, "block_hidden": 32, "precision": None, "num_warps": warps, "num_stages": 2}
+    # Fewer hidden channels at a time fit into the 99 KiB of shared memory that GeForce cards have.
+    hidden = 32 if x.shape[-1] < 256 or multiplies_from_shared_memory(x.device) else 16
+    return {"block_rows": 64, "block_hidden": hidden, "precision": None, "num_warps": warps, "num_stages": 2}
 
 
 def _transition(

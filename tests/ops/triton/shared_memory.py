@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 os.environ.pop("TRITON_INTERPRET", None)
 
@@ -25,8 +24,6 @@ from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.outer_product import outer_product_mean
 from helixfold.ops.transition import transition
 from helixfold.ops.triangle import triangle_multiplication, triangle_operand, triangle_update
-from helixfold.ops.triton import outer_product_backward as outer_product_kernels
-from helixfold.ops.triton import transition as transition_kernels
 from helixfold.ops.triton.compiled import compiled_launches
 from helixfold.ops.weights import Affine, TransitionWeights, TriangleOperandWeights, TriangleWeights
 
@@ -94,10 +91,8 @@ def _triangle(c_z: int, c: int) -> Callable[[], list[Any]]:
 
 CASES: dict[str, Callable[[], list[Any]]] = {
     **{f"transition-{c}": _transition(c) for c in (32, 64, 128, 256)},
-    **{f"transition-{c}-small": _transition(c) for c in (128, 256)},
     **{f"triangle-{c}": _triangle(c, c) for c in (16, 32, 64, 128)},
     **{f"outer_product-{c}-{c_z}": _outer_product(c, c_z) for c in (8, 16, 32) for c_z in (32, 64, 128)},
-    **{f"outer_product-32-{c_z}-small": _outer_product(32, c_z) for c_z in (32, 64, 128)},
     **{f"attention-2-{d}": _attention(torch.bfloat16, d) for d in (8, 16, 32, 64)},
     **{f"attention-4-{d}": _attention(torch.float32, d) for d in (8, 16, 32, 64)},
     **{f"norm_linear-2-{c}-{n}": _norm_linear(torch.bfloat16, c, n) for c in (64, 128, 256) for n in (16, 32, 64)},
@@ -108,14 +103,8 @@ CASES: dict[str, Callable[[], list[Any]]] = {
 def shared_memory(case: str, capability: int) -> tuple[int, int]:
     """Return the most bytes of the kernels of a case's forward pass, and of both passes."""
     # On a card with room for whatever the kernels take.
-    card, small = replace(CARDS["h200"], shared_memory=2**30), case.endswith("-small")
-    with (
-        mock.patch.object(transition_kernels, "needs_small_tiles", return_value=small),
-        mock.patch.object(outer_product_kernels, "needs_small_tiles", return_value=small),
-        compiled_launches(capability) as launches,
-        described(card),
-        forced("triton"),
-    ):
+    card = replace(CARDS["h200"], capability=divmod(capability, 10), shared_memory=2**30)
+    with compiled_launches(capability) as launches, described(card), forced("triton"):
         outputs = CASES[case]()
         forward = len(launches)
         torch.autograd.backward(outputs, [torch.empty_like(each) for each in outputs])

@@ -49,12 +49,6 @@ def test_outputs_and_gradients_are_the_references(sizes: tuple[int, ...]) -> Non
     assert_as_near(by_triton, outer_product_mean.reference, given, FLOOR)
 
 
-@pytest.mark.parametrize("sizes", [(1, 17, 9, 65, 32, 32, 32), (1, 3, 5, 130, 8, 32, 128)])
-def test_small_tiles_give_the_same(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helixfold.ops.triton.outer_product_backward.needs_small_tiles", lambda *_, **__: True)
-    assert_as_near(by_triton, outer_product_mean.reference, inputs(*sizes), FLOOR)
-
-
 def test_the_sums_of_several_blocks_of_sequences_and_edges_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helixfold.ops.triton.outer_product_backward._PROGRAMS", 3)
     given = inputs(1, 18, 9, 256, 8, 8, 32)

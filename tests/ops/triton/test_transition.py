@@ -47,12 +47,6 @@ def test_outputs_and_gradients_are_the_references(shape: tuple[int, ...], factor
     assert_as_near(by_triton, transition.reference, given, FLOOR)
 
 
-@pytest.mark.parametrize("c", [128, 256])
-def test_small_tiles_give_the_same(c: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helixfold.ops.triton.transition.needs_small_tiles", lambda *_, **__: True)
-    assert_as_near(by_triton, transition.reference, inputs(1, 7, 11, c, factor=2), FLOOR)
-
-
 def test_blocks_of_rows_give_the_whole_gradients_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("helixfold.ops.triton.transition._BYTES", 2 * 128 * 4 * 64)
     assert_equal(by_triton, transition.reference, inputs(2, 5, 17, 32, factor=4, turned=True))
