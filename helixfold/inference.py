@@ -11,7 +11,7 @@ from pathlib import Path
 from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target, prepare
 from helixfold.execution.device import pick_device
-from helixfold.execution.dtypes import dtype_on
+from helixfold.execution.dtypes import cast_trunk, dtype_on
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
@@ -45,13 +45,14 @@ def predict(
     options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)
     features, stages = prepare(target).features, Stages(where)
     ready = [memory.limited(model) for model in find_models(models, weights, seed=options.seed)]
+    dtype = dtype_on(options.dtype, card_of(where))
     for model in ready:
-        model.network.to(where)
+        cast_trunk(model.network.to(where), dtype)
     spill = memory.spill_directory or Path(tempfile.gettempdir())
     available, rows = memory.available(where, spill), FeatureRows.of(features)
     plans = []
     for model in ready:
-        size = rows.size(model.preset, dtype_on(options.dtype, card_of(where)), options.num_ensemble)
+        size = rows.size(model.preset, dtype, options.num_ensemble)
         plans.append(memory.plan(model.preset, size, where, available))
         memory.check(plans[-1], model.preset.name)
     predictions: list[Prediction] = []

@@ -21,7 +21,7 @@ from helixfold.execution.recompute import RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
-from helixfold.model.alphafold import AlphaFold
+from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
@@ -112,7 +112,7 @@ def _measure(
     torch.manual_seed(0)
     model = AlphaFold(preset(network).model).to(device).train()
     recompute(model, keep)
-    optimizer = FlatOptimizer(model, OptimizerConfig(), working_dtype=dtype, keep_float32=("structure_module", "heads"))
+    optimizer = FlatOptimizer(model, OptimizerConfig(), working_dtype=dtype, keep_float32=IN_FLOAT32)
     batch = random_batch(*sizes, device)
     labels, losses = random_labels(batch), initial_training()
     total: list[torch.Tensor] = []

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.ops.card import Card
 
 AUTO = "auto"
@@ -30,3 +31,16 @@ def common_dtype(names: Sequence[str]) -> str:
 def dtype_on(name: str, card: Card) -> torch.dtype:
     """Return the dtype of this name on a card; "auto" is chosen for the card."""
     return DTYPES[settled_dtype(name, card)]
+
+
+def cast_trunk(network: AlphaFold, dtype: torch.dtype) -> None:
+    """Cast the parameters of the trunk, on a GPU, to its dtype once, so that operators need not for every call.
+
+    Those of the structure module and the heads, which compute in float32, stay as they are, and so do buffers. On a CPU
+    nothing is cast, since its operators round products alone.
+    """
+    for name, part in network.named_children():
+        if name not in IN_FLOAT32:
+            for parameter in part.parameters():
+                if parameter.device.type != "cpu":
+                    parameter.data = parameter.data.to(dtype)

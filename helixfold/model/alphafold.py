@@ -19,6 +19,9 @@ from helixfold.model.structure_module import StructureModule
 from helixfold.model.templates import TemplateEmbedder
 from helixfold.model.update import Executor, Stream
 
+# The submodules that compute in float32 whatever the trunk's dtype is.
+IN_FLOAT32 = ("structure_module", "heads")
+
 
 class AlphaFold(nn.Module):
     """AlphaFold 2 (Suppl. Alg. 2), one recycling iteration per call.

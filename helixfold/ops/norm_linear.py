@@ -21,6 +21,10 @@ def refusal_of_norm_linear(card: Card, x: Tensor, norm: Affine, project: Affine)
         (x.shape[-1] not in (64, 128, 256), f"{x.shape[-1]} channels are not 64, 128 or 256"),
         (tile_outputs is None, f"{len(project.weight)} outputs are more than 64"),
         (
+            x.dtype == torch.float32 and card.kind != "cpu" and tile_outputs != 16,
+            "products in float32 are left to cuBLAS, but for up to 16 outputs",
+        ),
+        (
             x.ndim > 4 or x.stride(-1) != 1 or 0 in x.shape,
             "the stream is empty, has more than four dimensions or its channels do not follow each other",
         ),

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.device import untried
-from helixfold.execution.dtypes import AUTO, common_dtype, settled_dtype
+from helixfold.execution.dtypes import AUTO, DTYPES, cast_trunk, common_dtype, settled_dtype
 from helixfold.execution.stages import Stages
 from helixfold.folding import FoldingOptions
 from helixfold.ops.card import card_of
@@ -95,6 +95,8 @@ def predict(
     reads_earlier = workers.mesh.is_first and folding.dtype == AUTO and not options.targets.overwrite
     begun = workers.world.run_together(lambda: begun_dtype(jobs, output, settings) if reads_earlier else None)
     settings = replace(settings, options=_with_settled_dtype(folding, begun, workers))
+    for model in settings.models:
+        cast_trunk(model.network, DTYPES[settings.options.dtype])
     if workers.mesh.is_first:
         if (warning := untried(card_of(workers.mesh.device))) is not None:
             print(f"helixfold: {warning}", file=sys.stderr)

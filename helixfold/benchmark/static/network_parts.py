@@ -16,7 +16,7 @@ from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import LossConfig, finetuning, initial_training
 from helixfold.losses.total import total_loss
-from helixfold.model.alphafold import AlphaFold
+from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
 from helixfold.model.evoformer import EvoformerStack, outer_mask
 from helixfold.model.outputs import Outputs
 from helixfold.optim.config import OptimizerConfig
@@ -24,7 +24,6 @@ from helixfold.optim.flat import FlatOptimizer
 from helixfold.presets import preset
 
 # Submodules whose parameters are float32 in training.
-_IN_FLOAT32 = ("structure_module", "heads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ def parts(sizes: PassSizes) -> Iterator[Part]:
     with META:
         network = AlphaFold(model).train()
     for name, child in network.named_children():
-        child.to(torch.float32 if name in _IN_FLOAT32 else low)
+        child.to(torch.float32 if name in IN_FLOAT32 else low)
     batch = random_batch(sizes.residues, sizes.rows, sizes.extra_rows, sizes.templates, META)
     yield from _network_parts(network, batch, sizes)
     with META:
@@ -116,7 +115,7 @@ def _network_parts(network: AlphaFold, batch: Batch, sizes: PassSizes) -> Iterat
 
 def _update(network: AlphaFold, dtype: torch.dtype) -> Part:
     """Return the update of the parameters after a step of one micro-batch."""
-    optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=dtype, keep_float32=_IN_FLOAT32)
+    optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=dtype, keep_float32=IN_FLOAT32)
 
     def run() -> None:
         optimizer.collect()

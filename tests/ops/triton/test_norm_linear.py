@@ -77,6 +77,11 @@ def test_operands_of_the_outer_product_equal_the_reference() -> None:
 def test_what_is_refused_has_a_reason() -> None:
     reasons = [
         norm_linear.refusals(CARDS["h100"], *arguments(3, c_in=c_in, c_out=c_out))["triton"]
-        for c_in, c_out in ((64, 4), (96, 4), (64, 65))
+        for c_in, c_out in ((64, 4), (96, 4), (64, 65), (64, 32))
     ]
-    assert reasons == [None, "96 channels are not 64, 128 or 256", "65 outputs are more than 64"]
+    assert reasons == [
+        None,
+        "96 channels are not 64, 128 or 256",
+        "65 outputs are more than 64",
+        "products in float32 are left to cuBLAS, but for up to 16 outputs",
+    ]
