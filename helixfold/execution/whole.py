@@ -17,12 +17,8 @@ class Whole(Executor):
         self, update: Update, stream: Stream, mask: Tensor, context_from: ContextInput | None = None
     ) -> Tensor:
         dropout_mask = update.dropout_mask(stream.shape, dtype=stream.dtype, device=stream.device)
-        if context_from is None and update.context_axis == update.axis:
-            before = as_tensor(stream)
-            change = update.change_of_stream(transposed(before, update.axis), transposed(mask, update.axis))
-            return add_change(before, transposed(change, update.axis), dropout_mask)
         context_input = context_from or (stream, mask)
-        context = self.context(update, *context_input)
+        context = None if update.makes_own_context else self.context(update, *context_input)
         return self.apply(update, stream, mask, context_input, context=context, dropout_mask=dropout_mask)
 
     def streams_at_once(self, count: int, device: torch.device) -> int:
@@ -41,7 +37,7 @@ class Whole(Executor):
         mask: Tensor,
         context_input: ContextInput,
         *,
-        context: Context,
+        context: Context | None,
         dropout_mask: Tensor | None,
     ) -> Tensor:
         """Return the stream plus the update's change, times the dropout mask if there is one.

@@ -23,6 +23,7 @@ class TriangleMultiplication(Update):
     """
 
     context_dim = 2
+    makes_own_context = True
 
     def __init__(self, c_z: int, c: int, axis: Axis, dropout: float) -> None:
         super().__init__()
@@ -47,19 +48,13 @@ class TriangleMultiplication(Update):
         self,
         pair: Float[Tensor, "b i k c_z"],
         mask: Float[Tensor, "b i k"],
-        context: tuple[Float[Tensor, "b c j k"]],
+        context: tuple[Float[Tensor, "b c j k"]] | None,
     ) -> Float[Tensor, "b i j c_z"]:
-        return triangle_multiplication(pair, mask, *context, self._weights)
-
-    def change_of_stream(
-        self, pair: Float[Tensor, "b r r c_z"], mask: Float[Tensor, "b r r"]
-    ) -> Float[Tensor, "b r r c_z"]:
-        return triangle_update(pair, mask, self.right.affine, self.right_gate.affine, self._weights)
-
-    @property
-    def _weights(self) -> TriangleWeights:
         norm_in, left, left_gate = self.norm_in.affine, self.left.affine, self.left_gate.affine
-        return TriangleWeights(norm_in, left, left_gate, self.norm_out.affine, self.out.affine, self.gate.affine)
+        weights = TriangleWeights(norm_in, left, left_gate, self.norm_out.affine, self.out.affine, self.gate.affine)
+        if context is None:
+            return triangle_update(pair, mask, self.right.affine, self.right_gate.affine, weights)
+        return triangle_multiplication(pair, mask, *context, weights)
 
     # An operand of the whole stream is as large as the stream. The rest implements `Factored`, which computes the same
     # from a few channels at a time.

@@ -53,6 +53,7 @@ class Update(nn.Module):
     elementwise: bool = False  # whether `forward` is independent along both axes
     context_axis: Axis = "rows"  # the axis of the context's input along which `context` may be computed in parts
     context_dim: int = 1  # the dim of every context tensor along which these parts are joined
+    makes_own_context: bool = False  # whether `forward` takes None as the context of a slab that is the whole stream
     reads_context_rows: bool = False  # whether `forward` also receives the slab's rows of the context's input
     dropout_axis: Axis = "rows"  # the axis along which all elements have the same dropout mask
     dropout_rate: float = 0.0
@@ -60,13 +61,6 @@ class Update(nn.Module):
     def context(self, slab: Tensor, mask: Tensor) -> Context:
         """Return the part of the context that comes from these rows of the context's input."""
         return ()
-
-    def change_of_stream(self, stream: Tensor, mask: Tensor) -> Tensor:
-        """Return the change of a whole stream, transposed as for `forward`, whose context is made of it along one axis.
-
-        An update whose context and change have work in common does it once here.
-        """
-        return self(stream, mask, self.context(stream, mask))
 
     def dropout_mask(
         self, shape: Sequence[int], *, dtype: torch.dtype, device: torch.device

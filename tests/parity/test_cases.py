@@ -26,10 +26,13 @@ pytestmark = pytest.mark.parity
 LARGER_CASES = ["monomer_ptm_full", "monomer_ptm_loss"]
 RECYCLED_CASES = ["monomer_ptm_recycle2", "monomer_ptm_padded", "monomer_ptm_full"]
 # What each must be used for.
-EVERYWHERE = {"norm_linear", "outer_product_mean", "transition", "triangle_multiplication", "triangle_operand"}
+EVERYWHERE = {
+    *("norm_linear", "outer_product_mean", "outer_product_operand"),
+    *("self_attention", "transition", "triangle_update"),
+}
 BACKENDS = {
-    "reference": EVERYWHERE | {"attention", "global_attention", "invariant_point_attention", "self_attention"},
-    "rows": EVERYWHERE | {"global_attention", "invariant_point_attention", "self_attention"},
+    "reference": EVERYWHERE | {"attention", "global_attention", "invariant_point_attention"},
+    "rows": EVERYWHERE | {"global_attention", "invariant_point_attention"},
     "onednn": {"linear"},
     "triton": EVERYWHERE | {"attention", "layer_norm"},
 }

@@ -4,6 +4,7 @@ A launch on meta tensors computes nothing but calls one PyTorch operator on the 
 operators counts the launch.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -33,6 +34,8 @@ def next_power_of_2(size: int) -> int:
 
 
 if triton_is_there():
+    # Multiplications and additions of kernels are fused, in releases of Triton too that do so only on request.
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     from triton import jit
     from triton import language as tl
 else:
