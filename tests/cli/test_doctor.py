@@ -137,8 +137,7 @@ def test_operators_of_a_card_that_is_not_here_are_shown(
     assert said["MSA transition"] == "transition: triton\n"
     assert "memory that tensors leave" not in said
     said = operators(capsys, *size, "--device", "a100")
-    assert "transition: triton, in prediction\n" in said["MSA transition"]
-    assert "reference (triton: its kernels need 168 KiB of shared memory, the card has 163" in said["MSA transition"]
+    assert said["MSA transition"] == "transition: triton\n"
     assert "products in float32 are left to cuBLAS" in operators(capsys, *size, "--device", "t4")["MSA transition"]
     said = operators(capsys, *size, "--dtype", "bfloat16", "--device", "t4")
     assert "need compute capability 8.0" in said["MSA transition"]

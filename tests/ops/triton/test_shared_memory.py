@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from helixfold.ops.attention import attention
-from helixfold.ops.card import CARDS, described
+from helixfold.ops.card import CARDS, Card, described
 from helixfold.ops.transition import transition
 from helixfold.ops.triton import refusal
 from helixfold.ops.triton.shared_memory import shared_memory
@@ -32,25 +33,27 @@ def test_the_table_is_what_the_compiler_says(capability: int, case: str) -> None
     assert found == [shared_memory(case, version, gradients=gradients) for gradients in (False, True)]
 
 
-def refused(card: str, c: int, *, gradients: bool) -> str | None:
+def refused(card: Card, c: int, *, gradients: bool) -> str | None:
     x = torch.empty(1, 8, 8, c, dtype=torch.bfloat16, device="meta", requires_grad=gradients)
     affines = [Affine(x.new_empty(*shape), x.new_empty(shape[0])) for shape in ((c,), (4 * c, c), (c, 4 * c))]
-    with described(CARDS[card]):
-        return transition.refusals(CARDS[card], x, TransitionWeights(*affines))["triton"]
+    with described(card):
+        return transition.refusals(card, x, TransitionWeights(*affines))["triton"]
 
 
 def test_what_takes_more_than_a_card_has_is_left_to_the_next_backend() -> None:
-    assert refused("h200", 256, gradients=True) is None
-    assert refused("a100", 256, gradients=False) is None
-    assert refused("a100", 256, gradients=True) == "its kernels need 168 KiB of shared memory, the card has 163"
-    assert refused("rtx4090", 64, gradients=True) is None
-    assert refused("rtx4090", 256, gradients=False) == "its kernels need 144 KiB of shared memory, the card has 99"
+    for card in ("h200", "a100", "rtx4090"):
+        assert refused(CARDS[card], 256, gradients=True) is None
+    little = replace(CARDS["rtx4090"], shared_memory=48 * 1024)
+    assert refused(little, 256, gradients=False) == "its kernels need 50 KiB of shared memory, the card has 48"
+    assert refused(little, 128, gradients=False) is None
+    assert refused(little, 128, gradients=True) == "its kernels need 52 KiB of shared memory, the card has 48"
+    # GeForce RTX 50 has the tiles of 8.x.
+    assert refused(replace(CARDS["rtx4090"], capability=(12, 0)), 256, gradients=True) is None
 
 
 def test_cards_before_ampere_have_other_backends() -> None:
-    assert (
-        refused("t4", 64, gradients=False) == "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
-    )
+    reason = "its kernels and bfloat16 need compute capability 8.0, the card has 7.5"
+    assert refused(CARDS["t4"], 64, gradients=False) == reason
     heads = [torch.empty(1, 3, 2, 5, 16, dtype=torch.float16, device="meta") for _ in range(3)]
     with described(CARDS["t4"]):
         assert attention.choice(*heads, torch.empty(1, 3, 5, device="meta")).name == "sdpa"
