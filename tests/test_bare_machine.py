@@ -70,5 +70,8 @@ def test_everything_for_the_gpu_is_imported(bare: Path) -> None:
 def test_tests_of_the_gpu_are_collected(bare: Path) -> None:
     done = run_there(bare, "-m", "pytest", "-o", "addopts=", "-m", "gpu", "--collect-only", "-q", "tests")
     assert done.returncode == 0, done.stdout[-3000:]
+    # A module that needs other packages would be left out in silence.
+    of_gpu = {path.name for path in (ROOT / "tests" / "gpu").glob("test_*.py")} | {"test_alone.py", "test_spilled.py"}
+    assert of_gpu <= {line.split("::")[0].split("/")[-1] for line in done.stdout.splitlines() if "::" in line}
     # Where the mark is not asked for, the kernels' own tests are there too.
     assert run_there(bare, "-m", "pytest", "-o", "addopts=", "--collect-only", "-q", "tests/ops/triton").returncode == 0

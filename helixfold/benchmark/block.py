@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from helixfold.annotations import Parameter
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model
+from helixfold.benchmark.replay import replayed
 from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, measure
 from helixfold.execution.slabs import Slabs
@@ -60,8 +61,8 @@ def readings(options: BlockOptions, common: CommonOptions, machine: BenchmarkDev
             ways = {PLAIN: _way(stack, Whole(), given, "reference"), "ours": _way(stack, Whole(), given)}
             if not gradients:
                 ways["ours, in slabs"] = _way(stack, Slabs(), given)
-                if machine.device.type == "cuda":
-                    ways["ours, replayed"] = _replayed(partial(stack, Whole()), given)
+            if machine.device.type == "cuda":
+                ways["ours, replayed"] = replayed(ways["ours"], machine.device)
             flops = block_flops(options.residues, options.rows, options.preset, gradients=gradients)
             yield Readings(
                 part="block",
@@ -91,12 +92,6 @@ def _way(stack: EvoformerStack, run: Executor, streams: Streams, backend: str | 
             return torch.autograd.grad(outputs, leaves, [torch.ones_like(each) for each in outputs])
 
     return both
-
-
-def _replayed(function: Callable[..., object], streams: Streams) -> Callable[[], object]:
-    """Return a call that records a CUDA graph the first time; a graph needs no time to launch each kernel."""
-    graph = cache(lambda: torch.cuda.make_graphed_callables(function, streams))
-    return torch.no_grad()(lambda: graph()(*streams))
 
 
 def block_flops(residues: int, rows: int, name: str = "model_1", *, gradients: bool = False) -> int:
