@@ -86,7 +86,7 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
     }
     computed = {name: terms[name]() for name in TERMS if getattr(config, name) > 0}
     found = torch.stack(list(computed.values())) if computed else batch.seq_mask.new_zeros(0, len(batch.seq_mask))
-    weighted = _weights(config, tuple(computed), batch.seq_mask.device) @ found
+    weighted = _weights(config, tuple(computed), found.dtype, found.device) @ found
     return Losses(
         unweighted=dict(zip(computed, found.detach(), strict=True)),
         weighted=weighted,
@@ -95,5 +95,7 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
 
 
 @cache
-def _weights(config: LossConfig, names: tuple[str, ...], device: torch.device) -> Float[Tensor, " terms"]:
-    return torch.tensor([getattr(config, name) for name in names], dtype=torch.float32, device=device)
+def _weights(
+    config: LossConfig, names: tuple[str, ...], dtype: torch.dtype, device: torch.device
+) -> Float[Tensor, " terms"]:
+    return torch.tensor([getattr(config, name) for name in names], dtype=dtype, device=device)

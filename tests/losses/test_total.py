@@ -13,6 +13,7 @@ from data_pipeline.transforms.sample import SamplingConfig
 from data_pipeline.transforms.training import ExampleConfig
 from helixfold.batch import Batch
 from helixfold.config import HeadsConfig
+from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.whole import Whole
 from helixfold.losses import total
 from helixfold.losses.config import TERMS, LossConfig, finetuning, initial_training
@@ -277,3 +278,13 @@ def test_a_few_steps_downhill_lower_the_loss() -> None:
         optimizer.step()
         totals.append(losses.total.detach().mean())
     assert totals[-1] < totals[0]
+
+
+def test_losses_in_float64_are_those_in_float32() -> None:
+    batch, outputs = training_batch(), some_outputs()
+    config = replace(finetuning(), smooth_lddt=1.0)
+    given = outputs, batch.recycling_inputs[-1], batch.labels
+    wide = with_tensors_changed(lambda each: each.double() if each.is_floating_point() else each, given)
+    found, expected = total_loss(*wide, config), total_loss(*given, config)
+    assert found.total.dtype == torch.float64
+    torch.testing.assert_close(found.total.float(), expected.total, rtol=1e-4, atol=0)
