@@ -55,8 +55,9 @@ def lddt_ca(
 ) -> Float[Tensor, "b r"]:
     """Return the lDDT of each residue's C-alpha, 0 to 1 (Suppl. Alg. 29 line 5), without stereochemical checks."""
     errors, counted = distance_errors(points, true_points, mask)
-    exceeded = torch.bucketize(errors, _lddt_limits(errors.device), right=True).to(errors.dtype)
-    preserved = torch.einsum("b i j, b i j -> b i", counted, 1 - exceeded / len(LDDT_LIMITS))
+    exceeded = torch.bucketize(errors, _lddt_limits(errors.device), right=True)
+    share = (1 - exceeded / len(LDDT_LIMITS)).to(counted.dtype)
+    preserved = torch.einsum("b i j, b i j -> b i", counted, share)
     return (_LDDT_FLOOR + preserved) / (_LDDT_FLOOR + counted.sum(-1))
 
 
