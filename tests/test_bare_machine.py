@@ -16,8 +16,15 @@ PACKAGES = ("torch", "triton", "numpy", "einops", "jaxtyping", "pytest")
 MODULES = [
     *(f"helixfold.benchmark.{name}" for name in ("ops", "block", "model", "step", "kernels", "launches")),
     *(f"helixfold.benchmark.{name}" for name in ("memory", "recompute", "optimizer", "layouts")),
-    *("helixfold.folding", "helixfold.training.step", "helixfold.training.config", "helixfold.training.loader"),
-    *("helixfold.parallel.gradients", "helixfold.optim.flat", "helixfold.execution.spilled", "scripts.benchmark"),
+    *(
+        "helixfold.benchmark.gpu.command",
+        "helixfold.folding",
+        "helixfold.training.step",
+        "helixfold.training.config",
+        "helixfold.training.loader",
+    ),
+    *("helixfold.parallel.gradients", "helixfold.optim.flat", "helixfold.execution.spilled"),
+    *("helixfold.benchmark.gpu.command", "scripts.benchmark"),
 ]
 
 
@@ -64,6 +71,14 @@ def test_other_packages_are_not_there(bare: Path) -> None:
 def test_everything_for_the_gpu_is_imported(bare: Path) -> None:
     done = run_there(bare, "-c", "".join(f"import {module}\n" for module in MODULES))
     assert done.returncode == 0, done.stderr
+
+
+def test_the_measurement_of_a_gpu_runs(bare: Path, tmp_path: Path) -> None:
+    readings = tmp_path / "readings.json"
+    words = ("gpu", "--tiny", "--part", "block", "--repeats", "1", "--json", str(readings))
+    done = run_there(bare, "scripts/benchmark.py", *words)
+    assert done.returncode == 0, done.stderr
+    assert readings.is_file()
 
 
 @pytest.mark.slow

@@ -45,6 +45,9 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     config.global_config.update(
         deterministic=True, bfloat16=settings["bfloat16"], subbatch_size=settings["subbatch_size"]
     )
+    if settings["fused"]:
+        # ColabFold's releases of the program have this setting.
+        config.global_config.update(use_pallas=True)
 
     def forward(samples: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
         with hk.name_scope("alphafold"):

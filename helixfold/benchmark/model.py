@@ -41,6 +41,8 @@ from helixfold.weights.alphafold import from_state_dict
 from helixfold.weights.untrained import untrained_model
 
 PEER = "DeepMind's JAX program"
+# The same program with the fused kernels of ColabFold.
+PEERS = {"jax": PEER, "colabfold": "ColabFold's kernels in JAX"}
 PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_"))
 OURS = {"whole": Whole, "slabs": Slabs}
 Way = Literal["plain", "whole", "slabs"]
@@ -64,8 +66,8 @@ class ModelOptions:
         get_args(Way)
     )
     """Ways to compute the pass with our network: plain, whole, slabs."""
-    peer: tuple[Literal["jax"], ...] = ()
-    """Another program to measure."""
+    peer: tuple[Literal["jax", "colabfold"], ...] = ()
+    """Other programs to measure: DeepMind's, as published and with ColabFold's kernels for GPUs."""
     jax_python: Annotated[File, Parameter(show_default="this one")] = Path(sys.executable)
     """The Python interpreter that has jax and alphafold."""
     jax_subbatch: Integer = 4
@@ -100,10 +102,12 @@ def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDev
             )
             for name in map(str.lower, options.ways)
         }
-        if "jax" in options.peer:
-            costs[PEER], *notes = measure_deepmind(
-                model, chosen, batch, dtype=kind, options=options, repeats=repeats, expected=shapes
+        for peer in dict.fromkeys(options.peer):
+            fused = peer == "colabfold"
+            costs[PEERS[peer]], note = measure_deepmind(
+                model, chosen, batch, dtype=kind, options=options, repeats=repeats, expected=shapes, fused=fused
             )
+            notes += [note] if note else []
         sizes = f"{options.residues} residues, {rows} + {templates} rows, {extra_rows} extra rows"
         yield Readings(
             part="model",
@@ -172,10 +176,12 @@ def measure_deepmind(
     options: ModelOptions,
     repeats: int,
     expected: dict[str, tuple[int, ...]],
+    fused: bool = False,
 ) -> tuple[Cost, str]:
     """Return the cost of DeepMind's program on our parameters and features, in its own process, and a note on it.
 
-    `expected` are the shapes that its outputs must have, if not empty. If it cannot run, the cost has the reason.
+    `expected` are the shapes that its outputs must have, if not empty. With `fused` it uses ColabFold's kernels, if
+    they support the device. If it cannot run, the cost has the reason.
     """
     if chosen.name not in PUBLISHED:
         return Cost(failure=f"there is no {chosen.name} in it; choose {', '.join(PUBLISHED)}"), ""
@@ -187,6 +193,7 @@ def measure_deepmind(
         "bfloat16": dtype == torch.bfloat16,
         "threads": torch.get_num_threads() if batch.aatype.device.type == "cpu" else None,
         "subbatch_size": options.jax_subbatch or None,
+        "fused": fused,
         "repeats": repeats,
     }
     with tempfile.TemporaryDirectory() as name:

@@ -14,6 +14,7 @@ from helixfold.annotations import Parameter
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE, OpCase, Shape, op_cases
 from helixfold.benchmark.options import CommonOptions, Model
+from helixfold.benchmark.replay import replayed
 from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, measure
 from helixfold.ops.card import card_of
@@ -115,7 +116,12 @@ def _ways(case: OpCase, device: torch.device, *, gradients: bool) -> tuple[dict[
         able = any(reasons.get(name, "it has none") is None for reasons in refused)
         if able and name != "reference" and any(name not in (first, "") for first in chosen):
             ways[name] = _way(case, name, gradients=gradients)
+    plain, ours, *_ = ways
     notes = []
+    if device.type == "cuda":
+        ways["ours, replayed"] = replayed(ways[ours], device)
+    if not case.in_place and (off := _difference(ways[ours], ways[plain])) > _ALLOWED_DEVIATION:
+        notes.append(f"{ours} computes something else: it is off by {off:.0%} of the largest value")
     for package, peer in peers_of(case, device).items():
         ways[package] = _way(peer, None, gradients=gradients)
         if not gradients and (deviation := _deviation(case, peer)) > _ALLOWED_DEVIATION:
@@ -135,6 +141,19 @@ def _way(computation: OpCase | Peer, backend: str | None, *, gradients: bool) ->
             return torch.autograd.grad(outputs, computation.leaves(), incoming)
 
     return run
+
+
+def _difference(way: Callable[[], Any], plain: Callable[[], Any]) -> float:
+    """Return the largest deviation of a way's results from the plain ones, relative to the largest value of any.
+
+    So gradients that are nothing but rounding do not count. It is 0 if one of the ways cannot run.
+    """
+    try:
+        pairs = list(zip(way(), plain(), strict=True))
+    except RuntimeError:  # its reading will tell
+        return 0.0
+    largest = max(float(right.abs().max()) for _, right in pairs)
+    return max(float((found.float() - right.float()).abs().max()) for found, right in pairs) / max(largest, 1e-6)
 
 
 def _deviation(case: OpCase, peer: Peer) -> float:

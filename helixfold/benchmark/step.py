@@ -17,11 +17,11 @@ from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import Readings, show
 from helixfold.benchmark.timing import PLAIN, WHOLE, Cost, measure_parts
 from helixfold.execution.random_inputs import random_batch, random_labels
-from helixfold.execution.recompute import RecomputeConfig, recompute
+from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.whole import Whole
 from helixfold.losses.config import initial_training
 from helixfold.losses.total import total_loss
-from helixfold.model.alphafold import IN_FLOAT32, AlphaFold
+from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
@@ -53,7 +53,7 @@ class StepOptions:
     """Residues of the crop."""
     rows: Annotated[Positive | None, Parameter(show_default="the stage's")] = None
     """Rows of the MSA."""
-    keep: Annotated[Literal["none", "inputs", "block"] | None, Parameter(show_default="the stage's")] = None
+    keep: Annotated[Keep | None, Parameter(show_default="the stage's")] = None
     """Checkpoint policy: the part that the backward pass computes again."""
 
 
@@ -73,6 +73,7 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
     crop, rows = options.residues or example.crop_size, options.rows or example.sampling.max_msa_clusters
     sizes = crop, rows, example.sampling.max_extra_msa, example.sampling.max_templates
     repeats = common.repeats or 3
+    policy = "" if options.keep is None else f", recompute {options.keep}"
     for dtype in common.dtypes:
         kind = getattr(torch, dtype)
         found = {
@@ -91,7 +92,7 @@ def readings(options: StepOptions, common: CommonOptions, machine: BenchmarkDevi
             rates = [f"{way} {1 / costs[part].seconds:.2f} examples/s" for way, costs in found.items()]
             yield Readings(
                 part="step",
-                name=f"training step, {name}, {crop} residues, {rows} rows, one example, no recycling",
+                name=f"training step, {name}, {crop} residues, {rows} rows, one example, no recycling{policy}",
                 dtype=kind,
                 passes=part,
                 costs={way: costs[part] for way, costs in found.items()},
@@ -109,10 +110,24 @@ def _measure(
     repeats: int,
     plain: bool,
 ) -> dict[str, Cost]:
+    parts = training_parts(network, keep, sizes, dtype, device)
+    with forced("reference") if plain else nullcontext():
+        for part in parts.values():
+            part()
+        return measure_parts(parts, device, repeats)
+
+
+def training_parts(
+    network: str, keep: RecomputeConfig, sizes: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
+) -> dict[str, Callable[[], None]]:
+    """Return the parts of a training step on a random example, to be called in their order.
+
+    `network` is a preset, and `sizes` are the numbers of residues, MSA rows, extra rows and templates.
+    """
     torch.manual_seed(0)
     model = AlphaFold(preset(network).model).to(device).train()
     recompute(model, keep)
-    optimizer = FlatOptimizer(model, OptimizerConfig(), working_dtype=dtype, keep_float32=IN_FLOAT32)
+    optimizer = FlatOptimizer(model, OptimizerConfig(), working_dtype=dtype, keep_float32=("structure_module", "heads"))
     batch = random_batch(*sizes, device)
     labels, losses = random_labels(batch), initial_training()
     total: list[torch.Tensor] = []
@@ -127,8 +142,4 @@ def _measure(
         optimizer.collect()
         optimizer.step(1e-3, micro_batches=1)
 
-    parts: dict[str, Callable[[], None]] = {"forward": forward, "backward": backward, "optimizer": update}
-    with forced("reference") if plain else nullcontext():
-        for part in parts.values():
-            part()
-        return measure_parts(parts, device, repeats)
+    return {"forward": forward, "backward": backward, "optimizer": update}

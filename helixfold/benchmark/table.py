@@ -101,8 +101,10 @@ def _number(value: float | None, form: str) -> str:
     return f"{'-':>{width}}" if value is None else format(value, form)
 
 
-def show(readings: Callable[[BenchmarkDevice], Iterator[Readings]], options: CommonOptions) -> None:
-    """Measure the machine, then print readings as the function `readings` yields them for it.
+def show(
+    readings: Callable[[BenchmarkDevice], Iterator[Readings]], options: CommonOptions
+) -> tuple[BenchmarkDevice, list[Readings]]:
+    """Measure the machine, then print readings as the function `readings` yields them for it; return both.
 
     With `options.json`, all readings are also written to that file, again after each of them.
     """
@@ -124,3 +126,4 @@ def show(readings: Callable[[BenchmarkDevice], Iterator[Readings]], options: Com
                 options.json.write_text(json.dumps({"machine": machine.to_dict(), "readings": rows}, indent=1) + "\n")
     if hasattr(os, "getloadavg"):
         print(f"load average when it ended: {os.getloadavg()[0]:.2f}")
+    return machine, made

@@ -176,3 +176,13 @@ def test_peers_are_for_gpus() -> None:
     (case,) = (case for case in op_cases(SMALL, CPU) if case.name == "triangle multiplication, outgoing")
     assert peers_of(case, CPU) == {}
     assert all(sentence.endswith("is for GPUs") for sentence in absent(CPU))
+
+
+def test_a_backend_that_computes_something_else_is_named() -> None:
+    @operator(Backend(name="wrong", run=lambda x: 2.2 * x))
+    def double(x: Tensor) -> Tensor:
+        return 2 * x
+
+    case = OpCase(name="double", calls=((double, (torch.ones(3, requires_grad=True),)),))
+    _, notes = _ways(case, CPU, gradients=True)
+    assert notes == ["ours (wrong) computes something else: it is off by 10% of the largest value"]

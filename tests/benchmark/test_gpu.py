@@ -1,0 +1,95 @@
+"""The measurement of a GPU is run from end to end, at small sizes on a CPU."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helixfold.benchmark import table, timing
+from helixfold.benchmark.gpu import command, parts
+from helixfold.benchmark.gpu.command import main, summary
+from helixfold.benchmark.machine import BenchmarkDevice
+from helixfold.benchmark.table import Readings
+from helixfold.benchmark.timing import Cost
+
+CPU = torch.device("cpu")
+MACHINE = BenchmarkDevice(device=CPU, name="here", threads=1, versions={}, load=0.0, allocator="")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates that are not measured, and single readings of short work."""
+    monkeypatch.setattr(table, "measured_device", lambda *_: MACHINE)
+    monkeypatch.setattr(timing, "_LEAST_SECONDS", 0)
+
+
+def test_all_parts_are_measured_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gpu.json"
+    assert main(["--tiny", "--repeats", "1", "--json", str(file)]) == 0
+    readings = json.loads(file.read_text())["readings"]
+    assert {row["part"] for row in readings} == {"ops", "block", "model", "step", "long"}
+    failed = {row["by"] for row in readings if row["failure"]}
+    assert failed == {"DeepMind's JAX program", "ColabFold's kernels in JAX"}  # these know no tiny network
+    printed = capsys.readouterr().out
+    assert "computes something else" not in printed
+    assert "recompute block" in printed
+    assert "failed" not in printed.rpartition("to peer")[2]
+
+
+def test_a_part_that_fails_says_so_and_the_next_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any) -> Iterator[Readings]:
+        raise torch.OutOfMemoryError("no memory left")
+        yield
+
+    monkeypatch.setitem(parts.PARTS, "model", fails)
+    assert main(["--tiny", "--repeats", "1", "--part", "model", "block"]) == 0
+    printed = capsys.readouterr().out
+    assert "failed: OutOfMemoryError: no memory left" in printed
+    assert "Evoformer block of tiny" in printed
+
+
+def test_a_chain_that_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "available_memory", lambda _: 5)
+    common = command.CommonOptions(dtypes=("bfloat16",))
+    (reading,) = parts.long_chains(parts.TINY, common, MACHINE)
+    assert all(str(cost.failure).startswith("needs ") for cost in reading.costs.values())
+
+
+def test_traces_of_a_block_and_a_step_are_written(tmp_path: Path) -> None:
+    assert main(["--tiny", "--trace", str(tmp_path / "traces")]) == 0
+    for name in ("block", "step"):
+        assert "aten::" in (tmp_path / "traces" / f"{name}.txt").read_text()
+        assert json.loads(gzip.decompress((tmp_path / "traces" / f"{name}.json.gz").read_bytes()))["traceEvents"]
+
+
+def test_the_last_table_sets_our_fastest_way_beside_plain_and_peers() -> None:
+    costs = {"plain": 4.0, "ours (triton)": 3.0, "ours, replayed": 2.0, "rows": 1.0, "trifast": 5.0}
+    reading = Readings(
+        part="ops",
+        name="attention",
+        dtype=torch.bfloat16,
+        passes="forward",
+        costs={by: Cost(seconds=seconds) for by, seconds in costs.items()} | {"cuequivariance_torch": Cost(failure="")},
+    )
+    *_, line = summary([reading], MACHINE)
+    assert line.split() == ["attention", "forward", "2000.000", "-", "2.00x", "2.50x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [([], "no GPU"), (["--tiny", "--repeats", "0"], "must be at least 1"), (["--part", "all"], "invalid choice")],
+)
+def test_wrong_words_end_with_a_sentence(
+    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
