@@ -39,7 +39,7 @@ def _output_offsets(sample, position, columns, outputs, strides, tile_outputs: t
     """Return the offsets of a tile of outputs and the mask of existing outputs."""
     output = tl.arange(0, tile_outputs)[None, :]
     offset = stream_offsets(sample, position, columns, strides[0], strides[1], strides[2])
-    return offset[:, None] + output * strides[3], output < outputs
+    return offset[:, None] + output.to(tl.int64) * strides[3], output < outputs
 
 
 @kernel

@@ -127,7 +127,7 @@ def _backward(
         elements(grad_y_at, row, channel, size_i, size_j, grad_y_b, grad_y_i, grad_y_j), mask=inside, other=0.0
     )
     # Sums of the gradients of scale and offset, of the hidden bias and of the output's bias.
-    sums_at += (first_row // block_rows + program) * (3 * c + hidden)
+    sums_at += (first_row // block_rows + program).to(tl.int64) * (3 * c + hidden)
     grad_operand = tl.zeros((block_rows, c), tl.float32)
     for first in range(0, hidden, block_hidden):
         unit = first + tl.arange(0, block_hidden)
