@@ -38,10 +38,11 @@ if find_spec("cyclopts"):
 # Test tensors are small: threads that wait for each other would take most of the time.
 torch.set_num_threads(1)
 
-# A machine that is lent for an hour has PyTorch and pytest, and few other packages.
-IS_BARE = find_spec("hypothesis") is None
+# A machine that is lent for an hour has PyTorch and pytest, and not all of what the other tests need.
+HAS_HYPOTHESIS = find_spec("hypothesis") is not None
+IS_BARE = not (HAS_HYPOTHESIS and all(map(find_spec, ("beartype", "cyclopts", "gemmi", "pyhmmer"))))
 NOT_ON_A_BARE_MACHINE = [Path(__file__).parent / name for name in ("examples", "predict", "report", "training")]
-if not IS_BARE:
+if HAS_HYPOTHESIS:
     from hypothesis import settings
 
     # pytest --hypothesis-profile=thorough: many more inputs for property tests that do not set their own number.

@@ -48,11 +48,19 @@ def with_requirements(names: tuple[str, ...]) -> set[str]:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with links to these packages and no others."""
     directory = tmp_path_factory.mktemp("packages")
-    for name in with_requirements(PACKAGES):
-        files = distribution(name).files or []
-        for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}:
-            (directory / top).symlink_to(distribution(name).locate_file(top))
+    for top in tops(with_requirements(PACKAGES)):
+        (directory / top.name).symlink_to(top)
     return directory
+
+
+def tops(names: set[str]) -> set[Path]:
+    """The files and directories of these distributions where Python looks for modules."""
+    return {
+        Path(str(distribution(name).locate_file(file.parts[0])))
+        for name in names
+        for file in distribution(name).files or []
+        if file.parts[0] not in ("..", "__pycache__")
+    }
 
 
 def run_there(bare: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,7 +90,13 @@ def test_the_measurement_of_a_gpu_runs(bare: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tests_of_the_gpu_are_collected(bare: Path) -> None:
+@pytest.mark.parametrize("others", [(), ("hypothesis", "scipy", "pandas")])
+def test_tests_of_the_gpu_are_collected(bare: Path, others: tuple[str, ...], tmp_path: Path) -> None:
+    """Also beside other packages that a machine happens to have."""
+    for top in [*bare.iterdir(), *tops(with_requirements(others))]:
+        if not (tmp_path / top.name).exists():
+            (tmp_path / top.name).symlink_to(top)
+    bare = tmp_path
     done = run_there(bare, "-m", "pytest", "-o", "addopts=", "-m", "gpu", "--collect-only", "-q", "tests")
     assert done.returncode == 0, done.stdout[-3000:]
     # A module that needs other packages would be left out in silence.

@@ -1,42 +1,28 @@
 """Kernels that write in place or compute their own gradients, and the list of kernels that this folder tests."""
 
-import importlib
-import pkgutil
-from collections.abc import Iterator
 from dataclasses import fields
-from types import ModuleType
 
 import pytest
 import torch
 
-import helixfold.ops
 from helixfold.ops.constants import LINE
-from helixfold.ops.dispatch import Op, forced
+from helixfold.ops.dispatch import forced
 from helixfold.ops.fused_adam import fused_adam
 from helixfold.ops.structure.aligned_errors import aligned_errors
 from tests.gpu.cases import CASES
 from tests.gpu.devices import on_devices
 from tests.ops.adam_inputs import STEP, buffers, copied, gradient_and_scale
 from tests.ops.comparing import poisoned
+from tests.ops.operators import all_operators
 from tests.ops.triton.test_aligned_errors import arguments
 
 pytest.importorskip("triton")
 
 
-def modules(package: ModuleType) -> Iterator[ModuleType]:
-    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        if not found.name.endswith((".triton", ".cpu")):
-            module = importlib.import_module(found.name)
-            yield module
-            if found.ispkg:
-                yield from modules(module)
-
-
 def test_every_operator_with_a_kernel_is_tested_here() -> None:
-    operators = {
-        each.name: each for module in modules(helixfold.ops) for each in vars(module).values() if isinstance(each, Op)
+    with_kernel = {
+        name for name, op in all_operators().items() if any(backend.name == "triton" for backend in op.backends)
     }
-    with_kernel = {name for name, op in operators.items() if any(backend.name == "triton" for backend in op.backends)}
     assert with_kernel == {case.op.name for case in CASES.values()} | {"fused_adam", "aligned_errors"}
 
 
