@@ -37,6 +37,7 @@ def test_all_parts_are_measured_and_written(tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     assert "computes something else" not in printed
     assert "recompute block" in printed
+    assert "auto recomputes evoformer none" in printed
     assert "failed" not in printed.rpartition("to peer")[2]
 
 

@@ -14,14 +14,25 @@ from helixfold.benchmark.op_cases import INCOMING, OUTGOING, TRIANGLE_CORE
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.step import Size, StepOptions
 from helixfold.benchmark.table import Readings
-from helixfold.benchmark.timing import Cost, settle
+from helixfold.benchmark.timing import WHOLE, Cost, settle
+from helixfold.config import ConfigError
 from helixfold.execution.available import available_memory
-from helixfold.execution.recompute import Keep
+from helixfold.execution.recompute import Keep, RecomputeConfig
+from helixfold.ops.card import card_of
+from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.planning.prediction import EXECUTORS
 from helixfold.planning.size import gib
+from helixfold.training import presets
+from helixfold.training.config import TrainingConfig
+from helixfold.training.forecast import recompute_message, with_settled_recompute
 
 _LINE_LENGTH = 200
+_STAGES: dict[Size, Callable[[], TrainingConfig]] = {
+    "tiny": presets.tiny,
+    "initial_training": presets.initial_training,
+    "finetuning": presets.finetuning,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +94,24 @@ def models(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Ite
 
 
 def steps(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
-    """Yield readings of a training step of each stage with each checkpoint policy."""
+    """Yield readings of a training step of each stage with each checkpoint policy; a note says which `auto` chooses."""
     for stage in sizes.stages:
+        note = _chosen_policy(stage, machine.device)
         for keep in sizes.policies:
             readings = step.readings(replace(sizes.step, size=stage, keep=keep), common, machine)
-            yield from _or_failure(readings, f"training step, {stage}, recompute {keep}", "step", common)
+            for reading in _or_failure(readings, f"training step, {stage}, recompute {keep}", "step", common):
+                yield replace(reading, notes=(*reading.notes, note)) if reading.passes == WHOLE else reading
+
+
+def _chosen_policy(stage: Size, device: torch.device) -> str:
+    """Return a sentence on what a run of this stage with recompute "auto" would recompute in the free memory."""
+    config = replace(_STAGES[stage](), recompute=RecomputeConfig.everywhere("auto"))
+    card, memory = card_of(device), available_memory(device)
+    try:
+        settled = with_settled_recompute(config, memory, card)
+    except ConfigError as error:
+        return f"auto: {error}"
+    return f"auto {recompute_message(settled, memory, card, Layout())}"
 
 
 def long_chains(sizes: Sizes, common: CommonOptions, machine: BenchmarkDevice) -> Iterator[Readings]:
