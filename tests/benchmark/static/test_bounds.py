@@ -46,7 +46,7 @@ IN_OTHER_PARTS = {
 
 @pytest.mark.parametrize(
     "bounds",
-    [pytest.param(LAUNCHES, id="parts"), pytest.param(OF_WHOLE_NETWORK, id="whole network", marks=pytest.mark.slow)],
+    [pytest.param(LAUNCHES, id="parts"), pytest.param(OF_WHOLE_NETWORK, id="whole network", marks=pytest.mark.long)],
 )
 def test_launches_and_casts_are_within_bounds_and_the_host_waits_for_updates_only(
     bounds: dict[str, tuple[int, int, int]],
