@@ -22,16 +22,26 @@ class Metered:
 
 
 def metered(case: OpCase, place: AbstractContextManager[object], *, gradients: bool) -> Metered:
-    """Run a case, and its backward pass if gradients are wanted, inside `place`."""
-    with place, torch.set_grad_enabled(gradients), Counter() as counter:
-        outputs = case()
-        live, peak, found = [counter.live], [counter.peak], list(outputs)
-        if gradients:
-            counter.begin("backward")
-            incoming = [torch.ones_like(each) for each in outputs]
-            found += torch.autograd.grad(outputs, case.leaves(), incoming)
-            live.append(counter.live)
-            peak.append(counter.peak)
+    """Run a case, and its backward pass if gradients are wanted, inside `place`.
+
+    It is run once before that, so that tables which operators keep are not counted.
+    """
+    with place, torch.set_grad_enabled(gradients):
+        if not case.in_place:
+            case()
+        with Counter() as counter:
+            return _counted(case, counter, gradients=gradients)
+
+
+def _counted(case: OpCase, counter: Counter, *, gradients: bool) -> Metered:
+    outputs = case()
+    live, peak, found = [counter.live], [counter.peak], list(outputs)
+    if gradients:
+        counter.begin("backward")
+        incoming = [torch.ones_like(each) for each in outputs]
+        found += torch.autograd.grad(outputs, case.leaves(), incoming)
+        live.append(counter.live)
+        peak.append(counter.peak)
     return Metered(live, peak, [(each.shape, each.stride(), each.dtype) for each in found], counter.launches)
 
 
