@@ -96,7 +96,10 @@ def violations(
 
 
 class _Deviations(NamedTuple):
-    """What `Violations` is made of; the peptide bond's length and its angles at C and N are one after the other."""
+    """Deviations from ideal geometry, of which `Violations` is made.
+
+    The dimension of 3 has the peptide bond's length, its angle at C, and its angle at N.
+    """
 
     excess: Float[Tensor, "3 b bonds"]
     counted: Float[Tensor, "3 b bonds"]

@@ -37,7 +37,7 @@ _STAGES: dict[Size, Callable[[], TrainingConfig]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What is measured: presets, and numbers of residues and alignment rows."""
+    """Presets, and numbers of residues and of alignment rows, at which a GPU is measured."""
 
     preset: str = "model_1"
     operators: tuple[int, ...] = (256, 384, 1024)

@@ -61,7 +61,7 @@ INSTRUCTIONS: Mapping[str, float] = {
 
 @dataclass(eq=False)
 class Work:
-    """What programs ask for and compute.
+    """Bytes that the programs of a launch ask for, and the operations that they compute.
 
     `loaded` and `stored` are bytes by argument, `sectors` the bytes of the sectors that hold them. `flop` is the
     floating-point operations of matrix instructions and `instructions` those of threads for everything else.

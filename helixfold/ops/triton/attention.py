@@ -204,8 +204,9 @@ def attend(
     logsum = query.new_empty(b, n, h, q, dtype=torch.float32) if save else None
     exact = query.dtype == torch.float32
     two_rows = bias is not None and n > 1
-    # Two rows with tiles of 32 keys take as many registers as one row with tiles of 64.
-    block_q, block_k = tile_size(q, 64 if exact else LARGEST_TILE), tile_size(k, 32 if exact or two_rows else 64)
+    # Two rows with tiles of 32 keys take as many registers as one row with tiles of 64. A single warp holds fewer, too.
+    block_q = tile_size(q, 64 if exact else LARGEST_TILE)
+    block_k = tile_size(k, 32 if exact or two_rows or block_q == 16 else 64)
     program_rows = cdiv(n, 2) if two_rows else n
     _attend[(program_count(program_rows, h, cdiv(q, block_q)), b)](
         with_strides(query),

@@ -38,7 +38,6 @@ OF_WHOLE_NETWORK = {
 IN_BLOCK: dict[str, tuple[int, int]] = {}
 IN_OTHER_PARTS = {
     "aligned_errors.of_points": (0, 8),
-    "attention.attend": (8, 8),
     "invariant_point.attend": (0, 24),
     "invariant_point_backward.differentiate": (32, 80),
 }
