@@ -1,12 +1,12 @@
 """Recomputation (activation checkpointing) in training passes, applied to a model from outside.
 
-A part that is recomputed keeps nothing but its inputs for the backward pass, which runs it a second time with the same
-dropout. The autograd graph is the same, so loss and gradients are too, bit for bit.
+A part that is recomputed keeps nothing but its inputs and its dropout masks for the backward pass, which runs it a
+second time. The autograd graph is the same, so loss and gradients are too, bit for bit.
 """
 
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -22,7 +22,17 @@ from helixfold.model.update import ContextInput, Executor, Stream, Update
 # What a part of the network recomputes, by what it keeps for the backward pass: see `RecomputeConfig`.
 Keep = Literal["none", "inputs", "block"]
 Choice = Literal["auto", "none", "inputs", "block"]
-_second_run: ContextVar[bool] = ContextVar("_second_run", default=False)
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """A run of a part that is recomputed: the first, or the second with the dropout masks of the first."""
+
+    masks: list[Tensor | None]
+    is_second: bool = False
+
+
+_run: ContextVar[_Run | None] = ContextVar("_run", default=None)
 
 
 class MethodReplacement:
@@ -101,6 +111,9 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
         for block in blocks:
             if keep != "none":
                 replace_method(block, "forward", _REPLACEMENTS[keep])
+                for update in block.modules():
+                    if isinstance(update, Update) and update.dropout_rate > 0:
+                        replace_method(update, "dropout_mask", DrawnOnce)
 
     structure = model.structure_module
     if config.structure == "block":
@@ -112,18 +125,38 @@ def recompute(model: AlphaFold, config: RecomputeConfig) -> None:
 
 
 class Recomputed(MethodReplacement):
-    """Replacement of a method that keeps only its arguments, and computes the rest again in the backward pass."""
+    """Replacement of a method that keeps only its arguments and dropout masks, and computes the rest again in the
+    backward pass.
+    """
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
-            return self.method(*arguments)
+            return self.method(*arguments, **named)
         return checkpoint(
             self.method,
             *arguments,
             use_reentrant=False,
-            preserve_rng_state=True,
-            context_fn=lambda: (nullcontext(), _running_again()),
+            preserve_rng_state=False,
+            context_fn=_both_runs,
+            **named,
         )
+
+
+class DrawnOnce(MethodReplacement):
+    """Replacement of an update's `dropout_mask` that draws nothing in a second run, but returns the first run's mask.
+
+    A mask is shared by all rows or columns of a stream, so that it takes little memory. The state of a random stream
+    would take none, but cannot be restored while a CUDA graph is recorded.
+    """
+
+    def __call__(self, *arguments: Any, **named: Any) -> Tensor | None:
+        run = _run.get()
+        if run is not None and run.is_second:
+            return run.masks.pop(0)
+        mask: Tensor | None = self.method(*arguments, **named)
+        if run is not None:
+            run.masks.append(mask)
+        return mask
 
 
 class EachUpdate(MethodReplacement):
@@ -157,13 +190,20 @@ def is_recomputing() -> bool:
 
     Such a run is cut short as soon as the backward pass has all the tensors that it needs.
     """
-    return _second_run.get()
+    run = _run.get()
+    return run is not None and run.is_second
+
+
+def _both_runs() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of the first and the second run of a part."""
+    masks: list[Tensor | None] = []
+    return _running(_Run(masks=masks)), _running(_Run(masks=masks, is_second=True))
 
 
 @contextmanager
-def _running_again() -> Iterator[None]:
-    token = _second_run.set(True)
+def _running(run: _Run) -> Iterator[None]:
+    token = _run.set(run)
     try:
         yield
     finally:
-        _second_run.reset(token)
+        _run.reset(token)

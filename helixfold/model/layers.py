@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -75,13 +74,6 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
         return layer_norm(x, self.affine)
-
-
-class Dropout(nn.Dropout):
-    """Dropout as one operation, on whatever device."""
-
-    def forward(self, x: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
-        return torch.native_dropout(x, self.p, train=True)[0] if self.training and self.p > 0 else x
 
 
 class Transition(Update):

@@ -1,6 +1,6 @@
 """The structure module, which predicts atoms from the single and pair representations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from helixfold.config import StructureConfig
 from helixfold.geometry import atoms
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid
-from helixfold.model.layers import Dropout, LayerNorm, Linear
+from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import PredictedStructure
 from helixfold.model.update import Executor, Stream
 from helixfold.ops.invariant_point import invariant_point_attention
@@ -196,7 +196,7 @@ class StructureModule(nn.Module):
         self.norm_transition = LayerNorm(config.c)
         self.backbone_update = Linear(config.c, 6, init="zeros")
         self.angles = Angles(config, c_s)
-        self.dropout = Dropout(config.dropout)
+        self.dropout_rate = config.dropout
 
     def forward(
         self,
@@ -211,8 +211,8 @@ class StructureModule(nn.Module):
         frames = BackboneFrames.identity(state)
         pair_input = PairInput(pair, self.attention.maps(self.norm_pair.affine))
         states, steps = [], []
-        for _ in range(self.layers):
-            state, frames = self.iteration(run, state, frames, pair_input, mask)
+        for dropout_masks in self._dropout_masks(state):
+            state, frames = self.iteration(run, state, frames, pair_input, mask, dropout_masks=dropout_masks)
             states.append(state)
             steps.append(frames)
             frames = frames.without_rotation_gradient()
@@ -249,9 +249,22 @@ class StructureModule(nn.Module):
         frames: BackboneFrames,
         pair_input: PairInput,
         mask: Float[Tensor, "b r"],
+        *,
+        dropout_masks: Float[Tensor, "2 b r c"] | None = None,
     ) -> tuple[Float[Tensor, "b r c"], BackboneFrames]:
         """Return the single representation and the frames after one iteration (Suppl. Alg. 20 lines 6 to 10)."""
-        change = self.attention(run, state, pair_input, mask, frames.rigid())
-        state = self.norm_attention(self.dropout(state + change))
-        state = self.norm_transition(self.dropout(self.transition(state)))
+        state = state + self.attention(run, state, pair_input, mask, frames.rigid())
+        state = self.norm_attention(state if dropout_masks is None else state * dropout_masks[0])
+        state = self.transition(state)
+        state = self.norm_transition(state if dropout_masks is None else state * dropout_masks[1])
         return state, frames.updated(self.backbone_update(state))
+
+    def _dropout_masks(self, state: Float[Tensor, "b r c"]) -> Sequence[Float[Tensor, "2 b r c"] | None]:
+        """Draw the factors of both dropouts of every iteration; None if nothing is dropped.
+
+        They are drawn at once, and outside of `iteration`, so that running that again draws nothing.
+        """
+        if not self.training or self.dropout_rate == 0:
+            return [None] * self.layers
+        kept = 1 - self.dropout_rate
+        return state.new_empty(self.layers, 2, *state.shape).bernoulli_(kept).div_(kept).unbind()

@@ -22,7 +22,7 @@ LAUNCHES = {
     "Evoformer block, prediction, float32 parameters": (89, 0, 42),
     "extra-MSA block": (72, 126, 0),
     "template embedding": (159, 264, 0),
-    "structure module": (245, 920, 0),
+    "structure module": (247, 920, 0),
     "losses of initial training": (202, 85, 0),
     "losses of fine-tuning": (287, 189, 0),
     "update of the parameters": (67, 0, 0),
