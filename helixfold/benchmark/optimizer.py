@@ -2,7 +2,7 @@
 
 import statistics
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -53,46 +53,71 @@ def measure_flat(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repea
     return cost, Work(flops=0, bytes=traffic)
 
 
-def measure_by_tensor(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> Cost:
-    """Return the cost of a step of the same work done tensor by tensor, with `torch.optim.Adam`."""
-    parameters = list(model.parameters())
-    masters = [nn.Parameter(parameter.detach()) for parameter in parameters]
-    averages = [master.detach().clone() for master in masters]
-    norms = [torch.ones((), device=master.device) for master in masters]
-    for parameter in parameters:
-        parameter.data = parameter.detach().to(dtype)
-    apart = clipping == "sample" or dtype != torch.float32
-    if apart:
-        for master in masters:
-            master.grad = torch.zeros_like(master)
-    adam = torch.optim.Adam(masters, eps=1e-6, foreach=False)
+class AdamByTensor:
+    """The optimizer's work done tensor by tensor with `torch.optim.Adam`: clipping, update, moving average, rounding.
+
+    Gradients are those of the model's parameters, which `dtype` rounds outside the submodules `keep_float32`.
+    """
+
+    def __init__(
+        self, model: nn.Module, clipping: Clipping, dtype: torch.dtype, keep_float32: Collection[str] = ()
+    ) -> None:
+        self.parameters = list(model.parameters())
+        self.masters = [nn.Parameter(parameter.detach()) for parameter in self.parameters]
+        self.averages = [master.detach().clone() for master in self.masters]
+        self._norms = [torch.ones((), device=master.device) for master in self.masters]
+        self._clipping = clipping
+        exact = {id(each) for name in keep_float32 for each in model.get_submodule(name).parameters()}
+        for parameter in self.parameters:
+            parameter.data = parameter.detach() if id(parameter) in exact else parameter.detach().to(dtype)
+        self._apart = clipping == "sample" or dtype != torch.float32
+        if self._apart:
+            for master in self.masters:
+                master.grad = torch.zeros_like(master)
+        self._adam = torch.optim.Adam(self.masters, eps=1e-6, foreach=False)
 
     @torch.no_grad()
-    def step() -> None:
-        if clipping == "sample":
-            nn.utils.clip_grad_norm_(parameters, 0.1, foreach=False)
-        for parameter, master in zip(parameters, masters, strict=True):
-            if apart:
-                _gradient(master).add_(_gradient(parameter))
-                _gradient(parameter).zero_()
-            else:
+    def collect(self) -> None:
+        """Add the gradient of a micro-batch to that of the masters, and clear it."""
+        if self._clipping == "sample":
+            nn.utils.clip_grad_norm_(self.parameters, 0.1, foreach=False)
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            if not self._apart:
                 master.grad = parameter.grad
-        if clipping == "global":
-            nn.utils.clip_grad_norm_(masters, 0.1, foreach=False)
-        elif clipping == "adagc":
-            for master, norm in zip(masters, norms, strict=True):
+            elif parameter.grad is not None:
+                _gradient(master).add_(parameter.grad)
+                parameter.grad.zero_()
+
+    @torch.no_grad()
+    def step(self, learning_rate: float = 1e-3) -> None:
+        """Update the parameters from the gradients of the masters, and clear these."""
+        if self._clipping == "global":
+            nn.utils.clip_grad_norm_(self.masters, 0.1, foreach=False)
+        elif self._clipping == "adagc":
+            for master, norm in zip(self.masters, self._norms, strict=True):
                 size = torch.linalg.vector_norm(_gradient(master))
                 limited = torch.minimum(size, 1.05 * norm)
                 _gradient(master).mul_(limited / size)
                 norm.lerp_(limited, 0.02)
-        adam.step()
-        for parameter, master, average in zip(parameters, masters, averages, strict=True):
+        for group in self._adam.param_groups:
+            group["lr"] = learning_rate
+        self._adam.step()
+        for parameter, master, average in zip(self.parameters, self.masters, self.averages, strict=True):
             average.lerp_(master, 1e-3)
             if parameter.dtype != master.dtype:
                 parameter.copy_(master)
-        adam.zero_grad(set_to_none=False)
+        self._adam.zero_grad(set_to_none=False)
 
-    return _measure(parameters, step, repeats)
+
+def measure_by_tensor(model: nn.Module, clipping: Clipping, dtype: torch.dtype, repeats: int) -> Cost:
+    """Return the cost of a step of `AdamByTensor`, from gradients that are there to gradients that are cleared."""
+    optimizer = AdamByTensor(model, clipping, dtype)
+
+    def step() -> None:
+        optimizer.collect()
+        optimizer.step()
+
+    return _measure(optimizer.parameters, step, repeats)
 
 
 def measure_torch(model: nn.Module, repeats: int, **way: bool) -> Cost:

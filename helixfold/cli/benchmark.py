@@ -24,6 +24,7 @@ BENCHMARKS = {
     "data": "Measure chains per second and size of a feature store, built and read.",
     "loader": "Measure training examples per second, from a store and from the files that it was made of.",
     "recompute": "Measure the memory of a training pass by what is recomputed.",
+    "ablation": "Measure a training step and a prediction with everything on, then with one technique off at a time.",
     "layouts": "Measure a training step by how ranks are divided, beside the forecast.",
     "optimizer": "Measure an optimizer step, beside PyTorch's Adam, clipping and moving average by tensor.",
 }

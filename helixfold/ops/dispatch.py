@@ -2,7 +2,7 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
@@ -67,10 +67,11 @@ class Op(Generic[P, R]):
                 f"{self.name} was given a tensor on {device} where {card.name} is described and nothing is computed; "
                 "give it tensors on meta"
             )
+        is_forced = _forced is not None and (_forced_operators is None or self.name in _forced_operators)
         for backend in self.backends:
-            is_candidate = backend.is_for(card) if _forced is None else backend.name == _forced
+            is_candidate = backend.name == _forced if is_forced else backend.is_for(card)
             if is_candidate and backend.refusal(card, *args, **kwargs) is None:
-                if _forced is not None:
+                if is_forced:
                     _forced_uses[self.name] += 1
                 return backend
         return self.backends[-1]
@@ -94,25 +95,27 @@ def operator(*backends: Backend) -> Callable[[Callable[P, R]], Op[P, R]]:
 
 
 # Globals for all threads, since autograd computes gradients and recomputes blocks in other threads: the name of the
-# forced backend, how often each operator used it, and the recorded calls.
+# forced backend, the operators for which it is forced (None: all), how often each used it, and the recorded calls.
 _forced: str | None = None
+_forced_operators: Collection[str] | None = None
 _forced_uses: Counter[str] = Counter()
 _calls: list[tuple[Op[..., Any], tuple[Any, ...]]] | None = None
 
 
 @contextmanager
-def forced(name: str) -> Iterator[Counter[str]]:
+def forced(name: str, operators: Collection[str] | None = None) -> Iterator[Counter[str]]:
     """Use the backend of that name on all devices, and the reference where it does not exist or refuses.
 
-    Yield the number of its uses by operator. This is for tests and benchmarks.
+    With `operators`, this holds for the operators of these names only. Yield the number of the backend's uses by
+    operator. This is for tests and benchmarks.
     """
-    global _forced, _forced_uses
-    earlier = _forced, _forced_uses
-    _forced, _forced_uses = name, Counter()
+    global _forced, _forced_operators, _forced_uses
+    earlier = _forced, _forced_operators, _forced_uses
+    _forced, _forced_operators, _forced_uses = name, operators, Counter()
     try:
         yield _forced_uses
     finally:
-        _forced, _forced_uses = earlier
+        _forced, _forced_operators, _forced_uses = earlier
 
 
 @contextmanager
