@@ -25,7 +25,7 @@ from helixfold.benchmark.techniques.setups import (
     prediction_techniques,
     training_techniques,
 )
-from helixfold.benchmark.techniques.training import Problem
+from helixfold.benchmark.techniques.training import Problem, TrainingRun
 from helixfold.cli.main import main
 from helixfold.execution import recompute, spilled
 from helixfold.execution.slabs import Slabs
@@ -306,6 +306,21 @@ def test_nothing_passes_for_a_result() -> None:
     assert [*faults_of_lower_precision(longer, noisy)] == [
         "loss is too long or too short by 1.0e-02, 5.0e-03 is allowed"
     ]
+
+
+def test_a_jump_in_one_draw_of_inputs_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = TrainingRun.results
+
+    def jumping(self: TrainingRun) -> Any:
+        found = dict(results(self))
+        if self._setup.flat_optimizer and self._problem.draw in jumps:
+            found["gradient"] = wrong(found["gradient"])
+        return found
+
+    monkeypatch.setattr(TrainingRun, "results", jumping)
+    for jumps in ([0], [0, 1]):
+        (reading,) = read(TrainingSetup(dtype=FLOAT32))
+        assert bool(reading.faults) == (jumps == [0, 1])
 
 
 def test_a_technique_gains_only_if_it_does_in_every_round() -> None:

@@ -53,7 +53,7 @@ class PredictionRun:
         self.messages: list[Message] = []
         self._model = untrained_model(problem.model, seed=0).requires_grad_(False).to(mesh.device)
         self._run = parallelize(self._model, mesh, within=_executor(setup, mesh.device), messages=self.messages)
-        torch.manual_seed(0)
+        problem.begin_draw(0)
         sizes = problem.residues, problem.rows, problem.extra_rows, problem.templates
         self._batch = random_batch(*sizes, mesh.device)
 

@@ -31,7 +31,10 @@ _RATE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The network and the sizes of its random inputs; `recycles` is the number of passes before the last one."""
+    """The network and the sizes of its random inputs.
+
+    `recycles` is the number of passes before the last one, and `draw` the number of the draw of the inputs.
+    """
 
     model: ModelConfig
     losses: LossConfig
@@ -40,6 +43,11 @@ class Problem:
     extra_rows: int
     templates: int
     recycles: int
+    draw: int = 0
+
+    def begin_draw(self, sample: int) -> None:
+        """Seed PyTorch's random stream, from which the inputs and then the dropout of a sample are drawn."""
+        torch.manual_seed(1000 * self.draw + sample)
 
 
 class TrainingRun:
@@ -62,7 +70,7 @@ class TrainingRun:
         self._own = mesh.micro_batches(setup.samples)
         self._inputs = []
         for index in self._own:
-            torch.manual_seed(index)
+            problem.begin_draw(index)
             sizes = problem.residues, problem.rows, problem.extra_rows, problem.templates
             batch = random_batch(*sizes, mesh.device)
             self._inputs.append((batch, random_labels(batch)))
@@ -89,7 +97,7 @@ class TrainingRun:
         self._loss = []
         with operators(self._setup.plain):
             for index, (batch, labels) in zip(self._own, self._inputs, strict=True):
-                torch.manual_seed(index)  # of dropout
+                self._problem.begin_draw(index)
                 previous: Recycled | None = None
                 with torch.no_grad():
                     for _ in range(self._problem.recycles):
