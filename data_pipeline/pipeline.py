@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +44,20 @@ class Target:
     sequence: str
     alignments: tuple[Path, ...] = ()  # a3m, Stockholm or another aligned format, the target first
     templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of them
+    latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
+
+    def template_date(self, latest: date | None) -> date | None:
+        """Return the earlier of the target's own date and a plan's; None if neither limits templates."""
+        return min((each for each in (self.latest_template, latest) if each is not None), default=None)
+
+    def dated(self, plan: SearchPlan) -> SearchPlan:
+        """Return the plan with the target's own date as a limit of templates, beside its own."""
+        user, step = plan.user_templates, plan.templates
+        user = replace(user, latest_release=self.template_date(user.latest_release))
+        if step is not None:
+            latest = self.template_date(step.options.latest_release)
+            step = replace(step, options=replace(step.options, latest_release=latest))
+        return replace(plan, user_templates=user, templates=step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +97,7 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
             )
             searched.append((step, content))
     templates: TemplateResult | None = None
+    plan = target.dated(plan)
     if target.templates:
         templates = templates_from_files(target.sequence, target.templates, plan.user_templates)
     elif plan.templates is not None and results is not None:

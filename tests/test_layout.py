@@ -24,7 +24,7 @@ FLOORS = [
     ("helixfold.planning", "helixfold.prediction", "helixfold.analysis"),
     ("helixfold.write", "helixfold.folding", "helixfold.folding_together", "helixfold.inference", "helixfold.training"),
     ("helixfold.report", "helixfold.predict", "helixfold.notebook"),
-    ("helixfold.benchmark",),
+    ("helixfold.benchmark", "helixfold.evaluation"),
     ("helixfold.cli",),
 ]
 

@@ -1,6 +1,7 @@
-"""Read targets from a CSV or TSV table with columns `id` and `sequence`."""
+"""Read targets from a CSV or TSV table with columns `id` and `sequence`, and tables of targets with other columns."""
 
 import csv
+from collections.abc import Iterable, Iterator
 from os import PathLike
 
 from data_pipeline.errors import InputError, printable
@@ -14,6 +15,8 @@ from data_pipeline.parse.fasta import (
 )
 from data_pipeline.parse.text_files import read_lines
 
+_BETWEEN = {",": "commas", "\t": "tabs"}
+
 
 def read_csv(path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecord]:
     """Return the records of a plain or gzip CSV file, in order; its first line must name its columns.
@@ -21,14 +24,29 @@ def read_csv(path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecor
     Columns other than `id` and `sequence` are ignored. Names and letters must be as in FASTA (see `read_fasta`). Raise
     `InputError` with `path` and line for any other content, and for more than `MAX_FASTA_BYTES` (unpacked).
     """
+    records = TargetRecords(path)
+    for line, cells in read_rows(path, ("id", "sequence"), delimiter):
+        records.add(table_record(path, line, cells["id"], cells["sequence"]))
+    between = _BETWEEN[delimiter]
+    return records.all(f"there is no record; write an id and a sequence with {between} between for each protein")
+
+
+def read_rows(
+    path: str | PathLike[str], required: Iterable[str], delimiter: str = ","
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the line number and the cells, by column in lower case, of each row of a plain or gzip table.
+
+    Empty lines are skipped. Raise `InputError` if the first line does not name each `required` column once, if a row
+    has another number of cells, and for more than `MAX_FASTA_BYTES` (unpacked).
+    """
     lines = read_lines(path, MAX_FASTA_BYTES)
     rows = csv.reader((line.decode("utf-8", "replace") + "\n" for line in lines), delimiter=delimiter, strict=True)
-    kind, between = ("TSV", "tabs") if delimiter == "\t" else ("CSV", "commas")
-    records = TargetRecords(path)
+    names, between = list(required), _BETWEEN[delimiter]
     try:
         header = [cell.strip().lower() for cell in next(rows, [])]
-        if header.count("id") != 1 or header.count("sequence") != 1:
-            problem = f"the first line must name the columns 'id' and 'sequence', each once and with {between} between"
+        if any(header.count(name) != 1 for name in names):
+            columns = " and ".join(f"'{name}'" for name in names)
+            problem = f"the first line must name the columns {columns}, each once and with {between} between"
             raise InputError.at(path, problem, line=1)
         for row in rows:
             if not "".join(row).strip():
@@ -37,14 +55,15 @@ def read_csv(path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecor
                 raise InputError.at(
                     path, f"{len(row)} cells where the first line names {len(header)} columns", line=rows.line_num
                 )
-            cells = dict(zip(header, row, strict=True))
-            records.add(_record(path, rows.line_num, cells["id"].strip(), "".join(cells["sequence"].split()).upper()))
+            yield rows.line_num, {name: cell.strip() for name, cell in zip(header, row, strict=True)}
     except csv.Error as error:
+        kind = "TSV" if delimiter == "\t" else "CSV"
         raise InputError.at(path, f"not a {kind} table: {printable(str(error))}", line=rows.line_num) from error
-    return records.all(f"there is no record; write an id and a sequence with {between} between for each protein")
 
 
-def _record(path: str | PathLike[str], line: int, name: str, sequence: str) -> FastaRecord:
+def table_record(path: str | PathLike[str], line: int, name: str, sequence: str) -> FastaRecord:
+    """Return the record of a row. Raise `InputError` for a name or a sequence that cannot be a target's."""
+    sequence = "".join(sequence.split()).upper()
     problem, letter = target_name_problem(name), find_invalid_letter(sequence)
     if problem is None and letter is not None:
         problem = f"residue {letter[0] + 1}: {letter[1]}"

@@ -1,39 +1,16 @@
 """Means and correlations over chains, with the intervals in which other chains of the kind would have put them.
 
-Intervals are the middle 95 % of what resamples of the chains give (the percentile bootstrap, Efron 1979). Chains are
-drawn whole, for the residues of one are not independent.
+Intervals are as in `helixfold.analysis.intervals`. Chains are drawn whole, for the residues of one are not independent.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-RESAMPLES, SEED = 10_000, 0
-_SHARE = 0.95
-_AT_A_TIME = 500  # resamples
+from helixfold.analysis.intervals import RESAMPLES, Estimate, estimate, mean, resamples
 
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """A number and its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def to_dict(self, name: str = "mean") -> dict[str, float]:
-        """Rounded, with the number under a name of its own."""
-        found = {key: round(value, 4) for key, value in asdict(self).items()}
-        return {name: found.pop("value"), **found}
-
-
-def mean(values: Sequence[float]) -> Estimate:
-    """The mean over chains; of paired differences just as well."""
-    each = np.asarray(values, np.float64)
-    draws = [each[chosen].mean(-1) for chosen in _resamples(len(each))]
-    return _estimate(float(each.mean()), np.concatenate(draws))
+__all__ = ["RESAMPLES", "Estimate", "mean", "pearson"]
 
 
 def pearson(pairs: Sequence[tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]]) -> Estimate | None:
@@ -47,8 +24,8 @@ def pearson(pairs: Sequence[tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]
     whole = float(_correlation(sums.sum(0)))
     if not np.isfinite(whole):
         return None
-    draws = np.concatenate([_correlation(sums[chosen].sum(1)) for chosen in _resamples(len(sums))])
-    return _estimate(whole, draws[np.isfinite(draws)])
+    draws = np.concatenate([_correlation(sums[chosen].sum(1)) for chosen in resamples(len(sums))])
+    return estimate(whole, draws[np.isfinite(draws)])
 
 
 def _centred(
@@ -67,14 +44,3 @@ def _correlation(sums: Float[np.ndarray, "*n 6"]) -> Float[np.ndarray, "*n"]:
         spread = np.where((spread_x > 1e-12 * count) & (spread_y > 1e-12 * count), spread_x * spread_y, np.nan)
         found: np.ndarray = (xy - x * y / count) / np.sqrt(spread)
     return found
-
-
-def _resamples(count: int) -> list[np.ndarray]:
-    """The same for the same number of chains, so that methods are compared on the same resamples."""
-    rng = np.random.default_rng([SEED, count])
-    return [rng.integers(count, size=(_AT_A_TIME, count)) for _ in range(RESAMPLES // _AT_A_TIME)]
-
-
-def _estimate(value: float, draws: Float[np.ndarray, "_"]) -> Estimate:
-    low, high = np.quantile(draws, [(1 - _SHARE) / 2, (1 + _SHARE) / 2])
-    return Estimate(value=value, low=float(low), high=float(high))

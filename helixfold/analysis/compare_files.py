@@ -11,7 +11,14 @@ from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
 from helixfold.analysis.evaluation import Evaluated
-from helixfold.analysis.matching import StructureFile, by_name, by_sequence, find_predictions, find_references
+from helixfold.analysis.matching import (
+    Match,
+    StructureFile,
+    by_name,
+    by_sequence,
+    find_predictions,
+    find_references,
+)
 from helixfold.analysis.residues import ComparisonError, best_pairing
 from helixfold.analysis.scores import compared
 
@@ -48,22 +55,27 @@ def compare_files(predictions: Path, references: Path, *, all_ranks: bool = Fals
         for match in matches:
             used.add(match.reference.name)
             try:
-                reference = read(match.reference.path)
-                scores, residues = compared(best_pairing(predicted.chains, reference.chains, match.chain))
+                results.append(compare(file, predicted, match, read(match.reference.path)))
             except (InputError, ComparisonError) as error:
                 failures[printable(f"{file.path} and {match.reference.path}", 500)] = str(error)
-                continue
-            evaluated = Evaluated(
-                target=file.name,
-                rank=file.rank,
-                reference=match.reference.name,
-                by_sequence=match.by_sequence,
-                scores=scores,
-                residues=residues,
-            )
-            results.append(evaluated)
     unused = [reference.name for reference in known if reference.name not in used]
     return Comparisons(count=len(files), results=results, failures=failures, unused=unused)
+
+
+def compare(file: StructureFile, predicted: Structure, match: Match, reference: Structure) -> Evaluated:
+    """Return the scores of one prediction, read from `file`, against the known structure that it is matched with.
+
+    Raise `ComparisonError` if they cannot be compared.
+    """
+    scores, residues = compared(best_pairing(predicted.chains, reference.chains, match.chain))
+    return Evaluated(
+        target=file.name,
+        rank=file.rank,
+        reference=match.reference.name,
+        by_sequence=match.by_sequence,
+        scores=scores,
+        residues=residues,
+    )
 
 
 def _readable(

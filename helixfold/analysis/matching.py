@@ -66,13 +66,7 @@ def find_references(path: Path) -> list[StructureFile]:
 
     Raise `InputError` if there is none, or if two have the same name.
     """
-    if not path.is_dir():
-        return [_named_file(path)]
-    found = [
-        StructureFile(name=_stem(each), path=each)
-        for each in sorted(path.iterdir())
-        if each.name.lower().endswith(SUFFIXES) and each.is_file()
-    ]
+    found = structure_files(path)
     if not found:
         raise InputError.at(path, f"it has no structures: no file ends in {', '.join(SUFFIXES)}")
     names: dict[str, Path] = {}
@@ -83,6 +77,20 @@ def find_references(path: Path) -> list[StructureFile]:
             )
         names[each.name.casefold()] = each.path
     return found
+
+
+def structure_files(path: Path) -> list[StructureFile]:
+    """Return the structure files of a directory, sorted by name, or the one file that `path` is.
+
+    Raise `InputError` if there is nothing of this name.
+    """
+    if not path.is_dir():
+        return [_named_file(path)]
+    return [
+        StructureFile(name=_stem(each), path=each)
+        for each in sorted(path.iterdir())
+        if each.name.lower().endswith(SUFFIXES) and each.is_file()
+    ]
 
 
 def by_name(prediction: str, references: Sequence[StructureFile]) -> list[Match]:

@@ -1,4 +1,4 @@
-"""Define the command `helixfold evaluate`, which compares predictions with known structures."""
+"""Define the command `helixfold evaluate`, which compares predictions with known structures, or runs a benchmark."""
 
 import sys
 from pathlib import Path
@@ -7,27 +7,43 @@ from cyclopts import App
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
+from helixfold.evaluation.options import BenchmarkOptions
 from helixfold.options import Output
 from helixfold.standard_streams import optional_output
 
-SOME_FAILED = 1
-app = App(name="evaluate", usage="helixfold evaluate PREDICTIONS REFERENCES [--output DIR] [options]")
+SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
+_USUAL = BenchmarkOptions()
+_EXAMPLES = """examples:
+  helixfold evaluate predictions/ references/
+      what was predicted before, by whatever program
+  helixfold evaluate --benchmark targets.tsv --output benchmark
+      predict the targets of a table, into benchmark/predictions/, and compare them
+  helixfold evaluate --benchmark casp14 --data natives/ sequences.fasta alignments/
+      AlphaFold's and HelixFold's domains of CASP14, beside published means
+"""
+app = App(
+    name="evaluate",
+    usage="helixfold evaluate PREDICTIONS REFERENCES | --benchmark FILE [options]",
+    help_epilogue=_EXAMPLES,
+)
 
 
 @app.default
 @optional_output()
 def evaluate(
-    predictions: Path,
-    references: Path,
+    predictions: Path | None = None,
+    references: Path | None = None,
     /,
     *,
     output: Output = Path("evaluation"),
     all_ranks: bool = False,
+    options: BenchmarkOptions = _USUAL,
 ) -> int:
-    """Compare predictions with known structures: lDDT, TM-score, GDT and RMSD in tables and a plot.
+    """Compare predictions with known structures: lDDT, TM-score, GDT and RMSD in tables and a plot. With --benchmark,
+    predict the targets of a table first; the same command again goes on with them.
 
-    They are matched by name (T1031 with T1031-D1 and T1031-D2, 1abc_A with chain A of 1abc), else by sequence; residues
-    are matched by sequence, whatever they are numbered by.
+    Predictions and references are matched by name (T1031 with T1031-D1 and T1031-D2, 1abc_A with chain A of 1abc), else
+    by sequence; residues are matched by sequence, whatever they are numbered by.
 
     Parameters
     ----------
@@ -36,13 +52,28 @@ def evaluate(
     references
         Known structures, PDB or mmCIF (.gz too): a directory, or one file.
     output
-        Directory for the tables and the plot.
+        Directory for the tables and the plot, and for the predictions of a benchmark.
     all_ranks
         Compare all predictions of each target, not only the best one.
     """
     require("evaluate", "biotite", action="helixfold evaluate")
     if output.exists() and not output.is_dir():
         raise InputError.at(output, "is a file; give --output a directory")
+    if options.table.benchmark is not None:
+        if predictions is not None:
+            raise InputError(
+                f"{printable(str(predictions))} is one word too many: --benchmark makes the predictions, and its table "
+                "or --data names the references"
+            )
+        return _run_benchmark(options.table.benchmark, output, options, all_ranks=all_ranks)
+    if names := options.names_given:
+        raise InputError(f"{names[0]} is for --benchmark, which predicts; predictions that are there are only compared")
+    if predictions is None or references is None:
+        raise InputError("name PREDICTIONS and REFERENCES, or a --benchmark (see helixfold evaluate --help)")
+    return _compare(predictions, references, output, all_ranks=all_ranks)
+
+
+def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bool) -> int:
     from helixfold.analysis.compare_files import compare_files
     from helixfold.report.evaluation_plot import evaluation_plot
     from helixfold.write.evaluation import screen_table, write_evaluation
@@ -55,9 +86,7 @@ def evaluate(
         print(f"{name}: not compared: {why}", file=sys.stderr)
     if compared.results:
         if unused := compared.unused:
-            names = ", ".join(printable(name, 40) for name in unused[:10])
-            more = f" and {len(unused) - 10} more" if len(unused) > 10 else ""
-            print(f"helixfold: no prediction for {names}{more}", file=sys.stderr)
+            print(f"helixfold: no prediction for {_listed(unused)}", file=sys.stderr)
         write_evaluation(output, compared.results, compared.failures, compared.unused)
         write_file(output / "scores.png", evaluation_plot(compared.results))
         print(f"-> {output}")
@@ -65,3 +94,34 @@ def evaluate(
         return 0
     print(f"helixfold: {len(compared.failures)} of {compared.count} predictions could not be compared", file=sys.stderr)
     return SOME_FAILED
+
+
+def _run_benchmark(name: str, output: Path, options: BenchmarkOptions, *, all_ranks: bool) -> int:
+    from helixfold.cli.predict import predict_on_devices
+    from helixfold.evaluation.benchmark_data import find_data
+    from helixfold.evaluation.benchmark_table import read_benchmark
+    from helixfold.evaluation.compare import compare_benchmark
+    from helixfold.evaluation.tables import benchmark_lines, write_benchmark
+
+    benchmark = find_data(read_benchmark(name), options.table.data)
+    if missing := benchmark.missing:
+        text = f"{len(missing)} of {benchmark.table.structures} structures left out: {_listed(list(missing))}"
+        print(f"helixfold: {text}; {next(iter(missing.values()))}", file=sys.stderr)
+    predictions = output / "predictions"
+    code = predict_on_devices(options.predict_options(predictions), [each.target for each in benchmark.targets])
+    if code not in (0, SOME_FAILED, SERVER_UNAVAILABLE):
+        return code
+    found = compare_benchmark(benchmark, predictions, all_ranks=all_ranks)
+    if found.results:
+        print("\n".join(["", *benchmark_lines(benchmark, found)]))
+    for target, why in found.failures.items():
+        print(f"{printable(target)}: not compared: {printable(why, 1000)}", file=sys.stderr)
+    if found.results:
+        write_benchmark(output, benchmark, found)
+        print(f"-> {output}")
+    return code or (SOME_FAILED if found.failures else 0)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(printable(name, 40) for name in names[:10]) + more

@@ -1,15 +1,19 @@
 """Define the command `helixfold predict`, which predicts structures from sequences and alignments."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from helixfold.cli.main import exit_code
 from helixfold.predict.compatibility import CompatibilityOptions, listing, resolve
 from helixfold.predict.options import TARGETS, PredictOptions
+
+if TYPE_CHECKING:
+    from data_pipeline.pipeline import Target
 
 _EXAMPLES = """examples:
   helixfold predict --example
@@ -44,9 +48,15 @@ def predict(
     if others.other_names:
         print("\n".join(listing()))
         return 0
-    options = resolve(replace(options, inputs=inputs), others)
-    devices = options.devices
+    return predict_on_devices(resolve(replace(options, inputs=inputs), others))
 
+
+def predict_on_devices(options: PredictOptions, given_targets: "Sequence[Target] | None" = None) -> int:
+    """Predict the targets of the options' files, or those given, in the processes that --devices asks for.
+
+    Return the exit code: 0, or 1 or 3 if a target failed. Raise `InputError` for wrong input, if it is found in this
+    process; others print it and return 2.
+    """
     from helixfold.parallel.launch import launch
     from helixfold.predict.devices import processes
     from helixfold.predict.lock import LOCK_FILE
@@ -55,13 +65,14 @@ def predict(
     from helixfold.predict.screen import logged_screen
     from helixfold.standard_streams import optional_output
 
+    devices = options.devices
     started = processes(devices.devices, devices.device, devices.ranks_per_target)
     if started is None:
-        return run(options)
+        return run(options, given_targets)
     here = replace(options, devices=replace(devices, devices=None))
     done = launch(
         exit_code,
-        partial(run, here),
+        partial(run, here, given_targets),
         count=started.count,
         ranks_per_task=devices.ranks_per_target,
         environment=started.environment,

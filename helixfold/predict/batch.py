@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 import numpy as np
 from tqdm import tqdm
 
+from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.device import untried
 from helixfold.execution.dtypes import AUTO, DTYPES, cast_trunk, common_dtype, settled_dtype
@@ -173,6 +174,9 @@ def _statuses(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
     if without_remark > _MOST_LINES:
         tqdm.write(f"{without_remark} targets: finished before, {skipped} (--overwrite folds them again)")
     for status in statuses:
+        if options.refuse_other_settings and status.finished and status.remark is not None:
+            problem = f"{status.remark}; give another --output, or --overwrite"
+            raise InputError.at(options.output / status.name, problem)
         if status.remark is not None and not status.finished:
             tqdm.write(f"{status.name}: {status.remark}")
         elif status.remark is not None or (status.finished and without_remark <= _MOST_LINES):

@@ -66,6 +66,8 @@ class TargetOptions:
     """Order of the targets. length: short ones first, on several devices long ones first."""
     dry_run: bool = False
     """Only show what would be done, how much memory and about how long each target takes, and whether it fits."""
+    refuse_other_settings: Annotated[bool, Parameter(parse=False)] = False
+    """Raise `InputError` where a target was finished before with other settings, in place of leaving it as it is."""
 
 
 @Parameter(

@@ -154,7 +154,10 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
         inputs["alignments"] = [_file(path) for path in job.target.alignments]
         inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
         inputs["searches"] = list(settings.search_identities)
-        if job.target.templates and (latest := settings.searches.user_templates.latest_release) is not None:
+        latest = job.target.latest_template
+        if job.target.templates:
+            latest = job.target.template_date(settings.searches.user_templates.latest_release)
+        if latest is not None and (job.target.templates or settings.searches.templates is not None):
             inputs["latest template"] = latest.isoformat()
     return TargetRecord(
         inputs=inputs,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
+from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution import allocator
 from helixfold.execution.device import limit_threads
@@ -21,14 +22,15 @@ from helixfold.predict.presets import PREDICTION_PRESETS
 from helixfold.predict.screen import logged_screen
 from helixfold.predict.search import FEATURES_FILE, directory_in, read_features, unfinished_features
 from helixfold.predict.search_plan import plan_of, selected_alignments
-from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets
+from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, read_targets, with_search_files
 from helixfold.standard_streams import optional_output
 
 
-def run(options: PredictOptions) -> int:
+def run(options: PredictOptions, given_targets: Sequence[Target] | None = None) -> int:
     """Predict all targets and return the exit code: 0, or 1 or 3 if a target failed.
 
-    Raise `InputError` for wrong input, before anything is written.
+    `given_targets` take the place of those in the files that `options` name. Raise `InputError` for wrong input, before
+    anything is written.
     """
     allocator.keep_few_kernels()
     limit_threads()
@@ -41,21 +43,27 @@ def run(options: PredictOptions) -> int:
             allocator.keeping_freed_memory(),
         ):
             models, folding, jobs, searches = workers.world.run_together(
-                lambda: _read(options, announce=workers.mesh.is_first)
+                lambda: _read(options, given_targets, announce=workers.mesh.is_first)
             )
             return predict(jobs, options, models=models, folding=folding, searches=searches, workers=workers)
     except OtherRankError:
         return 0  # the process with the error reports it and returns the exit code
 
 
-def _read(options: PredictOptions, *, announce: bool) -> tuple[Sequence[str], FoldingOptions, list[Job], SearchPlan]:
+def _read(
+    options: PredictOptions, given_targets: Sequence[Target] | None = None, *, announce: bool
+) -> tuple[Sequence[str], FoldingOptions, list[Job], SearchPlan]:
     """Return the models' names, the folding options, the targets to predict and the plan of their searches."""
     models, folding = folding_of(options)
     inputs = _inputs(options)
     if options.targets.features and not inputs and (names := given(options.search)) and names != ["--threads"]:
         raise InputError(f"{names[0]} would do nothing: features are ready; give it the sequences")
     plan = plan_of(options.search, announce=announce, dry_run=options.targets.dry_run)
-    targets = read_targets(inputs, options.search.msa, options.search.templates or ())
+    own_files = options.search.msa, options.search.templates or ()
+    if given_targets is None:
+        targets = read_targets(inputs, *own_files)
+    else:
+        targets = with_search_files(given_targets, *own_files)
     targets = selected_alignments(targets, options.search, announce=announce)
     ready = read_features(options.targets.features)
     if announce and (unfinished := unfinished_features(options.targets.features)):

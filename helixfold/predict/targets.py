@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data_pipeline.errors import InputError, printable
@@ -36,8 +37,7 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
     """Return the targets of FASTA files (each record), CSV and TSV files (`id,sequence`), a3m files (the first row,
     named after the file), directories of these, and sequences that are given instead of a file.
 
-    `msa` holds alignments for a single target, or directories with <name>.a3m for each target. `templates` are
-    structure files, or directories of them, for every target. Raise `InputError` for a file that cannot be used.
+    See `with_search_files` for `msa` and `templates`. Raise `InputError` for a file that cannot be used.
     """
     targets: list[Target] = []
     sources: list[Path] = []
@@ -56,6 +56,16 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
     for target, path in zip(targets, sources, strict=True):
         if (problem := unknown_residues_problem(target.sequence)) is not None:
             raise InputError.at(path, problem, record=target.name)
+    return with_search_files(targets, msa, templates)
+
+
+def with_search_files(targets: Sequence[Target], msa: Sequence[Path], templates: Sequence[Path]) -> list[Target]:
+    """Return targets with the alignments and templates that the options of a command name.
+
+    `msa` holds alignments for a single target, or directories with <name>.a3m for each target. `templates` are
+    structure files, or directories of them, for every target that has none of its own. Raise `InputError` for a file
+    that cannot be used.
+    """
     for path in templates:
         if not os.path.exists(path):
             raise InputError.at(path, "there is no such structure file or directory")
@@ -64,11 +74,10 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
         templates_from_files(targets[0].sequence, templates, UserTemplateOptions())
     only = len(targets) == 1
     return [
-        Target(
-            name=target.name,
-            sequence=target.sequence,
+        replace(
+            target,
             alignments=(*target.alignments, *_alignments(target, msa, only=only)),
-            templates=tuple(templates),
+            templates=target.templates or tuple(templates),
         )
         for target in targets
     ]

@@ -10,25 +10,30 @@ import numpy as np
 
 from data_pipeline.errors import printable
 from helixfold import __version__
+from helixfold.analysis.benchmark_groups import TargetSize
 from helixfold.analysis.evaluation import MEASURES, Evaluated, summary_of
 from helixfold.analysis.scores import Scores
 from helixfold.write.results import to_json, write_file
 
 _DIGITS = 4
-_HEADINGS = {"lddt": "lDDT", "lddt_ca": "lDDT-CA", "tm_score": "TM", "gdt_ts": "GDT-TS", "gdt_ha": "GDT-HA"}
-_HEADINGS |= {"rmsd": "RMSD", "plddt": "pLDDT"}
+HEADINGS = {"lddt": "lDDT", "lddt_ca": "lDDT-CA", "tm_score": "TM", "gdt_ts": "GDT-TS", "gdt_ha": "GDT-HA"}
+HEADINGS |= {"rmsd": "RMSD", "plddt": "pLDDT"}
 _WIDEST = 32  # letters of a name on the screen
 
 
 def write_evaluation(
-    directory: Path, results: Sequence[Evaluated], failures: Mapping[str, str], unused: Sequence[str]
+    directory: Path,
+    results: Sequence[Evaluated],
+    failures: Mapping[str, str],
+    unused: Sequence[str],
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """Write scores.tsv, residues.tsv and scores.json of at least one result.
 
-    `unused` are references without a prediction.
+    `unused` are references without a prediction, and `more` are further entries of scores.json.
     """
     rows = [score_row(result) for result in results]
-    write_file(directory / "scores.tsv", _table(list(rows[0]), [list(row.values()) for row in rows]))
+    write_file(directory / "scores.tsv", tab_separated(list(rows[0]), [list(row.values()) for row in rows]))
     write_file(directory / "residues.tsv", _residues_table(results))
     content = {
         "helixfold": __version__,
@@ -36,6 +41,7 @@ def write_evaluation(
         "scores": rows,
         "failures": dict(failures),
         "references_without_prediction": list(unused),
+        **(more or {}),
     }
     write_file(directory / "scores.json", to_json(content, indent=2))
 
@@ -52,9 +58,13 @@ def score_row(result: Evaluated) -> dict[str, Any]:
     }
 
 
-def screen_table(results: Sequence[Evaluated]) -> Iterator[str]:
-    """Yield lines for the screen: every pair, under them the means of first ranks, and correlations with pLDDT."""
-    lines = [["target", "reference", "residues", *(_HEADINGS[name] for name in MEASURES)]]
+def screen_table(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize] | None = None) -> Iterator[str]:
+    """Yield lines for the screen: every pair, under them the means of first ranks, and correlations with pLDDT.
+
+    With `sizes`, by target, each line also has the target's length and the rows of its alignment.
+    """
+    further = ["length", "rows"] if sizes is not None else []
+    lines = [["target", "reference", *further, "residues", *(HEADINGS[name] for name in MEASURES)]]
     for each in results:
         scores = each.scores
         chain = "" if scores.reference_chain == "_" else f" {scores.reference_chain}"
@@ -64,20 +74,34 @@ def screen_table(results: Sequence[Evaluated]) -> Iterator[str]:
             residues = f"{scores.compared}/{scores.residues}"
         target = each.target if each.rank == 0 else f"{each.target}, rank {each.rank}"
         names = [printable(name, _WIDEST) for name in (target, reference)]
-        lines.append([*names, residues, *(_shown(name, getattr(scores, name)) for name in MEASURES)])
+        size = [str(sizes[each.target].residues), f"{sizes[each.target].rows:,}"] if sizes is not None else []
+        lines.append([*names, *size, residues, *(_shown(name, getattr(scores, name)) for name in MEASURES)])
     summary = summary_of(results)
     if summary.count > 1:
+        empty = [""] * (len(further) + 2)
         lines.append(
-            [f"mean of {summary.count}", "", "", *(_shown(name, summary.means.get(name)) for name in MEASURES)]
+            [f"mean of {summary.count}", *empty, *(_shown(name, summary.means.get(name)) for name in MEASURES)]
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        left = [cell.ljust(width) for cell, width in zip(line[:2], widths[:2], strict=True)]
-        right = [cell.rjust(width) for cell, width in zip(line[2:], widths[2:], strict=True)]
-        yield "  ".join([*left, *right]).rstrip()
+    yield from aligned(lines, left=2)
     for what, value in (("targets", summary.pearson_targets), ("residues", summary.pearson_residues)):
         if value is not None:
             yield f"Pearson's correlation of pLDDT with lDDT-CA over {what}: {value:.2f}"
+
+
+def aligned(lines: Sequence[Sequence[str]], *, left: int) -> Iterator[str]:
+    """Yield the lines of a table whose first `left` columns are aligned on the left, and the others on the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def tab_separated(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """Return a table as tab-separated text under the names of its columns, with NA for None."""
+    return "".join("\t".join(map(_cell, line)) + "\n" for line in (names, *lines))
 
 
 def _shown(measure: str, value: float | None) -> str:
@@ -101,11 +125,7 @@ def _residues_table(results: Sequence[Evaluated]) -> str:
         )
         chain = [result.target, result.rank, result.reference, result.scores.reference_chain]
         lines += [[*chain, *residue] for residue in columns]
-    return _table(names, lines)
-
-
-def _table(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    return "".join("\t".join(map(_cell, line)) + "\n" for line in (names, *lines))
+    return tab_separated(names, lines)
 
 
 def _cell(value: object) -> str:

@@ -62,7 +62,10 @@ def test_defaults_are_shown_and_required_words_come_first(capsys: pytest.Capture
     page = " ".join(help_of(["evaluate"], capsys).split())
     assert "(default: evaluation)" in page
     page = page[page.index("Arguments:") :]
-    assert page.index("PREDICTIONS") < page.index("(required)") < page.index("REFERENCES") < page.index("--output")
+    assert page.index("PREDICTIONS") < page.index("REFERENCES") < page.index("--output") < page.index("--benchmark")
+    page = " ".join(help_of(["relax"], capsys).split())
+    page = page[page.index("Arguments:") :]
+    assert page.index("STRUCTURE") < page.index("(required)") < page.index("--output")
     page = " ".join(help_of(["layouts"], capsys).split())
     assert "(default: 128 256 512 2048)" in page
     page = " ".join(help_of(["predict"], capsys).split())

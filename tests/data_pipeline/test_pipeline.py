@@ -1,6 +1,8 @@
 """From a sequence and alignment files to features, on made-up and on real input."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -292,6 +294,21 @@ def test_the_users_own_templates_take_the_place_of_the_search(tmp_path: Path, st
     prepared = prepare(own, template_plan(tool, structures), tmp_path / "msas")
     assert not tool.queries
     assert prepared.features.template_domain_names == ("1abc_A",)
+
+
+@pytest.mark.parametrize("is_searched", [False, True])
+def test_templates_are_no_newer_than_the_targets_own_date(is_searched: bool, tmp_path: Path, structures: Path) -> None:
+    released = "REVDAT   1   02-FEB-01"
+    (structures / "1abc.pdb").write_text("\n".join([released, *STRUCTURE_LINES, "END"]) + "\n")
+    tool = FakeTemplateSearch(HITS.replace(b"LM\n", b"LM--\n").replace(b"xx\n", b"xxxx\n"))
+    plan = template_plan(tool, structures)
+    for number, (latest, count) in enumerate(((date(2001, 2, 1), 0), (date(2001, 2, 2), 1))):
+        own = replace(target("ACDEFGHIKLMWW", templates=() if is_searched else (structures,)), latest_template=latest)
+        prepared = prepare(own, plan, tmp_path / f"msas{number}")
+        assert prepared.templates is not None
+        assert len(prepared.templates.used) == count
+        reasons = [hit.reason.name for hit in prepared.templates.rejected]
+        assert ("RELEASED_LATER" in reasons) == (count == 0)
 
 
 @pytest.mark.parametrize(

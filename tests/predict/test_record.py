@@ -21,7 +21,8 @@ STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
 # What is done with results, where and how fast they are made, and what is shown meanwhile.
 FREE = {
     "targets.output", "targets.overwrite", "targets.slim", "targets.zip", "targets.output_format",
-    "targets.sort_queries_by", "targets.dry_run", "search.msa_server_timeout", "search.msa_server_wait",
+    "targets.sort_queries_by", "targets.dry_run", "targets.refuse_other_settings",
+    "search.msa_server_timeout", "search.msa_server_wait",
     "search.threads", "compute.models_to_relax", "compute.save_logits", "devices.device", "devices.devices",
     "devices.ranks_per_target", "devices.targets_at_once", "memory.executor", "memory.memory",
     "memory.spill_directory", "screen.log_file", "screen.progress",
@@ -48,6 +49,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "targets.output_format": "colabfold",
         "targets.sort_queries_by": "random",
         "targets.dry_run": True,
+        "targets.refuse_other_settings": True,
         "search.msa": (folder / "one.a3m",),
         "search.templates": (STRUCTURES / "helix_short.pdb",),
         "search.databases": folder / "profile.toml",

@@ -1,0 +1,88 @@
+"""Compare the predictions of a benchmark's targets with their known structures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from tqdm import tqdm
+
+from data_pipeline.errors import InputError, printable
+from data_pipeline.json_files import read_json
+from data_pipeline.npz import read_npz
+from data_pipeline.parse.fasta import directory_name
+from data_pipeline.parse.structures import read_structure
+from helixfold.analysis.benchmark_groups import Group, TargetSize, grouped
+from helixfold.analysis.compare_files import compare
+from helixfold.analysis.evaluation import Evaluated
+from helixfold.analysis.matching import Match, StructureFile, by_name, find_predictions
+from helixfold.analysis.residues import ComparisonError
+from helixfold.evaluation.benchmark_data import Benchmark, BenchmarkTarget
+from helixfold.predict.search import FEATURES_FILE
+from helixfold.write.results import FAILURES_FILE, RANKING_FILE
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkResults:
+    """Scores of a benchmark's predictions, and the reasons, by target, why others could not be made or compared."""
+
+    results: list[Evaluated]
+    sizes: dict[str, TargetSize]  # by target
+    failures: dict[str, str]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Return the means over all targets, and by length and alignment depth."""
+        return grouped(self.results, self.sizes)
+
+
+def compare_benchmark(benchmark: Benchmark, predictions: Path, *, all_ranks: bool = False) -> BenchmarkResults:
+    """Compare each target's best prediction in the directory `predictions` (or all) with its known structures.
+
+    Scores are those of `compare_files` for the same pair of files.
+    """
+    results: list[Evaluated] = []
+    sizes: dict[str, TargetSize] = {}
+    failures: dict[str, str] = {}
+    not_predicted = _failures(predictions)
+    read = cache(read_structure)
+    for each in tqdm(benchmark.targets, desc="comparing", unit="target", leave=False, disable=None):
+        name, directory = each.target.name, predictions / directory_name(each.target.name)
+        if not (directory / RANKING_FILE).is_file():
+            failures[name] = not_predicted.get(directory.name, "there is no finished prediction of it")
+            continue
+        try:
+            sizes[name] = TargetSize(
+                residues=len(each.target.sequence),
+                rows=len(read_npz(directory / FEATURES_FILE, names=("msa",))["msa"]),
+            )
+            files = [(file, read_structure(file.path)) for file in find_predictions(directory, all_ranks=all_ranks)]
+        except InputError as error:
+            failures[name] = str(error)
+            continue
+        for file, predicted in files:
+            for match in _matches(each):
+                try:
+                    reference = read(match.reference.path)
+                    results.append(compare(replace(file, name=name), predicted, match, reference))
+                except (InputError, ComparisonError) as error:
+                    failures[printable(f"{name} and {match.reference.name}", 500)] = str(error)
+    return BenchmarkResults(results=results, sizes=sizes, failures=failures)
+
+
+def _matches(target: BenchmarkTarget) -> list[Match]:
+    """Return the known structures of a target, each with the chain that the target's name asks for, if it names one."""
+    return [_match(target.target.name, reference) for reference in target.references]
+
+
+def _match(name: str, reference: StructureFile) -> Match:
+    return next(iter(by_name(name, [reference])), Match(reference=reference))
+
+
+def _failures(predictions: Path) -> Mapping[str, str]:
+    """Return why targets could not be predicted, by the names of their directories."""
+    try:
+        content = read_json(predictions / FAILURES_FILE, "")
+    except InputError:
+        return {}
+    return {str(name): str(reason) for name, reason in content.items()} if isinstance(content, dict) else {}

@@ -1,0 +1,67 @@
+"""Options of `helixfold evaluate --benchmark`: the benchmark, and those of `helixfold predict` for its predictions.
+
+The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
+"""
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated
+
+from helixfold.annotations import Group, Parameter
+from helixfold.options import given
+from helixfold.predict.options import (
+    ComputeOptions,
+    DeviceOptions,
+    MemoryLimits,
+    ModelOptions,
+    PredictOptions,
+    ScreenOptions,
+    SearchOptions,
+    TargetOptions,
+)
+
+
+@Parameter(name="*", group=Group.create_ordered("Benchmark", sort_key=-1))
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Options for the targets of a benchmark."""
+
+    benchmark: Annotated[str | None, Parameter(metavar="FILE")] = None
+    """Predict the targets of this table (.tsv or .csv: id, sequence, references, msa, templates, date), or of a list in
+    the package (casp14, cameo_2021, cameo_2022), and compare them with their references."""
+    data: Annotated[tuple[Path, ...], Parameter(metavar="PATH...")] = ()
+    """Directories with what the table does not name: known structures, <id>.fasta and <id>.a3m; or FASTA files."""
+    overwrite: bool = False
+    """Predict finished targets again."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """All options of `helixfold evaluate --benchmark`."""
+
+    table: TableOptions = field(default_factory=TableOptions)
+    search: SearchOptions = field(default_factory=SearchOptions)
+    models: ModelOptions = field(default_factory=ModelOptions)
+    compute: ComputeOptions = field(default_factory=ComputeOptions)
+    devices: DeviceOptions = field(default_factory=DeviceOptions)
+    memory: MemoryLimits = field(default_factory=MemoryLimits)
+    screen: ScreenOptions = field(default_factory=ScreenOptions)
+
+    def predict_options(self, output: Path) -> PredictOptions:
+        """Return the options with which the benchmark's targets are predicted into the directory `output`."""
+        return PredictOptions(
+            targets=TargetOptions(output=output, overwrite=self.table.overwrite, refuse_other_settings=True),
+            search=self.search,
+            models=self.models,
+            compute=self.compute,
+            devices=self.devices,
+            memory=self.memory,
+            screen=self.screen,
+        )
+
+    @property
+    def names_given(self) -> list[str]:
+        """Return the names on the command line of the options that differ from their defaults."""
+        groups = [getattr(self, each.name) for each in fields(self)]
+        return [name for group in groups if is_dataclass(group) for name in given(group)]

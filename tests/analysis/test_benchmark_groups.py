@@ -1,0 +1,88 @@
+"""Means of a benchmark by length and alignment depth, with intervals over targets."""
+
+import numpy as np
+import pytest
+
+from helixfold.analysis.benchmark_groups import TargetSize, grouped
+from helixfold.analysis.evaluation import Evaluated
+from helixfold.analysis.intervals import mean
+from helixfold.analysis.scores import ResidueScores, Scores
+
+
+def evaluated(target: str, reference: str, score: float, rank: int = 0) -> Evaluated:
+    none = np.zeros(0, np.int64)
+    scores = Scores(
+        predicted_chain="A",
+        reference_chain="A",
+        residues=50,
+        compared=50,
+        identity=1.0,
+        lddt=score,
+        lddt_ca=score,
+        tm_score=score,
+        gdt_ts=score,
+        gdt_ha=score,
+        rmsd=1.0,
+        plddt=None,
+    )
+    residues = ResidueScores(
+        number=none,
+        letters="",
+        present=none.astype(bool),
+        predicted_number=none,
+        lddt=none.astype(float),
+        lddt_ca=none.astype(float),
+        plddt=None,
+    )
+    return Evaluated(target=target, rank=rank, reference=reference, by_sequence=False, scores=scores, residues=residues)
+
+
+def test_targets_are_in_the_classes_of_their_length_and_depth() -> None:
+    results = [evaluated("a", "a", 0.2), evaluated("b", "b", 0.4), evaluated("c", "c-1", 0.6), evaluated("c", "c-2", 1)]
+    sizes = {
+        "a": TargetSize(residues=100, rows=1),
+        "b": TargetSize(residues=101, rows=30),
+        "c": TargetSize(residues=401, rows=1001),
+    }
+    groups = {(group.by, group.label): group for group in grouped(results, sizes)}
+    assert list(groups) == [
+        ("all", "all"),
+        ("residues", "1 to 100"),
+        ("residues", "101 to 200"),
+        ("residues", "over 400"),
+        ("alignment rows", "1"),
+        ("alignment rows", "2 to 30"),
+        ("alignment rows", "over 1,000"),
+    ]
+    assert (groups["all", "all"].targets, groups["all", "all"].structures) == (3, 4)
+    assert groups["all", "all"].means["tm_score"].value == pytest.approx(0.55)
+    assert groups["residues", "over 400"].means["lddt"].value == pytest.approx(0.8)
+
+
+def test_only_the_best_prediction_of_a_target_counts() -> None:
+    results = [evaluated("a", "a", 0.9, rank=1), evaluated("a", "a", 0.3)]
+    (everything, *_) = grouped(results, {"a": TargetSize(residues=10, rows=5)})
+    assert everything.means["gdt_ts"].value == pytest.approx(0.3)
+
+
+def test_domains_of_one_target_are_drawn_together() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(0.5, 0.1, 30)
+    alone = mean(values.tolist())
+    # Three equal domains of each target say no more than one.
+    together = mean(np.repeat(values, 3).tolist(), np.repeat(np.arange(30), 3).tolist())
+    assert (together.value, together.low, together.high) == pytest.approx(
+        (alone.value, alone.low, alone.high), abs=0.004
+    )
+    as_if_independent = mean(np.repeat(values, 3).tolist())
+    assert as_if_independent.high - as_if_independent.low < 0.7 * (alone.high - alone.low)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(100):
+        effects = np.repeat(rng.normal(0.5, 0.1, 40), 2)
+        found = mean((effects + rng.normal(0, 0.02, 80)).tolist(), np.repeat(np.arange(40), 2).tolist())
+        covered += found.low <= 0.5 <= found.high
+    assert 88 <= covered <= 99
