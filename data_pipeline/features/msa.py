@@ -29,8 +29,7 @@ def msa_features(alignments: Sequence[Alignment]) -> tuple[Int8[np.ndarray, "n r
     Residue types are numbered as in `data_pipeline.residues` (0..19, 20 unknown, 21 gap). `alignments` must not be
     empty. AlphaFold 2, Suppl. Sec. 1.2.1.
     """
-    seen: set[bytes] = set()
-    first = [_new_rows(alignment.letters, seen) for alignment in alignments]
+    first = _first_rows(alignments)
     r = alignments[0].letters.shape[1]
     n = sum(map(len, first))
     msa = np.empty((n, r), np.int8)
@@ -43,6 +42,18 @@ def msa_features(alignments: Sequence[Alignment]) -> tuple[Int8[np.ndarray, "n r
             deletions[start:stop] = alignment.deletion_matrix[chunk]
             start = stop
     return msa, deletions
+
+
+def rows_kept(alignments: Sequence[Alignment]) -> Int[np.ndarray, "n"]:
+    """Return which rows of all alignments, counted through, `msa_features` keeps."""
+    starts = np.cumsum([0, *(len(alignment.letters) for alignment in alignments)])
+    return np.concatenate([start + rows for start, rows in zip(starts, _first_rows(alignments), strict=False)])
+
+
+def _first_rows(alignments: Sequence[Alignment]) -> list[Int[np.ndarray, "m"]]:
+    """Return the rows of each alignment whose sequence comes nowhere before."""
+    seen: set[bytes] = set()
+    return [_new_rows(alignment.letters, seen) for alignment in alignments]
 
 
 def _new_rows(letters: UInt8[np.ndarray, "n r"], seen: set[bytes]) -> Int[np.ndarray, "m"]:

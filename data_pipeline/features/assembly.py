@@ -1,0 +1,206 @@
+"""Merge the features of a complex's chains: alignments side by side where rows are paired, else in blocks.
+
+AlphaFold-Multimer (Evans et al. 2022), Suppl. Sec. 7.2, with the limits of AlphaFold 2.3.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from data_pipeline.errors import InputError
+from data_pipeline.features.pairing import PairingRows, pair_rows
+from data_pipeline.features.schema import Features
+from data_pipeline.residues import GAP
+
+# Most rows of a chain's alignment; at most half of them are paired.
+MAX_ROWS = 2048
+# Templates of each chain.
+MAX_TEMPLATES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """A chain of a complex: its name, its features, and the alignment whose rows are paired, if there is one.
+
+    Without such an alignment nothing but the chain itself is paired.
+    """
+
+    name: str
+    features: Features
+    pairing: PairingRows | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexFeatures:
+    """Features of a complex from which the model's inputs are drawn; names are AlphaFold-Multimer's.
+
+    Chains of the same sequence are neighbours, in the order in which their sequences come first; residues are numbered
+    within each chain. Axes: `r` residues of all chains, `n` rows of the MSA, `t` templates.
+    """
+
+    chain_names: tuple[str, ...]  # by `asym_id` - 1
+    aatype: Int[np.ndarray, "r"]
+    residue_index: Int[np.ndarray, "r"]
+    asym_id: Int[np.ndarray, "r"]  # the chain's number in the complex, from 1
+    entity_id: Int[np.ndarray, "r"]  # the number of the chain's sequence, from 1
+    sym_id: Int[np.ndarray, "r"]  # the chain's number among those of the same sequence, from 1
+    msa: Int[np.ndarray, "n r"]  # first the paired rows, of which row 0 is the complex itself, then blocks of others
+    deletion_matrix: Int[np.ndarray, "n r"]
+    bert_mask: Bool[np.ndarray, "n r"]  # where the masked-MSA head may be asked: not outside the blocks
+    paired_rows: int
+    template_aatype: Int[np.ndarray, "t r"]
+    template_all_atom_positions: Float[np.ndarray, "t r 37 3"]  # Angstrom
+    template_all_atom_masks: Float[np.ndarray, "t r 37"]
+
+
+def complex_features(
+    chains: Sequence[Chain], *, max_rows: int = MAX_ROWS, max_templates: int = MAX_TEMPLATES
+) -> ComplexFeatures:
+    """Return the features of a complex of these chains.
+
+    Chains of different sequences are paired by species; chains of one sequence stand side by side row by row. Slots
+    without a template are zeros. Raise `InputError` if there is no chain, or if chains of the same sequence have
+    different alignments.
+    """
+    if not chains:
+        raise InputError("a complex has at least one chain")
+    entities: dict[str, list[Chain]] = {}
+    for chain in chains:
+        entities.setdefault(chain.features.sequence, []).append(chain)
+    ordered = [chain for copies in entities.values() for chain in copies]
+    copies = [len(each) for each in entities.values()]
+    for group in entities.values():
+        _require_equal_alignments(group)
+    rows = [_Rows.of(chain) for chain in ordered]
+    if len(entities) > 1:
+        rows = _paired(ordered, rows)
+    rows = [each.cropped(max_rows) for each in rows]
+    msa, deletion_matrix, bert_mask = _merged(rows, copies)
+    lengths = [len(chain.features.aatype) for chain in ordered]
+    numbers = np.arange(1, len(ordered) + 1)
+    templates = [_template_slots(chain.features, max_templates) for chain in ordered]
+    return ComplexFeatures(
+        chain_names=tuple(chain.name for chain in ordered),
+        aatype=np.concatenate([chain.features.aatype for chain in ordered]),
+        residue_index=np.concatenate([chain.features.residue_index for chain in ordered]),
+        asym_id=np.repeat(numbers, lengths).astype(np.int32),
+        entity_id=np.repeat(np.repeat(np.arange(1, len(copies) + 1), copies), lengths).astype(np.int32),
+        sym_id=np.repeat(np.concatenate([np.arange(1, count + 1) for count in copies]), lengths).astype(np.int32),
+        msa=msa,
+        deletion_matrix=deletion_matrix,
+        bert_mask=bert_mask,
+        paired_rows=len(rows[0].paired),
+        template_aatype=np.concatenate([each[0] for each in templates], axis=1),
+        template_all_atom_positions=np.concatenate([each[1] for each in templates], axis=1),
+        template_all_atom_masks=np.concatenate([each[2] for each in templates], axis=1),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Rows of a chain's alignment, the paired ones and the others, with their deletions."""
+
+    paired: Int[np.ndarray, "p r"]
+    paired_deletions: Int[np.ndarray, "p r"]
+    others: Int[np.ndarray, "n r"]
+    other_deletions: Int[np.ndarray, "n r"]
+
+    @classmethod
+    def of(cls, chain: Chain) -> "_Rows":
+        msa, deletions = chain.features.msa, chain.features.deletion_matrix
+        return cls(paired=msa[:0], paired_deletions=deletions[:0], others=msa, other_deletions=deletions)
+
+    def cropped(self, max_rows: int) -> "_Rows":
+        """Return the first rows: at most half of `max_rows` paired ones, and together `max_rows` that are not empty."""
+        paired = min(len(self.paired), max_rows // 2)
+        filled = int((self.paired[:paired] != GAP).any(axis=1).sum())
+        others = min(len(self.others), max(max_rows - filled, 0))
+        return _Rows(
+            paired=self.paired[:paired],
+            paired_deletions=self.paired_deletions[:paired],
+            others=self.others[:others],
+            other_deletions=self.other_deletions[:others],
+        )
+
+
+def _paired(chains: Sequence[Chain], rows: Sequence[_Rows]) -> list[_Rows]:
+    """Return the rows with pairs, and without other rows that are among the pairs."""
+    pairing = [chain.pairing or _only_itself(chain.features) for chain in chains]
+    pairs = pair_rows(pairing)
+    found = []
+    for number, (own, given) in enumerate(zip(rows, pairing, strict=True)):
+        chosen = pairs[:, number]
+        # Index -1 is the empty row.
+        paired = np.concatenate([given.msa, np.full_like(given.msa[:1], GAP)])[chosen]
+        deletions = np.concatenate([given.deletion_matrix, np.zeros_like(given.deletion_matrix[:1])])[chosen]
+        known = {row.tobytes() for row in np.ascontiguousarray(paired, np.int8)}
+        others = np.ascontiguousarray(own.others, np.int8)
+        kept = np.array([row for row, letters in enumerate(others) if letters.tobytes() not in known], np.intp)
+        found.append(
+            _Rows(
+                paired=paired,
+                paired_deletions=deletions,
+                others=own.others[kept],
+                other_deletions=own.other_deletions[kept],
+            )
+        )
+    return found
+
+
+def _only_itself(features: Features) -> PairingRows:
+    return PairingRows(msa=features.msa[:1], deletion_matrix=features.deletion_matrix[:1], species=("",))
+
+
+def _merged(
+    rows: Sequence[_Rows], copies: Sequence[int]
+) -> tuple[Int[np.ndarray, "n r"], Int[np.ndarray, "n r"], Bool[np.ndarray, "n r"]]:
+    """Return MSA, deletions and the mask of what is in blocks; `copies` counts the chains of each sequence."""
+    starts = np.cumsum([0, *copies])
+    groups = [rows[start:stop] for start, stop in pairwise(starts)]
+    heights = [len(group[0].others) for group in groups]
+    shape = len(rows[0].paired) + sum(heights), sum(each.others.shape[1] for each in rows)
+    msa = np.full(shape, GAP, np.int8)
+    deletions = np.zeros(
+        shape, np.result_type(*(each.other_deletions for each in rows), *(each.paired_deletions for each in rows))
+    )
+    mask = np.zeros(shape, np.bool_)
+    paired = len(rows[0].paired)
+    mask[:paired] = True
+    top = paired
+    left = 0
+    for group, height in zip(groups, heights, strict=True):
+        for chain in group:
+            columns = slice(left, left + chain.others.shape[1])
+            block = slice(top, top + height)
+            msa[:paired, columns], deletions[:paired, columns] = chain.paired, chain.paired_deletions
+            msa[block, columns], deletions[block, columns] = chain.others, chain.other_deletions
+            mask[block, columns] = True
+            left = columns.stop
+        top += height
+    return msa, deletions, mask
+
+
+def _template_slots(
+    features: Features, slots: int
+) -> tuple[Int[np.ndarray, "t r"], Float[np.ndarray, "t r 37 3"], Float[np.ndarray, "t r 37"]]:
+    """Return the first templates of a chain, with zeros in the slots that are left."""
+    given = features.template_aatype, features.template_all_atom_positions, features.template_all_atom_masks
+    found = []
+    for array in given:
+        room = np.zeros((slots, *array.shape[1:]), array.dtype)
+        room[: len(array)] = array[:slots]
+        found.append(room)
+    return found[0], found[1], found[2]
+
+
+def _require_equal_alignments(copies: Sequence[Chain]) -> None:
+    first = copies[0]
+    for chain in copies[1:]:
+        if not np.array_equal(chain.features.msa, first.features.msa):
+            raise InputError(
+                f"chains {first.name} and {chain.name} have the same sequence and different alignments; give both the "
+                "same one"
+            )
