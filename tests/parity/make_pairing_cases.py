@@ -56,8 +56,8 @@ def _merged(names: list[str], msas: dict[str, Any]) -> dict[str, Any]:
         sequence = msa.sequences[0]
         features = pipeline.make_sequence_features(sequence, name, len(sequence))
         first: dict[str, int] = {}
-        for number, row in enumerate(msa.sequences):
-            first.setdefault(row, number)
+        for index, row in enumerate(msa.sequences):
+            first.setdefault(row, index)
         kept = [*first.values()]
         rows = pipeline.make_msa_features(
             [
