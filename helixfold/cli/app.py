@@ -19,7 +19,7 @@ COMMANDS = {
     "evaluate": "Compare predictions with known structures: lDDT, TM-score, GDT, RMSD.",
     "report": "Write the report pages of finished targets again.",
     "train": "Train a model.",
-    "layouts": "Predict the time of a training step by how its ranks are divided.",
+    "plan": "Predict the days of a training on given hardware, and how its ranks are best divided.",
     "doctor": "Show what is installed, what fits into memory and what each target would use.",
     "weights": "Download, inspect and convert model parameters.",
     "benchmark": "Measure speed and memory.",

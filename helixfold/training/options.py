@@ -1,4 +1,4 @@
-"""Options of `helixfold train`, of `helixfold layouts`, and of `helixfold features` for training sets.
+"""Options of `helixfold train`, of `helixfold plan`, and of `helixfold features` for training sets.
 
 The docstring of an option is its line in the help. Nothing is imported here that takes long to load.
 """
@@ -23,9 +23,7 @@ from helixfold.options import (
 )
 
 TrainingPreset = Literal["initial_training", "finetuning", "small", "tiny"]
-# Nodes of eight GPUs with published rates, or the machine at hand.
-MachineName = Literal["a100", "h100", "h200", "here"]
-HERE, AUTO_LAYOUT = "here", "auto"
+AUTO_LAYOUT = "auto"
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", metavar="NAME=VALUE", consume_multiple=False)]
 
 
@@ -102,18 +100,26 @@ class TrainOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class LayoutsOptions:
-    """Options of `helixfold layouts`."""
+class PlanOptions:
+    """Options of `helixfold plan`."""
 
-    preset: TrainingPreset = "initial_training"
-    """The training run."""
+    hardware: Annotated[tuple[str, ...], Parameter(metavar="KINDxN...")] = ("a100x128",)
+    """Devices: a100, h100 or h200 in nodes of eight, or this machine (here), which is measured; and how many of them,
+    such as h100x512 or herex2. a100x256+512 has 256 for the first stage and 512 for the second."""
+    preset: Annotated[tuple[TrainingPreset, ...], Parameter(metavar="PRESET...")] = ("initial_training", "finetuning")
+    """The stages of the training, one after the other."""
     settings: Settings = ()
-    """Change a setting of the run, such as batch_size=256; may be given repeatedly."""
-    ranks: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (128, 256, 512, 2048)
-    """Numbers of ranks."""
-    machine: MachineName = "h100"
-    """Nodes of eight GPUs of this kind, or this machine (here), which is measured."""
+    """Change a setting of all stages, such as batch_size=256; may be given repeatedly."""
+    samples: Annotated[
+        tuple[Positive, ...],
+        Parameter(metavar="N...", show_default="10000000 of initial_training, 1500000 of finetuning, else its steps"),
+    ] = ()
+    """Number of samples of each stage."""
+    step_seconds: Annotated[tuple[Number, ...], Parameter(metavar="SECONDS...", show_default="predicted")] = ()
+    """Time of a step of each stage, as you know it; nothing is predicted then."""
+    layouts: bool = False
+    """Show every way to divide the ranks, not only the fastest."""
     parallel_blocks: bool = False
     """Assume that the outer product stands at the end of blocks, so that their two branches can run in parallel."""
-    published: bool = False
-    """Predict published runs beside their published times, and do nothing else."""
+    published_steps: bool = False
+    """Predict published times of single steps, and do nothing else."""

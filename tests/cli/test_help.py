@@ -66,8 +66,8 @@ def test_defaults_are_shown_and_required_words_come_first(capsys: pytest.Capture
     page = " ".join(help_of(["relax"], capsys).split())
     page = page[page.index("Arguments:") :]
     assert page.index("STRUCTURE") < page.index("(required)") < page.index("--output")
-    page = " ".join(help_of(["layouts"], capsys).split())
-    assert "(default: 128 256 512 2048)" in page
+    page = " ".join(help_of(["plan"], capsys).split())
+    assert "(default: a100x128)" in page
     page = " ".join(help_of(["predict"], capsys).split())
     for default in ("predictions", "0", "never", "auto", "as many as the model was trained with"):
         assert f"(default: {default})" in page

@@ -102,7 +102,7 @@ def test_help_and_version_import_no_command(option: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        *(["predict"], ["features"], ["relax"], ["evaluate"], ["report"], ["train"], ["layouts"], ["doctor"]),
+        *(["predict"], ["features"], ["relax"], ["evaluate"], ["report"], ["train"], ["plan"], ["doctor"]),
         *(["weights"], ["weights", "convert"], ["predict", "--other-names"]),
     ],
     ids=" ".join,

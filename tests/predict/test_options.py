@@ -24,7 +24,8 @@ from helixfold.predict.doctor import CARD_NAMES
 from helixfold.predict.options import PredictOptions
 from helixfold.presets import PRESETS
 from helixfold.relax.result import RelaxOptions
-from helixfold.training.options import HERE, MachineName, StoreOptions, TrainingPreset, TrainOptions
+from helixfold.training.hardware import Hardware
+from helixfold.training.options import PlanOptions, StoreOptions, TrainingPreset, TrainOptions
 from helixfold.training.presets import TRAINING_PRESETS
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ def test_choices_are_those_that_exist() -> None:
     assert get_args(options.DoctorDevice) == ("auto", "cpu", "cuda", "mps", *CARD_NAMES)
     assert set(CARD_NAMES) < set(CARDS)
     assert get_args(TrainingPreset) == tuple(TRAINING_PRESETS)
-    assert set(get_args(MachineName)) == {*MACHINES, HERE}
+    assert {Hardware.parse(word).machine for word in PlanOptions().hardware} < set(MACHINES)
     named = {name for preset in options.PREDICTION_PRESETS.values() for name in preset.models}
     assert named < set(PRESETS)
 

@@ -1,0 +1,219 @@
+"""Plan a training: the time of a step on given hardware, and the days of all stages, beside published trainings."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+
+from data_pipeline.errors import InputError
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.ops.card import card_of
+from helixfold.parallel.launch import on_ranks
+from helixfold.planning.layouts import (
+    Prediction,
+    Seconds,
+    Workload,
+    best,
+    machine_of_ranks,
+    predict,
+    predictions,
+    table,
+    where_axial_stops,
+)
+from helixfold.planning.machines import MACHINES, PUBLISHED, Machine
+from helixfold.planning.published_training import (
+    FINETUNING_SAMPLES,
+    INITIAL_SAMPLES,
+    PUBLISHED_TRAININGS,
+    SECONDS_A_DAY,
+    steps_for,
+)
+from helixfold.planning.size import dtype_name, gib
+from helixfold.presets import with_parallel_blocks
+from helixfold.training.config import TrainingConfig
+from helixfold.training.forecast import workload
+from helixfold.training.hardware import HERE, Hardware
+from helixfold.training.options import PlanOptions
+from helixfold.training.presets import initial_training, training_preset
+
+_SAMPLES = {"initial_training": INITIAL_SAMPLES, "finetuning": FINETUNING_SAMPLES}
+# On this machine as many ranks are measured at once as the run would have, so that they share its processors as in the
+# run. Of more than these, two show how long a pass and a message take.
+_MOST_MEASURED, _PROBED = 8, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stage of a training: its settings, and how many samples it sees."""
+
+    name: str
+    config: TrainingConfig
+    samples: int
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps."""
+        return steps_for(self.samples, self.config.batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTime:
+    """The time of a stage on given hardware; `prediction` is None if the time of a step was stated."""
+
+    stage: Stage
+    ranks: int
+    step_seconds: float
+    prediction: Prediction | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of all steps in seconds, without start-up, evaluations and checkpoints."""
+        return self.stage.steps * self.step_seconds
+
+
+def stages_of(options: PlanOptions) -> list[Stage]:
+    """Return the stages that the options name. Raise `InputError` if numbers of samples or times do not fit them."""
+    for name, numbers in (("--samples", options.samples), ("--step-seconds", options.step_seconds)):
+        if numbers and len(numbers) != len(options.preset):
+            given, wanted = len(numbers), f"{len(options.preset)} stages ({', '.join(options.preset)})"
+            raise InputError(f"{name} has {given} number{'' if given == 1 else 's'} for {wanted}; give one for each")
+    if not all(0 < seconds < float("inf") for seconds in options.step_seconds):
+        raise InputError("--step-seconds are numbers of seconds greater than 0")
+    stages = []
+    for number, name in enumerate(options.preset):
+        config = training_preset(name).with_settings(options.settings)
+        if options.parallel_blocks:
+            config = replace(config, model=with_parallel_blocks(config.model))
+        samples = config.steps * config.batch_size
+        if options.samples:
+            samples = options.samples[number]
+        elif name in _SAMPLES and not any(setting.startswith("steps=") for setting in options.settings):
+            samples = _SAMPLES[name]
+        stages.append(Stage(name=name, config=config, samples=samples))
+    return stages
+
+
+def plan_lines(options: PlanOptions) -> Iterator[str]:
+    """Yield tables of the time that all stages take on each hardware, then published trainings.
+
+    Raise `InputError` for wrong hardware, if no layout fits, or if this machine cannot be measured.
+    """
+    stages, all_hardware = stages_of(options), [_parsed(word) for word in options.hardware]
+    for hardware in all_hardware:
+        times = []
+        for number, stage in enumerate(stages):
+            ranks = hardware.ranks_of(number)
+            if options.step_seconds:
+                times.append(StageTime(stage=stage, ranks=ranks, step_seconds=options.step_seconds[number]))
+                continue
+            if hardware.machine == HERE:
+                yield f"measuring {ranks} {'rank' if ranks == 1 else 'ranks'} of {stage.name} on this machine ..."
+            work, machine = _work(stage.config, ranks, hardware.machine)
+            found = predictions(work, ranks, machine)
+            fastest = best(found)
+            times.append(StageTime(stage=stage, ranks=ranks, step_seconds=fastest.seconds.total, prediction=fastest))
+            yield _described(stage, work, machine)
+            if options.layouts:
+                yield from table(found, fastest.layout)
+                yield where_axial_stops(found)
+        yield ""
+        yield from _times_table(hardware, times)
+        yield ""
+    if not options.step_seconds and any(hardware.machine != HERE for hardware in all_hardware):
+        yield "calculated, since this program has not run on such devices: their rates are data sheets', of which as"
+        yield "much is reached as by NVIDIA's program in MLPerf HPC v3.0 on H100"
+    yield from _published_table()
+
+
+def _parsed(word: str) -> Hardware:
+    try:
+        return Hardware.parse(word)
+    except ValueError as error:
+        raise InputError(f"--hardware {error}") from None
+
+
+def _work(config: TrainingConfig, ranks: int, machine: str) -> tuple[Workload, Machine]:
+    """Return the work of a step, and the machine that does it."""
+    if machine != HERE:
+        # The published rates are for bfloat16.
+        return workload(replace(config, dtype="bfloat16"), MACHINES[machine].card), MACHINES[machine]
+    work = workload(config, card_of(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
+    return work, _measured(work, ranks)
+
+
+def _measured(work: Workload, ranks: int) -> Machine:
+    """Return the machine at hand, by short measurements."""
+    probed = ranks if ranks <= _MOST_MEASURED else _PROBED
+    if torch.cuda.is_available():
+        if ranks > 1 and torch.cuda.device_count() < _PROBED:
+            raise InputError(
+                "links between GPUs can be measured where there are two of them; here is one, so plan with "
+                f"--hardware h200x{ranks}"
+            )
+        probed = min(probed, torch.cuda.device_count())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    threads = max(1, torch.get_num_threads() // probed)
+    return on_ranks(probed, machine_of_ranks, work, work.sharings([ranks]), device=device, threads=threads)
+
+
+def _described(stage: Stage, work: Workload, machine: Machine) -> str:
+    size = work.needs.size
+    return (
+        f"{stage.name}: {work.batch_size} samples a step, {size.residues} residues, {size.msa_rows} + "
+        f"{size.templates} + {size.extra_rows:,} rows, {dtype_name(size.dtype)}, {work.recycling_iterations:g} passes "
+        f"before the one that learns; {machine.name}, {gib(machine.memory)} a rank"
+    )
+
+
+def _times_table(hardware: Hardware, times: Sequence[StageTime]) -> Iterator[str]:
+    """Yield a line for each stage, with what a step is spent on, and one for all."""
+    parts = [each.name for each in fields(Seconds)]
+    headings = "".join(f"{part:>11}" for part in parts)
+    yield f"{hardware!s:22}{'samples':>12}{'steps':>9}{'ranks':>7}  {'layout':22}{'s a step':>10}{headings}{'time':>14}"
+    for each in times:
+        found = each.prediction
+        cells = ["-" if found is None else f"{getattr(found.seconds, part):.3f}" for part in parts]
+        yield (
+            f"{each.stage.name:22}{each.stage.samples:12,}{each.stage.steps:9,}{each.ranks:7,}  "
+            f"{'as stated' if found is None else str(found.layout):22}{each.step_seconds:10.3f}"
+            f"{''.join(f'{cell:>11}' for cell in cells)}{duration(each.seconds):>14}"
+        )
+    if len(times) > 1:
+        steps, seconds = sum(each.stage.steps for each in times), sum(each.seconds for each in times)
+        yield (
+            f"{'in all':22}{sum(each.stage.samples for each in times):12,}{steps:9,}{'':7}  {'mean':22}"
+            f"{seconds / steps:10.3f}{'':{11 * len(parts)}}{duration(seconds):>14}"
+        )
+    yield "start-up, evaluations and checkpoints come on top"
+
+
+def _published_table() -> Iterator[str]:
+    yield ""
+    yield f"{'published trainings':34}{'hardware':22}{'mean s a step':>15}{'time':>14}"
+    for each in PUBLISHED_TRAININGS:
+        seconds = each.days * SECONDS_A_DAY
+        yield f"{each.program:34}{each.hardware:22}{each.mean_step_seconds:15.3f}{duration(seconds):>14}"
+    yield f"of {INITIAL_SAMPLES:,} samples and {FINETUNING_SAMPLES:,} of fine-tuning, 128 a step"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as text in days, or if it is less than one in hours, minutes or seconds."""
+    for unit, length, digits in (("days", SECONDS_A_DAY, 3), ("h", 3600, 2), ("min", 60, 1)):
+        if seconds >= length:
+            return f"{seconds / length:,.{digits}f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def published_step_lines() -> Iterator[str]:
+    """Yield a table of published runs: their published time of a step beside the predicted one."""
+    yield f"{'':34}{'layout':24}{'published, s':>14}{'predicted, s':>14}{'of it':>8}"
+    for run in PUBLISHED:
+        config: TrainingConfig = replace(
+            initial_training(),
+            dtype="bfloat16",
+            batch_size=run.layout.dp,
+            recompute=RecomputeConfig.everywhere("block" if run.recomputes else "none"),
+        )
+        seconds = predict(workload(config), run.layout, MACHINES[run.machine]).seconds.total
+        yield f"{run.source:34}{run.layout!s:24}{run.seconds:14.3f}{seconds:14.3f}{seconds / run.seconds:8.2f}"
+    yield "The first of them fixes what share of an H100's rates the program reaches; the others are predicted."

@@ -1,0 +1,140 @@
+"""`helixfold plan` prints how long a training takes on given hardware, and says how ranks are divided."""
+
+from typing import Any
+
+import pytest
+
+from helixfold.cli.main import main
+from helixfold.planning.layouts import machine_of_ranks
+from helixfold.planning.machines import MACHINES
+
+# What is counted for a network of this size is counted in a moment.
+SMALL = [
+    "--preset=tiny",
+    *("--set=example.crop_size=16", "--set=example.sampling.max_templates=0", "--set=model.structure.layers=1"),
+]
+
+
+def lines_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert main(["plan", *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_stated_times_become_days(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of(["--hardware", "a100x128", "--step-seconds", "6.48", "12.96"], capsys)
+    initial, finetuning, together = (next(line for line in lines if line.startswith(name)).split()
+                                     for name in ("initial_training", "finetuning", "in all"))  # fmt: skip
+    # 10 and 1.5 million samples, 128 a step.
+    assert initial[1:4] == ["10,000,000", "78,125", "128"]
+    assert finetuning[1:4] == ["1,500,000", "11,719", "128"]
+    assert float(initial[-2]) == pytest.approx(78_125 * 6.48 / 86_400, abs=1e-3)
+    assert float(finetuning[-2]) == pytest.approx(11_719 * 12.96 / 86_400, abs=1e-3)
+    assert float(together[-2]) == pytest.approx(float(initial[-2]) + float(finetuning[-2]), abs=2e-3)
+    assert not any("calculated" in line for line in lines)
+
+
+def test_published_trainings_imply_mean_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of(["--step-seconds", "1", "1"], capsys)
+    days = {"HelixFold ": 7.548, "HelixFold, hybrid parallelism": 5.295, "AlphaFold 2": 10.961, "OpenFold": 10.849}
+    for program, published in days.items():
+        (line,) = (line for line in lines if line.startswith(program))
+        *_, seconds, time, unit = line.split()
+        assert (float(time), unit) == (published, "days")
+        assert float(seconds) == pytest.approx(published * 86_400 / (78_125 + 11_719), abs=1e-3)
+    # If all steps took what HelixFold's took in the mean, the training would take as long.
+    together = next(line for line in lines_of(["--step-seconds", "7.2587", "7.2587"], capsys) if "in all" in line)
+    assert together.endswith("7.548 days")
+
+
+def test_each_stage_has_ranks_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of(["--hardware", "a100x256+512", "--step-seconds", "1", "1"], capsys)
+    assert [line.split()[3] for line in lines if line.startswith(("initial", "finetuning"))] == ["256", "512"]
+
+
+def test_a_step_is_predicted_with_recycling_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of([*SMALL, "--set=steps=300", "--hardware", "h100x2", "h100x4"], capsys)
+    assert lines[0].startswith("tiny: 8 samples a step, 16 residues, 8 + 0 + 16 rows, bfloat16, 0.5 passes")
+    rows = [line.split() for line in lines if line.startswith("tiny ")]
+    assert [row[1:5] for row in rows] == [["2,400", "300", str(n), f"dp={n},bp=1,dap=1"] for n in (2, 4)]
+    for row in rows:
+        step, *parts = map(float, row[5:10])
+        assert step == pytest.approx(sum(parts), abs=2e-3)
+        seconds = float(row[10]) * {"s": 1, "min": 60}[row[11]]
+        assert seconds == pytest.approx(300 * step, rel=0.02)
+    assert any(line.startswith("calculated, since this program has not run on such devices") for line in lines)
+
+
+def test_recycling_takes_the_time_of_its_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    def passes(most: int) -> float:
+        setting = f"--set=example.max_passes={most}"
+        lines = lines_of([*SMALL, setting, "--set=batch_size=512", "--hardware", "a100x1"], capsys)
+        return float(next(line for line in lines if line.startswith("tiny ")).split()[6])
+
+    once, twice, four_times = passes(1), passes(2), passes(4)
+    # A mean of 0, 0.5 and 1.5 further passes.
+    assert twice > once
+    assert four_times - once == pytest.approx(3 * (twice - once), rel=0.05)
+
+
+def test_every_layout_is_shown_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of([*SMALL, "--hardware", "h100x2", "h100x4", "--layouts"], capsys)
+    picked = [line.split()[1] for line in lines if line.startswith("> ")]
+    assert picked == ["dp=2,bp=1,dap=1", "dp=4,bp=1,dap=1"]
+    assert sum("does not pay" in line for line in lines) == 2
+
+
+def test_what_if_blocks_had_branches(capsys: pytest.CaptureFixture[str]) -> None:
+    options = [*SMALL, "--hardware", "h200x2", "--set", "batch_size=1", "--layouts"]
+    assert not any("bp=2" in line for line in lines_of(options, capsys))
+    assert any("dp=1,bp=2,dap=1" in line for line in lines_of([*options, "--parallel-blocks"], capsys))
+
+
+def test_published_steps_stand_beside_predictions(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split() for line in lines_of(["--published-steps"], capsys) if "bp=1" in line]
+    assert [float(row[-3]) for row in rows] == [1.808, 0.682]
+    assert float(rows[0][-1]) == pytest.approx(1.0, abs=0.01)
+    # This program launches less than the published one.
+    assert float(rows[1][-1]) == pytest.approx(0.9, abs=0.15)
+
+
+def test_the_machine_at_hand_is_measured_with_as_many_ranks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def on_ranks(count: int, function: Any, *arguments: Any, **settings: Any) -> Any:
+        asked.append((count, function, settings["device"]))
+        return MACHINES["h100"]
+
+    monkeypatch.setattr("helixfold.training.plan.on_ranks", on_ranks)
+    lines = lines_of([*SMALL, "--hardware", "here", "herex2", "herex4", "herex64", "--set=batch_size=64"], capsys)
+    assert asked == [(count, machine_of_ranks, "cpu") for count in (1, 2, 4, 2)]
+    assert "float32" in lines[1]
+    assert not any("calculated" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--hardware", "a100"], "--hardware must be a kind of device (h100, h200, a100, here) and the number of them"),
+        (["--hardware", "tpux128"], "got 'tpux128'"),
+        (["--hardware", "a100x0"], "from 1 to 1,000,000 devices, got 'a100x0'"),
+        (["--step-seconds", "1"], "--step-seconds has 1 number for 2 stages (initial_training, finetuning)"),
+        (["--step-seconds", "1", "0"], "--step-seconds are numbers of seconds greater than 0"),
+        (["--samples", "5"], "--samples has 1 number for 2 stages"),
+    ],
+)
+def test_wrong_options_are_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert len(error.splitlines()) == 1
+
+
+def test_too_little_memory_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = "batch_size=65536", "micro_batch=65536", "optimizer.clipping=global", "example.fixed_shapes=true"
+    huge = [f"--set={setting}" for setting in settings]
+    assert main(["plan", *SMALL, "--hardware", "h100x2", *huge]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("helixfold: error: no layout of 2 ranks has room")
+    assert len(error.splitlines()) == 1
