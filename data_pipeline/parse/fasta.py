@@ -17,6 +17,7 @@ MAX_RESIDUES = 100_000
 MAX_RECORD_BYTES = 2**20  # with blanks
 MAX_NAME_BYTES = 199  # file names have 255, and endings are added to this one
 
+NO_FASTA_RECORD = "the file is empty; a FASTA record is a line '>name' and lines of residues"
 _TOO_LONG = f"at most {MAX_RESIDUES:,} residues are allowed"
 _LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)
 # The meaning of other characters in files that contain them.
@@ -50,11 +51,11 @@ def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
     more than `MAX_FASTA_BYTES` (unpacked).
     """
     records = TargetRecords(path)
-    for line, header, sequence_lines in _split(path, read_lines(path, MAX_FASTA_BYTES)):
-        name, description = _header(path, line, header)
+    for line, header, sequence_lines in split_records(path, read_lines(path, MAX_FASTA_BYTES)):
+        name, description = read_header(path, line, header)
         sequence = _sequence(path, line, name, sequence_lines)
         records.add(FastaRecord(name=name, description=description, sequence=sequence, line=line))
-    return records.all("the file is empty; a FASTA record is a line '>name' and lines of residues")
+    return records.all(NO_FASTA_RECORD)
 
 
 class TargetRecords:
@@ -168,7 +169,9 @@ def _without_case(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:
+def split_records(
+    path: str | PathLike[str], lines: Iterable[bytes]
+) -> Iterator[tuple[int, bytes, list[tuple[int, bytes]]]]:
     """Yield each record's header line number, its header without '>', and its numbered lines."""
     header: tuple[int, bytes] | None = None
     body: list[tuple[int, bytes]] = []
@@ -193,7 +196,8 @@ def _split(path: str | PathLike[str], lines: Iterable[bytes]) -> Iterator[tuple[
         yield *header, body
 
 
-def _header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:
+def read_header(path: str | PathLike[str], line: int, header: bytes) -> tuple[str, str]:
+    """Return the name and the description in a header; raise `InputError` for a name that no target can have."""
     name, _, description = header.decode("utf-8", "replace").strip(" \t").replace("\t", " ").partition(" ")
     if (problem := target_name_problem(name)) is not None:
         raise InputError.at(path, problem, line=line, record=name or None)

@@ -1,0 +1,59 @@
+"""Read the chains of a complex from one line of text: chains stand between colons, copies are numbered by `*`."""
+
+from data_pipeline.complexes.chain_ids import MAX_CHAINS
+from data_pipeline.parse.fasta import MAX_RESIDUES, find_invalid_letter, nucleic_acid_problem
+
+CHAIN_SEPARATOR, COPIES = ":", "*"
+_MAX_DIGITS = 9
+
+
+class ChainSequenceError(ValueError):
+    """Error for text that does not name the chains of a complex, with the index of the letter that is wrong."""
+
+    def __init__(self, index: int, problem: str) -> None:
+        super().__init__(problem)
+        self.index = index
+
+
+def split_chains(text: str) -> tuple[str, ...]:
+    """Return the sequence of each chain in text such as "MKT:AYI*2", which has one chain MKT and two chains AYI.
+
+    Letters must be in upper case and without blanks between; a `*` without a number is a stop codon and is dropped.
+    Raise `ChainSequenceError` for an empty chain, letters that are no residues, chains of DNA or RNA, and more chains
+    or residues than can be predicted.
+    """
+    chains: list[str] = []
+    start = residues = 0
+    for number, part in enumerate(text.split(CHAIN_SEPARATOR), start=1):
+        sequence, _, copies = part.partition(COPIES)
+        if not sequence:
+            raise ChainSequenceError(start, f"chain {number} is empty; a chain of residues stands on each side of ':'")
+        if (invalid := find_invalid_letter(sequence)) is not None:
+            raise ChainSequenceError(start + invalid[0], invalid[1])
+        if (problem := nucleic_acid_problem(sequence)) is not None:
+            raise ChainSequenceError(start, f"chain {number}: {problem}")
+        count = _number_of_copies(copies, start + len(sequence) + 1)
+        residues += count * len(sequence)
+        if len(chains) + count > MAX_CHAINS:
+            raise ChainSequenceError(start, f"there are more chains than can be named, which is {MAX_CHAINS:,}")
+        if residues > MAX_RESIDUES:
+            raise ChainSequenceError(start, f"the chains have more than {MAX_RESIDUES:,} residues, the most allowed")
+        chains += [sequence] * count
+        start += len(part) + 1
+    return tuple(chains)
+
+
+def _number_of_copies(digits: str, start: int) -> int:
+    """Return the number behind a `*`, or 1 if there is none."""
+    if not digits:
+        return 1
+    if not (digits.isascii() and digits.isdecimal()):
+        wrong = next(index for index, letter in enumerate(digits) if not (letter.isascii() and letter.isdecimal()))
+        raise ChainSequenceError(
+            start + wrong, "behind '*' stands a number of copies, as in MKT*3; a stop codon only ends a chain"
+        )
+    if len(digits) > _MAX_DIGITS:
+        raise ChainSequenceError(start, f"there are more chains than can be named, which is {MAX_CHAINS:,}")
+    if not int(digits):
+        raise ChainSequenceError(start, "a chain has no copies; give a number from 1")
+    return int(digits)

@@ -1,0 +1,115 @@
+"""Read complexes from FASTA files and tables."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
+from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.errors import InputError
+from data_pipeline.parse.csv_table import read_rows
+from data_pipeline.parse.fasta import (
+    MAX_FASTA_BYTES,
+    NO_FASTA_RECORD,
+    FastaRecord,
+    TargetRecords,
+    read_fasta,
+    read_header,
+    split_records,
+    target_name_problem,
+)
+from data_pipeline.parse.text_files import read_lines
+
+CHAIN_IDS_WORD = "chain_ids"  # in a FASTA header, "chain_ids=H:L", and as a column of a table
+
+
+def read_complexes_from_fasta(path: str | PathLike[str]) -> list[ComplexTarget]:
+    """Return the complex of each record of a plain or gzip FASTA file, whose chains stand between colons.
+
+    See `split_chains` for what a sequence may be; a header may have a word such as "chain_ids=H:L". Raise `InputError`
+    with `path`, line and record for anything else; see also `read_fasta`.
+    """
+    records = TargetRecords(path)
+    found: list[ComplexTarget] = []
+    for line, header, lines in split_records(path, read_lines(path, MAX_FASTA_BYTES)):
+        name, description = read_header(path, line, header)
+        text = "".join(map(_letters, lines))
+        records.add(FastaRecord(name=name, description=description, sequence=text, line=line))
+        try:
+            sequences = split_chains(text)
+        except ChainSequenceError as error:
+            wrong, column = _place(lines, error.index)
+            raise InputError.at(path, str(error), line=wrong or line, column=column, record=name) from error
+        found.append(_complex(path, line, name, sequences, _ids_in(description)))
+    records.all(NO_FASTA_RECORD)
+    return found
+
+
+def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] = ()) -> ComplexTarget:
+    """Return the complex whose chains are the records of a FASTA file, which is how AlphaFold reads one.
+
+    It is named after the file; chains without IDs are named A, B, ... in the order of the records.
+    """
+    name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or Path(path).name
+    if (problem := target_name_problem(name)) is not None:
+        raise InputError.at(path, f"the complex is named after the file, and {problem}")
+    records = read_fasta(path)
+    return _complex(path, records[0].line, name, [record.sequence for record in records], chain_ids)
+
+
+def read_complexes_from_table(path: str | PathLike[str], delimiter: str = ",") -> list[ComplexTarget]:
+    """Return the complexes of a plain or gzip CSV or TSV file with the columns `id` and `sequence`.
+
+    Chains stand between colons (see `split_chains`), and so do their IDs if there is a column `chain_ids`. Raise
+    `InputError` with `path` and line for anything else; see also `read_csv`.
+    """
+    records = TargetRecords(path)
+    found: list[ComplexTarget] = []
+    for line, cells in read_rows(path, ("id", "sequence"), delimiter):
+        name, text = cells["id"], "".join(cells["sequence"].split()).upper()
+        if (problem := target_name_problem(name)) is not None:
+            raise InputError.at(path, problem, line=line, record=name or None)
+        records.add(FastaRecord(name=name, description="", sequence=text, line=line))
+        try:
+            sequences = split_chains(text)
+        except ChainSequenceError as error:
+            raise InputError.at(path, f"letter {error.index + 1}: {error}", line=line, record=name) from error
+        found.append(_complex(path, line, name, sequences, _ids(cells.get(CHAIN_IDS_WORD, ""))))
+    records.all("there is no record; write an id and a sequence for each complex")
+    return found
+
+
+def _complex(
+    path: str | PathLike[str], line: int, name: str, sequences: Sequence[str], chain_ids: Sequence[str]
+) -> ComplexTarget:
+    try:
+        return ComplexTarget.of(name, sequences, chain_ids)
+    except InputError as error:
+        raise InputError.at(path, str(error), line=line) from error
+
+
+def _letters(line: tuple[int, bytes]) -> str:
+    """Return the letters of a numbered line in upper case, without blanks."""
+    text = line[1].upper().decode("utf-8", "replace")  # as bytes: outside ASCII, some upper cases are two letters
+    return text.replace(" ", "").replace("\t", "")
+
+
+def _place(lines: Sequence[tuple[int, bytes]], index: int) -> tuple[int | None, int | None]:
+    """Return the line and the column of a letter, counted through all lines without blanks; None if it is missing."""
+    for line in lines:
+        letters = len(_letters(line))
+        if index < letters:
+            text = line[1].decode("utf-8", "replace")
+            return line[0], [column for column, each in enumerate(text, start=1) if each not in " \t"][index]
+        index -= letters
+    return None, None
+
+
+def _ids_in(description: str) -> tuple[str, ...]:
+    """Return the chain IDs in the description of a FASTA record."""
+    given = [word.partition("=")[2] for word in description.split() if word.startswith(f"{CHAIN_IDS_WORD}=")]
+    return _ids(given[0]) if given else ()
+
+
+def _ids(text: str) -> tuple[str, ...]:
+    return tuple(text.split(CHAIN_SEPARATOR)) if text else ()
