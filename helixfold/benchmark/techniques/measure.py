@@ -71,7 +71,8 @@ def measure(mesh: Mesh, problem: Problem, setups: Sequence[Setup], repeats: int)
     In each of the rounds every setup is built anew and read once, so that none of them alone has the times in which
     the machine is faster.
     """
-    keep_few_kernels()
+    if all(isinstance(setup, PredictionSetup) for setup in setups):
+        keep_few_kernels()  # as `helixfold predict` does, and `helixfold train` does not
     readings = judge(mesh, problem, setups)
     for reading in readings:
         own = _mesh_of(reading.setup, mesh)
