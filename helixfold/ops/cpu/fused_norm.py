@@ -68,13 +68,16 @@ def norm_gradient(gradient: Tensor, values: Tensor, scale: Tensor, out: Tensor) 
 
 
 class MapGradient:
-    """Sums over blocks of the gradients of a linear map's weight and bias, in float32."""
+    """Sums over blocks of the gradients of a linear map's weight and bias, in float32; None for those not `needed`."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = torch.zeros(weight.shape, device=weight.device)
-        self.bias = self.weight.new_zeros(len(weight))
+    def __init__(self, weight: Tensor, needed: Sequence[bool]) -> None:
+        needs_weight, needs_bias = needed
+        self.weight = torch.zeros(weight.shape, device=weight.device) if needs_weight else None
+        self.bias = torch.zeros(len(weight), device=weight.device) if needs_bias else None
 
     def add(self, gradient: Tensor, values: Tensor) -> None:
         """Add a block's part, from the gradient of the map's output [out, m] and its input [m, in]."""
-        add_product(self.weight, gradient, values)
-        self.bias += gradient.sum(1, dtype=torch.float32)
+        if self.weight is not None:
+            add_product(self.weight, gradient, values)
+        if self.bias is not None:
+            self.bias += gradient.sum(1, dtype=torch.float32)

@@ -65,7 +65,8 @@ def _global_attention_gradients(
 ) -> tuple[Tensor | None, ...]:
     query_weight, weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty_like(x)
-    grad_query_map, grad_maps, grad_out = (MapGradient(matrix) for matrix in (query_weight, weight, out_weight))
+    grad_query_map = MapGradient(query_weight, (needed[3], False))
+    grad_maps, grad_out = MapGradient(weight, needed[4:6]), MapGradient(out_weight, needed[6:8])
     scratch = Scratch(x.device)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         normed, scale = normalised(x[index])

@@ -33,12 +33,14 @@ class _SummedInFloat32(torch.autograd.Function):
         return normed
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, scale = ctx.saved_tensors
         gradient = gradient.contiguous()
         grad_x, _, _ = torch.ops.aten.native_layer_norm_backward(
             gradient, x, weight.shape, mean, scale, weight.float(), None, [True, False, False]
         )
+        if not any(ctx.needs_input_grad[1:]):
+            return grad_x, None, None
         grad_weight, grad_bias = torch.zeros(2, *weight.shape, device=x.device)
         size = max(1, CHUNK_ELEMENTS // weight.numel())
         rows = [tensor.reshape(-1, tensor.shape[-1]).split(size) for tensor in (gradient, x, mean, scale)]

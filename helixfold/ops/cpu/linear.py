@@ -52,17 +52,16 @@ def _map_of_blocks_gradients(
     dtype: torch.dtype,
     after_norm: bool,
 ) -> tuple[Tensor | None, ...]:
-    grad_map = MapGradient(weight)
+    grad_map = MapGradient(weight, needed[1:3])
     grad_x = torch.empty_like(x) if needed[0] else None
     rounded_weight = weight.to(dtype)
     for block in position_blocks(x.shape[:-1]):
         values, scale = normalised(x[block]) if after_norm else (x[block].reshape(-1, x.shape[-1]), None)
         grad_mapped = gradient[block].reshape(-1, len(weight)).to(dtype)
-        if any(needed[1:3]):
-            grad_map.add(grad_mapped.mT, values.to(dtype))
+        grad_map.add(grad_mapped.mT, values.to(dtype))
         if grad_x is not None and scale is not None:
             norm_gradient(product(grad_mapped, rounded_weight).float(), values, scale, grad_x[block])
         elif grad_x is not None:
             grad_x[block] = product(grad_mapped, rounded_weight).view(grad_x[block].shape)
-    grad_bias = None if bias is None else grad_map.bias.to(bias.dtype)
-    return grad_x, grad_map.weight.to(weight.dtype), grad_bias
+    # A bias has the weight's dtype.
+    return grad_x, *(None if each is None else each.to(weight.dtype) for each in (grad_map.weight, grad_map.bias))

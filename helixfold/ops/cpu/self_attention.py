@@ -72,7 +72,7 @@ def _self_attention_gradients(
     weight, offset, out_weight, _ = (parameter.to(product_dtype(x.dtype)) for parameter in parameters)
     grad_x = torch.empty_like(x)
     grad_bias = None if bias is None or not needed[2] else torch.zeros(bias.shape, device=x.device)
-    grad_maps, grad_out = MapGradient(weight), MapGradient(out_weight)
+    grad_maps, grad_out = MapGradient(weight, needed[3:5]), MapGradient(out_weight, needed[5:7])
     scratch, faster_bias = Scratch(x.device), float32_bias(bias)
     for index in row_blocks(x, weight, _BLOCK_BYTES):
         normed, scale = normalised(x[index])

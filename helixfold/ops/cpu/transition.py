@@ -43,19 +43,26 @@ def _transition_gradients(
         normed, mean, rstd = torch.native_layer_norm(inputs, scale.shape, scale, offset, EPS)
         normed = normed.to(w1.dtype)
         hidden = mapped(normed, w1, b1).relu_()
-        add_product(grad_w2, gradients.T, hidden)
-        grad_b2 += gradients.sum(0)
+        if needed[5]:
+            add_product(grad_w2, gradients.T, hidden)
+        if needed[6]:
+            grad_b2 += gradients.sum(0)
         grad_hidden = product(gradients, w2)
         torch.ops.aten.threshold_backward.grad_input(grad_hidden, hidden, 0, grad_input=grad_hidden)
-        add_product(grad_w1, grad_hidden.T, normed)
-        grad_b1 += grad_hidden.sum(0)
+        if needed[3]:
+            add_product(grad_w1, grad_hidden.T, normed)
+        if needed[4]:
+            grad_b1 += grad_hidden.sum(0)
+        learns = needed[1] or needed[2]
         grad_inputs, block_scale, block_offset = torch.ops.aten.native_layer_norm_backward(
-            product(grad_hidden, w1).float(), inputs, scale.shape, mean, rstd, scale, offset, [True, True, True]
+            product(grad_hidden, w1).float(), inputs, scale.shape, mean, rstd, scale, offset, [True, learns, learns]
         )
         out.copy_(grad_inputs)
-        grad_scale += block_scale
-        grad_offset += block_offset
-    return grad_x, *(total.to(parameter.dtype) for total, parameter in zip(sums, parameters, strict=True))
+        if learns:
+            grad_scale += block_scale
+            grad_offset += block_offset
+    found = zip(sums, parameters, needed[1:], strict=True)
+    return grad_x, *(total.to(parameter.dtype) if learns else None for total, parameter, learns in found)
 
 
 def _blocks(x: Tensor, expand: Tensor) -> tuple[Tensor, ...]:

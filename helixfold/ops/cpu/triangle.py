@@ -74,7 +74,7 @@ class _Operand(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         pair, mask, weight, bias, operand = ctx.saved_tensors
-        grad_map = MapGradient(weight)
+        grad_map = MapGradient(weight, ctx.needs_input_grad[2:])
         grad_pair = torch.empty_like(pair) if ctx.needs_input_grad[0] else None
         weight, bias = (x.to(product_dtype(pair.dtype)) for x in (weight, bias))
         c = operand.shape[1]
@@ -120,7 +120,9 @@ def _multiplication(pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tens
 def _multiplication_gradients(
     needed: tuple[bool, ...], gradient: Tensor, pair: Tensor, mask: Tensor, right: Tensor, *parameters: Tensor
 ) -> tuple[Tensor | None, ...]:
-    grad_in, grad_gate, grad_out = (MapGradient(weight) for weight in parameters[::2])
+    grad_in, grad_gate, grad_out = (
+        MapGradient(parameters[at], needed[3 + at : 5 + at]) for at in range(0, len(parameters), 2)
+    )
     w_in, b_in, w_gate, b_gate, w_out, b_out = (x.to(product_dtype(pair.dtype)) for x in parameters)
     grad_pair = torch.empty_like(pair)
     grad_right = torch.zeros_like(right) if needed[2] else None

@@ -130,7 +130,7 @@ def _backward(
     scale = tl.load(scale_at + channel, mask=channel < c, other=0.0).to(tl.float32)
     grad_scale = tl.zeros((block_rows, block_c), tl.float32)
     grad_offset = tl.zeros((block_rows, block_c), tl.float32)
-    if first_other is not None:
+    if first_other is not None and sums_at is not None:
         sum_first = tl.zeros((block_rows, block_c), tl.float32)
         sum_second = tl.zeros((block_rows, block_c), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(rows, block_rows), tl.num_programs(0)):
@@ -142,17 +142,19 @@ def _backward(
         x = tl.load(tile_x_at, mask=inside, other=0.0).to(tl.float32)
         grad_y = tl.load(tile_grad_y_at, mask=inside, other=0.0).to(tl.float32)
         normed, factor = normalised(x, channel, eps, c)
-        grad_scale += grad_y * normed
-        grad_offset += grad_y
+        if sums_at is not None:
+            grad_scale += grad_y * normed
+            grad_offset += grad_y
         grad_x = gradient_through_norm(grad_y * scale[None, :], normed, factor, c)
         tl.store(tile_grad_x_at, grad_x.to(grad_x_at.dtype.element_ty), mask=inside)
         if first_other is not None:
             sum_first += _rows(first_other, row, channel, size_i, size_j, inside)
             sum_second += _rows(second_other, row, channel, size_i, size_j, inside)
-    sums_at += tl.program_id(0) * (2 if first_other is None else 4) * c + channel
-    tl.store(sums_at, tl.sum(grad_scale, 0), mask=channel < c)
-    tl.store(sums_at + c, tl.sum(grad_offset, 0), mask=channel < c)
-    if first_other is not None:
+    if sums_at is not None:
+        sums_at += tl.program_id(0) * (2 if first_other is None else 4) * c + channel
+        tl.store(sums_at, tl.sum(grad_scale, 0), mask=channel < c)
+        tl.store(sums_at + c, tl.sum(grad_offset, 0), mask=channel < c)
+    if first_other is not None and sums_at is not None:
         tl.store(sums_at + 2 * c, tl.sum(sum_first, 0), mask=channel < c)
         tl.store(sums_at + 3 * c, tl.sum(sum_second, 0), mask=channel < c)
 
@@ -182,19 +184,27 @@ def normed_into(y: Tensor, x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
 
 
 def norm_gradients(
-    grad_y: Tensor, x: Tensor, scale: Tensor, offset: Tensor, others: tuple[Tensor, Tensor] | None = None
+    grad_y: Tensor,
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    others: tuple[Tensor, Tensor] | None = None,
+    *,
+    learns: bool = True,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return the gradient of `x`, and those of scale and offset.
+    """Return the gradient of `x`, and those of scale and offset, which are left out unless the layer `learns`.
 
     If two `others` are given, of the shape of `x`, the sums over their rows are made in the same pass and follow these.
     """
     grad_x = torch.empty_like(x)
-    x_rows, grad_y_rows, grad_x_rows, *other_rows = as_rows(x, contiguous_channels(grad_y), grad_x, *others or ())
+    x_rows, grad_y_rows, grad_x_rows, *other_rows = as_rows(
+        x, contiguous_channels(grad_y), grad_x, *map(contiguous_channels, others or ())
+    )
     rows, c = x_rows[..., 0].numel(), x.shape[-1]
     block_c = next_power_of_2(c)
     block_rows = _BACKWARD_TILE // block_c
     programs = min(cdiv(rows, block_rows), _PROGRAMS)
-    sums = torch.empty(programs, 2 + len(other_rows), c, dtype=torch.float32, device=x.device)
+    sums = torch.empty(programs, 2 + len(other_rows), c, dtype=torch.float32, device=x.device) if learns else None
     _backward[(programs,)](
         x_rows,
         grad_y_rows,
@@ -213,7 +223,7 @@ def norm_gradients(
         block_c=block_c,
         num_warps=4,
     )
-    return grad_x, summed(sums, scale, offset, *[offset] * len(other_rows))
+    return grad_x, [] if sums is None else summed(sums, scale, offset, *[offset] * len(other_rows))
 
 
 def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
@@ -223,8 +233,8 @@ def _layer_norm(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
 def _layer_norm_gradients(
     needed: tuple[bool, ...], grad_y: Tensor, x: Tensor, scale: Tensor, offset: Tensor
 ) -> tuple[Tensor | None, ...]:
-    grad_x, gradients = norm_gradients(grad_y, x, scale, offset)
-    return grad_x, *gradients
+    grad_x, sums = norm_gradients(grad_y, x, scale, offset, learns=any(needed[1:]))
+    return (grad_x, *sums) if sums else (grad_x, None, None)
 
 
 def layer_norm_triton(x: Tensor, norm: Affine) -> Tensor:

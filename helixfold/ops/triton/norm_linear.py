@@ -120,24 +120,26 @@ def _backward(
             offset = stream_offsets(sample, position, columns, mask_strides[0], mask_strides[1], mask_strides[2])
             mask = tl.load(mask_at + offset, mask=exists, other=0.0)
             gradient = (gradient.to(tl.float32) * mask.to(tl.float32)[:, None]).to(dtype)
-        grad_bias += tl.sum(gradient.to(tl.float32), 0)
-        x = scaled(normed, norm_at, norm_offset_at, c).to(dtype)
-        grad_weight = tl.dot(tl.trans(gradient), x, grad_weight, input_precision="ieee")
         grad_x = tl.dot(gradient, weight, input_precision="ieee")
-        grad_norm += tl.sum(grad_x * normed, 0)
-        grad_norm_offset += tl.sum(grad_x, 0)
+        if sums_at is not None:
+            grad_bias += tl.sum(gradient.to(tl.float32), 0)
+            x = scaled(normed, norm_at, norm_offset_at, c).to(dtype)
+            grad_weight = tl.dot(tl.trans(gradient), x, grad_weight, input_precision="ieee")
+            grad_norm += tl.sum(grad_x * normed, 0)
+            grad_norm_offset += tl.sum(grad_x, 0)
         grad_x = norm_gradient(grad_x, normed, factor, norm_at, c)
         offset = stream_offsets(sample, position, columns, grad_x_strides[0], grad_x_strides[1], grad_x_strides[2])
         tl.store(grad_x_at + offset[:, None] + channel, grad_x.to(dtype), mask=exists[:, None])
 
-    output = tl.arange(0, tile_outputs)
-    sums_at += tl.program_id(0) * (2 * c + outputs * (c + has_bias))
-    tl.store(sums_at + channel, grad_norm)
-    tl.store(sums_at + c + channel, grad_norm_offset)
-    sums_at += 2 * c
-    tl.store(sums_at + output[:, None] * c + channel, grad_weight, mask=(output < outputs)[:, None])
-    if has_bias:
-        tl.store(sums_at + outputs * c + output, grad_bias, mask=output < outputs)
+    if sums_at is not None:
+        output = tl.arange(0, tile_outputs)
+        sums_at += tl.program_id(0) * (2 * c + outputs * (c + has_bias))
+        tl.store(sums_at + channel, grad_norm)
+        tl.store(sums_at + c + channel, grad_norm_offset)
+        sums_at += 2 * c
+        tl.store(sums_at + output[:, None] * c + channel, grad_weight, mask=(output < outputs)[:, None])
+        if has_bias:
+            tl.store(sums_at + outputs * c + output, grad_bias, mask=output < outputs)
 
 
 def norm_linear_triton(x: Tensor, norm: Affine, project: Affine) -> Tensor:
@@ -235,7 +237,8 @@ def _norm_linear_gradients(
     tiles = cdiv(rows * columns, tile["block"])
     programs = min(samples * tiles, 8 // warps * programs_at_once(x.device))
     parameters = [norm, norm_offset, weight, *([] if bias is None else [bias])]
-    sums = x.new_empty(programs, sum(each.numel() for each in parameters), dtype=torch.float32)
+    numbers = sum(each.numel() for each in parameters)
+    sums = x.new_empty(programs, numbers, dtype=torch.float32) if any(needed[2:]) else None
     _backward[(programs,)](
         x,
         gradient,
@@ -257,5 +260,5 @@ def _norm_linear_gradients(
         has_bias=bias is not None,
         **tile,
     )
-    gradients = summed(sums, *parameters)
+    gradients = [None] * len(parameters) if sums is None else summed(sums, *parameters)
     return grad_x, None, *gradients, *([None] if bias is None else [])

@@ -1,11 +1,11 @@
 """Self-attention from a stream to its change: Triton's norm and attention, and cuBLAS's products, in one function.
 
 The gradients of queries, keys, values and gates lie side by side in one tensor, so that one product gives the gradients
-of their weights and two give the gradient of the norm's output. Saved are the stream, its norm, the projections, and
-attention's result.
+of their weights and two give the gradient of the norm's output. Saved are the stream, the projections, attention's
+result, and the stream's norm if a weight that reads it learns.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
@@ -16,6 +16,7 @@ from helixfold.ops.triton.attention import attend
 from helixfold.ops.triton.attention_gradients import GradientMemory, attention_backward
 from helixfold.ops.triton.attention_tiles import aligned, mask_terms
 from helixfold.ops.triton.layer_norm import norm_gradients, normed_into
+from helixfold.ops.triton.sums import weight_gradients
 from helixfold.ops.weights import SelfAttentionWeights
 
 
@@ -62,12 +63,29 @@ def _forward(
     return change, (normed, qkv, gate, *terms, attended, logsum) if save else ()
 
 
+class _Needed(NamedTuple):
+    """Which arguments of the autograd function need a gradient."""
+
+    x: bool
+    mask: bool
+    bias: bool
+    heads: bool
+    scale: bool
+    offset: bool
+    qkv_weight: bool
+    gate_weight: bool
+    gate_bias: bool
+    out_weight: bool
+    out_bias: bool
+
+
 class _SelfAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor, bias: Tensor | None, heads: int, *parameters: Tensor) -> Tensor:
-        change, saved = _forward(x, mask, bias, heads, *parameters, save=True)
+        change, (normed, *saved) = _forward(x, mask, bias, heads, *parameters, save=True)
         ctx.heads = heads
-        ctx.save_for_backward(x, *parameters, *saved)
+        _, _, qkv_learns, gate_learns, *_ = ctx.needs_input_grad[4:]
+        ctx.save_for_backward(x, *parameters, normed if qkv_learns or gate_learns else None, *saved)
         return change
 
     @staticmethod
@@ -75,9 +93,11 @@ class _SelfAttention(torch.autograd.Function):
         x, scale, offset, qkv_weight, gate_weight, _, out_weight, _, *saved = ctx.saved_tensors
         normed, qkv, gate, mask_bias, has_keys, bias, attended, logsum = saved
         (b, n, k, _), width = x.shape, len(gate_weight)
+        needed = _Needed(*ctx.needs_input_grad)
         rows = gradient.reshape(b * n * k, -1)
         grad_attended = rearrange(rows @ out_weight, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
-        grad_out_weight = rows.T @ rearrange(attended, "b n h k d -> (b n k) (h d)")
+        flat_attended = rearrange(attended, "b n h k d -> (b n k) (h d)")
+        grad_out_weight = rows.T @ flat_attended if needed.out_weight else None
         # The gradients of queries, keys, values and gates, [(b n k) (four h d)].
         packed = x.new_empty(b * n * k, 4 * width)
         memory = GradientMemory(
@@ -85,15 +105,20 @@ class _SelfAttention(torch.autograd.Function):
         )
         query, key, value = rearrange(qkv, "(b n k) (three h d) -> three b n h k d", b=b, n=n, three=3, h=ctx.heads)
         gates = rearrange(gate, "(b n k) (h d) -> b n h k d", b=b, n=n, h=ctx.heads)
-        needed = (True, True, True, False, ctx.needs_input_grad[2], True)
         grad_bias = attention_backward(
-            grad_attended, needed, query, key, value, mask_bias, has_keys, bias, gates, attended, logsum, memory
+            grad_attended,
+            (True, True, True, False, needed.bias, True),
+            *(query, key, value, mask_bias, has_keys, bias, gates, attended, logsum, memory),
         )[4]
-        grad_weights = packed.T @ normed
-        grad_normed = packed[:, : 3 * width] @ qkv_weight
-        grad_normed.addmm_(packed[:, 3 * width :], gate_weight)
-        grad_x, (grad_scale, grad_offset, grad_out_bias, grad_gate_bias) = norm_gradients(
-            grad_normed.view(x.shape), x, scale, offset, (rows.view(x.shape), packed[:, 3 * width :].view(x.shape))
+        grad_qkv, grad_gate = packed.split([3 * width, width], 1)
+        grad_qkv_weight, grad_gate_weight = weight_gradients(
+            [grad_qkv, grad_gate], packed, normed, [needed.qkv_weight, needed.gate_weight]
         )
-        grad_maps = grad_weights[: 3 * width], grad_weights[3 * width :], grad_gate_bias, grad_out_weight, grad_out_bias
+        grad_normed = grad_qkv @ qkv_weight
+        grad_normed.addmm_(grad_gate, gate_weight)
+        others = (rows.view(x.shape), grad_gate.view(x.shape)) if needed.gate_bias or needed.out_bias else None
+        learns = needed.scale or needed.offset or others is not None
+        grad_x, sums = norm_gradients(grad_normed.view(x.shape), x, scale, offset, others, learns=learns)
+        grad_scale, grad_offset, grad_out_bias, grad_gate_bias = (*sums, *[None] * 4)[:4]
+        grad_maps = grad_qkv_weight, grad_gate_weight, grad_gate_bias, grad_out_weight, grad_out_bias
         return grad_x, None, grad_bias, None, grad_scale, grad_offset, *grad_maps

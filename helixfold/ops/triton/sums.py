@@ -1,5 +1,6 @@
 """Sums of the parts of parameters' gradients, which kernels leave one per program so that the order is fixed."""
 
+from collections.abc import Sequence
 from typing import no_type_check
 
 import torch
@@ -44,3 +45,17 @@ def summed(parts: Tensor, *parameters: Tensor) -> list[Tensor]:
     return [
         piece.view(parameter.shape).to(parameter.dtype) for piece, parameter in zip(pieces, parameters, strict=True)
     ]
+
+
+def weight_gradients(
+    gradients: Sequence[Tensor], packed: Tensor, x: Tensor | None, needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """Return the gradients [out, in] of the weights of maps of `x` [m, in], None for those that are not `needed`.
+
+    `gradients` are those of the maps' outputs, [m, out], which lie side by side in `packed`: one product gives all.
+    """
+    if x is None or not any(needed):
+        return [None] * len(needed)
+    if all(needed):
+        return [*(packed.T @ x).split([gradient.shape[1] for gradient in gradients])]
+    return [gradient.T @ x if is_needed else None for gradient, is_needed in zip(gradients, needed, strict=True)]

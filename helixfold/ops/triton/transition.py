@@ -249,7 +249,8 @@ def _transition_gradients(
     grad_y_matrix = grad_y_rows.flatten(0, 2)
     all_programs = cdiv(rows, block) if parameter_gradients else 0
     sums = torch.empty(all_programs, 3 * c + hidden, dtype=torch.float32, device=x.device)
-    weights: list[Tensor] = []
+    learn_expand, learn_contract = needed[3], needed[5]
+    grad_expand = grad_contract = None
     for first in range(0, rows, chunk_rows):
         last = min(first + chunk_rows, rows)
         _backward[(cdiv(last - first, block),)](
@@ -278,19 +279,24 @@ def _transition_gradients(
             block_part=_PART,
             **tiles,
         )
-        if parameter_gradients:
-            of_rows = slice(last - first)
-            products = [grad_units[of_rows].T @ normed[of_rows], grad_y_matrix[first:last].T @ units[of_rows]]
-            # Several are added in float32.
-            products = products if chunk_rows == rows else [product.float() for product in products]
-            weights = [*map(torch.add, weights, products)] if weights else products
-    if not parameter_gradients:
-        return grad_x, None, None, None, None, None, None
-    grad_scale, grad_offset, grad_expand_offset, grad_contract_offset = summed(
-        sums, scale, offset, expand_offset, contract_offset
-    )
-    grad_expand, grad_contract = (total.to(expand.dtype) for total in weights)
+        of_rows, alone = slice(last - first), chunk_rows == rows
+        if learn_expand:
+            grad_expand = _added(grad_expand, grad_units[of_rows].T @ normed[of_rows], alone=alone)
+        if learn_contract:
+            grad_contract = _added(grad_contract, grad_y_matrix[first:last].T @ units[of_rows], alone=alone)
+    grad_scale = grad_offset = grad_expand_offset = grad_contract_offset = None
+    if needed[1] or needed[2] or needed[4] or needed[6]:
+        grad_scale, grad_offset, grad_expand_offset, grad_contract_offset = summed(
+            sums, scale, offset, expand_offset, contract_offset
+        )
+    grad_expand, grad_contract = (None if each is None else each.to(x.dtype) for each in (grad_expand, grad_contract))
     return grad_x, grad_scale, grad_offset, grad_expand, grad_expand_offset, grad_contract, grad_contract_offset
+
+
+def _added(total: Tensor | None, product: Tensor, *, alone: bool) -> Tensor:
+    """Return the sum of a product and those before it, in float32 unless it is `alone`."""
+    product = product if alone else product.float()
+    return product if total is None else total + product
 
 
 def transition_triton(x: Tensor, weights: TransitionWeights) -> Tensor:

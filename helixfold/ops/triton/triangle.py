@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.recomputed import recomputed
-from helixfold.ops.triton.sums import summed
+from helixfold.ops.triton.sums import summed, weight_gradients
 from helixfold.ops.triton.triangle_backward import Gradients
 from helixfold.ops.triton.triangle_forward import GatedMap, change_of, operands
 from helixfold.ops.weights import Affine, TriangleOperandWeights, TriangleWeights
+
+# The place of the output's weight among the parameters, after both norms.
+_OUT_WEIGHT = 4
 
 
 def triangle_operand_triton(pair: Tensor, mask: Tensor, weights: TriangleOperandWeights) -> Tensor:
@@ -51,15 +54,26 @@ def _operand_gradients(
     needed: tuple[bool, ...], gradient: Tensor, pair: Tensor, mask: Tensor, scale: Tensor, offset: Tensor, *maps: Tensor
 ) -> tuple[Tensor | None, ...]:
     sides = [GatedMap(*maps)]
-    memory = Gradients(pair, len(maps[0]), 1, has_change=False)
+    memory = Gradients(pair, len(maps[0]), 1, has_change=False, learns=any(needed[2:]))
     grad_pair = memory.of_operands(mask, (scale, offset), sides, [gradient.contiguous()])
-    biases = summed(memory.sums, scale, offset, maps[1], maps[3])
-    return grad_pair, None, *biases[:2], *_with_weights(memory.maps.T @ memory.x, biases[2:])
+    sums = _sums(memory, [scale, offset, maps[1], maps[3]], [*needed[2:4], needed[5], needed[7]])
+    weights = _weights(memory, [maps[0], maps[2]], [needed[4], needed[6]])
+    return grad_pair, None, *sums[:2], weights[0], sums[2], weights[1], sums[3]
 
 
-def _with_weights(grad_weights: Tensor, grad_biases: list[Tensor]) -> list[Tensor]:
-    """Return the gradients of weight and bias of each map from those of all weights [maps * outputs, channels]."""
-    return [*chain(*zip(grad_weights.chunk(len(grad_biases)), grad_biases, strict=True))]
+def _sums(memory: Gradients, parameters: list[Tensor], needed: Sequence[bool]) -> Sequence[Tensor | None]:
+    """Return the gradients of norms and biases, from the partial sums of tiles, if one of them is needed."""
+    if memory.sums is None or not any(needed):
+        return [None] * len(parameters)
+    return summed(memory.sums, *parameters)
+
+
+def _weights(memory: Gradients, weights: list[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
+    """Return the gradients of the weights of maps of the pair's norm, None for those that are not needed."""
+    if memory.maps is None:
+        return [None] * len(weights)
+    gradients = memory.maps.split([len(weight) for weight in weights], 1)
+    return weight_gradients(gradients, memory.maps, memory.x, needed)
 
 
 class _Multiplication(torch.autograd.Function):
@@ -84,24 +98,27 @@ class _Multiplication(torch.autograd.Function):
         pair, mask, left, right, product, *parameters = ctx.saved_tensors
         norm_in, norm_out, out, sides = _grouped(parameters)
         gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
-        memory = Gradients(pair, left.shape[1], len(sides), has_change=True)
-        grad_product, grad_out_weight = memory.of_change(product, norm_in, norm_out, out, gradient)
+        learns = ctx.needs_input_grad[3:]
+        memory = Gradients(pair, left.shape[1], len(sides), has_change=True, learns=any(learns))
+        grad_product, grad_out_weight = memory.of_change(
+            product, norm_in, norm_out, out, gradient, learns=learns[_OUT_WEIGHT]
+        )
         products = grad_product.flatten(0, 1)
         grad_left = torch.bmm(products, right.flatten(0, 1)).view_as(left)
-        grad_right = torch.bmm(products.mT, left.flatten(0, 1)).view_as(right)
-        grad_pair = memory.of_operands(mask, norm_in, sides, [grad_left, grad_right][: len(sides)])
-        biases = [bias for side in sides for bias in (side.bias, side.gate_bias)]
-        grad_scale_out, grad_offset_out, grad_bias, grad_gate_bias, grad_scale, grad_offset, *grad_biases = summed(
-            memory.sums, *norm_out, out.bias, out.gate_bias, *norm_in, *biases
-        )
-        grad_weights = memory.maps.T @ memory.x
-        gates = len(out.gate_weight)
-        return (
-            *(grad_pair, None, grad_right if len(sides) == 1 else None),
-            *(grad_scale, grad_offset, grad_scale_out, grad_offset_out),
-            *(grad_out_weight, grad_bias, grad_weights[:gates], grad_gate_bias),
-            *_with_weights(grad_weights[gates:], grad_biases),
-        )
+        needs_right = len(sides) == 2 or ctx.needs_input_grad[2]
+        grad_right = torch.bmm(products.mT, left.flatten(0, 1)).view_as(right) if needs_right else None
+        grad_operands = [grad_left] if grad_right is None or len(sides) == 1 else [grad_left, grad_right]
+        grad_pair = memory.of_operands(mask, norm_in, sides, grad_operands)
+        # The places among the parameters of those that are summed over tiles, and of the weights of the pair's maps.
+        operands_at = range(_OUT_WEIGHT + 4, len(parameters), 2)
+        summed_at = [2, 3, _OUT_WEIGHT + 1, _OUT_WEIGHT + 3, 0, 1, *(at + 1 for at in operands_at)]
+        weights_at = [_OUT_WEIGHT + 2, *operands_at]
+        found: dict[int, Tensor | None] = {_OUT_WEIGHT: grad_out_weight}
+        for places, gradients in ((summed_at, _sums), (weights_at, _weights)):
+            of_places = gradients(memory, [parameters[at] for at in places], [learns[at] for at in places])
+            found |= dict(zip(places, of_places, strict=True))
+        grad_right = grad_right if len(sides) == 1 else None
+        return grad_pair, None, grad_right, *(found[at] for at in range(len(parameters)))
 
 
 def _grouped(parameters: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor], GatedMap, list[GatedMap]]:

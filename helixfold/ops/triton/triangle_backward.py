@@ -60,21 +60,25 @@ def _change_backward(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Store norms of pair and product, gradients of the output's maps, of the product, and of the pair's norm."""
+    """Store the gradients of the product and of the pair's norm.
+
+    If `sums_at` is given, also store the norms of pair and product, and the gradients of the output's maps.
+    """
     tile = tl.program_id(0)
     sample, position, exists = tile_positions(tile, tiles, positions, block)
     inside, row = exists[:, None], (sample * positions + position)[:, None]
     channel, channel_a = tl.arange(0, c_z), tl.arange(0, c)
     pair_at = positions_at(pair, sample, position, columns)[:, None] + channel
     x = read_normed(pair_at, exists, norm_at, norm_offset_at, c_z)
-    tl.store(x_at + row * c_z + channel, x, mask=inside)
     product_index = channels_first_offsets(sample, position, positions, 0, c, c)
     a = read_normed(product_at + product_index, exists, norm_out_at, norm_out_offset_at, c)
-    tl.store(a_at + row * c + channel_a, a, mask=inside)
+    if sums_at is not None:
+        tl.store(x_at + row * c_z + channel, x, mask=inside)
+        tl.store(a_at + row * c + channel_a, a, mask=inside)
+        sums_at += tile.to(tl.int64) * sums_width
     grad_x = tl.zeros([block, c_z], tl.float32)
     grad_a = tl.zeros([block, c], tl.float32)
     gradient_at = positions_at(gradient, sample, position, columns)[:, None]
-    sums_at += tile.to(tl.int64) * sums_width
     for first in tl.range(0, c_z, part):
         value, gate, weight, gate_weight = gated_maps(a, x, maps, first, c, c_z, part)
         output = first + tl.arange(0, part)
@@ -82,14 +86,16 @@ def _change_backward(
         grad_value, grad_gate = _map_gradients(incoming, value, gate, x.dtype)
         grad_x = tl.dot(grad_gate, gate_weight, grad_x, input_precision="ieee")
         grad_a = tl.dot(grad_value, weight, grad_a, input_precision="ieee")
-        tl.store(grad_value_at + row * c_z + output, grad_value, mask=inside)
-        tl.store(grad_maps_at + row * maps_width + output, grad_gate, mask=inside)
-        tl.store(sums_at + 2 * c + output, tl.sum(grad_value.to(tl.float32), 0))
-        tl.store(sums_at + 2 * c + c_z + output, tl.sum(grad_gate.to(tl.float32), 0))
+        if sums_at is not None:
+            tl.store(grad_value_at + row * c_z + output, grad_value, mask=inside)
+            tl.store(grad_maps_at + row * maps_width + output, grad_gate, mask=inside)
+            tl.store(sums_at + 2 * c + output, tl.sum(grad_value.to(tl.float32), 0))
+            tl.store(sums_at + 2 * c + c_z + output, tl.sum(grad_gate.to(tl.float32), 0))
     tl.store(grad_x_at + row * c_z + channel, grad_x.to(x.dtype), mask=inside)
     # Read and normalised a second time, so that a float32 tile need not be held during the loop.
     a_normed, a_scale = normalised(tl.load(product_at + product_index, mask=inside, other=0.0), c)
-    sum_norm(sums_at, grad_a, a_normed, c)
+    if sums_at is not None:
+        sum_norm(sums_at, grad_a, a_normed, c)
     grad_a = norm_gradient(grad_a, a_normed, a_scale, norm_out_at, c)
     tl.store(grad_product_at + product_index, grad_a.to(x.dtype), mask=inside)
 
@@ -107,19 +113,24 @@ def _add_operand(
     sums_at,
     first,
     inside,
+    side: tl.constexpr,
     c_z: tl.constexpr,
     c: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Return the gradient of the pair's norm with the part of some outputs of an operand added."""
+    """Return the gradient of the pair's norm with the part of some outputs of an operand added.
+
+    `side` is 0 for the first operand of `sums_at` and `grad_maps_at`, and 1 for the second.
+    """
     value, gate, weight, gate_weight = gated_maps(x, x, maps, first, c_z, c_z, part)
     incoming = tl.load(grad_operand_at + index, mask=inside, other=0.0).to(tl.float32) * masks
     grad_value, grad_gate = _map_gradients(incoming, value, gate, x.dtype)
-    output = first + tl.arange(0, part)
-    tl.store(grad_maps_at + output, grad_value, mask=inside)
-    tl.store(grad_maps_at + c + output, grad_gate, mask=inside)
-    tl.store(sums_at + output, tl.sum(grad_value.to(tl.float32), 0))
-    tl.store(sums_at + c + output, tl.sum(grad_gate.to(tl.float32), 0))
+    if sums_at is not None:
+        output = 2 * c * side + first + tl.arange(0, part)
+        tl.store(grad_maps_at + output, grad_value, mask=inside)
+        tl.store(grad_maps_at + c + output, grad_gate, mask=inside)
+        tl.store(sums_at + 2 * c_z + output, tl.sum(grad_value.to(tl.float32), 0))
+        tl.store(sums_at + 2 * c_z + c + output, tl.sum(grad_gate.to(tl.float32), 0))
     grad_x = tl.dot(grad_value, weight, grad_x, input_precision="ieee")
     return tl.dot(grad_gate, gate_weight, grad_x, input_precision="ieee")
 
@@ -150,9 +161,9 @@ def _operands_backward(
     block: tl.constexpr,
     part: tl.constexpr,
 ):
-    """Store the gradient of the pair and those of the operands' maps.
+    """Store the gradient of the pair, and if `sums_at` is given those of the operands' maps.
 
-    `earlier_at` has the gradient of the pair's norm from the output's gate; without it, the norm is stored at `x_at`.
+    `earlier_at` has the gradient of the pair's norm from the output's gate; without it, the norm is stored, too.
     """
     tile = tl.program_id(0)
     sample, position, exists = tile_positions(tile, tiles, positions, block)
@@ -160,12 +171,13 @@ def _operands_backward(
     channel = tl.arange(0, c_z)
     pair_at = positions_at(pair, sample, position, columns)[:, None] + channel
     x = read_normed(pair_at, exists, norm_at, norm_offset_at, c_z)
-    if earlier_at is None:
+    if earlier_at is None and sums_at is not None:
         tl.store(x_at + row * c_z + channel, x, mask=inside)
     masks = tl.load(positions_at(mask, sample, position, columns), mask=exists, other=0.0)[:, None]
     grad_x = tl.zeros([block, c_z], tl.float32)
-    grad_maps_at += row * maps_width
-    sums_at += tile.to(tl.int64) * sums_width
+    if sums_at is not None:
+        grad_maps_at += row * maps_width
+        sums_at += tile.to(tl.int64) * sums_width
     for first in tl.range(0, c, part):
         index = channels_first_offsets(sample, position, positions, first, c, part)
         grad_x = _add_operand(
@@ -176,9 +188,10 @@ def _operands_backward(
             left_maps,
             index,
             grad_maps_at,
-            sums_at + 2 * c_z,
+            sums_at,
             first,
             inside,
+            0,
             c_z,
             c,
             part,
@@ -191,10 +204,11 @@ def _operands_backward(
                 grad_right_at,
                 right_maps,
                 index,
-                grad_maps_at + 2 * c,
-                sums_at + 2 * c_z + 2 * c,
+                grad_maps_at,
+                sums_at,
                 first,
                 inside,
+                1,
                 c_z,
                 c,
                 part,
@@ -203,7 +217,8 @@ def _operands_backward(
         grad_x += tl.load(earlier_at + row * c_z + channel, mask=inside, other=0.0).to(tl.float32)
     # Read and normalised a second time, so that two float32 tiles need not be held during the loop.
     x_normed, x_scale = normalised(tl.load(pair_at, mask=inside, other=0.0), c_z)
-    sum_norm(sums_at, grad_x, x_normed, c_z)
+    if sums_at is not None:
+        sum_norm(sums_at, grad_x, x_normed, c_z)
     grad_x = norm_gradient(grad_x, x_normed, x_scale, norm_at, c_z)
     tl.store(positions_at(grad_pair, sample, position, columns)[:, None] + channel, grad_x.to(x.dtype), mask=inside)
 
@@ -215,9 +230,10 @@ class Gradients:
     `has_change`, then of value and gate of each operand. `sums` are the partial sums of tiles: for the output if
     `has_change` (scale and offset of its norm, biases of map and gate), then scale and offset of the pair's norm, then
     the biases of value and gate of each operand. `x` is the pair's norm and `grad_x` its gradient from the output.
+    Without parameters that learn, there are no `maps`, `sums` and `x`.
     """
 
-    def __init__(self, pair: Tensor, c: int, sides: int, *, has_change: bool) -> None:
+    def __init__(self, pair: Tensor, c: int, sides: int, *, has_change: bool, learns: bool) -> None:
         samples, rows, columns, self.c_z = pair.shape
         self.pair, self.c, self.has_change = pair, c, has_change
         positions = samples * rows * columns
@@ -228,19 +244,20 @@ class Gradients:
         self.tiles = cdiv(rows * columns, self.block)
         self.change_sums = 2 * c + 2 * self.c_z if has_change else 0
         self.change_maps = self.c_z if has_change else 0
-        self.maps = pair.new_empty(positions, self.change_maps + 2 * c * sides)
-        self.sums = pair.new_empty(
-            samples * self.tiles, self.change_sums + 2 * self.c_z + 2 * c * sides, dtype=torch.float32
-        )
-        self.x = pair.new_empty(positions, self.c_z)
-        self.grad_x = torch.empty_like(self.x) if has_change else None
+        self.maps_width = self.change_maps + 2 * c * sides
+        self.sums_width = self.change_sums + 2 * self.c_z + 2 * c * sides
+        self.grad_x = pair.new_empty(positions, self.c_z) if has_change else None
+        self.maps = self.sums = self.x = None
+        if learns:
+            self.maps, self.x = pair.new_empty(positions, self.maps_width), pair.new_empty(positions, self.c_z)
+            self.sums = pair.new_empty(samples * self.tiles, self.sums_width, dtype=torch.float32)
 
     def _sizes(self, outputs: int, kernel: str) -> dict[str, int]:
         return {
             "c_z": self.c_z,
             "c": self.c,
-            "maps_width": self.maps.shape[1],
-            "sums_width": self.sums.shape[1],
+            "maps_width": self.maps_width,
+            "sums_width": self.sums_width,
             "block": self.block,
             "part": min(self.part, outputs),
             "num_warps": self.warps[kernel],
@@ -254,11 +271,14 @@ class Gradients:
         norm_out: Sequence[Tensor],
         maps: GatedMap,
         gradient: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the product [b, c, rows, columns] and of the output's weight [c_z, c]."""
+        *,
+        learns: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the gradients of the product [b, c, rows, columns] and, if it `learns`, of the output's weight."""
         samples, rows, columns, _ = self.pair.shape
-        grad_product = torch.empty_like(product)
-        a, grad_value = self.maps.new_empty(len(self.maps), self.c), torch.empty_like(self.x)
+        grad_product, a, grad_value = torch.empty_like(product), None, None
+        if self.x is not None:
+            a, grad_value = self.x.new_empty(len(self.x), self.c), torch.empty_like(self.x)
         _change_backward[(samples * self.tiles,)](
             placed(self.pair),
             product,
@@ -278,7 +298,7 @@ class Gradients:
             self.tiles,
             **self._sizes(self.c_z, "change"),
         )
-        return grad_product, grad_value.T @ a
+        return grad_product, grad_value.T @ a if learns and a is not None and grad_value is not None else None
 
     def of_operands(
         self, mask: Tensor, norm: Sequence[Tensor], sides: list[GatedMap], gradients: list[Tensor]
@@ -296,8 +316,8 @@ class Gradients:
             self.grad_x,
             placed(grad_pair),
             self.x,
-            self.maps[:, self.change_maps :],
-            self.sums[:, self.change_sums :],
+            None if self.maps is None else self.maps[:, self.change_maps :],
+            None if self.sums is None else self.sums[:, self.change_sums :],
             *norm,
             left_maps,
             right_maps,

@@ -14,6 +14,7 @@ from tests.ops.comparing import affine, assert_as_near, assert_equal, mask, norm
 
 pytest.importorskip("triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+REFERENCE = self_attention.reference
 
 
 def by_triton(*arguments: Any) -> Tensor:
@@ -62,6 +63,14 @@ def test_a_bias_without_gradient_gets_none_and_changes_nothing() -> None:
     found, expected = (
         torch.autograd.grad(run(x, mask, bias.detach(), weights, heads).sum(), [x, *weights.qkv[:1]])
         for run in (by_triton, self_attention.reference)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_gradient_that_is_expanded_from_one_number_is_read_where_it_is() -> None:
+    x, mask, _, weights, heads = arguments(1, 3, 20, biased=False)
+    found, expected = (
+        torch.autograd.grad(run(x, mask, None, weights, heads).sum(), weights.out) for run in (by_triton, REFERENCE)
     )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 

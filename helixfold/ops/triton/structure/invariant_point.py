@@ -188,9 +188,15 @@ class _PointAttention(torch.autograd.Function):
         # A query's gradients of logits sum to zero.
         along_queries = of_queries[..., d:].unflatten(-1, (q, 3))
         along_keys = of_keys[..., d:-1].unflatten(-1, (q, 3)).addcmul(of_keys[..., -1:, None], key_points, value=-1)
-        # The points' term is quadratic, so its sum is half the sum of its gradients' products with the points.
-        quadratic = (query_points * along_queries).sum((0, 2, 3, 4)) + (key_points * along_keys).sum((0, 2, 3, 4))
-        grad_sums, factor = sums.sum(0), point_weight[:, None, None, None]
+        grad_point_weight = grad_scale = grad_offset = grad_weight = None
+        if ctx.needs_input_grad[9]:
+            # The points' term is quadratic, so its sum is half the sum of its gradients' products with the points.
+            quadratic = (query_points * along_queries).sum((0, 2, 3, 4)) + (key_points * along_keys).sum((0, 2, 3, 4))
+            grad_point_weight = 0.5 * quadratic
+        if any(ctx.needs_input_grad[10:]):
+            grad_sums = sums.sum(0)
+            grad_weight, grad_scale, grad_offset = grad_sums[:h], grad_sums[h], grad_sums[h + 1]
+        factor = point_weight[:, None, None, None]
         return (
             of_queries[..., :d],
             of_keys[..., :d],
@@ -201,10 +207,10 @@ class _PointAttention(torch.autograd.Function):
             grad_pair,
             None,
             None,
-            0.5 * quadratic,
-            grad_sums[h],
-            grad_sums[h + 1],
-            grad_sums[:h],
+            grad_point_weight,
+            grad_scale,
+            grad_offset,
+            grad_weight,
         )
 
 
