@@ -23,7 +23,7 @@ FLOORS = [
     ("helixfold.execution", "helixfold.parallel", "helixfold.optim", "helixfold.relax"),
     ("helixfold.planning", "helixfold.prediction", "helixfold.analysis"),
     ("helixfold.write", "helixfold.folding", "helixfold.folding_together", "helixfold.inference", "helixfold.training"),
-    ("helixfold.report", "helixfold.predict", "helixfold.notebook"),
+    ("helixfold.report", "helixfold.predict", "helixfold.notebook", "helixfold.verification"),
     ("helixfold.benchmark", "helixfold.evaluation"),
     ("helixfold.cli",),
 ]
