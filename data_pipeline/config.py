@@ -46,6 +46,18 @@ class Config:
         """Return all settings as nested dictionaries of JSON values."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
+    def to_dict_of_first_version(self) -> dict[str, Any]:
+        """Return all settings but those that were added later and have the value that older files mean.
+
+        It is the same in every version that has these settings, so that what was made with them is recognised.
+        """
+        values = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not field.metadata.get(_ADDED) or value != field.default:
+                values[field.name] = value.to_dict_of_first_version() if isinstance(value, Config) else _plain(value)
+        return values
+
     def flat(self) -> dict[str, Any]:
         """Return every setting by its full name, `outer.inner`."""
         return dict(_flat(self.to_dict()))

@@ -59,6 +59,28 @@ class Batch:
         return cls(**stacked)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MultimerBatch(Batch):
+    """Features of one recycling iteration of a complex, for AlphaFold-Multimer: those of `Batch`, and every residue's
+    chain.
+
+    Residues are numbered within each chain. `t` counts template slots, and all of them are averaged, whether they hold
+    a template (`template_mask` 1) or not: AlphaFold-Multimer has always four.
+    """
+
+    target_feat: Float[Tensor, "b r 21"]
+    asym_id: Int[Tensor, "b r"]  # the chain's number in the complex
+    entity_id: Int[Tensor, "b r"]  # the number of the chain's sequence, which equal chains share
+    sym_id: Int[Tensor, "b r"]  # the chain's number among those of the same sequence
+
+
+def with_chains(batch: Batch) -> MultimerBatch:
+    """Return the batch if it says which chain each residue is in; raise TypeError if it is a monomer's."""
+    if not isinstance(batch, MultimerBatch):
+        raise TypeError(f"AlphaFold-Multimer takes a MultimerBatch, got a {type(batch).__name__}")
+    return batch
+
+
 def batch_of_one(array: np.ndarray, device: torch.device | str) -> Tensor:
     """Return an array as an int64 or float32 tensor with a leading batch dimension of 1."""
     dtype = torch.int64 if np.issubdtype(array.dtype, np.integer) else torch.float32

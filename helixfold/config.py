@@ -1,17 +1,24 @@
 """Settings of the network, validated on construction and saved with every checkpoint."""
 
+import math
 import typing
 from dataclasses import dataclass, field
 from typing import Literal
 
-from data_pipeline.config import Config, ConfigError, require
+from data_pipeline.config import Config, ConfigError, added_setting, require
 
 __all__ = ["Config", "ConfigError", "require"]
 
+# MSA letters: 20 residue types, unknown, gap, masked.
+MSA_LETTERS = 23
 # Largest sizes of a network; AlphaFold 2 has 48 blocks and at most 384 channels.
 MAX_BLOCKS, MAX_CHANNELS = 1000, 8192
 
 OuterProductPosition = Literal["middle", "first", "end"]
+# Which of DeepMind's two networks it is: AlphaFold 2 for one chain, or AlphaFold-Multimer for complexes.
+Method = Literal["monomer", "multimer"]
+# How files in DeepMind's and OpenFold's formats hold the two operands of triangle multiplication.
+TriangleProjections = Literal["separate", "fused"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +55,10 @@ class StackConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateConfig(Config):
-    """Settings of the template embedding (AlphaFold 2, Suppl. Sec. 1.7.1, Alg. 16 and 17)."""
+    """Settings of the template embedding (AlphaFold 2, Suppl. Sec. 1.7.1, Alg. 16 and 17).
+
+    AlphaFold-Multimer averages the templates, so `attention_heads` and `attention_channels` do not matter there.
+    """
 
     blocks: int = 2
     c_t: int = 64
@@ -72,7 +82,10 @@ class TemplateConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class StructureConfig(Config):
-    """Settings of the structure module (AlphaFold 2, Suppl. Alg. 20 to 24)."""
+    """Settings of the structure module (AlphaFold 2, Suppl. Alg. 20 to 24).
+
+    `position_scale` is the unit of its translations in Angstrom: 10 in AlphaFold 2, 20 in AlphaFold-Multimer.
+    """
 
     layers: int = 8
     c: int = 384
@@ -83,6 +96,7 @@ class StructureConfig(Config):
     c_angles: int = 128
     angle_blocks: int = 2
     dropout: float = 0.1
+    position_scale: float = added_setting(10.0)
 
     def __post_init__(self) -> None:
         self._require_positive(
@@ -91,26 +105,39 @@ class StructureConfig(Config):
         self._require_at_most(MAX_BLOCKS, "layers", "angle_blocks")
         self._require_at_most(MAX_CHANNELS, "c", "heads", "c_scalar", "query_points", "value_points", "c_angles")
         self._require_fraction("dropout")
+        require(self, ["position_scale"], lambda value: 0 < value < math.inf, "be a length in Angstrom above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadsConfig(Config):
-    """Settings of the output heads (AlphaFold 2, Suppl. Sec. 1.9); only `_ptm` models have `aligned_error`."""
+    """Settings of the output heads (AlphaFold 2, Suppl. Sec. 1.9).
+
+    Only the `_ptm` and `_multimer` models have `aligned_error`. `masked_msa_letters` counts the letters that the
+    masked-MSA head tells apart: 20 residue types, unknown and gap, and in AlphaFold 2 also the mask itself.
+    """
 
     distogram_bins: int = 64
     lddt_bins: int = 50
     c_lddt: int = 128
     aligned_error: bool = False
     aligned_error_bins: int = 64
+    masked_msa_letters: int = added_setting(MSA_LETTERS)
 
     def __post_init__(self) -> None:
         self._require_positive("distogram_bins", "lddt_bins", "c_lddt", "aligned_error_bins")
         self._require_at_most(MAX_CHANNELS, "distogram_bins", "lddt_bins", "c_lddt", "aligned_error_bins")
+        choices = (MSA_LETTERS - 1, MSA_LETTERS)
+        require(self, ["masked_msa_letters"], lambda value: value in choices, f"be one of {choices}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Config):
-    """Settings of the whole network; `c_z` and `c_s` are the channels of the pair and single representations."""
+    """Settings of the whole network; `c_z` and `c_s` are the channels of the pair and single representations.
+
+    `method` chooses the modules in which AlphaFold-Multimer differs from AlphaFold 2. `triangle_projections` changes
+    nothing in the network: it says whether DeepMind's and OpenFold's files hold the projections to the two operands of
+    a triangle multiplication as one array, as those of AlphaFold-Multimer v3 do.
+    """
 
     c_z: int = 128
     c_s: int = 384
@@ -119,6 +146,8 @@ class ModelConfig(Config):
     template: TemplateConfig | None = field(default_factory=TemplateConfig)
     structure: StructureConfig = field(default_factory=StructureConfig)
     heads: HeadsConfig = field(default_factory=HeadsConfig)
+    method: Method = added_setting("monomer")
+    triangle_projections: TriangleProjections = added_setting("separate")
 
     def __post_init__(self) -> None:
         self._require_positive("c_z", "c_s")
@@ -126,5 +155,10 @@ class ModelConfig(Config):
         for name, stack in (("evoformer", self.evoformer), ("extra_msa", self.extra_msa)):
             if self.c_z % stack.pair_heads:
                 raise ConfigError(f"{name}.pair_heads ({stack.pair_heads}) must divide c_z ({self.c_z})")
+        for name, choices in (("method", Method), ("triangle_projections", TriangleProjections)):
+            if getattr(self, name) not in typing.get_args(choices):
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(typing.get_args(choices))}, got {getattr(self, name)!r}"
+                )
         if self.evoformer.outer_product != self.extra_msa.outer_product:
             raise ConfigError("evoformer and extra_msa must place the outer product mean alike")

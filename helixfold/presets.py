@@ -1,16 +1,19 @@
-"""Named models: DeepMind's ten monomer models, the small one in the package, and a tiny one for tests."""
+"""Named models: DeepMind's for monomers and complexes, the small one in the package, and tiny ones for tests."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from data_pipeline.config import MAX_RECYCLES, Config, ConfigError
+from data_pipeline.config import MAX_RECYCLES, Config, ConfigError, added_setting, require
 from data_pipeline.errors import printable
 from data_pipeline.transforms.sample import SamplingConfig
-from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
+from helixfold.config import MSA_LETTERS, HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 
+# Angstrom, the unit of translations in AlphaFold-Multimer's structure module.
+MULTIMER_POSITION_SCALE = 20.0
 # AlphaFold 2, Suppl. Table 5. Template rows are appended to the MSA clusters: models with templates sample that many
 # clusters fewer, so that every MSA has 512 rows.
 MSA_ROWS = 512
@@ -27,12 +30,17 @@ _MONOMERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Preset(Config):
-    """Settings of a named network, of its input samples, and its number of recycling iterations after the first."""
+    """Settings of a named network, of its input samples, and of its recycling.
+
+    `num_recycles` is the number of recycling iterations after the first. They end earlier once distances between
+    C-alpha atoms change by less than `recycle_tolerance` Angstrom; 0 never ends them.
+    """
 
     name: str
     model: ModelConfig
     sampling: SamplingConfig
     num_recycles: int = 3
+    recycle_tolerance: float = added_setting(0.0)
 
     def __post_init__(self) -> None:
         # The name is read from weights files and becomes part of file names.
@@ -41,6 +49,7 @@ class Preset(Config):
         if self.num_recycles < 0:
             raise ConfigError(f"num_recycles must not be negative, got {self.num_recycles}")
         self._require_at_most(MAX_RECYCLES, "num_recycles")
+        require(self, ["recycle_tolerance"], lambda value: 0 <= value < math.inf, "be a distance in Angstrom")
 
     def without_model(self) -> dict[str, Any]:
         """Return the settings other than the model's, which a weights file holds beside the parameters."""
@@ -55,6 +64,31 @@ def _alphafold(name: str) -> Preset:
         name=name,
         model=ModelConfig(template=template, heads=HeadsConfig(aligned_error=name.endswith("_ptm"))),
         sampling=SamplingConfig(max_msa_clusters=MSA_ROWS - slots, max_extra_msa=extra_rows, max_templates=slots),
+    )
+
+
+def _multimer(number: int, release: str) -> Preset:
+    """Return the settings of one of DeepMind's models of complexes; `release` is "", "_v2" or "_v3"."""
+    latest = release == "_v3"
+    template = TemplateConfig()
+    # MSA rows without those of the templates; models 4 and 5 of the third release sample fewer extra rows.
+    rows, extra_rows = (508, 2048 if number <= 3 else 1152) if latest else (252, 1152)
+    return Preset(
+        name=f"model_{number}_multimer{release}",
+        model=ModelConfig(
+            method="multimer",
+            evoformer=StackConfig(outer_product="first"),
+            extra_msa=StackConfig(outer_product="first", blocks=4, c_m=64),
+            template=template,
+            structure=StructureConfig(position_scale=MULTIMER_POSITION_SCALE),
+            heads=HeadsConfig(aligned_error=True, masked_msa_letters=MSA_LETTERS - 1),
+            triangle_projections="fused" if latest else "separate",
+        ),
+        sampling=SamplingConfig(max_msa_clusters=rows, max_extra_msa=extra_rows, max_templates=template.max_templates),
+        # The third release recycles up to 20 times until nothing moves. For the first two, ColabFold's program has
+        # these settings and DeepMind's has those of the third.
+        num_recycles=20 if latest else 3,
+        recycle_tolerance=0.5 if latest else 0.0,
     )
 
 
@@ -73,6 +107,25 @@ def tiny() -> Preset:
             heads=HeadsConfig(c_lddt=32, aligned_error=True),
         ),
         sampling=SamplingConfig(max_msa_clusters=60, max_extra_msa=128, max_templates=4),
+    )
+
+
+def tiny_multimer() -> Preset:
+    """Return the tiny network for tests with the modules of AlphaFold-Multimer."""
+    monomer = tiny()
+    model = monomer.model
+    return replace(
+        monomer,
+        name="tiny_multimer",
+        model=replace(
+            model,
+            method="multimer",
+            evoformer=replace(model.evoformer, outer_product="first"),
+            extra_msa=replace(model.extra_msa, outer_product="first"),
+            structure=replace(model.structure, position_scale=MULTIMER_POSITION_SCALE),
+            heads=replace(model.heads, masked_msa_letters=MSA_LETTERS - 1),
+            triangle_projections="fused",
+        ),
     )
 
 
@@ -113,8 +166,14 @@ def small() -> Preset:
 
 PRESETS: dict[str, Callable[[], Preset]] = {
     **{name: partial(_alphafold, name) for name in (*_MONOMERS, *(f"{name}_ptm" for name in _MONOMERS))},
+    **{
+        f"model_{number}_multimer{release}": partial(_multimer, number, release)
+        for release in ("_v3", "_v2", "")
+        for number in range(1, 6)
+    },
     "small": small,
     "tiny": tiny,
+    "tiny_multimer": tiny_multimer,
 }
 
 

@@ -124,7 +124,9 @@ def _step_seconds(mesh: Mesh, work: Workload, layout: Layout, repeats: int) -> f
         losses, dtype = initial_training(), size.dtype
         optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"), working_dtype=dtype)
         gradients = GradientReducer(optimizer, mesh)
-        batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, mesh.device)
+        batch = random_batch(
+            size.residues, size.msa_rows, size.extra_rows, size.templates, mesh.device, method=model.config.method
+        )
         labels = random_labels(batch)
 
         def step() -> None:

@@ -184,7 +184,7 @@ def _prediction(point: Point, device: torch.device) -> Run:
     def run(point: Point, executor: Executor) -> None:
         def draw(_: int) -> list[Batch]:
             sizes = point.residues, point.rows, point.extra_rows, point.templates
-            return [random_batch(*sizes, device) for _ in range(point.ensemble)]
+            return [random_batch(*sizes, device, method=point.config.method) for _ in range(point.ensemble)]
 
         def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
             return model.fold(executor, ensemble, previous, DTYPES[point.dtype])

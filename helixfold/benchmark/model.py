@@ -43,7 +43,7 @@ from helixfold.weights.untrained import untrained_model
 PEER = "DeepMind's JAX program"
 # The same program with the fused kernels of ColabFold.
 PEERS = {"jax": PEER, "colabfold": "ColabFold's kernels in JAX"}
-PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_"))
+PUBLISHED = tuple(name for name in PRESETS if name.startswith("model_") and "multimer" not in name)
 OURS = {"whole": Whole, "slabs": Slabs}
 Way = Literal["plain", "whole", "slabs"]
 _EarlierWay = Literal["Whole", "Slabs"]  # as version 0.1 called them
@@ -89,7 +89,7 @@ def readings(options: ModelOptions, common: CommonOptions, machine: BenchmarkDev
     rows = options.rows or chosen.sampling.max_msa_clusters
     extra_rows = options.extra_rows or chosen.sampling.max_extra_msa
     templates = chosen.sampling.max_templates
-    batch = random_batch(options.residues, rows, extra_rows, templates, machine.device)
+    batch = random_batch(options.residues, rows, extra_rows, templates, machine.device, method=chosen.model.method)
     work = Work(flops=_flops(chosen, batch), bytes=0)
     repeats = common.repeats or 1
     for dtype in common.dtypes:
@@ -134,7 +134,7 @@ def _measure(
     run = Whole() if plain else OURS[way]()
     device, templates = batch.aatype.device, batch.template_mask.shape[1]
     # A first pass prepares threads, libraries and, on a GPU, kernels for this size before the clock starts.
-    first = batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device)
+    first = batch if device.type == "cuda" else random_batch(16, 8, 8, templates, device, method=model.config.method)
     _pass(model, run, first, dtype, plain=plain)
     action = {WHOLE: lambda: shapes.update(_shapes(_pass(model, run, batch, dtype, plain=plain)))}
     return measure_parts(action, device, repeats)[WHOLE]
@@ -149,7 +149,7 @@ def _pass(model: AlphaFold, run: Executor, batch: Batch, dtype: torch.dtype, *, 
 def _flops(chosen: Preset, batch: Batch) -> int:
     """Return the FLOPs of the matrix products of a pass, counted on meta tensors, so that nothing is computed."""
     with META, Counter() as counter:
-        meta = Batch(**{field.name: getattr(batch, field.name).to(META) for field in fields(batch)})
+        meta = type(batch)(**{field.name: getattr(batch, field.name).to(META) for field in fields(batch)})
         _pass(AlphaFold(chosen.model).eval(), Whole(), meta, torch.float32, plain=True)
     return counter.products
 

@@ -132,7 +132,7 @@ def _described(shape: Shape) -> dict[str, tuple[Call, ...]]:
     model, r = replace(of_blocks(preset(shape.preset).model, 1), template=None), shape.residues
     with META, recorded() as calls:
         network = AlphaFold(model).train()
-        batch = random_batch(r, shape.rows, shape.extra_rows, 0, META)
+        batch = random_batch(r, shape.rows, shape.extra_rows, 0, META, method=model.method)
         network.fold(Whole(), [batch], None, shape.dtype)
     names = {id(parameter): name.rsplit(".", 2)[0] for name, parameter in network.named_parameters()}
     found: dict[str, dict[str, Call]] = {}

@@ -133,7 +133,9 @@ def _network(point: Point, device: torch.device) -> Callable[[Point], None]:
 
     def run(point: Point) -> None:
         size = point.size
-        batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, device)
+        batch = random_batch(
+            size.residues, size.msa_rows, size.extra_rows, size.templates, device, method=network.config.method
+        )
         labels = random_labels(batch)
         outputs = network(Whole(), [batch], None, size.dtype)
         losses = total_loss(outputs, batch, labels, initial_training())

@@ -128,7 +128,7 @@ def training_parts(
     model = AlphaFold(preset(network).model).to(device).train()
     recompute(model, keep)
     optimizer = FlatOptimizer(model, OptimizerConfig(), working_dtype=dtype, keep_float32=("structure_module", "heads"))
-    batch = random_batch(*sizes, device)
+    batch = random_batch(*sizes, device, method=model.config.method)
     labels, losses = random_labels(batch), initial_training()
     total: list[torch.Tensor] = []
 

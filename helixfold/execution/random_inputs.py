@@ -8,14 +8,23 @@ import torch
 from data_pipeline.features.ground_truth import GroundTruth, ground_truth
 from data_pipeline.features.labels import ChainLabels
 from data_pipeline.residues import ATOM37_MASK
-from helixfold.batch import Batch, batch_of_one
+from helixfold.batch import Batch, MultimerBatch, batch_of_one
+from helixfold.config import Method
 from helixfold.losses.labels import Labels
 
 
-def random_batch(residues: int, rows: int, extra_rows: int, templates: int, device: torch.device) -> Batch:
-    """Return a batch of one random sample, without masked positions, on the device.
+def random_batch(
+    residues: int,
+    rows: int,
+    extra_rows: int,
+    templates: int,
+    device: torch.device,
+    *,
+    method: Method = "monomer",
+) -> Batch:
+    """Return a batch of one random sample for a network of that method, without masked positions, on the device.
 
-    `rows` are MSA rows and `extra_rows` those of the extra MSA.
+    `rows` are MSA rows and `extra_rows` those of the extra MSA. A complex has two equal chains.
     """
     aatype = _numbers(20, 1, residues)
     atoms = 20 * torch.rand(1, templates, residues, 37, 3)
@@ -37,7 +46,19 @@ def random_batch(residues: int, rows: int, extra_rows: int, templates: int, devi
         template_pseudo_beta=atoms[..., 3, :],
         template_pseudo_beta_mask=torch.ones(1, templates, residues),
     )
-    return Batch(**{field.name: getattr(batch, field.name).to(device) for field in fields(batch)})
+    if method == "multimer":
+        batch = _with_two_chains(batch)
+    return type(batch)(**{field.name: getattr(batch, field.name).to(device) for field in fields(batch)})
+
+
+def _with_two_chains(batch: Batch) -> MultimerBatch:
+    """Return the batch of a complex of two equal chains, which are the two halves of this batch's chain."""
+    chain = (batch.residue_index >= batch.residue_index.shape[1] // 2).long() + 1
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    target = torch.nn.functional.one_hot(batch.aatype, 21).float()
+    return MultimerBatch(
+        **{**values, "target_feat": target}, asym_id=chain, entity_id=torch.ones_like(chain), sym_id=chain
+    )
 
 
 def _numbers(count: int, *shape: int) -> torch.Tensor:

@@ -1,20 +1,25 @@
 """The whole network: one recycling iteration from features to structure and logits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.batch import Batch
-from helixfold.config import ModelConfig
+from helixfold.config import Method, ModelConfig, StructureConfig, TemplateConfig
 from helixfold.geometry.atoms import pseudo_beta
 from helixfold.model.embedders import ExtraMSAEmbedder, InputEmbedder, RecyclingEmbedder
 from helixfold.model.evoformer import EvoformerStack, outer_mask
 from helixfold.model.heads import Heads
 from helixfold.model.layers import Linear
+from helixfold.model.multimer.embedders import multimer_input_embedder
+from helixfold.model.multimer.point_attention import MultimerPointAttention
+from helixfold.model.multimer.templates import MultimerTemplateEmbedder
 from helixfold.model.outputs import Folded, Outputs, Recycled, Representations
+from helixfold.model.point_attention import InvariantPointAttention, PointAttention
 from helixfold.model.structure_module import StructureModule
 from helixfold.model.templates import TemplateEmbedder
 from helixfold.model.update import Executor, Stream
@@ -23,8 +28,22 @@ from helixfold.model.update import Executor, Stream
 IN_FLOAT32 = ("structure_module", "heads")
 
 
+class MethodModules(NamedTuple):
+    """The modules in which AlphaFold 2 and AlphaFold-Multimer differ."""
+
+    input_embedder: Callable[[int, int], InputEmbedder]
+    template_embedder: Callable[[TemplateConfig, int, int], TemplateEmbedder | MultimerTemplateEmbedder]
+    point_attention: Callable[[StructureConfig, int], PointAttention]
+
+
+MODULES: dict[Method, MethodModules] = {
+    "monomer": MethodModules(InputEmbedder, TemplateEmbedder, InvariantPointAttention),
+    "multimer": MethodModules(multimer_input_embedder, MultimerTemplateEmbedder, MultimerPointAttention),
+}
+
+
 class AlphaFold(nn.Module):
-    """AlphaFold 2 (Suppl. Alg. 2), one recycling iteration per call.
+    """AlphaFold 2 (Suppl. Alg. 2) or AlphaFold-Multimer, one recycling iteration per call.
 
     The trunk computes in the dtype that the caller chooses, structure module and heads in float32.
     """
@@ -33,14 +52,15 @@ class AlphaFold(nn.Module):
         super().__init__()
         self.config = config
         c_m, c_z, c_e = config.evoformer.c_m, config.c_z, config.extra_msa.c_m
-        self.input_embedder = InputEmbedder(c_m, c_z)
+        modules = MODULES[config.method]
+        self.input_embedder = modules.input_embedder(c_m, c_z)
         self.recycling_embedder = RecyclingEmbedder(c_m, c_z)
-        self.template_embedder = TemplateEmbedder(config.template, c_m, c_z) if config.template else None
+        self.template_embedder = modules.template_embedder(config.template, c_m, c_z) if config.template else None
         self.extra_msa_embedder = ExtraMSAEmbedder(c_e)
         self.extra_msa_stack = EvoformerStack(config.extra_msa, c_z, global_columns=True)
         self.evoformer = EvoformerStack(config.evoformer, c_z)
         self.single = Linear(c_m, config.c_s)
-        self.structure_module = StructureModule(config.structure, config.c_s, c_z)
+        self.structure_module = StructureModule(config.structure, config.c_s, c_z, attention=modules.point_attention)
         self.heads = Heads(config)
 
     def forward(
@@ -108,15 +128,15 @@ class AlphaFold(nn.Module):
         self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
     ) -> Float[Stream, "b r r c_z"]:
         """Return the initial pair stream, in the memory of the recycled one if that has the same dtype."""
-        target, index = batch.target_feat.to(dtype), batch.residue_index
+        mask = batch.seq_mask
         # The first iteration recycles zeros: an empty pair stream, and all atoms at the origin.
-        recycled: Stream = target.new_zeros(1).expand(*index.shape, index.shape[1], self.config.c_z)
-        beta = batch.seq_mask.new_zeros(*index.shape, 3)
+        recycled: Stream = mask.new_zeros(1, dtype=dtype).expand(*mask.shape, mask.shape[1], self.config.c_z)
+        beta = mask.new_zeros(*mask.shape, 3)
         if previous is not None:
             recycled, beta = previous.pair, pseudo_beta(batch.aatype, previous.positions)
 
         def embedded(rows: slice, recycled_rows: Tensor) -> Tensor:
-            pair = self.input_embedder.pair_rows(target[:, rows], index[:, rows], target, index)
+            pair = self.input_embedder.pair_rows(batch, rows, dtype)
             return self.recycling_embedder.pair_rows(pair, recycled_rows, beta[:, rows], beta)
 
         make = run.map_rows if previous is None or recycled.dtype != dtype else run.replace_rows
@@ -126,9 +146,9 @@ class AlphaFold(nn.Module):
         self, run: Executor, batch: Batch, previous: Recycled | None, dtype: torch.dtype
     ) -> tuple[Float[Stream, "b s r c_m"], Float[Tensor, "b s r"]]:
         """Return the initial MSA stream and its mask: the sampled sequences, then one row of torsions per template."""
-        target, mask = batch.target_feat.to(dtype), batch.msa_mask
+        mask = batch.msa_mask
         count = mask.shape[1]
-        zeros = target.new_zeros(*target.shape[:2], self.config.evoformer.c_m)
+        zeros = mask.new_zeros(*batch.seq_mask.shape, self.config.evoformer.c_m, dtype=dtype)
         recycled_row = zeros if previous is None else previous.msa_first_row
         template_rows = mask.new_empty(0)
         if self.template_embedder is not None and batch.template_mask.shape[1] > 0:
@@ -138,7 +158,7 @@ class AlphaFold(nn.Module):
         def embedded(rows: slice, _: Tensor) -> Tensor:
             parts = []
             if rows.start < count:
-                parts.append(self.input_embedder.msa_rows(batch.msa_feat[:, rows].to(dtype), target))
+                parts.append(self.input_embedder.msa_rows(batch, rows, dtype))
             if rows.start == 0:
                 first = self.recycling_embedder.first_row(parts[0][:, 0], recycled_row)
                 parts[:1] = [first[:, None], parts[0][:, 1:]]

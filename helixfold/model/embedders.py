@@ -1,10 +1,15 @@
 """Embedders of features and of the previous recycling iteration, for some rows of the MSA or pair stream at a time."""
 
+from collections.abc import Callable
+from typing import Protocol
+
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from helixfold.batch import Batch
+from helixfold.config import MSA_LETTERS
 from helixfold.geometry.atoms import DistanceBins, distogram
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.ops.look_up import look_up
@@ -12,44 +17,66 @@ from helixfold.ops.look_up import look_up
 # Relative positions are clipped to this many residues (AlphaFold 2, Suppl. Alg. 4).
 MAX_SEPARATION = 32
 TARGET_CHANNELS, MSA_CHANNELS = 22, 49
-# MSA letters: 20 residue types, unknown, gap, masked.
-MSA_LETTERS = 23
 # Recycled distances between pseudo-beta atoms: 15 bins from 3.25 Angstrom (Suppl. Alg. 32; DeepMind's config).
 RECYCLED_BINS = DistanceBins(first=3.25, last=20.75, count=15)
+
+
+class PositionEmbedding(Protocol):
+    """An embedding of where two residues stand relative to each other."""
+
+    def edges(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
+        """Return the edges from some residues i to all residues j."""
+
+
+class RelativePosition(Linear):
+    """Embedding of the separation of two residues in the sequence (AlphaFold 2, Suppl. Alg. 4)."""
+
+    def __init__(self, c_z: int) -> None:
+        super().__init__(2 * MAX_SEPARATION + 1, c_z)
+
+    def edges(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
+        # A one-hot vector times a matrix is one of its rows; looking it up avoids an (i, j, 65) tensor.
+        table = self.weight.T + self.bias
+        return look_up(table.to(dtype), clipped_difference(batch.residue_index, rows, MAX_SEPARATION))
 
 
 class InputEmbedder(nn.Module):
     """Embedding of the sequence, the sampled MSA and the residue numbers (AlphaFold 2, Suppl. Alg. 3 and 4)."""
 
-    def __init__(self, c_m: int, c_z: int) -> None:
+    def __init__(
+        self,
+        c_m: int,
+        c_z: int,
+        *,
+        target_channels: int = TARGET_CHANNELS,
+        relative_position: Callable[[int], PositionEmbedding] = RelativePosition,
+    ) -> None:
         super().__init__()
         self.msa = Linear(MSA_CHANNELS, c_m)
-        self.target = Linear(TARGET_CHANNELS, c_m)
-        self.left = Linear(TARGET_CHANNELS, c_z)
-        self.right = Linear(TARGET_CHANNELS, c_z)
-        self.relative_position = Linear(2 * MAX_SEPARATION + 1, c_z)
+        self.target = Linear(target_channels, c_m)
+        self.left = Linear(target_channels, c_z)
+        self.right = Linear(target_channels, c_z)
+        self.relative_position = relative_position(c_z)
 
-    def pair_rows(
-        self,
-        target_rows: Float[Tensor, "b i 22"],
-        index_rows: Int[Tensor, "b i"],
-        target: Float[Tensor, "b j 22"],
-        residue_index: Int[Tensor, "b j"],
-    ) -> Float[Tensor, "b i j c_z"]:
+    def pair_rows(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b i j c_z"]:
         """Return the edges from some residues i to all residues j."""
-        separation = rearrange(index_rows, "b i -> b i 1") - rearrange(residue_index, "b j -> b 1 j")
-        # A one-hot vector times a matrix is one of its rows; looking it up avoids an (i, j, 65) tensor.
-        rows = self.relative_position.weight.T + self.relative_position.bias
-        position = look_up(rows.to(target.dtype), separation.clamp(-MAX_SEPARATION, MAX_SEPARATION) + MAX_SEPARATION)
+        target = batch.target_feat.to(dtype)
         return (
-            position
-            + rearrange(self.left(target_rows), "b i c -> b i 1 c")
+            self.relative_position.edges(batch, rows, dtype)
+            + rearrange(self.left(target[:, rows]), "b i c -> b i 1 c")
             + rearrange(self.right(target), "b j c -> b 1 j c")
         )
 
-    def msa_rows(self, msa: Float[Tensor, "b s r 49"], target: Float[Tensor, "b r 22"]) -> Float[Tensor, "b s r c_m"]:
+    def msa_rows(self, batch: Batch, rows: slice, dtype: torch.dtype) -> Float[Tensor, "b s r c_m"]:
         """Return the embedded rows of some sequences."""
-        return self.msa(msa) + rearrange(self.target(target), "b r c -> b 1 r c")
+        target = self.target(batch.target_feat.to(dtype))
+        return self.msa(batch.msa_feat[:, rows].to(dtype)) + rearrange(target, "b r c -> b 1 r c")
+
+
+def clipped_difference(numbers: Int[Tensor, "b j"], rows: slice, most: int) -> Int[Tensor, "b i j"]:
+    """Return the numbers of some residues i minus those of all residues j, clipped to +-`most` and counted from 0."""
+    difference = rearrange(numbers[:, rows], "b i -> b i 1") - rearrange(numbers, "b j -> b 1 j")
+    return difference.clamp(-most, most) + most
 
 
 class RecyclingEmbedder(nn.Module):

@@ -4,7 +4,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from helixfold.config import ModelConfig
-from helixfold.model.embedders import MSA_LETTERS
 from helixfold.model.layers import LayerNorm, Linear
 from helixfold.model.outputs import Folded, Logits
 from helixfold.model.update import Executor, Stream, transposed
@@ -54,13 +53,13 @@ class LDDTHead(nn.Module):
 
 
 class Heads(nn.Module):
-    """All output heads; only the `_ptm` models have `aligned_error`."""
+    """All output heads; only the `_ptm` and `_multimer` models have `aligned_error`."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         heads = config.heads
         self.distogram = DistogramHead(config.c_z, heads.distogram_bins)
-        self.masked_msa = LinearHead(config.evoformer.c_m, MSA_LETTERS)
+        self.masked_msa = LinearHead(config.evoformer.c_m, heads.masked_msa_letters)
         self.lddt = LDDTHead(config.structure.c, heads.c_lddt, heads.lddt_bins)
         self.experimentally_resolved = LinearHead(config.c_s, 37)
         self.aligned_error = LinearHead(config.c_z, heads.aligned_error_bins) if heads.aligned_error else None

@@ -51,7 +51,7 @@ class Logits:
     """Logits of all heads, float32. `aligned_error` is None for models without that head."""
 
     distogram: Float[Tensor, "b r r v"]
-    masked_msa: Float[Tensor, "b s r 23"]
+    masked_msa: Float[Tensor, "b s r v_letters"]
     lddt: Float[Tensor, "b r v_lddt"]
     experimentally_resolved: Float[Tensor, "b r 37"]
     aligned_error: Float[Tensor, "b r r v_error"] | None

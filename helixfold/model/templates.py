@@ -15,7 +15,7 @@ from helixfold.geometry.atoms import DistanceBins, distogram
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.model.layers import LayerNorm, Linear, ToHeads, Transition
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
-from helixfold.model.update import Executor, Stream
+from helixfold.model.update import Executor, Stream, Update
 from helixfold.ops.norm_linear import norm_linear
 from helixfold.ops.precision import to_float32
 from helixfold.ops.weights import Affine
@@ -27,7 +27,7 @@ TEMPLATE_TYPES = 22
 PAIR_CHANNELS = TEMPLATE_BINS.count + 1 + 2 * TEMPLATE_TYPES + 3 + 1
 # Type, torsions, alternative torsions and torsion mask (Suppl. Table 1, template_angle_feat).
 ANGLE_CHANNELS = TEMPLATE_TYPES + 14 + 14 + 7
-_BACKBONE_ATOMS = slice(ATOM_ORDER["N"], ATOM_ORDER["C"] + 1)  # N, CA and C
+BACKBONE_ATOMS = slice(ATOM_ORDER["N"], ATOM_ORDER["C"] + 1)  # N, CA and C
 # The mask of psi is the MSA mask of a template row.
 PSI = 2
 
@@ -47,15 +47,19 @@ class TemplatePairBlock(nn.Module):
     def forward(
         self, run: Executor, pair: Float[Stream, "b r r c_t"], mask: Float[Tensor, "b r r"]
     ) -> Float[Stream, "b r r c_t"]:
-        for update in (
+        for update in self.updates():
+            pair = run(update, pair, mask)
+        return pair
+
+    def updates(self) -> tuple[Update, ...]:
+        """Return the block's updates in order."""
+        return (
             self.triangle_starting,
             self.triangle_ending,
             self.triangle_outgoing,
             self.triangle_incoming,
             self.pair_transition,
-        ):
-            pair = run(update, pair, mask)
-        return pair
+        )
 
 
 class TemplatePairEmbedder(nn.Module):
@@ -149,12 +153,12 @@ class TemplatePointwiseAttention(nn.Module):
 class TemplateAngleEmbedder(nn.Module):
     """Embedding of template torsions as rows of the MSA (AlphaFold 2, Suppl. Alg. 2 lines 7 and 8)."""
 
-    def __init__(self, c_m: int) -> None:
+    def __init__(self, c_m: int, channels: int = ANGLE_CHANNELS) -> None:
         super().__init__()
-        self.linear_1 = Linear(ANGLE_CHANNELS, c_m, init="relu")
+        self.linear_1 = Linear(channels, c_m, init="relu")
         self.linear_2 = Linear(c_m, c_m, init="relu")
 
-    def forward(self, features: Float[Tensor, "b t r 57"]) -> Float[Tensor, "b t r c_m"]:
+    def forward(self, features: Float[Tensor, "b t r c"]) -> Float[Tensor, "b t r c_m"]:
         return self.linear_2(self.linear_1(features).relu())
 
 
@@ -219,7 +223,7 @@ def template_pair_features(batch: Batch, which: slice, rows: slice = slice(None)
             batch.template_aatype,
         )
     )
-    backbone = masks[..., _BACKBONE_ATOMS].prod(-1)
+    backbone = masks[..., BACKBONE_ATOMS].prod(-1)
     beta_mask, backbone_mask = (mask[:, rows, None] * mask[:, None] for mask in (has_beta, backbone))
     types = nn.functional.one_hot(aatype, TEMPLATE_TYPES).to(beta_mask.dtype)
     features = torch.cat(

@@ -51,7 +51,7 @@ def _work(config: ModelConfig, size: PassSize) -> tuple[float, float, int]:
     """Return the FLOP of a pass's matrix products, the bytes that it moves in float32, and its number of operators."""
     with torch.no_grad(), META, Counter() as counter, forced("reference"):
         model = AlphaFold(config).eval()
-        batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
+        batch = random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META, method=config.method)
         counter.products = counter.moved = counter.launches = 0
         model.fold(Whole(), [batch], None, size.dtype)
     return counter.products, counter.moved, counter.launches

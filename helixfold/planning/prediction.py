@@ -88,7 +88,9 @@ def _counted_pass(model: AlphaFold, run: Executor, size: PassSize) -> Counter:
                 hooks.callback(begun.remove)
         with META:
             draws = [
-                random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, META)
+                random_batch(
+                    size.residues, size.msa_rows, size.extra_rows, size.templates, META, method=model.config.method
+                )
                 for _ in range(size.ensemble)
             ]
         # Two templates are enough: a third takes as much as the second.

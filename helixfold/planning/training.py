@@ -256,7 +256,14 @@ class Pass:
         size = self.size
         with self.device:
             samples = [
-                random_batch(size.residues, size.msa_rows, size.extra_rows, size.templates, self.device)
+                random_batch(
+                    size.residues,
+                    size.msa_rows,
+                    size.extra_rows,
+                    size.templates,
+                    self.device,
+                    method=self.config.method,
+                )
                 for _ in range(count)
             ]
             labels = random_labels(samples[0])

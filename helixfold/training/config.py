@@ -64,6 +64,10 @@ class TrainingConfig(Config):
         self._require_at_most(MAX_SEED, "seed")
         if self.seed < 0:
             raise ConfigError(f"seed must not be negative, got {self.seed}")
+        if self.model.method != "monomer":
+            raise ConfigError(
+                f"only networks for single chains are trained so far, got model.method={self.model.method}"
+            )
         if self.batch_size % self.micro_batch:
             raise ConfigError(f"micro_batch ({self.micro_batch}) must divide batch_size ({self.batch_size})")
         if self.optimizer.clipping == "sample" and self.micro_batch > 1:

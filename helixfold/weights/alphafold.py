@@ -16,10 +16,13 @@ def rows(config: ModelConfig) -> tuple[ParameterMapping, ...]:
     """Return the mappings between our state dict and DeepMind's arrays for a model with these settings."""
     return tuple(
         ParameterMapping(
-            ours=tuple(parameter.ours.replace("*", str(block)) for block in range(parameter.blocks or 1)),
+            ours=tuple(
+                name.replace("*", str(block)) for block in range(parameter.blocks or 1) for name in parameter.ours
+            ),
             theirs=tuple(f"{SCOPE}/{name}" for name in parameter.alphafold),
             axes=parameter.axes,
             stacked=parameter.blocks is not None,
+            parts=len(parameter.ours),
         )
         for parameter in table(config)
     )

@@ -63,30 +63,38 @@ class ParameterMapping:
     """Mapping between our names of some parameters and the other program's names.
 
     `theirs` is one array, or several that are concatenated in one tensor of ours (query, key and value). `ours` is one
-    tensor; if `stacked`, one for each block, and the other program's array has a leading axis for blocks.
+    tensor, or `parts` tensors that are concatenated in the other program's array (the two operands of a triangle
+    multiplication); if `stacked`, it has those of every block in order, and the other program's array has a leading
+    axis for blocks.
     """
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
     axes: Axes
     stacked: bool
+    parts: int = 1
 
     def to_ours(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         """Convert arrays, one for each name in `theirs`, to tensors, one for each name in `ours`."""
-        blocks = [[array[block] for array in arrays] for block in range(len(self.ours))] if self.stacked else [arrays]
-        return [torch.cat([self.axes.to_ours(part) for part in parts]) for parts in blocks]
+        blocks = zip(*arrays, strict=True) if self.stacked else [arrays]
+        joined = (torch.cat([self.axes.to_ours(array) for array in block]) for block in blocks)
+        # Parts are copied, so that tensors share no memory.
+        return [part.clone() if self.parts > 1 else part for block in joined for part in block.chunk(self.parts)]
 
     def to_theirs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Convert tensors, one for each name in `ours`, to arrays, one for each name in `theirs`."""
-        parts = zip(*(tensor.chunk(len(self.theirs)) for tensor in tensors), strict=True)
-        moved = [torch.stack([self.axes.to_theirs(block) for block in blocks]) for blocks in parts]
+        firsts = range(0, len(tensors), self.parts)
+        joined = [torch.cat(list(tensors[first : first + self.parts])) for first in firsts]
+        arrays = zip(*(block.chunk(len(self.theirs)) for block in joined), strict=True)
+        moved = [torch.stack([self.axes.to_theirs(block) for block in blocks]) for blocks in arrays]
         return moved if self.stacked else [array[0] for array in moved]
 
     def their_shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of each array in `theirs`, given the shape of each tensor in `ours`."""
-        blank = torch.empty(()).expand(ours)  # one element, however large the shape
+        joined = (self.parts * ours[0], *ours[1:])
+        blank = torch.empty(()).expand(joined)  # one element, however large the shape
         part = tuple(self.axes.to_theirs(blank.chunk(len(self.theirs))[0]).shape)
-        return (len(self.ours), *part) if self.stacked else part
+        return (len(self.ours) // self.parts, *part) if self.stacked else part
 
 
 def to_ours(

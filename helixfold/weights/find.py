@@ -48,11 +48,12 @@ def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> lis
     Without names, a file's metadata or its name determines the model, and all models of a directory are loaded. Without
     `weights`, models come from the directory of `helixfold weights download`; if that has none and no name is given,
     the package's demonstration model is loaded. The model `tiny` has random parameters. Raise `InputError` if
-    parameters are missing or do not fit.
+    parameters are missing or do not fit, or if a model is for complexes, which are not predicted yet.
     """
     for name in names:
-        preset(name)
+        _require_monomer(preset(name))
     if weights is not None and not names and (trained := trained_preset(weights)) is not None:
+        _require_monomer(trained)
         return [_load(trained, weights)]
     if len(set(names)) < len(names):
         raise InputError(f"each model can be named once, got {', '.join(names)}")
@@ -63,6 +64,14 @@ def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> lis
     if weights is None and (not names or list(names) == [demonstration.NAME]):
         return [_load(preset(demonstration.NAME), demonstration.WEIGHTS)]
     return [_load(preset(name), path) for name, path in _files(names, weights).items()]
+
+
+def _require_monomer(chosen: Preset) -> None:
+    if chosen.model.method != "monomer":
+        raise InputError(
+            f"{chosen.name} is a model of complexes, which helixfold does not predict yet; choose a model of single "
+            f"chains, such as {DEFAULT}"
+        )
 
 
 def trained_preset(weights: Path) -> Preset | None:
@@ -99,7 +108,7 @@ def _load(chosen: Preset, path: Path) -> ReadyModel:
 
 
 def _ready(chosen: Preset, network: AlphaFold) -> ReadyModel:
-    described = f"{json.dumps(chosen.to_dict(), sort_keys=True)}\n{digest_of(network.state_dict())}"
+    described = f"{json.dumps(chosen.to_dict_of_first_version(), sort_keys=True)}\n{digest_of(network.state_dict())}"
     return ReadyModel(preset=chosen, network=network, digest=hashlib.sha256(described.encode()).hexdigest())
 
 
@@ -111,6 +120,8 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
         if len(names) > 1:
             raise InputError(f"{weights} is one file, but {len(names)} models are named; give a directory of weights")
         name = names[0] if names else named_preset(weights)
+        if name is not None:
+            _require_monomer(preset(name))
         if name is None:
             raise InputError(
                 f"{weights}: its name does not say which model it is; add --models with one of {', '.join(PRESETS)}"
@@ -119,7 +130,9 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
     directory = weights or parameters_directory()
     if directory is None:
         raise InputError(f"there are no parameters of {', '.join(names)}, for {NO_CACHE}, or give --weights")
-    available = {name: path for name in PRESETS if (path := _in_directory(directory, name)) is not None}
+    # DeepMind's archive has the models of complexes in the same directory.
+    monomers = (name for name in PRESETS if preset(name).model.method == "monomer")
+    available = {name: path for name in monomers if (path := _in_directory(directory, name)) is not None}
     if not names and not available:
         raise InputError(f"{directory}: there are no parameter files params_<model>.npz in this directory")
     missing = [name for name in names if name not in available]

@@ -53,10 +53,14 @@ def rows(config: ModelConfig) -> tuple[ParameterMapping, ...]:
     """Return the mappings between our state dict and OpenFold's for a model with these settings."""
     return tuple(
         ParameterMapping(
-            ours=(parameter.ours.replace("*", str(block)),),
+            ours=tuple(
+                name.replace("*", str(block))
+                for name in (reversed(parameter.ours) if parameter.reversed_in_openfold else parameter.ours)
+            ),
             theirs=tuple(name.replace("*", str(block)) for name in parameter.openfold),
             axes=IDENTITY,
             stacked=False,
+            parts=len(parameter.ours),
         )
         for parameter in table(config)
         for block in range(parameter.blocks or 1)

@@ -1,217 +1,71 @@
-"""Table of all parameters with their names in our model, DeepMind's files and OpenFold's checkpoints.
+"""Table of all parameters with their names in our model, DeepMind's files and OpenFold's checkpoints."""
 
-DeepMind's names omit the common scope `alphafold/alphafold_iteration`; a leaf follows `//`. In stacks, `*` stands for
-the block's number; DeepMind has one array for the whole stack, with a leading axis for blocks. OpenFold's tensors have
-our axes, but query, key and value are separate there and concatenated in ours.
-"""
-
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import NamedTuple
 
-from helixfold.config import ModelConfig, StackConfig, TemplateConfig
-from helixfold.weights.conversion import IDENTITY, TRANSPOSE, Axes, from_heads, head_bias, to_heads
+from helixfold.config import Method, ModelConfig, TemplateConfig, TriangleProjections
+from helixfold.weights import monomer_table, multimer_table
+from helixfold.weights.parameter_names import ModulePath, ParameterNames, linears, norms, stacked
+from helixfold.weights.update_table import evoformer_block
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParameterNames:
-    """Names of one parameter, or of the same parameter in each of `blocks` blocks; `axes` relates DeepMind's array."""
+class MethodNames(NamedTuple):
+    """Names in which DeepMind's two networks differ."""
 
-    ours: str
-    alphafold: tuple[str, ...]
-    openfold: tuple[str, ...]
-    axes: Axes = IDENTITY
-    blocks: int | None = None
+    relative_position: str  # of DeepMind's modules
+    backbone_update: str
+    templates: Callable[[ModulePath, TemplateConfig, TriangleProjections], list[ParameterNames]]
+    point_attention: Callable[[ModulePath, int], list[ParameterNames]]
 
 
-class ModulePath(NamedTuple):
-    """Path of a module in each of the three programs."""
-
-    ours: str
-    alphafold: str
-    openfold: str
-
-    def child(self, ours: str, alphafold: str, openfold: str) -> "ModulePath":
-        """Return the path of a submodule; an empty name means the module itself."""
-        return ModulePath(
-            ".".join(filter(None, (self.ours, ours))),
-            "/".join(filter(None, (self.alphafold, alphafold))),
-            ".".join(filter(None, (self.openfold, openfold))),
-        )
-
-    def parameter(self, ours: str, leaf: str, openfold: str, axes: Axes = IDENTITY) -> ParameterNames:
-        """Return the names of a parameter of this module."""
-        return self.joined(ours, [(leaf, openfold)], axes)
-
-    def joined(self, ours: str, parts: Iterable[tuple[str, str]], axes: Axes) -> ParameterNames:
-        """Return the names of a parameter that others split into `parts`: (DeepMind's leaf, OpenFold's name)."""
-        leaves, names = zip(*parts, strict=True)
-        return ParameterNames(
-            ours=f"{self.ours}.{ours}",
-            alphafold=tuple(f"{self.alphafold}//{leaf}" for leaf in leaves),
-            openfold=tuple(f"{self.openfold}.{name}" for name in names),
-            axes=axes,
-        )
+_METHODS: dict[Method, MethodNames] = {
+    "monomer": MethodNames(
+        "pair_activiations", "affine_update", monomer_table.templates, monomer_table.point_attention
+    ),
+    "multimer": MethodNames(
+        "~_relative_encoding/position_activations",
+        "quat_rigid/rigid",
+        multimer_table.templates,
+        multimer_table.point_attention,
+    ),
+}
 
 
 def table(config: ModelConfig) -> tuple[ParameterNames, ...]:
     """Return the names of all parameters of a model with these settings."""
-    root = ModulePath("", "", "")
-    rows = [*_embedders(root), *_structure_module(root, config.structure.angle_blocks), *_heads(root, config)]
+    root, method = ModulePath("", "", ""), _METHODS[config.method]
+    rows = [*_embedders(root, method), *_structure_module(root, config, method), *_heads(root, config)]
     if config.template:
-        rows += _templates(root, config.template)
+        rows += method.templates(root, config.template, config.triangle_projections)
     for name, alphafold, stack, global_columns in (
         ("extra_msa_stack", "extra_msa_stack", config.extra_msa, True),
         ("evoformer", "evoformer_iteration", config.evoformer, False),
     ):
         block = root.child(f"{name}.blocks.*", f"evoformer/{alphafold}", f"{name}.blocks.*")
-        rows += _stacked(_evoformer_block(block, stack, global_columns=global_columns), stack.blocks)
+        updates = evoformer_block(block, stack, config.triangle_projections, global_columns=global_columns)
+        rows += stacked(updates, stack.blocks)
     return tuple(rows)
 
 
-def _stacked(rows: Iterable[ParameterNames], blocks: int) -> Iterator[ParameterNames]:
-    return (replace(row, blocks=blocks) for row in rows)
-
-
-def _linears(module: ModulePath, *names: tuple[str, str, str]) -> Iterator[ParameterNames]:
-    """Yield weights and biases of linear submodules, given by their three names."""
-    for name in names:
-        yield module.child(*name).parameter("weight", "weights", "weight", TRANSPOSE)
-        yield module.child(*name).parameter("bias", "bias", "bias")
-
-
-def _norms(module: ModulePath, *names: tuple[str, str, str]) -> Iterator[ParameterNames]:
-    """Yield weights and biases of layer norms, given by their three names."""
-    for name in names:
-        yield module.child(*name).parameter("weight", "scale", "weight")
-        yield module.child(*name).parameter("bias", "offset", "bias")
-
-
-def _gate_and_output(module: ModulePath, heads: int) -> list[ParameterNames]:
-    return [
-        module.parameter("gate.weight", "gating_w", "linear_g.weight", to_heads(heads)),
-        module.parameter("gate.bias", "gating_b", "linear_g.bias", head_bias(heads)),
-        *_attention_output(module, heads),
-    ]
-
-
-def _attention_output(module: ModulePath, heads: int) -> list[ParameterNames]:
-    return [
-        module.parameter("out.weight", "output_w", "linear_o.weight", from_heads(heads)),
-        module.parameter("out.bias", "output_b", "linear_o.bias"),
-    ]
-
-
-def _self_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
-    parts = [(f"{part}_w", f"linear_{part[0]}.weight") for part in ("query", "key", "value")]
-    return [module.joined("qkv.weight", parts, to_heads(heads)), *_gate_and_output(module, heads)]
-
-
-def _global_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
-    return [
-        module.parameter("query.weight", "query_w", "linear_q.weight", to_heads(heads)),
-        module.parameter("key.weight", "key_w", "linear_k.weight", TRANSPOSE),
-        module.parameter("value.weight", "value_w", "linear_v.weight", TRANSPOSE),
-        *_gate_and_output(module, heads),
-    ]
-
-
-def _transition(module: ModulePath) -> list[ParameterNames]:
-    return [
-        *_norms(module, ("norm", "input_layer_norm", "layer_norm")),
-        *_linears(module, ("linear_1", "transition1", "linear_1"), ("linear_2", "transition2", "linear_2")),
-    ]
-
-
-def _triangle_multiplication(module: ModulePath, left: str, right: str) -> list[ParameterNames]:
-    return [
-        *_norms(
-            module,
-            ("norm_in", "layer_norm_input", "layer_norm_in"),
-            ("norm_out", "center_layer_norm", "layer_norm_out"),
-        ),
-        *_linears(
-            module,
-            ("left", "left_projection", f"linear_{left}_p"),
-            ("left_gate", "left_gate", f"linear_{left}_g"),
-            ("right", "right_projection", f"linear_{right}_p"),
-            ("right_gate", "right_gate", f"linear_{right}_g"),
-            ("out", "output_projection", "linear_z"),
-            ("gate", "gating_linear", "linear_g"),
-        ),
-    ]
-
-
-def _triangle_attention(module: ModulePath, heads: int) -> list[ParameterNames]:
-    return [
-        *_norms(module, ("norm", "query_norm", "layer_norm")),
-        module.parameter("pair_bias.weight", "feat_2d_weights", "linear.weight", TRANSPOSE),
-        *_self_attention(module.child("attention", "attention", "mha"), heads),
-    ]
-
-
-def _pair_updates(block: ModulePath, openfold: str, heads: int) -> list[ParameterNames]:
-    """Return parameters of the pair updates of Evoformer and template blocks, which OpenFold has in a submodule."""
-    multiplication, attention = "triangle_multiplication", "triangle_attention"
-    pair = block.child("", "", openfold)
-    return [
-        # DeepMind's incoming edges swap the roles that the paper gives to a and b; OpenFold kept the paper's.
-        *_triangle_multiplication(
-            pair.child("triangle_outgoing", f"{multiplication}_outgoing", "tri_mul_out"), "a", "b"
-        ),
-        *_triangle_multiplication(
-            pair.child("triangle_incoming", f"{multiplication}_incoming", "tri_mul_in"), "b", "a"
-        ),
-        *_triangle_attention(pair.child("triangle_starting", f"{attention}_starting_node", "tri_att_start"), heads),
-        *_triangle_attention(pair.child("triangle_ending", f"{attention}_ending_node", "tri_att_end"), heads),
-        *_transition(pair.child("pair_transition", "pair_transition", "pair_transition")),
-    ]
-
-
-def _evoformer_block(block: ModulePath, stack: StackConfig, *, global_columns: bool) -> list[ParameterNames]:
-    heads = stack.msa_heads
-    row = block.child("row_attention", "msa_row_attention_with_pair_bias", "msa_att_row")
-    outer = block.child("outer_product_mean", "outer_product_mean", "outer_product_mean")
-    if global_columns:
-        column = block.child("column_attention", "msa_column_global_attention", "msa_att_col")
-        gather = _global_attention(column.child("", "attention", "global_attention"), heads)
-    else:
-        column = block.child("column_attention", "msa_column_attention", "msa_att_col._msa_att")
-        gather = _self_attention(column.child("attention", "attention", "mha"), heads)
-    return [
-        *_norms(row, ("norm", "query_norm", "layer_norm_m"), ("pair_norm", "feat_2d_norm", "layer_norm_z")),
-        row.parameter("pair_bias.weight", "feat_2d_weights", "linear_z.weight", TRANSPOSE),
-        *_self_attention(row.child("attention", "attention", "mha"), heads),
-        *_norms(column, ("norm", "query_norm", "layer_norm_m")),
-        *gather,
-        *_transition(block.child("msa_transition", "msa_transition", "msa_transition")),
-        *_norms(outer, ("norm", "layer_norm_input", "layer_norm")),
-        *_linears(outer, ("left", "left_projection", "linear_1"), ("right", "right_projection", "linear_2")),
-        outer.parameter("out.weight", "output_w", "linear_out.weight", from_heads(stack.c_outer)),
-        outer.parameter("out.bias", "output_b", "linear_out.bias"),
-        *_pair_updates(block, "pair_stack", stack.pair_heads),
-    ]
-
-
-def _embedders(root: ModulePath) -> list[ParameterNames]:
+def _embedders(root: ModulePath, method: MethodNames) -> list[ParameterNames]:
     start = root.child("input_embedder", "evoformer", "input_embedder")
     recycled = root.child("recycling_embedder", "evoformer", "recycling_embedder")
     return [
-        *_linears(
+        *linears(
             start,
             ("msa", "preprocess_msa", "linear_msa_m"),
             ("target", "preprocess_1d", "linear_tf_m"),
             ("left", "left_single", "linear_tf_z_i"),
             ("right", "right_single", "linear_tf_z_j"),
-            ("relative_position", "pair_activiations", "linear_relpos"),
+            ("relative_position", method.relative_position, "linear_relpos"),
         ),
-        *_norms(
+        *norms(
             recycled,
             ("norm_msa", "prev_msa_first_row_norm", "layer_norm_m"),
             ("norm_pair", "prev_pair_norm", "layer_norm_z"),
         ),
-        *_linears(recycled, ("distances", "prev_pos_linear", "linear")),
-        *_linears(
+        *linears(recycled, ("distances", "prev_pos_linear", "linear")),
+        *linears(
             root,
             ("extra_msa_embedder.linear", "evoformer/extra_msa_activations", "extra_msa_embedder.linear"),
             ("single", "evoformer/single_activations", "evoformer.linear"),
@@ -219,65 +73,34 @@ def _embedders(root: ModulePath) -> list[ParameterNames]:
     ]
 
 
-def _templates(root: ModulePath, config: TemplateConfig) -> list[ParameterNames]:
-    templates = root.child("template_embedder", "evoformer", "template_embedder")
-    one = templates.child("pair", "template_embedding/single_template_embedding", "")
-    block = one.child("blocks.*", "template_pair_stack/__layer_stack_no_state", "template_pair_stack.blocks.*")
-    attention = templates.child("attention", "template_embedding/attention", "template_pointwise_att.mha")
-    head_axes = to_heads(config.attention_heads)
-    return [
-        *_linears(
-            templates,
-            ("angles.linear_1", "template_single_embedding", "template_single_embedder.linear_1"),
-            ("angles.linear_2", "template_projection", "template_single_embedder.linear_2"),
-        ),
-        *_linears(one, ("linear", "embedding2d", "template_pair_embedder.linear")),
-        *_norms(one, ("norm", "output_layer_norm", "template_pair_stack.layer_norm")),
-        *_stacked(_pair_updates(block, "", config.pair_heads), config.blocks),
-        attention.parameter("query.weight", "query_w", "linear_q.weight", head_axes),
-        attention.parameter("key.weight", "key_w", "linear_k.weight", head_axes),
-        attention.parameter("value.weight", "value_w", "linear_v.weight", head_axes),
-        *_attention_output(attention, config.attention_heads),
-    ]
-
-
-def _structure_module(root: ModulePath, angle_blocks: int) -> list[ParameterNames]:
+def _structure_module(root: ModulePath, config: ModelConfig, method: MethodNames) -> list[ParameterNames]:
     structure = root.child("structure_module", "structure_module", "structure_module")
     fold = structure.child("", "fold_iteration", "")
     attention = fold.child("attention", "invariant_point_attention", "ipa")
     angles = fold.child("angles", "rigid_sidechain", "angle_resnet")
     # haiku numbers modules of one name from the second on: resblock1, resblock1_1, ...
-    blocks = [(block, f"_{block}" if block else "") for block in range(angle_blocks)]
+    blocks = [(block, f"_{block}" if block else "") for block in range(config.structure.angle_blocks)]
     return [
-        *_norms(
+        *norms(
             structure,
             ("norm_single", "single_layer_norm", "layer_norm_s"),
             ("norm_pair", "pair_layer_norm", "layer_norm_z"),
         ),
-        *_linears(structure, ("initial", "initial_projection", "linear_in")),
-        *_linears(
-            attention,
-            ("query", "q_scalar", "linear_q"),
-            ("key_value", "kv_scalar", "linear_kv"),
-            ("query_points", "q_point_local", "linear_q_points.linear"),
-            ("key_value_points", "kv_point_local", "linear_kv_points.linear"),
-            ("pair_bias", "attention_2d", "linear_b"),
-            ("out", "output_projection", "linear_out"),
-        ),
-        attention.parameter("point_weights", "trainable_point_weights", "head_weights"),
-        *_norms(
+        *linears(structure, ("initial", "initial_projection", "linear_in")),
+        *method.point_attention(attention, config.structure.heads),
+        *norms(
             fold,
             ("norm_attention", "attention_layer_norm", "layer_norm_ipa"),
             ("norm_transition", "transition_layer_norm", "transition.layer_norm"),
         ),
-        *_linears(
+        *linears(
             fold,
             ("transition.linear_1", "transition", "transition.layers.0.linear_1"),
             ("transition.linear_2", "transition_1", "transition.layers.0.linear_2"),
             ("transition.linear_3", "transition_2", "transition.layers.0.linear_3"),
-            ("backbone_update", "affine_update", "bb_update.linear"),
+            ("backbone_update", method.backbone_update, "bb_update.linear"),
         ),
-        *_linears(
+        *linears(
             angles,
             ("current", "input_projection", "linear_in"),
             ("initial", "input_projection_1", "linear_initial"),
@@ -295,7 +118,7 @@ def _heads(root: ModulePath, config: ModelConfig) -> list[ParameterNames]:
     heads = root.child("heads", "", "aux_heads")
     lddt = heads.child("lddt", "predicted_lddt_head", "plddt")
     rows = [
-        *_linears(
+        *linears(
             heads,
             ("distogram.linear", "distogram_head/half_logits", "distogram.linear"),
             ("masked_msa.linear", "masked_msa_head/logits", "masked_msa.linear"),
@@ -305,11 +128,11 @@ def _heads(root: ModulePath, config: ModelConfig) -> list[ParameterNames]:
                 "experimentally_resolved.linear",
             ),
         ),
-        *_norms(lddt, ("norm", "input_layer_norm", "layer_norm")),
-        *_linears(
+        *norms(lddt, ("norm", "input_layer_norm", "layer_norm")),
+        *linears(
             lddt, ("linear_1", "act_0", "linear_1"), ("linear_2", "act_1", "linear_2"), ("out", "logits", "linear_3")
         ),
     ]
     if config.heads.aligned_error:
-        rows += _linears(heads, ("aligned_error.linear", "predicted_aligned_error_head/logits", "tm.linear"))
+        rows += linears(heads, ("aligned_error.linear", "predicted_aligned_error_head/logits", "tm.linear"))
     return rows

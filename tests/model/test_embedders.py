@@ -1,18 +1,30 @@
 """The first streams say who stands where and what was found before."""
 
+from dataclasses import replace
+
 import torch
 from torch.nn.functional import one_hot
 
+from helixfold.batch import Batch
 from helixfold.model.embedders import RECYCLED_BINS, ExtraMSAEmbedder, InputEmbedder, RecyclingEmbedder
+from tests.networks import random_batch
 
 C_M, C_Z, R = 12, 8, 6
+ALL = slice(None)
+
+
+def sequence(residue_index: torch.Tensor, target: torch.Tensor | None = None) -> Batch:
+    """A batch with these residue numbers, of unknown sequence by default."""
+    residues = residue_index.shape[1]
+    batch = random_batch(residues=residues)
+    return replace(
+        batch, residue_index=residue_index, target_feat=torch.zeros(1, residues, 22) if target is None else target
+    )
 
 
 def relative_positions(residue_index: torch.Tensor) -> torch.Tensor:
     """The part of the pair stream that comes from residue numbers."""
-    r = residue_index.shape[1]
-    target = torch.zeros(1, r, 22)
-    return InputEmbedder(C_M, C_Z).pair_rows(target, residue_index, target, residue_index)
+    return InputEmbedder(C_M, C_Z).pair_rows(sequence(residue_index), ALL, torch.float32)
 
 
 def test_separations_are_told_apart_up_to_32() -> None:
@@ -31,24 +43,26 @@ def test_separations_are_a_one_hot_times_a_matrix() -> None:
     torch.nn.init.normal_(embedder.relative_position.bias)
     separation = (index[:, :, None] - index[:, None]).clamp(-32, 32)
     expected = embedder.relative_position(one_hot(separation + 32, 65).float())
-    target = torch.zeros(1, R, 22)
-    pair = embedder.pair_rows(target, index, target, index)
+    pair = embedder.pair_rows(sequence(index), ALL, torch.float32)
     torch.testing.assert_close(pair, expected)
+    some = embedder.pair_rows(sequence(index), slice(2, 4), torch.float32)
+    torch.testing.assert_close(some, expected[:, 2:4])
 
 
 def test_left_is_the_row_and_right_the_column() -> None:
     embedder, target = InputEmbedder(C_M, C_Z), torch.randn(1, R, 22)
     index = torch.zeros(1, R, dtype=torch.int64)
-    pair = embedder.pair_rows(target, index, target, index)
+    pair = embedder.pair_rows(sequence(index, target), ALL, torch.float32)
     rest = embedder.relative_position.weight[:, 32]
     expected = embedder.left(target)[0, 1] + embedder.right(target)[0, 4] + rest
     torch.testing.assert_close(pair[0, 1, 4], expected)
 
 
 def test_the_target_is_added_to_every_row_of_the_msa() -> None:
-    embedder, target, rows = InputEmbedder(C_M, C_Z), torch.randn(1, R, 22), torch.randn(1, 3, R, 49)
-    msa = embedder.msa_rows(rows, target)
-    torch.testing.assert_close(msa, embedder.msa(rows) + embedder.target(target)[:, None])
+    embedder, batch = InputEmbedder(C_M, C_Z), random_batch(residues=R, rows=3)
+    expected = embedder.msa(batch.msa_feat) + embedder.target(batch.target_feat)[:, None]
+    torch.testing.assert_close(embedder.msa_rows(batch, ALL, torch.float32), expected)
+    torch.testing.assert_close(embedder.msa_rows(batch, slice(1, 9), torch.float32), expected[:, 1:])
 
 
 def test_recycling_adds_to_the_first_row_and_to_every_pair() -> None:

@@ -14,7 +14,8 @@ from helixfold.execution.whole import Whole
 from helixfold.geometry.frames import BackboneFrames
 from helixfold.geometry.rigid import Rigid
 from helixfold.model.layers import LayerNorm
-from helixfold.model.structure_module import Angles, InvariantPointAttention, PairInput, StructureModule
+from helixfold.model.point_attention import InvariantPointAttention, PairInput
+from helixfold.model.structure_module import Angles, StructureModule
 from helixfold.model.update import Stream
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
 

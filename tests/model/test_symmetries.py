@@ -14,7 +14,7 @@ from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.torsions import torsions_from_atom37
 from helixfold.model.layers import LayerNorm
 from helixfold.model.outputs import Recycled
-from helixfold.model.structure_module import InvariantPointAttention, PairInput
+from helixfold.model.point_attention import InvariantPointAttention, PairInput
 from helixfold.model.templates import template_pair_features
 from helixfold.model.update import Executor
 from helixfold.ops.structure.quaternions import quaternion_to_rotation

@@ -19,7 +19,8 @@ from helixfold.model.evoformer import EvoformerBlock
 from helixfold.model.layers import LayerNorm, Transition
 from helixfold.model.msa import MSAColumnAttention, MSAGlobalColumnAttention, MSARowAttention
 from helixfold.model.outer_product_mean import OuterProductMean
-from helixfold.model.structure_module import Angles, InvariantPointAttention, PairInput, StructureModule
+from helixfold.model.point_attention import InvariantPointAttention, PairInput
+from helixfold.model.structure_module import Angles, StructureModule
 from helixfold.model.templates import TemplateEmbedder, TemplatePairEmbedder
 from helixfold.model.triangle import TriangleAttention, TriangleMultiplication
 from helixfold.model.update import Executor
@@ -69,12 +70,18 @@ class Reference:
         """
         rows = []
         for parameter in table(CONFIG):
-            if parameter.ours.startswith(f"{ours}."):
-                name = parameter.ours.removeprefix(f"{ours}.")
-                stacked = "*" in name
-                names = tuple(name.replace("*", str(block)) for block in range(parameter.blocks or 1 if stacked else 1))
+            if parameter.ours[0].startswith(f"{ours}."):
+                parts = [name.removeprefix(f"{ours}.") for name in parameter.ours]
+                stacked = "*" in parts[0]
+                blocks = range(parameter.blocks or 1 if stacked else 1)
                 rows.append(
-                    ParameterMapping(ours=names, theirs=parameter.alphafold, axes=parameter.axes, stacked=stacked)
+                    ParameterMapping(
+                        ours=tuple(name.replace("*", str(block)) for block in blocks for name in parts),
+                        theirs=parameter.alphafold,
+                        axes=parameter.axes,
+                        stacked=stacked,
+                        parts=len(parts),
+                    )
                 )
         module.load_state_dict(to_ours(rows, {f"{theirs}{name}": value for name, value in self.parameters.items()}))
         return module.eval()

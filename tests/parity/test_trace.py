@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs
-from helixfold.model.structure_module import UNIT
 from helixfold.model.update import Update, transposed
 from tests.parity.cases import deviation, outputs_as_deepmind, read_case
 
 pytestmark = pytest.mark.parity
+
+# Angstrom, the unit of translations inside the structure module.
+POSITION_SCALE = 10.0
 
 # DeepMind's module, below alphafold/alphafold_iteration, and ours.
 MODULES = {
@@ -100,8 +102,7 @@ def ours_by_name(calls: dict[str, list[tuple[Tensor, ...]]], outputs: Outputs) -
     for part in ("msa", "msa_first_row", "pair", "single"):
         yield f"evoformer#0:{part}", f"representations.{part}", getattr(representations, part)
     fold = "structure_module/fold_iteration"
-    # Inside the module translations are in units of 10 Angstrom.
-    frames = torch.cat([structure.frames[..., :4], structure.frames[..., 4:] / UNIT], -1)
+    frames = torch.cat([structure.frames[..., :4], structure.frames[..., 4:] / POSITION_SCALE], -1)
     groups = structure.rigid_groups
     side_chains = {
         "angles_sin_cos": structure.torsions,
@@ -166,9 +167,8 @@ def test_the_first_streams_are_the_sums_of_deepminds_parts(reference: Path, tmp_
     case, expected = read_case(folder), expected_by_name(folder / "trace.npz")
     batch, model = case.batches[0], case.model(tmp_path)
     with torch.no_grad():
-        target, index = batch.target_feat, batch.residue_index
-        msa = model.input_embedder.msa_rows(batch.msa_feat, target)
-        pair = model.input_embedder.pair_rows(target, index, target, index)
+        msa = model.input_embedder.msa_rows(batch, slice(None), torch.float32)
+        pair = model.input_embedder.pair_rows(batch, slice(None), torch.float32)
     rows, query, left, right, position = (
         expected[f"evoformer/{name}#0"]
         for name in ("preprocess_msa", "preprocess_1d", "left_single", "right_single", "pair_activiations")

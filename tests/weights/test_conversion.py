@@ -57,6 +57,19 @@ def test_query_key_and_value_of_every_block_become_one_tensor() -> None:
     assert row.their_shape((18, 5)) == (2, 5, 2, 3)
 
 
+def test_two_tensors_of_every_block_are_one_array() -> None:
+    row = ParameterMapping(ours=("l.0", "r.0", "l.1", "r.1"), theirs=("lr",), axes=TRANSPOSE, stacked=True, parts=2)
+    arrays = {"lr": torch.randn(2, 5, 6)}
+    state = to_ours([row], arrays)
+    for block in range(2):
+        assert torch.equal(state[f"l.{block}"], arrays["lr"][block, :, :3].T)
+        assert torch.equal(state[f"r.{block}"], arrays["lr"][block, :, 3:].T)
+    assert torch.equal(to_theirs([row], state)["lr"], arrays["lr"])
+    assert row.their_shape((3, 5)) == (2, 5, 6)
+    state["l.0"].zero_()
+    assert torch.equal(state["r.0"], arrays["lr"][0, :, 3:].T)
+
+
 def test_converted_tensors_share_no_memory_with_their_source() -> None:
     row = ParameterMapping(ours=("a",), theirs=("b",), axes=IDENTITY, stacked=False)
     source = torch.zeros(3)

@@ -11,14 +11,21 @@ from helixfold.weights import alphafold, openfold
 from helixfold.weights.conversion import ParameterMapping, differences
 from helixfold.weights.load import file_shapes, model_shapes
 
-DISTINCT = ("model_1", "model_1_ptm", "model_3", "model_3_ptm")
+DISTINCT = ("model_1", "model_1_ptm", "model_3", "model_3_ptm", "model_1_multimer_v2", "model_1_multimer_v3")
 SAME_AS = {"model_2": "model_1", "model_4": "model_3", "model_5": "model_3"}
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name not in ("small", "tiny")])
+def manifest_of(name: str) -> str:
+    """The published model whose arrays have the same names and shapes."""
+    if "multimer" in name:
+        return "model_1_multimer_v3" if name.endswith("_v3") else "model_1_multimer_v2"
+    monomer = name.removesuffix("_ptm")
+    return SAME_AS.get(monomer, monomer) + ("_ptm" if name.endswith("_ptm") else "")
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("model_")])
 def test_names_and_shapes_equal_deepminds_manifest(name: str, reference: Path) -> None:
-    like = SAME_AS.get(name.removesuffix("_ptm"), name.removesuffix("_ptm")) + ("_ptm" if name.endswith("_ptm") else "")
-    manifest = json.loads((reference / "manifests" / f"{like}.json").read_text())
+    manifest = json.loads((reference / "manifests" / f"{manifest_of(name)}.json").read_text())
     expected = {key: tuple(shape) for key, shape in manifest.items()}
     assert differences(expected, file_shapes(preset(name).model, "npz")) == ""
 
@@ -39,7 +46,7 @@ def test_all_formats_hold_the_same_number_of_parameters(name: str) -> None:
     assert len(sizes) == 1
 
 
-@pytest.mark.parametrize("name", [*DISTINCT, "tiny"])
+@pytest.mark.parametrize("name", [*DISTINCT, "tiny", "tiny_multimer"])
 @pytest.mark.parametrize("rows", [alphafold.rows, openfold.rows])
 def test_every_name_stands_in_exactly_one_row(name: str, rows: object) -> None:
     config = preset(name).model
@@ -57,6 +64,23 @@ def test_fused_tensors_hold_query_then_key_then_value() -> None:
     for row in fused:
         order = [re.search(r"(?:linear_|//)([qkv])", name) for name in row.theirs]
         assert [letter and letter[1] for letter in order] == ["q", "k", "v"]
+
+
+def test_fused_triangles_of_incoming_edges_hold_openfolds_operands_in_its_own_order() -> None:
+    """DeepMind's left operand of incoming edges is OpenFold's b, as in the files that have them apart."""
+    config = preset("tiny_multimer").model
+    sides = {}
+    for program in (alphafold, openfold):
+        for row in program.rows(config):
+            if row.parts == 2 and row.ours[0].startswith("evoformer.blocks.0") and row.ours[0].endswith("weight"):
+                direction = "incoming" if "incoming" in row.ours[0] else "outgoing"
+                sides[program, direction] = [name.rsplit(".", 2)[-2].removesuffix("_gate") for name in row.ours[:2]]
+    assert sides == {
+        (alphafold, "outgoing"): ["left", "right"],
+        (alphafold, "incoming"): ["left", "right"],
+        (openfold, "outgoing"): ["left", "right"],
+        (openfold, "incoming"): ["right", "left"],
+    }
 
 
 def test_depth_comes_from_the_config() -> None:

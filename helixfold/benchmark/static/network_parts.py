@@ -66,7 +66,7 @@ def parts(sizes: PassSizes) -> Iterator[Part]:
         network = AlphaFold(model).train()
     for name, child in network.named_children():
         child.to(torch.float32 if name in IN_FLOAT32 else low)
-    batch = random_batch(sizes.residues, sizes.rows, sizes.extra_rows, sizes.templates, META)
+    batch = random_batch(sizes.residues, sizes.rows, sizes.extra_rows, sizes.templates, META, method=model.method)
     yield from _network_parts(network, batch, sizes)
     with META:
         network = AlphaFold(model)
