@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from jaxtyping import Float
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from helixfold.model.heads import FIRST_DISTANCE, LAST_DISTANCE, DistogramHead, LinearHead
@@ -45,11 +46,12 @@ def predicted_aligned_error(logits: Float[Tensor, "b i j v"]) -> tuple[Float[Ten
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedError:
-    """Predicted aligned error and pTM of each sample."""
+    """Predicted aligned error and pTM of each sample, and ipTM of each complex (Evans et al. 2021)."""
 
     expected: Float[Tensor, "b i j"]  # Angstrom, of residue j when aligned on residue i
     largest: float  # the largest value that `expected` can take
     ptm: Float[Tensor, "b"]
+    iptm: Float[Tensor, "b"] | None  # pTM between chains only; None for single chains
 
 
 def aligned_error(
@@ -57,18 +59,29 @@ def aligned_error(
     head: LinearHead,
     pair: Float[Stream, "b r r c_z"],
     seq_mask: Float[Tensor, "b r"],
+    asym_id: Int[Tensor, "b r"] | None = None,
 ) -> AlignedError:
-    """Return PAE and pTM, computing the logits for some rows of the pair stream at a time."""
+    """Return PAE and pTM, computing the logits for some rows of the pair stream at a time.
 
-    def errors_and_tm(_: slice, rows: Tensor) -> Tensor:
-        logits = head(rows)
-        return torch.cat([predicted_aligned_error(logits)[0], tm_of_alignments(logits, seq_mask)[..., None]], -1)
+    With `asym_id`, the residues' chains, return ipTM too.
+    """
+
+    def errors_and_tm(rows: slice, slab: Tensor) -> Tensor:
+        logits = head(slab)
+        scores = [tm_of_alignments(logits, seq_mask)]
+        if asym_id is not None:
+            scores.append(tm_of_alignments(logits, seq_mask, _other_chains(asym_id, rows)))
+        return torch.cat([predicted_aligned_error(logits)[0], torch.stack(scores, -1)], -1)
 
     result = run.gather(run.map_rows(errors_and_tm, pair))
+    residues = seq_mask.shape[1]
+    # The best of all alignments counts.
+    best = [(score * seq_mask).amax(-1) for score in result[..., residues:].unbind(-1)]
     return AlignedError(
-        expected=result[..., :-1],
+        expected=result[..., :residues],
         largest=_largest_aligned_error(head.linear.out_features),
-        ptm=(result[..., -1] * seq_mask).amax(-1),
+        ptm=best[0],
+        iptm=None if asym_id is None else best[1],
     )
 
 
@@ -114,15 +127,34 @@ def ranking_confidence(plddt: Float[Tensor, "b r"], seq_mask: Float[Tensor, "b r
     return (plddt * seq_mask).sum(-1) / seq_mask.sum(-1)
 
 
-def tm_of_alignments(logits: Float[Tensor, "b i j v"], seq_mask: Float[Tensor, "b j"]) -> Float[Tensor, "b i"]:
-    """Return each sample's expected TM-score (0 to 1) when it is aligned on residue i, from aligned-error logits."""
+def complex_ranking_confidence(ptm: Float[Tensor, "b"], iptm: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """Return 0.8 ipTM + 0.2 pTM, by which AlphaFold-Multimer ranks predictions of complexes (Evans et al. 2021)."""
+    return 0.8 * iptm + 0.2 * ptm
+
+
+def tm_of_alignments(
+    logits: Float[Tensor, "b i j v"],
+    seq_mask: Float[Tensor, "b j"],
+    counted: Bool[Tensor, "b i j"] | None = None,
+) -> Float[Tensor, "b i"]:
+    """Return each sample's expected TM-score (0 to 1) when it is aligned on residue i, from aligned-error logits.
+
+    `counted` says which residues count in each alignment, all of them by default.
+    """
     residues = seq_mask.sum(-1, dtype=torch.float32)
     # The TM-score's scale (Zhang & Skolnick 2004, Eq. 5) is undefined for short chains; AlphaFold uses at least 19.
     scale = 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8
     centers = _aligned_error_centers(logits.shape[-1], logits.device)
     term = _expectation(logits, 1 / (1 + (centers / scale[:, None]) ** 2))
     weight = seq_mask.float()[:, None]
+    if counted is not None:
+        weight = weight * counted
     return (term * weight).sum(-1) / (weight.sum(-1) + 1e-8)
+
+
+def _other_chains(asym_id: Int[Tensor, "b r"], rows: slice) -> Bool[Tensor, "b i r"]:
+    """Return whether each residue is in another chain than some residues i."""
+    return rearrange(asym_id[:, rows], "b i -> b i 1") != rearrange(asym_id, "b j -> b 1 j")
 
 
 # Tables are kept for each device, so that no pass copies them from the host.

@@ -36,8 +36,6 @@ _ROWS: dict[Format, Callable[[ModelConfig], tuple[ParameterMapping, ...]]] = {
     "npz": alphafold.rows,
     "pt": openfold.rows,
 }
-# Modules that AlphaFold-Multimer has and the monomer models do not, in DeepMind's and OpenFold's names.
-_MULTIMER = ("/~_relative_encoding/", "template_embedder.linear_t.")
 
 
 def load_weights(path: str | os.PathLike[str], config: ModelConfig) -> dict[str, Tensor]:
@@ -122,8 +120,6 @@ def require_shapes(path: Path, shapes: Shapes, config: ModelConfig, form: Format
         advice = (
             f"it fits {', '.join(presets)}: choose {'this preset' if len(presets) == 1 else 'one of these presets'}"
         )
-    elif any(part in name for name in shapes for part in _MULTIMER):
-        advice = "these are parameters of AlphaFold-Multimer, which helixfold does not read: take a monomer model's"
     else:
         advice = "it fits no preset"
     raise InputError.at(path, f"does not fit this model: {problem}; {advice}")

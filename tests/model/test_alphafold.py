@@ -52,6 +52,8 @@ def test_model_1_ptm_has_the_published_size() -> None:
 def test_every_preset_has_as_many_parameters_as_deepminds_file(name: str, reference: Path) -> None:
     settings = preset(name).model
     manifest = f"model_{1 if settings.template else 3}{'_ptm' if settings.heads.aligned_error else ''}.json"
+    if settings.method == "multimer":
+        manifest = f"model_1_multimer_{'v3' if settings.triangle_projections == 'fused' else 'v2'}.json"
     shapes = json.loads((reference / "manifests" / manifest).read_text())
     found = sum(each.numel() for each in on_meta(name).parameters())
     assert found == sum(math.prod(shape) for shape in shapes.values())
@@ -62,6 +64,8 @@ def test_every_preset_has_as_many_parameters_as_deepminds_file(name: str, refere
             "model_1_ptm.json": 93_237_338,
             "model_3.json": 92_899_674,
             "model_3_ptm.json": 92_907_930,
+            "model_1_multimer_v2.json": 93_223_705,
+            "model_1_multimer_v3.json": 93_223_705,
         }[manifest]
     )
 

@@ -1,15 +1,16 @@
 """Cases computed by DeepMind's program: their parameters, features and outputs, as this project's types."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from helixfold.batch import Batch
+from helixfold.batch import Batch, MultimerBatch
 from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
+from helixfold.geometry.rigid import rigid_from_tensor
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs, PredictedStructure, Recycled
 from helixfold.weights.load import load_weights
@@ -29,6 +30,15 @@ class Case:
     batches: list[Batch]
     recycled: list[Recycled]
     outputs: dict[str, np.ndarray]
+
+    @property
+    def is_multimer(self) -> bool:
+        return bool(self.meta["spec"]["kind"] == "multimer")
+
+    @property
+    def recycle_tolerance(self) -> float:
+        """Change of distances in Angstrom below which recycling ends; 0 where it never does."""
+        return float(self.meta["spec"].get("tolerance", 0.0))
 
     @property
     def config(self) -> ModelConfig:
@@ -74,7 +84,7 @@ def _recycled(path: Path) -> list[Recycled]:
 
 
 def outputs_as_deepmind(outputs: Outputs) -> dict[str, np.ndarray]:
-    """Our outputs of one target under the names and in the layout of a case's `outputs.npz`."""
+    """Our outputs of one target under the names and in the layout of a monomer's `outputs.npz`."""
     logits = {
         "distogram": outputs.logits.distogram,
         "experimentally_resolved": outputs.logits.experimentally_resolved,
@@ -88,6 +98,19 @@ def outputs_as_deepmind(outputs: Outputs) -> dict[str, np.ndarray]:
         named[f"representations/{name}"] = getattr(outputs.representations, name)[0].detach().numpy()
     named["representations/structure_module"] = structure.pop("single")
     return named | {f"structure_module/{name}": value for name, value in structure.items()}
+
+
+def multimer_outputs_as_deepmind(outputs: Outputs) -> dict[str, np.ndarray]:
+    """The same in the layout of a multimer's, which has frames as matrices."""
+    named = outputs_as_deepmind(outputs)
+    rigid = rigid_from_tensor(outputs.structure.frames[:, 0].detach())
+    frames = torch.cat([rigid.rotation, rigid.translation[..., None]], -1).numpy()
+    del named["structure_module/final_affines"]
+    return named | {
+        "structure_module/traj": frames,
+        "structure_module/final_rigids": frames[-1],
+        "structure_module/sidechains/frames": outputs.structure.rigid_groups[:, 0].detach().numpy(),
+    }
 
 
 def structure_as_deepmind(structure: PredictedStructure) -> dict[str, np.ndarray]:
@@ -127,8 +150,9 @@ def batch_from_deepmind(features: dict[str, np.ndarray]) -> Batch:
         "template_pseudo_beta": np.zeros((0, residues, 3), np.float32),
         "template_pseudo_beta_mask": np.zeros((0, residues), np.float32),
     }
-    wanted = {**absent, **{name: value for name, value in features.items() if name in Batch.__dataclass_fields__}}
-    return Batch(
+    kind = MultimerBatch if "asym_id" in features else Batch
+    wanted = {**absent, **{name: value for name, value in features.items() if name in kind.__dataclass_fields__}}
+    return kind(
         **{
             name: torch.from_numpy(value.astype(np.int64 if value.dtype.kind == "i" else np.float32))[None]
             for name, value in wanted.items()
@@ -139,6 +163,7 @@ def batch_from_deepmind(features: dict[str, np.ndarray]) -> Batch:
 def config_from_deepmind(config: dict[str, Any]) -> ModelConfig:
     """DeepMind's nested configuration as ours."""
     trunk, heads = config["embeddings_and_evoformer"], config["heads"]
+    is_multimer = config["global_config"].get("multimer_mode", False)
 
     def stack(blocks: int, c_m: int) -> StackConfig:
         updates = trunk["evoformer"]
@@ -153,25 +178,13 @@ def config_from_deepmind(config: dict[str, Any]) -> ModelConfig:
             outer_product="first" if updates["outer_product_mean"].get("first") else "middle",
         )
 
-    template = trunk["template"]
     structure, lddt = heads["structure_module"], heads["predicted_lddt"]
     return ModelConfig(
         c_z=trunk["pair_channel"],
         c_s=trunk["seq_channel"],
         evoformer=stack(trunk["evoformer_num_block"], trunk["msa_channel"]),
         extra_msa=stack(trunk["extra_msa_stack_num_block"], trunk["extra_msa_channel"]),
-        template=TemplateConfig(
-            blocks=template["template_pair_stack"]["num_block"],
-            c_t=template["template_pair_stack"]["triangle_attention_starting_node"]["value_dim"],
-            pair_heads=template["template_pair_stack"]["triangle_attention_starting_node"]["num_head"],
-            c_triangle=template["template_pair_stack"]["triangle_multiplication_outgoing"]["num_intermediate_channel"],
-            transition_factor=template["template_pair_stack"]["pair_transition"]["num_intermediate_factor"],
-            attention_heads=template["attention"]["num_head"],
-            attention_channels=template["attention"]["value_dim"],
-            max_templates=template["max_templates"],
-        )
-        if template["enabled"]
-        else None,
+        template=_template_config(trunk["template"]) if trunk["template"]["enabled"] else None,
         structure=StructureConfig(
             layers=structure["num_layer"],
             c=structure["num_channel"],
@@ -181,11 +194,35 @@ def config_from_deepmind(config: dict[str, Any]) -> ModelConfig:
             value_points=structure["num_point_v"],
             c_angles=structure["sidechain"]["num_channel"],
             angle_blocks=structure["sidechain"]["num_residual_block"],
+            position_scale=structure.get("position_scale", 10.0),
         ),
         heads=HeadsConfig(
             distogram_bins=heads["distogram"]["num_bins"],
             lddt_bins=lddt["num_bins"],
             c_lddt=lddt["num_channels"],
             aligned_error=heads.get("predicted_aligned_error", {}).get("weight", 0) > 0,
+            masked_msa_letters=22 if is_multimer else 23,
         ),
+        method="multimer" if is_multimer else "monomer",
+        triangle_projections="fused"
+        if trunk["evoformer"]["triangle_multiplication_outgoing"].get("fuse_projection_weights")
+        else "separate",
     )
+
+
+def _template_config(template: dict[str, Any]) -> TemplateConfig:
+    stack = template["template_pair_stack"]
+    attention = stack["triangle_attention_starting_node"]
+    config = TemplateConfig(
+        blocks=stack["num_block"],
+        # A multimer's averages templates instead of attending to them.
+        c_t=template["num_channels"] if "num_channels" in template else attention["value_dim"],
+        pair_heads=attention["num_head"],
+        c_triangle=stack["triangle_multiplication_outgoing"]["num_intermediate_channel"],
+        transition_factor=stack["pair_transition"]["num_intermediate_factor"],
+        max_templates=template["max_templates"],
+    )
+    pointwise = template["attention"]
+    if "value_dim" not in pointwise:
+        return config
+    return replace(config, attention_heads=pointwise["num_head"], attention_channels=pointwise["value_dim"])

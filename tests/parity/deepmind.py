@@ -1,4 +1,4 @@
-"""DeepMind's own monomer program, run on given parameters and features, so that ours can be compared with it.
+"""DeepMind's own program, run on given parameters and features, so that ours can be compared with it.
 
 Needs jax, haiku and alphafold (the extra `parity`). What is run is `AlphaFoldIteration` of the published code; the
 recycling around it is written here, because the package's own recycling loop drops most of the outputs.
@@ -19,6 +19,14 @@ from alphafold.common import confidence
 from alphafold.model import config as published
 from alphafold.model import folding, modules, r3, utils
 
+from tests.parity.deepmind_multimer import (
+    distance_change,
+    multimer_config,
+    multimer_in_float64,
+    multimer_network,
+    multimer_scores,
+    network_input,
+)
 from tests.parity.parameters import draw_parameters
 from tests.parity.spec import Spec
 
@@ -52,27 +60,31 @@ TINY_CHANNELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run gives: flat outputs of the last pass, and `recycleK/prev_*` that entered each later pass K."""
+    """What one run gives: flat outputs of the last pass, and `recycleK/prev_*` that entered each later pass K.
+
+    `changes` are the changes of distances from pass to pass in Angstrom, for the end of a multimer's recycling.
+    """
 
     shapes: dict[str, tuple[int, ...]]
     config: dict[str, Any]
     outputs: Arrays
     recycle_inputs: Arrays
+    changes: list[float]
 
 
 def run(spec: Spec, features: Mapping[str, np.ndarray]) -> Run:
     """Run every recycling pass of a case in float32."""
     config = _config(spec)
     shapes = _parameter_shapes(config, spec, features)
-    outputs, recycle_inputs = _passes(config, spec, draw_parameters(shapes, spec.seed), features)
-    return Run(shapes=shapes, config=config.to_dict(), outputs=outputs, recycle_inputs=recycle_inputs)
+    outputs, recycle_inputs, changes = _passes(config, spec, draw_parameters(shapes, spec.seed), features)
+    return Run(shapes=shapes, config=config.to_dict(), outputs=outputs, recycle_inputs=recycle_inputs, changes=changes)
 
 
 def float32_noise(spec: Spec, features: Mapping[str, np.ndarray], result: Run) -> dict[str, dict[str, float]]:
     """Run the case again in float64: largest deviation and largest value of every output."""
     parameters = draw_parameters(result.shapes, spec.seed)
     with _float64():
-        exact, _ = _passes(_config(spec), spec, _widen(parameters), _widen(features))
+        exact, *_ = _passes(_config(spec), spec, _widen(parameters), _widen(features))
     return {
         name: {"max_abs": float(np.abs(result.outputs[name] - value).max()), "max": float(np.abs(value).max())}
         for name, value in exact.items()
@@ -93,12 +105,25 @@ def recycle_bin_margin(features: Mapping[str, np.ndarray], result: Run) -> float
     return min(margins, default=None)
 
 
+def network_inputs(spec: Spec, features: Mapping[str, np.ndarray]) -> Arrays:
+    """What a multimer's network reads of every sample, after DeepMind's functions have clustered its alignment."""
+    config = _config(spec)
+    made = [
+        network_input({name: value[index] for name, value in features.items()}, config) for index in range(spec.passes)
+    ]
+    return {name: np.stack([each[name] for each in made]) for name in made[0]}
+
+
 def versions() -> dict[str, str]:
     """The versions of the packages that decide the numbers."""
     return {package: version(package) for package in PACKAGES}
 
 
 def _config(spec: Spec) -> ml_collections.ConfigDict:
+    return multimer_config(spec) if spec.is_multimer else _monomer_config(spec)
+
+
+def _monomer_config(spec: Spec) -> ml_collections.ConfigDict:
     config = published.model_config(spec.model).model
     config.update_from_flattened_dict(TINY_CHANNELS if spec.channels == "tiny" else {})
     trunk = config.embeddings_and_evoformer
@@ -116,6 +141,10 @@ def _config(spec: Spec) -> ml_collections.ConfigDict:
 
 
 def _network(config: ml_collections.ConfigDict, spec: Spec) -> hk.Transformed:
+    return multimer_network(config) if spec.is_multimer else _monomer_network(config, spec)
+
+
+def _monomer_network(config: ml_collections.ConfigDict, spec: Spec) -> hk.Transformed:
     def keep_structure_outputs(
         method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: hk.MethodContext
     ) -> Any:
@@ -149,8 +178,8 @@ def _parameter_shapes(
 
 def _passes(
     config: ml_collections.ConfigDict, spec: Spec, parameters: Arrays, features: Mapping[str, np.ndarray]
-) -> tuple[Arrays, Arrays]:
-    """Outputs of the last pass, and `recycleK/prev_*` for each pass K after the first."""
+) -> tuple[Arrays, Arrays, list[float]]:
+    """Outputs of the last pass, `recycleK/prev_*` for each pass K after the first, and changes of distances."""
     nested: dict[str, Arrays] = {}
     for name, value in parameters.items():
         scope, leaf = name.split("//")
@@ -159,17 +188,27 @@ def _passes(
     key = jax.random.PRNGKey(0)  # asked for by dropout, which is off
     previous = _nothing_recycled(config, features["aatype"].shape[1])
     recycle_inputs: Arrays = {}
+    changes: list[float] = []
+    mask = features["seq_mask"][-1]
     for index in range(spec.recycle + 1):
         samples = {name: value[index * spec.ensemble : (index + 1) * spec.ensemble] for name, value in features.items()}
         outputs = dict(_flatten(jax.device_get(apply(nested, key, samples, previous))))
+        positions = outputs["structure_module/final_atom_positions"]
+        changes.append(distance_change(previous["prev_pos"], positions, mask))
+        if index > 0 and changes[-1] < spec.tolerance:
+            break
         if index < spec.recycle:
             previous = {
-                "prev_pos": outputs["structure_module/final_atom_positions"],
+                "prev_pos": positions,
                 "prev_msa_first_row": outputs["representations/msa_first_row"],
                 "prev_pair": outputs["representations/pair"],
             }
             recycle_inputs |= {f"recycle{index + 1}/{name}": value for name, value in previous.items()}
-    return outputs | _confidence(outputs, features["seq_mask"][-1]), recycle_inputs
+    if spec.is_multimer:
+        scores = multimer_scores(outputs, mask, features["asym_id"][-1])
+        outputs |= {f"confidence/{name}": np.asarray(value, np.float64) for name, value in scores.items()}
+        return outputs, recycle_inputs, changes
+    return outputs | _confidence(outputs, mask), recycle_inputs, changes
 
 
 def _confidence(outputs: Arrays, seq_mask: np.ndarray) -> Arrays:
@@ -200,7 +239,7 @@ def _float64() -> Iterator[None]:
     """Let the program compute in float64: it asks one function for the trunk's dtype."""
     jax.config.update("jax_enable_x64", True)
     try:
-        with mock.patch.object(utils, "half_dtype", return_value=jax.numpy.float64):
+        with mock.patch.object(utils, "half_dtype", return_value=jax.numpy.float64), multimer_in_float64():
             yield
     finally:
         jax.config.update("jax_enable_x64", False)

@@ -22,8 +22,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script, Python finds only this folder
 
 from data_pipeline.errors import InputError
+from tests.parity.multimer_features import make_multimer_features
 from tests.parity.parameters import write_manifest
-from tests.parity.spec import WITH_TEMPLATES, WITHOUT_TEMPLATES, Spec
+from tests.parity.spec import MODELS, WITHOUT_TEMPLATES, Spec
 from tests.parity.synthetic_features import make_features
 
 # Closer to a bin edge than this, float32 noise in recycled coordinates can choose the other bin.
@@ -47,21 +48,23 @@ def main(arguments: list[str] | None = None) -> int:
 def make_case(folder: Path, spec: Spec) -> None:
     """Run DeepMind's program on new features and write the case."""
     program = _program()
-    features = make_features(spec)
+    features = make_multimer_features(spec) if spec.is_multimer else make_features(spec)
     result = program.run(spec, features)
     noise = program.float32_noise(spec, features, result)
     margin = program.recycle_bin_margin(features, result)
     meta = {
         "name": folder.name,
-        "spec": {"kind": "monomer", **asdict(spec)},
+        "spec": {"kind": "multimer" if spec.is_multimer else "monomer", **asdict(spec)},
         "package": "alphafold-colabfold",
         "versions": program.versions(),
         "config": result.config,
         "float32_noise": noise,
         "recycle_bin_margin_A": margin,
+        "distance_changes_A": result.changes,
     }
     folder.mkdir(parents=True)
-    np.savez_compressed(folder / "features.npz", **features)  # type: ignore[arg-type]
+    made = program.network_inputs(spec, features) if spec.is_multimer else {}
+    np.savez_compressed(folder / "features.npz", **features | made)  # type: ignore[arg-type]
     np.savez_compressed(folder / "outputs.npz", **result.outputs)
     if result.recycle_inputs:
         np.savez_compressed(folder / "recycle_inputs.npz", **result.recycle_inputs)
@@ -119,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, help="folder to put the case's folder into")
     parser.add_argument("--name", help="name of the case's folder")
     parser.add_argument("--check", type=Path, metavar="CASE", help="repeat this case instead; no other option counts")
-    parser.add_argument("--model", choices=WITH_TEMPLATES + WITHOUT_TEMPLATES, default="model_1_ptm")
+    parser.add_argument("--model", choices=MODELS, default="model_1_ptm")
     parser.add_argument("--channels", choices=("tiny", "full"), default="tiny")
     parser.add_argument("--evoformer-blocks", dest="evoformer", type=int, default=2)
     parser.add_argument("--extra-blocks", dest="extra", type=int, default=1)
@@ -134,6 +137,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--real-templates", dest="real_templ", type=int, help="slots with a template; 3 by default")
     parser.add_argument("--recycles", dest="recycle", type=int, default=0)
     parser.add_argument("--ensemble", type=int, default=1, help="samples averaged in every recycling pass")
+    parser.add_argument("--chains", default="A", help="a multimer's chains, one letter each; equal ones are equal")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.0, help="change in Angstrom that ends a multimer's recycling"
+    )
     parser.add_argument("--unknown-residue", dest="with_x", action="store_true", help="put an X into the sequence")
     parser.add_argument("--seed", type=int, default=0, help="seed of parameters and features")
     return parser
@@ -142,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 def _spec(options: argparse.Namespace) -> Spec:
     values = {field.name: getattr(options, field.name) for field in fields(Spec)}
     if values["templ"] is None:
-        values["templ"] = 4 if options.model in WITH_TEMPLATES else 0
+        values["templ"] = 0 if options.model in WITHOUT_TEMPLATES else 4
     if values["real_templ"] is None:
         values["real_templ"] = min(3, values["templ"])
     return Spec(**values)

@@ -18,7 +18,12 @@ import numpy as np
 from data_pipeline.errors import InputError
 
 # Scopes whose arrays carry one leading axis, the block of the stack.
-STACKS = ("/evoformer/evoformer_iteration/", "/evoformer/extra_msa_stack/", "/__layer_stack_no_state/")
+STACKS = (
+    "/evoformer/evoformer_iteration/",
+    "/evoformer/extra_msa_stack/",
+    "/__layer_stack_no_state/",
+    "/template_embedding_iteration/",
+)
 GATES = ("left_gate", "right_gate", "gate", "gating_linear")  # "gate" is left and right in one
 # Mean and standard deviation where the last part of the name alone decides.
 BY_LEAF = {
@@ -89,12 +94,12 @@ def _moments(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     if leaf in BY_LEAF:
         return BY_LEAF[leaf]
     if leaf == "bias":
-        return BY_LEAF["gating_b"] if module in GATES else (0.0, 0.05 if module == "affine_update" else 0.1)
+        return BY_LEAF["gating_b"] if module in GATES else (0.0, 0.05 if _is_backbone_update(scope) else 0.1)
     return 0.0, _gain(scope, module, leaf) / math.sqrt(_fan_in(scope, leaf, shape))
 
 
 def _gain(scope: str, module: str, leaf: str) -> float:
-    if module == "affine_update" and "fold_iteration" in scope:
+    if _is_backbone_update(scope):
         return 0.35  # eight backbone updates in a row: keeps the chain compact
     if leaf == "output_w" or module in RESIDUAL_OUTPUTS:
         return 0.5
@@ -103,8 +108,14 @@ def _gain(scope: str, module: str, leaf: str) -> float:
     return 1.0
 
 
+def _is_backbone_update(scope: str) -> bool:
+    return scope.endswith(("fold_iteration/affine_update", "quat_rigid/rigid"))
+
+
 def _fan_in(scope: str, leaf: str, shape: tuple[int, ...]) -> int:
     per_block = shape[1:] if any(stack in f"/{scope}/" for stack in STACKS) else shape
+    if len(per_block) == 1:
+        return 1  # a map of one number, which DeepMind's array has no axis for
     if leaf == "output_w":
         return math.prod(per_block[:-1])
     return per_block[0]

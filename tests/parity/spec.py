@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass
 from data_pipeline.errors import InputError
 
 WITH_TEMPLATES = ("model_1", "model_2", "model_1_ptm", "model_2_ptm")
+MULTIMER = tuple(f"model_{number}_multimer{release}" for release in ("_v3", "_v2", "") for number in range(1, 6))
 WITHOUT_TEMPLATES = ("model_3", "model_4", "model_5", "model_3_ptm", "model_4_ptm", "model_5_ptm")
+MODELS = WITH_TEMPLATES + WITHOUT_TEMPLATES + MULTIMER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +17,9 @@ class Spec:
     Sizes include padding: `res` residues of which the last `pad` are padding, `seq` clustered rows of which the last
     `pad_seq` are, `extra_seq` and `pad_extra_seq` likewise, `templ` template slots of which the first `real_templ`
     hold a template. `evoformer`, `extra` and `template` are the numbers of blocks of the three stacks.
+
+    Multimer models have `chains`, one letter each; equal letters stand for equal sequences. Their recycling ends once
+    distances change by less than `tolerance` Angstrom.
     """
 
     model: str = "model_1_ptm"
@@ -33,11 +38,13 @@ class Spec:
     recycle: int = 0
     ensemble: int = 1
     with_x: bool = False
+    chains: str = "A"
+    tolerance: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.model not in WITH_TEMPLATES + WITHOUT_TEMPLATES:
-            raise InputError(f"model {self.model!r} is none of {', '.join(WITH_TEMPLATES + WITHOUT_TEMPLATES)}")
+        if self.model not in MODELS:
+            raise InputError(f"model {self.model!r} is none of {', '.join(MODELS)}")
         if self.channels not in ("tiny", "full"):
             raise InputError(f"channels {self.channels!r} is neither 'tiny' nor 'full'")
         for name, value in asdict(self).items():
@@ -56,9 +63,22 @@ class Spec:
             raise InputError(f"{self.pad_extra_seq} of {self.extra_seq} extra rows cannot be padding")
         if self.real_templ > self.templ:
             raise InputError(f"{self.real_templ} templates do not fit into {self.templ} slots")
-        if (self.templ > 0) != (self.model in WITH_TEMPLATES):
-            branch = "a" if self.model in WITH_TEMPLATES else "no"
+        if (self.templ > 0) != (self.model not in WITHOUT_TEMPLATES):
+            branch = "no" if self.model in WITHOUT_TEMPLATES else "a"
             raise InputError(f"{self.model} has {branch} template branch, got {self.templ} template slots")
+        self._check_chains()
+
+    def _check_chains(self) -> None:
+        if not self.chains.isalpha() or (len(self.chains) > 1 and not self.is_multimer):
+            raise InputError(
+                f"{self.model} takes {'letters' if self.is_multimer else 'one chain'}, got {self.chains!r}"
+            )
+        if self.is_multimer and (self.ensemble > 1 or self.pad_seq):
+            raise InputError("multimer cases have no ensemble, and only extra rows as padding")
+
+    @property
+    def is_multimer(self) -> bool:
+        return self.model in MULTIMER
 
     @property
     def passes(self) -> int:

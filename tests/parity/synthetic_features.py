@@ -31,8 +31,8 @@ def make_features(spec: Spec) -> Arrays:
         sequence[len(sequence) // 2] = residues.UNKNOWN
     constant = _sequence_features(sequence, spec)
     if spec.templ:
-        constant |= _template_features(sequence, spec, rng)
-    family, deletions = _family(sequence, 2 * (spec.seq + spec.extra_seq), rng)
+        constant |= template_features(sequence, spec, rng)
+    family, deletions = aligned_family(sequence, 2 * (spec.seq + spec.extra_seq), rng)
     samples = [constant | _msa_features(family, deletions, spec, rng) for _ in range(spec.passes)]
     return {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
 
@@ -44,19 +44,19 @@ def _sequence_features(sequence: np.ndarray, spec: Spec) -> Arrays:
         "aatype": sequence.astype(np.int32),
         "residue_index": index.astype(np.int32),
         "seq_mask": np.ones(len(sequence), np.float32),
-        "target_feat": _one_hot(sequence + 1, 22),  # channel 0 marks a break between segments, which a monomer has not
+        "target_feat": one_hot(sequence + 1, 22),  # channel 0 marks a break between segments, which a monomer has not
         "atom14_atom_exists": residues.ATOM14_MASK[sequence].astype(np.float32),
         "residx_atom14_to_atom37": residues.ATOM14_TO_ATOM37[sequence].astype(np.int32),
         "residx_atom37_to_atom14": residues.ATOM37_TO_ATOM14[sequence].astype(np.int32),
         "atom37_atom_exists": residues.ATOM37_MASK[sequence].astype(np.float32),
     }
-    return {name: _pad(value, spec.res) for name, value in per_residue.items()} | {
+    return {name: padded(value, spec.res) for name, value in per_residue.items()} | {
         "seq_length": np.array(len(sequence), np.int32),
         "is_distillation": np.array(0, np.float32),
     }
 
 
-def _family(sequence: np.ndarray, rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def aligned_family(sequence: np.ndarray, rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Letters and deletion counts of an alignment of relatives; row 0 is the query."""
     shape = (rows, len(sequence))
     family = np.where(rng.random(shape) < 0.3, rng.integers(20, size=shape), sequence)
@@ -78,13 +78,13 @@ def _msa_features(family: np.ndarray, deletions: np.ndarray, spec: Spec, rng: np
     shown = np.where(hidden, replacement, clusters)
 
     owner = np.concatenate([np.arange(rows), rng.integers(rows, size=extra_rows)])
-    members = _one_hot(owner, rows).T / np.bincount(owner, minlength=rows)[:, None]
-    profile = np.einsum("c n, n r k -> c r k", members, _one_hot(np.concatenate([shown, extra]), 23))
+    members = one_hot(owner, rows).T / np.bincount(owner, minlength=rows)[:, None]
+    profile = np.einsum("c n, n r k -> c r k", members, one_hot(np.concatenate([shown, extra]), 23))
     deletion_mean = np.einsum("c n, n r -> c r", members, counts)
 
     msa_feat = np.concatenate(
         [
-            _one_hot(shown, 23),
+            one_hot(shown, 23),
             np.minimum(counts[:rows, :, None], 1),
             _squash(counts[:rows, :, None]),
             profile,
@@ -105,14 +105,15 @@ def _msa_features(family: np.ndarray, deletions: np.ndarray, spec: Spec, rng: np
         "extra_msa_mask": np.ones(extra.shape, np.float32),
     }
     return (
-        {name: _pad(value, spec.seq, spec.res) for name, value in clustered.items()}
-        | {name: _pad(value, spec.extra_seq, spec.res) for name, value in unclustered.items()}
-        | {"msa_row_mask": _pad(np.ones(rows, np.float32), spec.seq)}
-        | {"extra_msa_row_mask": _pad(np.ones(extra_rows, np.float32), spec.extra_seq)}
+        {name: padded(value, spec.seq, spec.res) for name, value in clustered.items()}
+        | {name: padded(value, spec.extra_seq, spec.res) for name, value in unclustered.items()}
+        | {"msa_row_mask": padded(np.ones(rows, np.float32), spec.seq)}
+        | {"extra_msa_row_mask": padded(np.ones(extra_rows, np.float32), spec.extra_seq)}
     )
 
 
-def _template_features(sequence: np.ndarray, spec: Spec, rng: np.random.Generator) -> Arrays:
+def template_features(sequence: np.ndarray, spec: Spec, rng: np.random.Generator) -> Arrays:
+    """Draw templates with gaps, missing atoms and empty slots."""
     shape = (spec.real_templ, len(sequence))
     aatype = np.where(rng.random(shape) < 0.5, rng.integers(20, size=shape), sequence)
     aatype = np.where(aatype == residues.UNKNOWN, 0, aatype)
@@ -137,9 +138,9 @@ def _template_features(sequence: np.ndarray, spec: Spec, rng: np.random.Generato
         "template_pseudo_beta": np.take_along_axis(positions, beta[..., None], axis=2)[:, :, 0].astype(np.float32),
         "template_pseudo_beta_mask": np.take_along_axis(masks, beta, axis=2)[:, :, 0].astype(np.float32),
     }
-    return {name: _pad(value, spec.templ, spec.res) for name, value in per_residue.items()} | {
-        "template_mask": _pad(np.ones(spec.real_templ, np.float32), spec.templ),
-        "template_sum_probs": _pad(np.full((spec.real_templ, 1), 0.9, np.float32), spec.templ),
+    return {name: padded(value, spec.templ, spec.res) for name, value in per_residue.items()} | {
+        "template_mask": padded(np.ones(spec.real_templ, np.float32), spec.templ),
+        "template_sum_probs": padded(np.full((spec.real_templ, 1), 0.9, np.float32), spec.templ),
     }
 
 
@@ -179,7 +180,8 @@ def _segment_starts(aligned: np.ndarray) -> np.ndarray:
     return starts
 
 
-def _one_hot(index: np.ndarray, size: int) -> np.ndarray:
+def one_hot(index: np.ndarray, size: int) -> np.ndarray:
+    """One-hot vectors in float32."""
     rows: np.ndarray = np.eye(size, dtype=np.float32)[index]
     return rows
 
@@ -189,6 +191,7 @@ def _squash(count: np.ndarray) -> np.ndarray:
     return squashed
 
 
-def _pad(value: np.ndarray, *sizes: int) -> np.ndarray:
+def padded(value: np.ndarray, *sizes: int) -> np.ndarray:
+    """The array with zeros at the end of its first axes, up to these sizes."""
     widths = [(0, size - length) for size, length in zip(sizes, value.shape, strict=False)]
     return np.pad(value, widths + [(0, 0)] * (value.ndim - len(sizes)))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helixfold.batch import Batch
+from helixfold.batch import Batch, with_chains
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.whole import Whole
 from helixfold.folding import recycle
@@ -19,12 +19,22 @@ from helixfold.model.outputs import Folded, Outputs, Recycled
 from helixfold.model.update import Executor
 from helixfold.ops.dispatch import forced
 from tests.model.ptm import ptm_of
-from tests.parity.cases import DATA, SMALL_CASES, Case, deviation, outputs_as_deepmind, read_case
+from tests.parity.cases import (
+    DATA,
+    SMALL_CASES,
+    Case,
+    deviation,
+    multimer_outputs_as_deepmind,
+    outputs_as_deepmind,
+    read_case,
+)
 
 pytestmark = pytest.mark.parity
 
 LARGER_CASES = ["monomer_ptm_full", "monomer_ptm_loss"]
 RECYCLED_CASES = ["monomer_ptm_recycle2", "monomer_ptm_padded", "monomer_ptm_full"]
+RECYCLED_MULTIMERS = ["multimer_v1_early_end", "multimer_v2_recycle2", "multimer_v3_full"]
+MULTIMERS = [*RECYCLED_MULTIMERS, "multimer_v3_padded", "multimer_v3_tiny"]
 # What each must be used for.
 EVERYWHERE = {
     *("norm_linear", "outer_product_mean", "outer_product_operand"),
@@ -63,12 +73,19 @@ def expected_outputs(case: Case) -> dict[str, np.ndarray]:
 
 def require_equal(outputs: Outputs, case: Case) -> None:
     """Fail with a list of all outputs that deviate, worst first."""
-    found, expected = outputs_as_deepmind(outputs), expected_outputs(case)
+    named = multimer_outputs_as_deepmind if case.is_multimer else outputs_as_deepmind
+    found, expected = named(outputs), expected_outputs(case)
     assert found.keys() == expected.keys()
     failures = {}
-    for name, value in expected.items():
-        error = deviation(found[name], value)
-        moved = name.startswith("structure_module/") and np.abs(found[name] - value).max() > COORDINATE_TOLERANCE
+    real = case.batches[-1].seq_mask[0].bool().numpy()
+    for name in expected:
+        if case.is_multimer and name.startswith("structure_module/"):
+            # A padding residue attends to all others with logits of -1e5, where float32 leaves two digits.
+            axis = 1 if name.startswith(("structure_module/traj", "structure_module/sidechains")) else 0
+            found[name], expected[name] = (each[name].compress(real, axis) for each in (found, expected))
+        error = deviation(found[name], expected[name])
+        distance = np.abs(found[name] - expected[name]).max()
+        moved = name.startswith("structure_module/") and distance > COORDINATE_TOLERANCE
         if moved or not error <= case.tolerance(name):
             failures[name] = error
     lines = [f"  {name}: {failures[name]:.1e}" for name in sorted(failures, key=failures.__getitem__, reverse=True)]
@@ -79,12 +96,22 @@ def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Outputs:
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
         return model.fold(run, ensemble, previous)
 
-    folded = recycle(step, lambda cycle: [case.batches[cycle]], len(case.batches) - 1).folded
+    result = recycle(step, lambda cycle: [case.batches[cycle]], len(case.batches) - 1, case.recycle_tolerance)
+    assert result.num_recycles == (len(case.recycled) if case.is_multimer else len(case.batches) - 1)
+    folded = result.folded
     return Outputs(representations=folded.representations, structure=folded.structure, logits=model.heads(run, folded))
 
 
 def test_all_small_cases_are_in_the_repository() -> None:
-    assert SMALL_CASES == ["monomer_notempl_tiny", "monomer_ptm_padded", "monomer_ptm_recycle2", "monomer_ptm_tiny"]
+    monomers = ["monomer_notempl_tiny", "monomer_ptm_padded", "monomer_ptm_recycle2", "monomer_ptm_tiny"]
+    assert [*monomers, *MULTIMERS] == SMALL_CASES
+
+
+def test_a_complex_recycles_until_it_hardly_moves() -> None:
+    case = read_case(DATA / "multimer_v1_early_end")
+    *before, last = case.meta["distance_changes_A"]
+    assert min(before) >= case.recycle_tolerance > last
+    assert len(case.recycled) < len(case.batches) - 1
 
 
 @pytest.mark.parametrize(
@@ -110,11 +137,11 @@ def test_every_backend_gives_deepminds_outputs(case: Case, model: AlphaFold, bac
     assert BACKENDS[backend] <= used.keys()
 
 
-@pytest.mark.parametrize("case", RECYCLED_CASES, indirect=True)
+@pytest.mark.parametrize("case", RECYCLED_CASES + RECYCLED_MULTIMERS, indirect=True)
 @pytest.mark.parametrize("run", [Whole(), Slabs(rows=5)], ids=["whole", "slabs"])
 def test_every_pass_recycles_what_deepminds_does(case: Case, model: AlphaFold, run: Executor) -> None:
     previous = None
-    for number, (batch, expected) in enumerate(zip(case.batches[:-1], case.recycled, strict=True)):
+    for number, (batch, expected) in enumerate(zip(case.batches, case.recycled, strict=False)):
         with torch.no_grad():
             previous = model(run, [batch], previous).recycled()
         for name in ("msa_first_row", "pair", "positions"):
@@ -123,31 +150,41 @@ def test_every_pass_recycles_what_deepminds_does(case: Case, model: AlphaFold, r
         assert (previous.positions - expected.positions).abs().max() < COORDINATE_TOLERANCE
 
 
-@pytest.mark.parametrize("case", RECYCLED_CASES, indirect=True)
+@pytest.mark.parametrize("case", RECYCLED_CASES + RECYCLED_MULTIMERS, indirect=True)
 @pytest.mark.parametrize("run", [Whole(), Slabs(rows=5)], ids=["whole", "slabs"])
 def test_the_last_pass_alone_equals_deepminds(case: Case, model: AlphaFold, run: Executor) -> None:
     # The pair stream is given away.
     previous = replace(case.recycled[-1], pair=case.recycled[-1].pair.clone())
     with torch.no_grad():
-        require_equal(model(run, [case.batches[-1]], previous), case)
+        require_equal(model(run, [case.batches[len(case.recycled)]], previous), case)
 
 
 def test_confidences_equal_deepminds(case: Case, model: AlphaFold) -> None:
     with torch.no_grad():
-        logits = run_all_passes(model, Slabs(rows=5), case).logits
+        outputs = run_all_passes(model, Slabs(rows=5), case)
+    logits = outputs.logits
     plddt = confidence.plddt(logits.lddt)
     scores: dict[str, Tensor] = {"plddt": plddt[0]}
-    everyone = torch.ones_like(plddt)
-    # DeepMind's scores over all residues count padding, so the padded case has none of them.
-    if case.batches[-1].seq_mask.all():
-        scores["ranking_confidence"] = confidence.ranking_confidence(plddt, everyone)[0]
-        if logits.aligned_error is not None:
-            pae, max_pae = confidence.predicted_aligned_error(logits.aligned_error)
+    # DeepMind's scores of a monomer count padding, so the padded case has none of them; those of a complex do not.
+    mask, aligned_error = case.batches[-1].seq_mask, logits.aligned_error
+    if case.is_multimer or mask.all():
+        scores["ranking_confidence"] = confidence.ranking_confidence(plddt, mask)[0]
+        if aligned_error is not None:
+            pae, max_pae = confidence.predicted_aligned_error(aligned_error)
             scores["predicted_aligned_error"] = pae[0]
             scores["max_predicted_aligned_error"] = torch.tensor(max_pae)
-            scores["ptm"] = ptm_of(logits.aligned_error, everyone)[0]
+            scores["ptm"] = ptm_of(aligned_error, mask)[0]
             breaks = case.outputs["predicted_aligned_error/breaks"]
             assert deviation(confidence.aligned_error_breaks(len(breaks) + 1).numpy(), breaks) < 1e-6
+    if case.is_multimer:
+        with torch.no_grad():
+            head, pair = model.heads.aligned_error, outputs.representations.pair
+            assert head is not None
+            error = confidence.aligned_error(Slabs(rows=5), head, pair, mask, with_chains(case.batches[-1]).asym_id)
+        assert error.iptm is not None
+        torch.testing.assert_close(error.ptm[0], scores["ptm"])
+        scores["iptm"] = error.iptm[0]
+        scores["ranking_confidence"] = 100 * confidence.complex_ranking_confidence(error.ptm, error.iptm)[0]
     expected = {name.split("/")[1]: value for name, value in case.outputs.items() if name.startswith("confidence/")}
     assert scores.keys() == expected.keys()
     for name, value in scores.items():

@@ -16,7 +16,9 @@ PADDED = Spec(
 )
 
 
-@pytest.mark.parametrize("case", sorted(path.parent for path in DATA.glob("*/outputs.npz")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "case", sorted(path.parent for path in DATA.glob("monomer*/outputs.npz")), ids=lambda path: path.name
+)
 def test_names_shapes_and_types_are_those_of_deepminds_features(case: Path) -> None:
     stored = json.loads((case / "meta.json").read_text())["spec"]
     known = {field.name for field in fields(Spec)}

@@ -178,9 +178,11 @@ def directions(positions: Float[Tensor, "b r 37 3"], rows: slice) -> Float[Tenso
     # Differs from AlphaFold: from a residue to itself the vector is exactly 0. DeepMind's program rotates both ends
     before it subtracts them, so that compilers may leave a rounding error there, which it scales up to length 1.
     """
-    alpha = positions[:, :, ATOM_ORDER["CA"]]
-    frames = backbone_frames(positions[:, rows])[..., None]
-    local = frames.invert_apply(rearrange(alpha, "b j x -> b 1 j x"))
+    frames = backbone_frames(positions[:, rows])
+    alpha = rearrange(positions[:, :, ATOM_ORDER["CA"]], "b j x -> b 1 x j").expand(
+        -1, frames.translation.shape[1], -1, -1
+    )
+    local = rearrange(frames.invert_apply_to_columns(alpha), "b i x j -> b i j x")
     return local / torch.linalg.vector_norm(local, dim=-1, keepdim=True).clamp(min=LEAST_DISTANCE)
 
 
