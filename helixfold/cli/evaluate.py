@@ -102,7 +102,10 @@ def _run_benchmark(name: str, output: Path, options: BenchmarkOptions, *, all_ra
     from helixfold.evaluation.benchmark_table import read_benchmark
     from helixfold.evaluation.compare import compare_benchmark
     from helixfold.evaluation.tables import benchmark_lines, write_benchmark
+    from helixfold.parallel.worker_group import is_under_torchrun
 
+    if is_under_torchrun():
+        raise InputError("start a benchmark without torchrun, whose processes would all compare; --devices has several")
     benchmark = find_data(read_benchmark(name), options.table.data)
     if missing := benchmark.missing:
         text = f"{len(missing)} of {benchmark.table.structures} structures left out: {_listed(list(missing))}"

@@ -9,6 +9,7 @@ from helixfold.analysis.benchmark_groups import BENCHMARK_MEASURES, Group
 from helixfold.evaluation.benchmark_data import Benchmark
 from helixfold.evaluation.compare import BenchmarkResults
 from helixfold.report.evaluation_plot import evaluation_plot
+from helixfold.report.page import counted
 from helixfold.write.evaluation import HEADINGS, aligned, screen_table, tab_separated, write_evaluation
 from helixfold.write.results import write_file
 
@@ -97,7 +98,8 @@ def _published_lines(benchmark: Benchmark, groups: Sequence[Group]) -> Iterator[
     yield from aligned(rows, left=1)
     yield f"{target_list.what}: {target_list.origin}."
     if here.structures != target_list.count:
-        yield f"This run has {here.structures} structures, not the {target_list.count} of the published means."
+        own = counted(here.structures, "structure")
+        yield f"This run has {own}, not the {target_list.count} of the published means."
 
 
 def _interval(group: Group, measure: str) -> str:

@@ -173,6 +173,11 @@ def join_workers(device: str = "auto", ranks_per_task: int = 1, timeout: float =
         leave()
 
 
+def is_under_torchrun() -> bool:
+    """Return whether `torchrun` started this process."""
+    return dist.is_torchelastic_launched()
+
+
 def local_world_size() -> int:
     """Return the number of the run's processes on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1

@@ -154,7 +154,7 @@ def measured_steps(
         for layout in layouts:
             for rank in range(layout.bp):
                 for keep in (None, *policies):
-                    program = Pass(needs.model, needs.size, keep, Mesh.simulated(layout, rank, device))
+                    program = Pass(needs.model, needs.size, keep, Mesh.simulated(layout, rank, device), needs.loss)
                     passes[layout, rank, keep] = program.seconds()
         network = AlphaFold(of_blocks(needs.model, 1)).to(device).train()
         optimizer = FlatOptimizer(network, OptimizerConfig(), working_dtype=needs.size.dtype)

@@ -22,7 +22,7 @@ from helixfold.execution.counter import Counter
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig
 from helixfold.execution.stages import synchronize
-from helixfold.losses.config import initial_training
+from helixfold.losses.config import LossConfig, initial_training
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
@@ -92,10 +92,11 @@ Costs = Mapping[str, PartCost]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingNeeds:
-    """Everything on which the memory of each rank of a training run depends, except the recompute policy.
+    """Everything on which the memory and time of each rank of a training run depend, except the recompute policy.
 
     `state` is the bytes of parameters, gradients and optimizer, `samples` the number of samples in a micro-batch,
-    `card` the device, and `layout` divides a sample over ranks.
+    `card` the device, and `layout` divides a sample over ranks. Measured passes have the losses of
+    `loss`; what is only counted has those of initial training.
     """
 
     model: ModelConfig
@@ -104,6 +105,7 @@ class TrainingNeeds:
     state: int = 0
     card: Card = CARDS["cpu"]
     layout: Layout = ALONE
+    loss: LossConfig = field(default_factory=initial_training)
 
     def peak(self, keep: RecomputeConfig) -> int:
         """Return the forecast of a rank's peak memory in bytes, with parameters and optimizer."""
@@ -188,12 +190,20 @@ class _Segment:
 class Pass:
     """One rank's share of a pass through a network with one or two blocks in each stack, measured by segments.
 
-    If `keep` is None the pass has no gradients. On a real device, parameters have the dtype that they have in a
-    training run.
+    If `keep` is None the pass has no gradients, else those of `loss`, by default that of initial training. On a real
+    device, parameters have the dtype that they have in a training run.
     """
 
-    def __init__(self, config: ModelConfig, size: PassSize, keep: RecomputeConfig | None, mesh: Mesh) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        size: PassSize,
+        keep: RecomputeConfig | None,
+        mesh: Mesh,
+        loss: LossConfig | None = None,
+    ) -> None:
         self.config, self.size, self.device = config, size, mesh.device
+        self.loss = loss or initial_training()
         self.learns = keep is not None
         self.blocks = 2 if self.device.type == "meta" else 1
         with Counter(), self.device:  # a counter makes this faster, since it does not run operators on meta tensors
@@ -275,7 +285,7 @@ class Pass:
         with torch.set_grad_enabled(self.learns):
             if self.learns:
                 folded = self.model(self.run, samples[-1:], previous, self.size.dtype)
-                loss = total_loss(folded, samples[-1], labels, initial_training()).total.sum()
+                loss = total_loss(folded, samples[-1], labels, self.loss).total.sum()
                 del folded
             else:
                 self.model.fold(self.run, samples, previous, self.size.dtype)

@@ -45,6 +45,7 @@ def training_needs(config: TrainingConfig, card: Card = CARDS["cpu"], layout: La
         state=_state(config, dtype),
         card=card,
         layout=layout,
+        loss=config.loss,
     )
 
 

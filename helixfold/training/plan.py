@@ -115,7 +115,8 @@ def plan_lines(options: PlanOptions) -> Iterator[str]:
             yield _described(stage, work, machine)
             if options.layouts:
                 yield from table(found, fastest.layout)
-                yield where_axial_stops(found)
+                if ranks > 1:
+                    yield where_axial_stops(found)
         yield ""
         yield from _times_table(hardware, times)
         yield ""

@@ -128,7 +128,7 @@ def test_a_list_shows_published_means_beside_its_own(
     printed = capsys.readouterr()
     assert "86 of 87 structures left out: " in printed.err
     assert any(line.split()[:4] == ["HelixFold", "87", "0.8771", "0.7932"] for line in printed.out.splitlines())
-    assert "This run has 1 structures, not the 87 of the published means." in printed.out
+    assert "This run has 1 structure, not the 87 of the published means." in printed.out
     assert len(content(output)["benchmark"]["missing"]) == 86
     assert content(output)["benchmark"]["list"]["published"][0]["tm_score"] == 0.8771
 
@@ -149,6 +149,15 @@ def test_wrong_options_are_one_sentence(table: Path, tmp_path: Path, capsys: pyt
         assert words in error
         assert error.count("\n") == 1
         assert not output.exists()
+
+
+def test_torchrun_is_refused(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert main(["evaluate", "--benchmark", str(table), "--output", str(tmp_path / "out")]) == 2
+    assert "start a benchmark without torchrun" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.long

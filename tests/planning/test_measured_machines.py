@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from helixfold.execution.random_inputs import random_batch, random_labels
 from helixfold.execution.recompute import Keep, RecomputeConfig
-from helixfold.losses.config import initial_training
+from helixfold.losses.config import LossConfig, initial_training
 from helixfold.losses.total import total_loss
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS
@@ -52,6 +53,20 @@ def test_every_part_of_every_rank_is_read(dtype: torch.dtype) -> None:
         assert [part for part, seconds in read.items() if seconds == 0] == ["template"]
         assert read == {part: 2 * seconds for part, seconds in speeds.passes[layout, rank, keep].items()}
     assert speeds.optimizer(10**6) > 0
+
+
+def test_measured_passes_have_the_losses_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[LossConfig] = []
+
+    def recorded(*arguments: Any) -> Any:
+        used.append(arguments[-1])
+        return total_loss(*arguments)
+
+    monkeypatch.setattr("helixfold.planning.training.total_loss", recorded)
+    loss = replace(initial_training(), smooth_lddt=2.0)
+    needs = replace(workload().needs, model=MODEL, size=SIZE, loss=loss)
+    machines.measured_steps(needs, [NONE], [Layout()], CPU)
+    assert set(used) == {loss}
 
 
 def test_further_blocks_take_what_the_first_one_takes(monkeypatch: pytest.MonkeyPatch) -> None:
