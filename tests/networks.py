@@ -1,14 +1,14 @@
 """Small networks and inputs that tests share."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 
-from helixfold.batch import Batch
+from helixfold.batch import Batch, MultimerBatch
 from helixfold.config import ModelConfig, OuterProductPosition, StackConfig
 from helixfold.model.alphafold import AlphaFold
-from helixfold.presets import tiny
+from helixfold.presets import tiny, tiny_multimer
 from helixfold.weights.untrained import untrained_model
 
 
@@ -33,6 +33,37 @@ def tiny_config(outer_product: OuterProductPosition = "middle") -> ModelConfig:
         return replace(stack, outer_product=outer_product)
 
     return replace(config, evoformer=placed(config.evoformer), extra_msa=placed(config.extra_msa))
+
+
+def tiny_multimer_config(outer_product: OuterProductPosition = "first") -> ModelConfig:
+    config = tiny_multimer().model
+
+    def placed(stack: StackConfig) -> StackConfig:
+        return replace(stack, outer_product=outer_product)
+
+    return replace(config, evoformer=placed(config.evoformer), extra_msa=placed(config.extra_msa))
+
+
+def random_complex(chains: str = "ABA", residues: int = 13, seed: int = 0, templates: int = 2) -> MultimerBatch:
+    """One sample of a complex, whose last template is empty; `chains` has a letter for each, equal ones being equal."""
+    batch = random_batch(residues=residues, templates=templates, seed=seed)
+    lengths = [len(part) for part in np.array_split(np.arange(residues), len(chains))]
+    ids = {
+        "asym_id": range(1, len(chains) + 1),
+        "entity_id": [sorted(set(chains)).index(letter) + 1 for letter in chains],
+        "sym_id": [chains[: place + 1].count(letter) for place, letter in enumerate(chains)],
+    }
+    present = torch.ones(1, templates)
+    present[:, -1] = 0
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)} | {
+        "residue_index": torch.cat([torch.arange(length) for length in lengths])[None],
+        "target_feat": torch.nn.functional.one_hot(batch.aatype, 21).float(),
+        "template_mask": present,
+        "template_all_atom_masks": batch.template_all_atom_masks * present[..., None, None],
+        "template_pseudo_beta_mask": batch.template_pseudo_beta_mask * present[..., None],
+    }
+    each = {name: torch.tensor(np.repeat(list(numbers), lengths))[None] for name, numbers in ids.items()}
+    return MultimerBatch(**values, **each)
 
 
 def random_batch(*, residues: int = 13, rows: int = 5, extra: int = 7, templates: int = 2, seed: int = 0) -> Batch:
