@@ -7,7 +7,7 @@ from cyclopts import App, Parameter
 
 from helixfold.options import Directory
 from helixfold.predict.options import Dtype
-from helixfold.predict.presets import MONOMER, MONOMER_PTM
+from helixfold.predict.presets import MONOMER, MONOMER_PTM, MULTIMER
 
 app = App(
     name="weights",
@@ -20,7 +20,7 @@ app = App(
 def download(
     *,
     models: Annotated[
-        tuple[str, ...], Parameter(choices=MONOMER + MONOMER_PTM, show_choices=False, metavar="MODEL...")
+        tuple[str, ...], Parameter(choices=MONOMER + MONOMER_PTM + MULTIMER, show_choices=False, metavar="MODEL...")
     ] = ("model_1_ptm",),
     directory: Annotated[Directory | None, Parameter(show_default="the cache directory, where predict looks")] = None,
     url: Annotated[str | None, Parameter(metavar="URL", show_default="DeepMind's")] = None,
@@ -30,16 +30,16 @@ def download(
     Parameters
     ----------
     models
-        Models to download, of model_1 to model_5 and model_1_ptm to model_5_ptm.
+        Models to download: model_1 to model_5, those with _ptm after them, and those of complexes, with _multimer_v3,
+        _multimer_v2 or _multimer.
     directory
         Directory for the files.
     url
         A copy of DeepMind's archive.
     """
     from helixfold.weights import files
-    from helixfold.weights.download import ARCHIVE_URL
 
-    files.download(models, directory=directory, url=url or ARCHIVE_URL)
+    files.download(models, directory=directory, url=url)
 
 
 @app.command(usage="helixfold weights inspect FILE [options]")
@@ -77,7 +77,7 @@ def convert(
     target
         The file to write; its name ends in .npz, .pt or .safetensors.
     preset
-        The model: model_1 to model_5, model_1_ptm to model_5_ptm, small or tiny.
+        The model: model_1 to model_5, those with _ptm or _multimer_v3 after them, small or tiny.
     dtype
         Precision of the numbers in a .safetensors file; bfloat16 takes half the space.
     overwrite

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 MONOMER = tuple(f"model_{number}" for number in range(1, 6))
 MONOMER_PTM = tuple(f"{name}_ptm" for name in MONOMER)
+MULTIMER = tuple(f"{name}_multimer{release}" for release in ("_v3", "_v2", "") for name in MONOMER)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Download of DeepMind's published parameters from the official archive into a cache directory.
+"""Download of DeepMind's published parameters from the official archives into a cache directory.
 
-The archive (5.3 GB; its monomer models are those of the first release, July 2021) is a tar file. Only the requested
+The main archive (5.3 GB) has the monomer models, which are those of the first release (July 2021), and the third
+release of AlphaFold-Multimer; its first two releases have archives of their own. All are tar files. Only the requested
 members (373 MB each) are fetched from a server that supports range requests, as DeepMind's does. An interrupted
 download is continued. Parameters: (c) DeepMind, CC BY 4.0.
 """
@@ -35,7 +36,13 @@ from helixfold.weights.npz import open_npz
 # Errors that a broken or stalled connection raises, in either library.
 _CONNECTION_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 _BUSY = (408, 429, 500, 502, 503, 504)
-ARCHIVE_URL = "https://storage.googleapis.com/alphafold/alphafold_params_2022-12-06.tar"
+_STORAGE = "https://storage.googleapis.com/alphafold"
+ARCHIVE_URL = f"{_STORAGE}/alphafold_params_2022-12-06.tar"
+# The archives of earlier releases of AlphaFold-Multimer, by the end of the models' names.
+EARLIER_ARCHIVES = {
+    "_multimer_v2": f"{_STORAGE}/alphafold_params_colab_2022-03-02.tar",
+    "_multimer": f"{_STORAGE}/alphafold_params_colab_2021-10-27.tar",
+}
 # DeepMind publishes no checksums. These were each found in at least two independent places that hold DeepMind's files:
 # model_1: Hugging Face space simonduerr/ProteinMPNN, and a run log of EvoBind2;
 # model_1_ptm: Hugging Face ProteinDesignLab/caliby-weights, and several repositories that pin the archive's member;
@@ -213,7 +220,7 @@ def download_parameters(
     presets: Sequence[str],
     *,
     directory: Path | None = None,
-    url: str = ARCHIVE_URL,
+    url: str | None = None,
     sha256: Mapping[str, str] = PUBLISHED_SHA256,
     retry: RetryPolicy = DEFAULT_RETRY,
     progress: bool = True,
@@ -221,9 +228,11 @@ def download_parameters(
     """Download the parameters of presets that are not in the cache directory yet, and return the paths of all.
 
     Each file is checked against its checksum in `sha256` (by file name) or the one recorded at its first download, and
-    array by array against the preset. Raise `DownloadError` if one cannot be fetched.
+    array by array against the preset. `url` is a copy of DeepMind's archives with all these models. Raise
+    `DownloadError` if one cannot be fetched.
     """
-    require_address(url)
+    if url is not None:
+        require_address(url)
     pooch.get_logger().setLevel("WARNING")
     directory = directory or parameters_directory()
     if directory is None:
@@ -233,14 +242,15 @@ def download_parameters(
     for name in presets:
         path = directory / f"params_{name}.npz"
         known = sha256.get(path.name) or recorded.get(path.name)
+        archive = url or archive_of(name)
         try:
             download = partial(_download_member, name=name, retry=retry, progress=progress)
-            pooch.retrieve(url, known_hash=known, fname=path.name, path=directory, downloader=download)
+            pooch.retrieve(archive, known_hash=known, fname=path.name, path=directory, downloader=download)
         except InputError:
             raise
         except ValueError as error:  # pooch raises this for a wrong checksum
             raise DownloadError(
-                f"{printable(url)}: {path.name} does not have the checksum {known}, so it was not kept; "
+                f"{printable(archive)}: {path.name} does not have the checksum {known}, so it was not kept; "
                 "try again, and ask where the file comes from if it stays so"
             ) from error
         except OSError as error:
@@ -251,6 +261,11 @@ def download_parameters(
                 temporary.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
         paths.append(path)
     return paths
+
+
+def archive_of(name: str) -> str:
+    """Return the address of the archive that has a model's published parameters."""
+    return next((url for end, url in EARLIER_ARCHIVES.items() if name.endswith(end)), ARCHIVE_URL)
 
 
 def _read_checksums(path: Path) -> dict[str, str]:

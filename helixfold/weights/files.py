@@ -16,7 +16,7 @@ from helixfold.presets import PRESETS
 from helixfold.standard_streams import optional_output
 from helixfold.weights import alphafold, demonstration, openfold
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.download import ARCHIVE_URL, PUBLISHED_SHA256, download_parameters
+from helixfold.weights.download import PUBLISHED_SHA256, download_parameters
 from helixfold.weights.find import named_preset, trained_preset
 from helixfold.weights.load import file_format, load_weights, matching_presets, read_shapes
 from helixfold.weights.npz import write_npz
@@ -107,7 +107,7 @@ def convert(
 
 
 @optional_output()
-def download(models: Sequence[str], *, directory: Path | None = None, url: str = ARCHIVE_URL) -> None:
+def download(models: Sequence[str], *, directory: Path | None = None, url: str | None = None) -> None:
     """Fetch DeepMind's published parameters of these models, or find that they are there already."""
     for path in download_parameters(models, directory=directory, url=url):
         known = "checksum as others found it" if path.name in PUBLISHED_SHA256 else UNPUBLISHED

@@ -9,7 +9,6 @@ from helixfold.cli.main import main
 from helixfold.presets import preset
 from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import save_checkpoint
-from helixfold.weights.download import ARCHIVE_URL
 from helixfold.weights.files import convert, download, inspect
 from helixfold.weights.load import load_weights
 from helixfold.weights.untrained import untrained_model
@@ -135,4 +134,4 @@ def test_the_usual_model_is_downloaded_to_the_cache(monkeypatch: pytest.MonkeyPa
     given: list[object] = []
     monkeypatch.setattr("helixfold.weights.files.download", lambda *models, **named: given.extend([models, named]))
     assert main(["weights", "download"]) == 0
-    assert given == [(("model_1_ptm",),), {"directory": None, "url": ARCHIVE_URL}]
+    assert given == [(("model_1_ptm",),), {"directory": None, "url": None}]

@@ -209,3 +209,26 @@ def test_published_checksums_are_of_files_that_can_be_asked_for() -> None:
         assert len(bytes.fromhex(digest)) == 32
     assert ARCHIVE_URL.startswith("https://storage.googleapis.com/alphafold/")
     assert parameters_directory().name == "params"
+
+
+@pytest.mark.parametrize(
+    ("name", "archive"),
+    [
+        ("model_1", "alphafold_params_2022-12-06.tar"),
+        ("model_5_multimer_v3", "alphafold_params_2022-12-06.tar"),
+        ("model_5_multimer_v2", "alphafold_params_colab_2022-03-02.tar"),
+        ("model_5_multimer", "alphafold_params_colab_2021-10-27.tar"),
+    ],
+)
+def test_every_release_is_fetched_from_its_archive(
+    name: str, archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def retrieve(url: str, *, path: Path, fname: str, **_: object) -> None:
+        asked.append(url.rsplit("/", 1)[-1])
+        (path / fname).write_bytes(b"")
+
+    monkeypatch.setattr("pooch.retrieve", retrieve)
+    assert download_parameters([name], directory=tmp_path) == [tmp_path / f"params_{name}.npz"]
+    assert asked == [archive]
