@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch.nn.functional import one_hot
 
 from helixfold.batch import Batch
 from helixfold.model.embedders import RECYCLED_BINS, ExtraMSAEmbedder, InputEmbedder, RecyclingEmbedder
-from tests.networks import random_batch
+from helixfold.model.multimer.embedders import multimer_input_embedder
+from tests.networks import random_batch, random_complex
 
 C_M, C_Z, R = 12, 8, 6
 ALL = slice(None)
@@ -100,3 +102,22 @@ def test_extra_sequences_are_letters_and_deletions() -> None:
     expected = weight[:, [0, 20, 21, 22]].T + has[0, 0, :, None] * weight[:, 23] + value[0, 0, :, None] * weight[:, 24]
     torch.testing.assert_close(found[0, 0], expected + embedder.linear.bias)
     assert embedder(letters, has, value, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_a_network_of_complexes_refuses_a_batch_without_chains() -> None:
+    with pytest.raises(TypeError, match="takes a MultimerBatch, got a Batch"):
+        multimer_input_embedder(C_M, C_Z).pair_rows(random_batch(residues=R), ALL, torch.float32)
+
+
+def test_separations_count_within_a_chain_and_chains_are_told_apart_by_sequence() -> None:
+    batch = random_complex("ABA", residues=9)
+    position = multimer_input_embedder(C_M, C_Z).relative_position
+    edges = position.edges(batch, ALL, torch.float32)[0].detach()
+    own, other_sequence, same_sequence = edges[0, 1], edges[0, 4], edges[0, 7]
+    assert not torch.allclose(own, other_sequence)
+    assert not torch.allclose(other_sequence, same_sequence)
+    # Nothing but their relation matters between chains, and the order of equal chains does.
+    assert torch.allclose(edges[0, 3], edges[2, 5])
+    assert torch.allclose(edges[0, 6], edges[1, 8])
+    assert not torch.allclose(edges[0, 6], edges[6, 0])
+    torch.testing.assert_close(position.edges(batch, slice(4, 6), torch.float32)[0], edges[4:6])

@@ -73,6 +73,7 @@ def multimer_network(config: ml_collections.ConfigDict) -> hk.Transformed:
 
     def forward(samples: Arrays, previous: Arrays) -> dict[str, Any]:
         batch = {name: value[0] for name, value in samples.items()} | previous
+        batch["msa_mask"] = batch["alignment_mask"]
         with hk.name_scope("alphafold"), hk.intercept_methods(keep_structure_outputs), _as_compared():
             iteration = modules_multimer.AlphaFoldIteration(config, config.global_config)
             result: dict[str, Any] = iteration(batch, is_training=False, safe_key=prng.SafeKey(jax.random.PRNGKey(0)))
@@ -86,6 +87,7 @@ def network_input(sample: Arrays, config: ml_collections.ConfigDict) -> Arrays:
     """What DeepMind's functions make of a sample's alignment and draws, under the names that a monomer's input has."""
     trunk = config.embeddings_and_evoformer
     batch = {name: jax.numpy.asarray(value) for name, value in sample.items()}
+    batch["msa_mask"] = batch["alignment_mask"]
     batch = _given_masking(_given_rows(None, batch, trunk.num_msa), None, None)
     batch["cluster_profile"], batch["cluster_deletion_mean"] = modules_multimer.nearest_neighbor_clusters(batch)
     extra, extra_mask = modules_multimer.create_extra_msa_feature(batch, trunk.num_extra_msa)

@@ -73,15 +73,15 @@ def _alignment(sequence: np.ndarray, asym_id: np.ndarray, spec: Spec, rng: np.ra
     arrays = {
         "msa": letters.astype(np.int32),
         "deletion_matrix": deletions.astype(np.float32),
-        "msa_mask": np.ones(letters.shape, np.float32),
+        "alignment_mask": np.ones(letters.shape, np.float32),
     }
     return {name: padded(value, rows, spec.res) for name, value in arrays.items()}
 
 
 def _draws(msa: Arrays, spec: Spec, rng: np.random.Generator) -> Arrays:
-    present = msa["msa_mask"].any(1)
+    present = msa["alignment_mask"].any(1)
     order = np.concatenate([[0], 1 + rng.permutation(present.sum() - 1), np.flatnonzero(~present)])
-    clusters, mask = msa["msa"][order[: spec.seq]], msa["msa_mask"][order[: spec.seq]]
+    clusters, mask = msa["msa"][order[: spec.seq]], msa["alignment_mask"][order[: spec.seq]]
     hidden = (rng.random(clusters.shape) < 0.15) & (mask > 0)
     replacement = np.where(rng.random(clusters.shape) < 0.7, residues.MASKED, rng.integers(20, size=clusters.shape))
     return {

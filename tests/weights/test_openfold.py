@@ -45,6 +45,17 @@ def test_export_of_import_is_bit_equal(tensors: dict[str, Tensor]) -> None:
     assert_equal(openfold.from_state_dict(openfold.to_state_dict(tensors, TINY), TINY), tensors)
 
 
+def test_a_network_of_complexes_is_written_and_read_bit_equal() -> None:
+    config = preset("tiny_multimer").model
+    state = untrained_model(config, seed=3).state_dict()
+    tensors = openfold.from_state_dict(state, config)
+    assert_equal(openfold.to_state_dict(tensors, config), state)
+    pair = "evoformer.blocks.1.pair_stack"
+    for theirs, ours in (("tri_mul_out", "triangle_outgoing.left"), ("tri_mul_in", "triangle_incoming.right")):
+        fused = tensors[f"{pair}.{theirs}.linear_ab_p.weight"]
+        assert torch.equal(fused.chunk(2)[0], state[f"evoformer.blocks.1.{ours}.weight"])
+
+
 def test_incoming_edges_keep_the_papers_names_there_and_deepminds_here(tensors: dict[str, Tensor]) -> None:
     arrays = alphafold.from_state_dict(openfold.to_state_dict(tensors, TINY), TINY)
     scope = f"{alphafold.SCOPE}/evoformer/evoformer_iteration"
