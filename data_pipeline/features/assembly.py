@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from data_pipeline.errors import InputError
-from data_pipeline.features.pairing import PairingRows, pair_rows
+from data_pipeline.features.pairing import PairedRows, PairingRows, pair_rows
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP
 
@@ -23,14 +23,15 @@ MAX_TEMPLATES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """A chain of a complex: its name, its features, and the alignment whose rows are paired, if there is one.
+    """A chain of a complex: its name, its features, and the rows that are paired with those of other chains.
 
-    Without such an alignment nothing but the chain itself is paired.
+    These are rows to be paired by species, or rows of which all chains have the same number, paired before by the
+    search that found them. Without any, nothing but the chain itself is paired.
     """
 
     name: str
     features: Features
-    pairing: PairingRows | None = None
+    pairing: PairingRows | PairedRows | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,9 @@ def complex_features(
 ) -> ComplexFeatures:
     """Return the features of a complex of these chains.
 
-    Chains of different sequences are paired by species; chains of one sequence stand side by side row by row. Slots
-    without a template are zeros. Raise `InputError` if there is no chain, or if chains of the same sequence have
-    different alignments.
+    Chains of different sequences are paired by species, or as they were before; chains of one sequence stand side by
+    side row by row. Slots without a template are zeros. Raise `InputError` if there is no chain, if chains of the same
+    sequence have different alignments, or if not all chains have the same number of rows that were paired before.
     """
     if not chains:
         raise InputError("a complex has at least one chain")
@@ -127,27 +128,45 @@ class _Rows:
 
 
 def _paired(chains: Sequence[Chain], rows: Sequence[_Rows]) -> list[_Rows]:
-    """Return the rows with pairs, and without other rows that are among the pairs."""
-    pairing = [chain.pairing or _only_itself(chain.features) for chain in chains]
-    pairs = pair_rows(pairing)
-    found = []
-    for number, (own, given) in enumerate(zip(rows, pairing, strict=True)):
-        chosen = pairs[:, number]
-        # Index -1 is the empty row.
-        paired = np.concatenate([given.msa, np.full_like(given.msa[:1], GAP)])[chosen]
-        deletions = np.concatenate([given.deletion_matrix, np.zeros_like(given.deletion_matrix[:1])])[chosen]
-        known = {row.tobytes() for row in np.ascontiguousarray(paired, np.int8)}
-        others = np.ascontiguousarray(own.others, np.int8)
-        kept = np.array([row for row, letters in enumerate(others) if letters.tobytes() not in known], np.intp)
+    """Return the rows with pairs; other rows that are among the pairs are left out.
+
+    Of pairs that a search made, they are kept, as in ColabFold's program.
+    """
+    found: list[_Rows] = []
+    for chain, own, pairs in zip(chains, rows, paired_rows(chains), strict=True):
+        kept = np.arange(len(own.others))
+        if not isinstance(chain.pairing, PairedRows):
+            known = {row.tobytes() for row in np.ascontiguousarray(pairs.msa, np.int8)}
+            others = np.ascontiguousarray(own.others, np.int8)
+            kept = np.array([row for row, letters in enumerate(others) if letters.tobytes() not in known], np.intp)
         found.append(
             _Rows(
-                paired=paired,
-                paired_deletions=deletions,
+                paired=pairs.msa,
+                paired_deletions=pairs.deletion_matrix,
                 others=own.others[kept],
                 other_deletions=own.other_deletions[kept],
             )
         )
     return found
+
+
+def paired_rows(chains: Sequence[Chain]) -> list[PairedRows]:
+    """Return the paired rows of each of these chains: those that a search paired, or pairs by species.
+
+    Raise `InputError` if a search has paired the rows of some of the chains only, or another number of each.
+    """
+    before = [chain.pairing for chain in chains if isinstance(chain.pairing, PairedRows)]
+    if before:
+        if len(before) < len(chains):
+            raise InputError("some chains have rows that were paired by a search and others do not; give them for all")
+        if len(counts := {len(rows.msa): None for rows in before}) > 1:
+            shown = " and ".join(f"{count:,}" for count in counts)
+            raise InputError(f"chains have {shown} paired rows, which belong together by their numbers; give as many")
+        return before
+    given = [
+        chain.pairing if isinstance(chain.pairing, PairingRows) else _only_itself(chain.features) for chain in chains
+    ]
+    return [rows.chosen(pairs) for rows, pairs in zip(given, pair_rows(given).T, strict=True)]
 
 
 def _only_itself(features: Features) -> PairingRows:

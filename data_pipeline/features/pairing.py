@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from data_pipeline.features.msa import msa_features, rows_kept, single_sequence
 from data_pipeline.parse.a3m import Alignment
+from data_pipeline.residues import GAP
 
 # A UniProt entry, "tr|A0A146SKV9|A0A146SKV9_FUNHE": an isoform's number may follow the accession, and a number the
 # species.
@@ -29,6 +30,17 @@ def species_of(name: str) -> str:
     """
     match = _UNIPROT.fullmatch(name.strip().partition("/")[0])
     return match.group(1) if match else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedRows:
+    """Rows of a chain that were paired before: each stands beside the rows of the same index of the other chains.
+
+    Row 0 is the chain itself; a row is of gaps alone where the chain has no part in a pair.
+    """
+
+    msa: Int[np.ndarray, "n r"]
+    deletion_matrix: Int[np.ndarray, "n r"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +63,14 @@ class PairingRows:
         msa, deletion_matrix = msa_features(parts)
         return cls(
             msa=msa, deletion_matrix=deletion_matrix, species=("", *(species_of(names[row]) for row in kept[1:]))
+        )
+
+    def chosen(self, rows: Int[np.ndarray, "p"]) -> PairedRows:
+        """Return the rows of these indices; index -1 is a row of gaps."""
+        gaps, none = np.full_like(self.msa[:1], GAP), np.zeros_like(self.deletion_matrix[:1])
+        return PairedRows(
+            msa=np.concatenate([self.msa, gaps])[rows],
+            deletion_matrix=np.concatenate([self.deletion_matrix, none])[rows],
         )
 
 

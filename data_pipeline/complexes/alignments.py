@@ -1,0 +1,111 @@
+"""Alignments of the sequences of a complex: rows that are paired with rows of the other sequences, and others."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.errors import InputError
+from data_pipeline.features.assembly import Chain
+from data_pipeline.features.monomer import monomer_features
+from data_pipeline.features.msa import LETTER_TYPES, single_sequence
+from data_pipeline.features.pairing import PairedRows, PairingRows
+from data_pipeline.features.schema import Features
+from data_pipeline.features.templates import TemplateFeatures
+from data_pipeline.parse.a3m import Alignment
+
+# ColabFold's names: both kinds of rows, only those that are paired, only those that are not.
+PairMode = Literal["unpaired_paired", "paired", "unpaired"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntityAlignment:
+    """Alignments of one sequence of a complex; the first row of each is the sequence itself, None means no rows.
+
+    Rows are paired by a search, which gives every sequence of the complex as many, or by species. Raise `InputError`
+    if both are given.
+    """
+
+    sequence: str
+    unpaired: Alignment | None = None
+    paired: Alignment | None = None  # each row stands beside the rows of its number of the other sequences
+    uniprot: Alignment | None = None  # rows that are paired by the species in their names
+    templates: TemplateFeatures | None = None
+
+    def __post_init__(self) -> None:
+        if self.paired is not None and self.uniprot is not None:
+            raise InputError("rows are paired by a search or by species; give one of both alignments")
+
+    def in_mode(self, mode: PairMode) -> "EntityAlignment":
+        """Return the alignments with the rows of a mode; raise `InputError` if there is no such mode."""
+        if mode not in get_args(PairMode):
+            raise InputError(f"pairing is one of {', '.join(get_args(PairMode))}, got '{mode}'")
+        alone = single_sequence(self.sequence)
+        return replace(
+            self,
+            unpaired=None if mode == "paired" else self.unpaired,
+            paired=alone if mode == "unpaired" and self.paired is not None else self.paired,
+            uniprot=None if mode == "unpaired" else self.uniprot,
+        )
+
+
+def chains_of(target: ComplexTarget, alignments: Iterable[EntityAlignment], mode: PairMode) -> list[Chain]:
+    """Return the chains of a complex with their features, from the alignments of each of its sequences.
+
+    Rows that a search has paired, and the others with them, are taken as they stand, duplicates too, which is what
+    ColabFold does. Otherwise duplicates are left out, and rows are paired by species, which is what AlphaFold does.
+    Raise `InputError` if a sequence has no alignment, or if rows are to be paired by species and none names one.
+    """
+    by_sequence = {each.sequence: each.in_mode(mode) for each in alignments}
+    if missing := [each for each in target.entities if each.sequence not in by_sequence]:
+        raise InputError(f"there is no alignment for chain {missing[0].chain_ids[0]} of complex '{target.name}'")
+    pairing = {each.sequence: _pairing(each) for each in by_sequence.values()}
+    if len(target.entities) > 1:
+        _require_species(target, [pairing[each.sequence] for each in target.entities])
+    features = {each.sequence: _features(target.name, each) for each in by_sequence.values()}
+    return [
+        Chain(
+            name=identifier,
+            features=replace(features[sequence], domain_name=f"{target.name}_{identifier}"),
+            pairing=pairing[sequence],
+        )
+        for identifier, sequence in zip(target.chain_ids, target.sequences, strict=True)
+    ]
+
+
+def _features(name: str, entity: EntityAlignment) -> Features:
+    if entity.paired is None:
+        return monomer_features(
+            name, entity.sequence, () if entity.unpaired is None else [entity.unpaired], entity.templates
+        )
+    rows = _rows(entity.sequence, entity.unpaired or single_sequence(entity.sequence))
+    features = monomer_features(name, entity.sequence, (), entity.templates)
+    return replace(features, msa=rows.msa, deletion_matrix=rows.deletion_matrix)
+
+
+def _pairing(entity: EntityAlignment) -> PairingRows | PairedRows | None:
+    if entity.paired is not None:
+        return _rows(entity.sequence, entity.paired)
+    return None if entity.uniprot is None else PairingRows.of(entity.sequence, entity.uniprot)
+
+
+def _rows(sequence: str, alignment: Alignment) -> PairedRows:
+    """Return all rows of an alignment, the sequence itself first."""
+    letters, deletions = alignment.letters, alignment.deletion_matrix
+    own = single_sequence(sequence)
+    if alignment.query != sequence:
+        letters = np.concatenate([own.letters, letters])
+        deletions = np.concatenate([np.zeros_like(deletions[:1]), deletions])
+    return PairedRows(msa=LETTER_TYPES[letters], deletion_matrix=deletions)
+
+
+def _require_species(target: ComplexTarget, pairing: Sequence[PairingRows | PairedRows | None]) -> None:
+    """Raise `InputError` if rows are to be paired by species and no row names one."""
+    named = [each for each in pairing if isinstance(each, PairingRows)]
+    if named and not any(any(each.species) for each in named):
+        raise InputError(
+            f"no row of the alignments to be paired of complex '{target.name}' names a species, as in "
+            "'tr|A0A146SKV9|A0A146SKV9_FUNHE'; search UniProt for them, or fold without pairs"
+        )

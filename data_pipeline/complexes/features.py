@@ -1,0 +1,99 @@
+"""Features of a complex from the alignments of its sequences: for a model of complexes, and for a monomer's model."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from jaxtyping import Int
+
+from data_pipeline.complexes.alignments import EntityAlignment, PairMode, chains_of
+from data_pipeline.complexes.target import ComplexTarget
+from data_pipeline.features.assembly import Chain, ComplexFeatures, complex_features, paired_rows
+from data_pipeline.features.schema import Features
+from data_pipeline.features.sequence import aatype_from_sequence
+from data_pipeline.features.templates import no_templates
+from data_pipeline.residues import GAP
+
+# Residue numbers that are left out between two chains. A monomer's model sees no distance above 32; 200 is usual.
+RESIDUE_GAP = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidueGapFeatures:
+    """Features of a complex as one chain for a monomer's model, in which residue numbers jump from chain to chain.
+
+    The chains are in the order of `chain_names`; those of the same sequence are neighbours.
+    """
+
+    features: Features
+    chain_names: tuple[str, ...]
+    asym_id: Int[np.ndarray, "r"]  # the chain's number in the complex, from 1
+
+
+def multimer_features(
+    target: ComplexTarget, alignments: Iterable[EntityAlignment], mode: PairMode = "unpaired_paired"
+) -> ComplexFeatures:
+    """Return the features of a complex for a model of complexes; see `chains_of` and `complex_features`."""
+    return complex_features(chains_of(target, alignments, mode))
+
+
+def residue_gap_features(
+    target: ComplexTarget, alignments: Iterable[EntityAlignment], mode: PairMode = "unpaired_paired"
+) -> ResidueGapFeatures:
+    """Return the features of a complex for a monomer's model, which takes it for one chain with missing residues.
+
+    As in ColabFold (`alphafold2_ptm`), the MSA holds the complex, paired rows, and the other rows of each chain with
+    gaps in all other chains; chains of the same sequence are not side by side but below each other. No templates are
+    used. Rows that occur twice are left out, as in AlphaFold.
+    """
+    alignments = [each.in_mode(mode) for each in alignments]
+    has_others = {each.sequence: each.unpaired is not None for each in alignments}
+    groups: dict[str, list[Chain]] = {}
+    for chain in chains_of(target, alignments, mode):
+        groups.setdefault(chain.features.sequence, []).append(chain)
+    chains = [chain for copies in groups.values() for chain in copies]
+    lengths = [len(chain.features.aatype) for chain in chains]
+    edges = np.cumsum([0, *lengths])
+    columns = [slice(start, stop) for start, stop in pairwise(edges.tolist())]
+    by_entity = paired_rows([copies[0] for copies in groups.values()])
+    pairs = [rows for rows, copies in zip(by_entity, groups.values(), strict=True) for _ in copies]
+    # The rows of one sequence have no others to be paired with.
+    height = len(pairs[0].msa) if len(groups) > 1 else 0
+    others = [len(chain.features.msa) if has_others[chain.features.sequence] else 0 for chain in chains]
+    msa = np.full((1 + height + sum(others), edges[-1]), GAP, np.int8)
+    types = (*(rows.deletion_matrix for rows in pairs), *(chain.features.deletion_matrix for chain in chains))
+    deletions = np.zeros(msa.shape, np.result_type(*types))
+    top = 1 + height
+    for number, (chain, span) in enumerate(zip(chains, columns, strict=True)):
+        msa[0, span] = chain.features.msa[0]
+        msa[1 : 1 + height, span] = pairs[number].msa[:height]
+        deletions[1 : 1 + height, span] = pairs[number].deletion_matrix[:height]
+        block = slice(top, top + others[number])
+        msa[block, span] = chain.features.msa[: others[number]]
+        deletions[block, span] = chain.features.deletion_matrix[: others[number]]
+        top = block.stop
+    first = _first_of_equals(msa)
+    sequence = "".join(chain.features.sequence for chain in chains)
+    numbers = np.concatenate([RESIDUE_GAP * each + np.arange(*span) for each, span in enumerate(pairwise(edges))])
+    return ResidueGapFeatures(
+        features=Features(
+            domain_name=target.name,
+            sequence=sequence,
+            aatype=aatype_from_sequence(sequence),
+            residue_index=numbers.astype(np.int32),
+            msa=msa[first],
+            deletion_matrix=deletions[first],
+            **no_templates(len(sequence)),
+        ),
+        chain_names=tuple(chain.name for chain in chains),
+        asym_id=np.repeat(np.arange(1, len(chains) + 1), lengths).astype(np.int32),
+    )
+
+
+def _first_of_equals(msa: Int[np.ndarray, "n r"]) -> Int[np.ndarray, "m"]:
+    """Return the indices of the rows that come nowhere before."""
+    first: dict[bytes, int] = {}
+    for index, row in enumerate(msa):
+        first.setdefault(row.tobytes(), index)
+    return np.fromiter(first.values(), np.intp)
