@@ -1,6 +1,5 @@
 """Measure one pass of the whole network for `helixfold benchmark model`, beside DeepMind's own program."""
 
-import json
 import re
 import statistics
 import sys
@@ -10,17 +9,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-import numpy as np
 import torch
 
 from data_pipeline.errors import SearchError
-from data_pipeline.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14
-from data_pipeline.search.process import run_program
 from helixfold.annotations import Parameter
 from helixfold.batch import Batch
-from helixfold.benchmark import deepmind
 from helixfold.benchmark.machine import BenchmarkDevice
 from helixfold.benchmark.op_cases import Work
 from helixfold.benchmark.options import CommonOptions, Model
@@ -37,7 +32,7 @@ from helixfold.ops.dispatch import forced
 from helixfold.options import File, Integer, Positive
 from helixfold.planning.prediction import META
 from helixfold.presets import PRESETS, Preset, preset
-from helixfold.weights.alphafold import from_state_dict
+from helixfold.verification.peer import MISSING, run_deepmind
 from helixfold.weights.untrained import untrained_model
 
 PEER = "DeepMind's JAX program"
@@ -189,7 +184,6 @@ def measure_deepmind(
     if batch.aatype.device.type == "cuda":
         torch.cuda.empty_cache()
     settings = {
-        "model": chosen.name,
         "bfloat16": dtype == torch.bfloat16,
         "threads": torch.get_num_threads() if batch.aatype.device.type == "cpu" else None,
         "subbatch_size": options.jax_subbatch or None,
@@ -197,21 +191,10 @@ def measure_deepmind(
         "repeats": repeats,
     }
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        arrays: dict[str, Any] = {
-            "parameters": from_state_dict(model.state_dict(), chosen.model),
-            "features": deepmind_features(batch),
-        }
-        for file, values in arrays.items():
-            np.savez(folder / f"{file}.npz", **values)
-        (folder / "settings.json").write_text(json.dumps(settings))
-        command: list[str | Path] = [options.jax_python, "-P", Path(deepmind.__file__).resolve(), folder]
-        missing = "pip install -c constraints.txt -e '.[parity]' installs it, --jax-python names where it is"
         try:
-            run_program(command, timeout=None, directory=folder)
+            found = run_deepmind(Path(name), model.state_dict(), chosen, [batch], settings, options.jax_python)
         except SearchError as error:
-            return Cost(failure=_reason(str(error))), missing
-        found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+            return Cost(failure=reason_of(str(error))), MISSING
     shapes = {name: tuple(shape) for name, shape in found["shapes"].items()}
     if expected and shapes != expected:
         return Cost(failure=f"its outputs have other shapes: {shapes}, ours {expected}"), ""
@@ -221,29 +204,7 @@ def measure_deepmind(
     return Cost(seconds=statistics.median(found["seconds"]), memory=found["memory"]), note
 
 
-def deepmind_features(batch: Batch) -> dict[str, np.ndarray]:
-    """Return the batch under DeepMind's feature names; its leading dimension is DeepMind's number of samples."""
-    aatype = batch.aatype.cpu().numpy()
-    arrays = {field.name: getattr(batch, field.name).cpu().numpy() for field in fields(batch)}
-    rows, extra_rows = arrays["msa_mask"], arrays["extra_msa_mask"]
-    arrays |= {
-        "seq_length": np.array([aatype.shape[1]]),
-        "is_distillation": np.zeros(1, np.float32),
-        "atom14_atom_exists": ATOM14_MASK[aatype].astype(np.float32),
-        "atom37_atom_exists": ATOM37_MASK[aatype].astype(np.float32),
-        "residx_atom14_to_atom37": ATOM14_TO_ATOM37[aatype],
-        "residx_atom37_to_atom14": ATOM37_TO_ATOM14[aatype],
-        "true_msa": np.zeros(rows.shape, np.int32),
-        "bert_mask": np.zeros(rows.shape, np.float32),
-        "msa_row_mask": rows[..., 0],
-        "extra_msa_row_mask": extra_rows[..., 0],
-        "template_sum_probs": np.ones((*arrays["template_mask"].shape, 1), np.float32),
-    }
-    whole = {name: np.int32 if array.dtype.kind == "i" else np.float32 for name, array in arrays.items()}
-    return {name: array.astype(whole[name]) for name, array in arrays.items()}
-
-
-def _reason(message: str) -> str:
+def reason_of(message: str) -> str:
     """Return the error line, such as a missing package, out of all that a program printed; else the whole message."""
     named = [line for line in re.split(r" \| |it printed: ", message) if "Error: " in line]
     return named[-1].partition("; command: ")[0] if named else message

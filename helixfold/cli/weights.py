@@ -1,5 +1,6 @@
 """Define the command `helixfold weights`, which downloads, inspects and converts model parameters."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -86,3 +87,58 @@ def convert(
     from helixfold.weights import files
 
     files.convert(source, target, preset, overwrite=overwrite, dtype=dtype)
+
+
+@app.command(usage="helixfold weights verify FILE [options]")
+def verify(
+    path: Annotated[Path, Parameter(name="FILE")],
+    /,
+    *,
+    preset: Annotated[str | None, Parameter(metavar="MODEL", show_default="what the file or its name says")] = None,
+    dtypes: Annotated[tuple[Dtype, ...], Parameter(name="--dtype")] = ("float32", "bfloat16"),
+    own: Annotated[bool, Parameter(negative=())] = False,
+    against: Annotated[str | None, Parameter(metavar="jax|FILE")] = None,
+    jax_python: Annotated[Path, Parameter(show_default="this one")] = Path(sys.executable),
+    target: Annotated[Path | None, Parameter(metavar="FASTA|A3M")] = None,
+    device: Annotated[str, Parameter(metavar="NAME")] = "cpu",
+    report: Annotated[Path | None, Parameter(metavar="PAGE.html")] = None,
+) -> int:
+    """Prove that a parameter file is intact and gives the outputs that it should; the exit code is 1 if it does not.
+
+    Names, shapes and values are checked, then DeepMind's checksum where copies have one, the outputs that are published
+    for ten residues of 5AWL (model_1_ptm), and a small fixed input in each precision.
+
+    Parameters
+    ----------
+    path
+        The parameter file.
+    preset
+        The model: model_1 to model_5, model_1_ptm to model_5_ptm, small or tiny.
+    dtypes
+        Precisions to run in, float32 among them.
+    own
+        The parameters are not DeepMind's: nothing published is compared.
+    against
+        jax: also run DeepMind's program. Or another file of the same parameters, to compare every bit.
+    jax_python
+        The Python interpreter that has jax and alphafold.
+    target
+        A sequence or an alignment to run as well.
+    device
+        auto, cpu, cuda or cuda:N.
+    report
+        Also write what was found as a page.
+    """
+    from helixfold.verification.command import run
+
+    return run(
+        path,
+        preset=preset,
+        dtypes=dtypes,
+        own=own,
+        against=against,
+        jax_python=jax_python,
+        target=target,
+        device=device,
+        report=report,
+    )

@@ -82,11 +82,7 @@ def convert(
     require_file(source)
     if target.exists() and not overwrite:
         raise InputError(f"{target}: exists already; choose another name, or add --overwrite")
-    chosen = trained_preset(source) if preset is None else None
-    if chosen is None and (name := preset or named_preset(source)) is not None:
-        chosen = presets.preset(name)
-    if chosen is None:
-        raise InputError(f"{source}: does not say which model it is; add --preset with one of {', '.join(PRESETS)}")
+    chosen = preset_of_file(source, preset)
     config = chosen.model
     state = load_weights(source, config)
     try:
@@ -104,6 +100,19 @@ def convert(
     if form != ".safetensors" and demonstration.ancestor(source) is not None:
         print(f"{target}: this format cannot hold the note {demonstration.MARK}, so results will not carry it")
     print(f"{target}: {len(state):,} tensors, {sum(tensor.numel() for tensor in state.values()):,} parameters")
+
+
+def preset_of_file(path: Path, given: str | None) -> presets.Preset:
+    """Return the preset of that name, or else the one that a parameter file or its name says.
+
+    Raise `InputError` if neither says one.
+    """
+    chosen = trained_preset(path) if given is None else None
+    if chosen is None and (name := given or named_preset(path)) is not None:
+        chosen = presets.preset(name)
+    if chosen is None:
+        raise InputError(f"{path}: does not say which model it is; add --preset with one of {', '.join(PRESETS)}")
+    return chosen
 
 
 @optional_output()

@@ -52,14 +52,17 @@ class NpzArrays(Mapping[str, np.ndarray]):
         return len(self._members)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        member = self._members[name]
-        with damage_as_input_error(self.path), self._archive.open(member) as stream:
-            values = np.lib.format.read_array(stream, allow_pickle=False)
-        with np.errstate(over="ignore"):  # too large numbers become infinite, which the next check refuses
-            values = values.astype(np.float32, copy=False)
+        values = self.values_of(name)
         if not np.isfinite(values).all():
             raise InputError.at(self.path, f"array '{printable(name)}' has values that are not finite float32 numbers")
-        return np.ascontiguousarray(values)
+        return values
+
+    def values_of(self, name: str) -> np.ndarray:
+        """Return an array whose values may be infinite or NaN; all else about it is checked."""
+        with damage_as_input_error(self.path), self._archive.open(self._members[name]) as stream:
+            values = np.lib.format.read_array(stream, allow_pickle=False)
+        with np.errstate(over="ignore"):  # too large numbers become infinite
+            return np.ascontiguousarray(values.astype(np.float32, copy=False))
 
     def _shape(self, member: zipfile.ZipInfo) -> tuple[int, ...]:
         """Return the shape in an array's header, after checking it against the size of the member."""

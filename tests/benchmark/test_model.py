@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helixfold.benchmark import model
 from helixfold.benchmark.machine import BenchmarkDevice
-from helixfold.benchmark.model import PEER, ModelOptions, Way, _flops, deepmind_features, readings
+from helixfold.benchmark.model import PEER, ModelOptions, Way, _flops, readings
 from helixfold.benchmark.options import CommonOptions
 from helixfold.benchmark.table import Readings
 from helixfold.execution.random_inputs import random_batch, random_labels
@@ -19,6 +19,7 @@ from helixfold.execution.whole import Whole
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.dispatch import forced
 from helixfold.presets import preset
+from helixfold.verification.peer import deepmind_features
 from tests.parity.spec import Spec
 from tests.parity.synthetic_features import make_features
 

@@ -1,10 +1,11 @@
-"""Time one pass of the published network by DeepMind's program, compiled, in a process of its own.
+"""Run and time the published network by DeepMind's program, compiled, in a process of its own.
 
-    python -P helixfold/benchmark/deepmind.py FOLDER
+    python -P helixfold/verification/deepmind.py FOLDER
 
 FOLDER holds `parameters.npz` and `features.npz` under DeepMind's names, and `settings.json`; the results are written to
-`found.json` in it. The script needs jax, haiku and alphafold (the extra `parity`) and nothing of this project, so that
-another interpreter can run it.
+`found.json` in it. With `outputs` in the settings, the features are those of one or more passes, of which each recycles
+the one before, and all outputs of the last pass are written to `outputs.npz`. The script needs jax, haiku and alphafold
+(the extra `parity`) and nothing of this project, so that another interpreter can run it.
 """
 
 import json
@@ -53,6 +54,8 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         with hk.name_scope("alphafold"):
             iteration = modules.AlphaFoldIteration(config, config.global_config)
             found = iteration(samples, previous, is_training=False, ensemble_representations=False)
+        if settings.get("outputs"):
+            return _all_outputs(found)
         return {
             "positions": found["structure_module"]["final_atom_positions"],
             "pair": found["representations"]["pair"],
@@ -69,7 +72,7 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
             parameters.setdefault(scope, {})[leaf] = jax.device_put(arrays[name])
     with np.load(folder / "features.npz", allow_pickle=False) as arrays:
         samples = {name: jax.device_put(arrays[name]) for name in arrays.files}
-    residues = samples["aatype"].shape[1]
+    passes, residues = samples["aatype"].shape
     previous = {
         "prev_pos": np.zeros((residues, 37, 3), np.float32),
         "prev_msa_first_row": np.zeros((residues, trunk.msa_channel), np.float32),
@@ -77,14 +80,25 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     }
     key = jax.random.PRNGKey(0)  # only dropout needs it, which is off
     began = time.perf_counter()
-    compiled = jax.jit(hk.transform(forward).apply).lower(parameters, key, samples, previous).compile()
+    one_pass = [{name: value[number : number + 1] for name, value in samples.items()} for number in range(passes)]
+    compiled = jax.jit(hk.transform(forward).apply).lower(parameters, key, one_pass[0], previous).compile()
     compile_seconds = time.perf_counter() - began
     before = _peak_memory(reset=True)
     seconds = []
     for _ in range(settings["repeats"]):
         began = time.perf_counter()
-        outputs = jax.block_until_ready(compiled(parameters, key, samples, previous))
+        for sample in one_pass:
+            outputs = jax.block_until_ready(compiled(parameters, key, sample, previous))
+            if sample is not one_pass[-1]:
+                previous = {
+                    "prev_pos": outputs["structure_module/final_atom_positions"],
+                    "prev_msa_first_row": outputs["representations/msa_first_row"],
+                    "prev_pair": outputs["representations/pair"],
+                }
         seconds.append(time.perf_counter() - began)
+    if settings.get("outputs"):
+        arrays = {name: np.asarray(value, np.float32) for name, value in outputs.items()}
+        np.savez(folder / "outputs.npz", **arrays)
     return {
         "compile_seconds": compile_seconds,
         "seconds": seconds,
@@ -92,6 +106,19 @@ def run(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "shapes": {name: list(value.shape) for name, value in outputs.items()},
         "device": str(jax.devices()[0]),
         "version": jax.__version__,
+    }
+
+
+def _all_outputs(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the logits of every head, the representations and the atoms, under their names with slashes."""
+    heads = ("distogram", "experimentally_resolved", "masked_msa", "predicted_aligned_error", "predicted_lddt")
+    streams = ("msa", "msa_first_row", "pair", "single")
+    position = "final_atom_positions"
+    return {
+        **{f"{name}/logits": found[name]["logits"] for name in heads if name in found},
+        # As the network recycles them: in the trunk's precision, stored as float32.
+        **{f"representations/{name}": found["representations"][name].astype("float32") for name in streams},
+        f"structure_module/{position}": found["structure_module"][position],
     }
 
 

@@ -1,0 +1,54 @@
+"""What a check of parameters found, and the table of a measurement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A statement about a parameter file: `holds` is None if it could not be checked, and `found` says why."""
+
+    name: str
+    holds: bool | None
+    found: str
+
+    @property
+    def word(self) -> str:
+        """The verdict in one or two words."""
+        return {True: "holds", False: "FAILS", None: "not checked"}[self.holds]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Numbers as words, by row; `note` says how to read them."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def lines(self) -> list[str]:
+        """Return the table as lines of text."""
+        cells = [list(self.columns), *map(list, self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        text = [
+            "  ".join(
+                [row[0].ljust(widths[0]), *(word.rjust(size) for word, size in zip(row[1:], widths[1:], strict=True))]
+            )
+            for row in cells
+        ]
+        return [self.title, *(f"  {line}" for line in text), *([f"  {self.note}"] if self.note else [])]
+
+
+@dataclass
+class Findings:
+    """All that was found about a parameter file."""
+
+    checks: list[Check] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no check failed."""
+        return all(check.holds is not False for check in self.checks)

@@ -1,0 +1,208 @@
+"""`helixfold weights verify` passes sound parameters, and finds and names what is wrong with others."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from helixfold.cli.main import main
+from helixfold.model.alphafold import AlphaFold
+from helixfold.presets import preset, tiny
+from helixfold.verification import verify as verification
+from helixfold.verification.fixed_input import fixed_batches
+from helixfold.verification.passes import run_network
+from helixfold.verification.published import PublishedRun, check_published, find_exchanged_layers, published_run
+from helixfold.weights import alphafold
+from helixfold.weights.npz import write_npz
+from tests.networks import with_every_parameter_random
+
+CPU = torch.device("cpu")
+COMMAND = ["weights", "verify", "--preset", "tiny", "--own"]
+Change = Callable[[dict[str, Tensor]], None]
+
+
+@pytest.fixture(scope="module")
+def network() -> AlphaFold:
+    return with_every_parameter_random(tiny().model).eval()
+
+
+@pytest.fixture
+def written(network: AlphaFold, tmp_path: Path) -> Callable[..., Path]:
+    """Function that writes the parameters, after a change, in DeepMind's format."""
+
+    def write(name: str, change: Change = lambda _: None) -> Path:
+        state = {key: value.clone() for key, value in network.state_dict().items()}
+        change(state)
+        path = tmp_path / f"{name}.npz"
+        write_npz(path, alphafold.from_state_dict(state, network.config))
+        return path
+
+    return write
+
+
+def test_sound_parameters_hold_and_the_page_says_so(
+    written: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = written("sound"), tmp_path / "page.html"
+    assert main([*COMMAND, str(path), "--report", str(page)]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"holds: 24 fixed residues: float32 beside float64: largest deviation \d\.\de-0[67]", printed)
+    assert re.search(r"holds: 24 fixed residues: bfloat16: error at most \d\.\d\d times that of plain PyTorch", printed)
+    assert printed.splitlines()[-2] == "none of 6 checks failed, 2 could not be made"
+    text = page.read_text()
+    assert "sound.npz" in text
+    assert "predicted_lddt/logits" in text
+    assert "<script" not in text.replace("<script></script>", "")
+
+
+def spoil(name: str, change: Callable[[Tensor], None]) -> Change:
+    return lambda state: change(state[name])
+
+
+NAME = "evoformer.blocks.1.row_attention.attention.out.weight"
+
+
+def first_values(value: float) -> Callable[[Tensor], None]:
+    return lambda tensor: tensor.view(-1)[:2].fill_(value)
+
+
+def flip(tensor: Tensor) -> None:
+    tensor.view(torch.int32).view(-1)[3] ^= 1 << 20
+
+
+def exchange(state: dict[str, Tensor]) -> None:
+    first = [name for name in state if name.startswith("evoformer.blocks.0.")]
+    for name in first:
+        other = name.replace("blocks.0.", "blocks.1.")
+        state[name], state[other] = state[other], state[name]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_values_that_no_network_has_are_named(
+    value: float, written: Callable[..., Path], network: AlphaFold, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(name for name in network.state_dict() if name.startswith("evoformer.blocks.1.") and "weight" in name)
+    path = written("spoiled", spoil(name, first_values(value)))
+    assert main([*COMMAND, str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILS: values: alphafold/alphafold_iteration/evoformer/" in printed
+    assert "(2 such values)" in printed
+    assert "not checked: outputs: the network is not run with such values" in printed
+    assert "1 of 4 checks failed, 2 could not be made" in printed or "1 of 4 checks failed" in printed
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (exchange, "layers 0 and 1 of evoformer are exchanged"),
+        (spoil("single.weight", flip), "single.weight has one bit flipped (bit 20 of the value at [0, 3]:"),
+        (spoil("single.weight", lambda tensor: tensor.mul_(2)), "single.weight differs in 4,096 of 4,096 values"),
+    ],
+)
+def test_a_difference_from_another_file_is_named(
+    change: Change, said: str, written: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound, changed = written("sound"), written("changed", change)
+    command = [*COMMAND, "--dtype", "float32", "--against", str(sound)]
+    assert main([*command, str(changed)]) == 1
+    assert f"FAILS: against a file: {said}" in capsys.readouterr().out
+    assert main([*command, str(sound)]) == 0
+    assert "holds: against a file: every bit is that of sound.npz" in capsys.readouterr().out
+
+
+def test_another_models_file_fails_by_its_names(
+    written: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written("sound")
+    assert main(["weights", "verify", str(path), "--preset", "model_1_ptm", "--own"]) == 1
+    assert "FAILS: names and shapes: " in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def expected(network: AlphaFold) -> PublishedRun:
+    """What would be published for the tiny network, with the spread of rounding to bfloat16."""
+    batches = fixed_batches(preset("tiny"), CPU)
+    outputs = run_network(network, batches, torch.float32).outputs
+    return PublishedRun(batches=batches, outputs=outputs, spread=dict.fromkeys(outputs, 1e-2))
+
+
+def test_published_outputs_hold_for_their_parameters_only(network: AlphaFold, expected: PublishedRun) -> None:
+    check, table, _ = check_published(network, expected, torch.float32, "float32")
+    assert check.holds
+    assert len(table.rows) > 8
+    other = with_every_parameter_random(tiny().model, seed=5).eval()
+    check, _, _ = check_published(other, expected, torch.float32, "float32")
+    assert check.holds is False
+    assert "beyond rounding: distogram/logits" in check.found
+    assert find_exchanged_layers(other, expected) is None
+
+
+def test_exchanged_layers_are_found_by_published_outputs(network: AlphaFold, expected: PublishedRun) -> None:
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    exchange(state)
+    exchanged = AlphaFold(network.config).eval()
+    exchanged.load_state_dict(state)
+    found = find_exchanged_layers(exchanged, expected)
+    assert found is not None
+    assert found.startswith("layers 0 and 1 of evoformer are exchanged")
+    # The network is left as it was given.
+    assert all(torch.equal(value, state[name]) for name, value in exchanged.state_dict().items())
+
+
+def test_the_packaged_outputs_are_those_that_are_published() -> None:
+    found = published_run(CPU)
+    assert float(found.outputs["mean_plddt"]) == pytest.approx(94.229, abs=5e-4)
+    assert float(found.outputs["ptm"]) == pytest.approx(0.05674, abs=5e-6)
+    assert len(found.batches) == 4
+    assert found.batches[0].aatype.shape == (1, 10)
+    assert all(value > 0 for value in found.spread.values())
+
+
+def test_exchanged_layers_are_looked_for_only_if_published_outputs_fail(
+    network: AlphaFold, expected: PublishedRun, monkeypatch: pytest.MonkeyPatch, written: Callable[..., Path]
+) -> None:
+    monkeypatch.setattr(verification, "published_run", lambda _: expected)
+    monkeypatch.setattr(verification, "MODEL", "tiny")
+    question = verification.Question(preset=preset("tiny"), dtypes=("float32",))
+    for change, holds in ((lambda _: None, True), (exchange, False)):
+        findings = verification.verify(written("file", change), question)
+        said = [check.found for check in findings.checks if check.name == "exchanged layers"]
+        assert findings.holds == holds
+        assert len(said) == (not holds)
+        assert all("layers 0 and 1 of evoformer" in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--dtype", "bfloat16"], "float32 must be among them"),
+        (["--report", "nowhere/page.html"], "nowhere is no directory"),
+        (["--target", "missing.fasta"], "missing.fasta"),
+    ],
+)
+def test_wrong_words_are_one_sentence(
+    options: list[str], said: str, written: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*COMMAND, str(written("sound")), *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_missing_file_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "nothing.npz"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_fixed_inputs_are_the_same_every_time() -> None:
+    first, again = (fixed_batches(preset("tiny"), CPU) for _ in range(2))
+    torch.rand(3)
+    assert all(
+        torch.equal(getattr(first[0], name), getattr(again[0], name)) for name in ("msa_feat", "extra_msa", "aatype")
+    )
+    assert len(first) == 2
+    assert np.isfinite(first[0].msa_feat.numpy()).all()
+    assert replace(first[0]).aatype.shape == (1, 24)
