@@ -24,6 +24,8 @@ COMMANDS = {
     "weights": "Download, inspect and convert model parameters.",
     "benchmark": "Measure speed and memory.",
 }
+# Commands of earlier versions, which are still understood.
+EARLIER = ("layouts",)
 
 
 def application(words: Sequence[str]) -> App:
@@ -52,6 +54,8 @@ def application(words: Sequence[str]) -> App:
         # The chosen command has a help text of its own.
         chosen = name in words[:1]
         app.command(f"helixfold.cli.{name}:app", name=name, help=None if chosen else summary, sort_key=number)
+    for name in EARLIER:
+        app.command(f"helixfold.cli.{name}:app", name=name, show=False)
     return app
 
 

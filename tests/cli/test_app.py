@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helixfold.cli.app import COMMANDS, application
+from helixfold.cli.app import COMMANDS, EARLIER, application
 from helixfold.cli.main import main
 from helixfold.predict.options import PredictOptions
 
@@ -22,10 +22,10 @@ def predict(*words: str) -> tuple[tuple[Path, ...], PredictOptions]:
         ("", "name a COMMAND: predict, features, relax,"),
         ("fold a.fasta", "there is no command 'fold'; choose one of predict, features,"),
         ("--fold", "there is no command '--fold'"),
-        ("weights", "name a COMMAND: download, inspect, convert (see helixfold weights --help)"),
+        ("weights", "name a COMMAND: download, inspect, convert, verify (see helixfold weights --help)"),
         (
             "weights fetch",
-            "there is no command 'fetch'; choose one of download, inspect, convert (see helixfold weights",
+            "there is no command 'fetch'; choose one of download, inspect, convert, verify (see helixfold weights",
         ),
         ("predict a.fasta --num-recyles 3", "there is no option --num-recyles; did you mean --num-recycles? (see"),
         ("predict a.fasta --wieghts=w", "there is no option --wieghts; did you mean --weights? (see"),
@@ -116,4 +116,5 @@ def test_settings_are_collected() -> None:
 
 def test_every_command_has_a_module() -> None:
     folder = Path(__file__).parents[2] / "helixfold" / "cli"
-    assert {path.stem for path in folder.glob("*.py")} == {"__init__", "main", "app", "help", "interruption", *COMMANDS}
+    others = {"__init__", "main", "app", "help", "interruption"}
+    assert {path.stem for path in folder.glob("*.py")} == {*others, *COMMANDS, *EARLIER}
