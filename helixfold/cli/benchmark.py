@@ -21,6 +21,7 @@ BENCHMARKS = {
     "kernels": "Compile the network's kernels and estimate their time, without a GPU.",
     "launches": "Count what blocks, structure module, losses and a training step launch, without a GPU.",
     "memory": "Measure peak memory of predictions by executor, beside the floor and the forecast.",
+    "precision": "Measure how far predictions in bfloat16 are from those in float32, by executor and operators.",
     "data": "Measure chains per second and size of a feature store, built and read.",
     "loader": "Measure training examples per second, from a store and from the files that it was made of.",
     "recompute": "Measure the memory of a training pass by what is recomputed.",
