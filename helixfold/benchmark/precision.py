@@ -49,7 +49,9 @@ EXECUTORS = {"whole": Whole, "slabs": Slabs}
 class PrecisionOptions:
     """Options of `helixfold benchmark precision`."""
 
-    targets: Annotated[tuple[Path, ...], Parameter(metavar="FASTA|A3M...", show_default="ParR")] = (EXAMPLE,)
+    targets: Annotated[tuple[Path, ...], Parameter(metavar="FASTA|A3M...", show_default="the packaged example")] = (
+        EXAMPLE,
+    )
     """Sequences or alignments to fold."""
     weights: Annotated[Path | None, Parameter(show_default="the demonstration model")] = None
     """Parameter file of the model."""

@@ -65,7 +65,7 @@ def run_passes(
     }
     with tempfile.TemporaryDirectory() as name:
         found = run_deepmind(Path(name), state, chosen, batches, settings, python)
-        with np.load(Path(name) / "outputs.npz") as arrays:
+        with np.load(Path(name) / "outputs.npz", allow_pickle=False) as arrays:
             outputs = {key: arrays[key] for key in arrays.files}
     return Run(
         outputs=outputs | scores(outputs, batches[-1].seq_mask.cpu()),

@@ -53,7 +53,8 @@ class PublishedRun:
 @cache
 def published_run(device: torch.device) -> PublishedRun:
     """Return the run that comes with the package; `data/SOURCE.md` says where it is from."""
-    with resources.as_file(resources.files("helixfold.verification") / "data/5AWL.npz") as path, np.load(path) as file:
+    packaged = resources.files("helixfold.verification") / "data/5AWL.npz"
+    with resources.as_file(packaged) as path, np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     features = {name.removeprefix("features/"): value for name, value in arrays.items() if name.startswith("features/")}
     passes, residues = features["aatype"].shape
