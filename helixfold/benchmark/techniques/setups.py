@@ -91,7 +91,7 @@ class Technique:
     claim: Benefit
     on: Setup
     off: Setup
-    otherwise: str = "at this size, calls take longer than the arithmetic that they save"
+    otherwise: str = "what is not kept is computed again, and in small networks calls take longer than arithmetic"
 
     @property
     def is_training(self) -> bool:
