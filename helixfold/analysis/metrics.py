@@ -60,6 +60,18 @@ def residue_lddt(
     return np.asarray(by_residue, np.float64), 0.0 if np.isnan(whole) else float(whole)
 
 
+def interface_lddt(
+    predicted: Float[np.ndarray, "n 3"], true: Float[np.ndarray, "n 3"], chain: Int[np.ndarray, " n"]
+) -> float | None:
+    """Return the share of true distances between atoms of different chains that the prediction preserves, 0 to 1.
+
+    As `lddt`, for these distances only; `chain` numbers the chain of each atom. None if there are no such distances.
+    """
+    # Atoms of one chain count as one residue, within which lDDT ignores distances.
+    score = float(_lddt(predicted, true, chain))
+    return None if np.isnan(score) else score
+
+
 def _lddt(predicted: np.ndarray, true: np.ndarray, residue: np.ndarray, **options: Any) -> Any:
     """Call biotite's lDDT with points instead of structures."""
     require("evaluate", "biotite", action="lDDT")

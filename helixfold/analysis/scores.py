@@ -62,7 +62,7 @@ def compared(pairing: Pairing) -> tuple[Scores, ResidueScores]:
     )
     ca_points = np.where(both[:, None], predicted.atom_positions[place, _CA], np.nan)[observed]
     of_ca, lddt_ca = residue_lddt(
-        _somewhere(ca_points), reference.atom_positions[observed, _CA], np.arange(int(observed.sum()))
+        placed(ca_points), reference.atom_positions[observed, _CA], np.arange(int(observed.sum()))
     )
     of_atoms, lddt = _all_atoms(pairing)
     plddt = plddt_of(pairing)
@@ -106,8 +106,17 @@ def plddt_of(pairing: Pairing) -> Float[np.ndarray, " r"] | None:
     return np.where(pairing.both, np.where(there, chain.b_factors, 0).max(-1)[pairing.place], np.nan)
 
 
-def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
-    """Return lDDT of each residue of the reference, and of all, over heavy atoms that both residue types have.
+@dataclass(frozen=True, kw_only=True)
+class HeavyAtoms:
+    """Heavy atoms of a reference chain that both residue types have, and where the prediction has them."""
+
+    predicted: Float[np.ndarray, "n 3"]  # Angstrom, NaN where the prediction lacks the atom
+    true: Float[np.ndarray, "n 3"]  # Angstrom
+    residue: Int[np.ndarray, " n"]  # index in the reference chain
+
+
+def heavy_atoms(pairing: Pairing) -> HeavyAtoms:
+    """Return the heavy atoms over which lDDT is computed.
 
     Where rotating a planar group by half a turn only exchanges names (Asp, Glu, Phe, Tyr), atoms get the names that fit
     better.
@@ -125,8 +134,14 @@ def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
     predicted, has = predicted[rows, alternative], has[rows, alternative]
     points = np.where(has[..., None], predicted, np.nan)[exists]
     residue, _ = exists.nonzero()
-    per_residue, whole = residue_lddt(_somewhere(points), true[exists], residue)
-    return np.pad(per_residue, (0, len(place) - len(per_residue)), constant_values=np.nan), whole
+    return HeavyAtoms(predicted=points, true=true[exists], residue=residue)
+
+
+def _all_atoms(pairing: Pairing) -> tuple[Float[np.ndarray, " r"], float]:
+    """Return lDDT of each residue of the reference, and of all, over heavy atoms that both residue types have."""
+    atoms = heavy_atoms(pairing)
+    per_residue, whole = residue_lddt(placed(atoms.predicted), atoms.true, atoms.residue)
+    return np.pad(per_residue, (0, len(pairing.place) - len(per_residue)), constant_values=np.nan), whole
 
 
 def _swapped(
@@ -153,9 +168,9 @@ def _swapped(
     return np.pad(kept[1] > kept[0], (0, len(true) - len(kept[0])))
 
 
-def _somewhere(points: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
+def placed(points: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
     """Return points in which each unknown one is far from all others, so that it preserves no distance."""
     unknown = np.flatnonzero(np.isnan(points).any(-1))
-    placed = points.copy()
-    placed[unknown] = _AWAY * (1 + np.arange(len(unknown)))[:, None]
-    return placed
+    known = points.copy()
+    known[unknown] = _AWAY * (1 + np.arange(len(unknown)))[:, None]
+    return known

@@ -141,15 +141,47 @@ def tm_of_alignments(
 
     `counted` says which residues count in each alignment, all of them by default.
     """
-    residues = seq_mask.sum(-1, dtype=torch.float32)
-    # The TM-score's scale (Zhang & Skolnick 2004, Eq. 5) is undefined for short chains; AlphaFold uses at least 19.
-    scale = 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8
+    scale = _tm_scale(seq_mask.sum(-1, dtype=torch.float32))
     centers = _aligned_error_centers(logits.shape[-1], logits.device)
     term = _expectation(logits, 1 / (1 + (centers / scale[:, None]) ** 2))
     weight = seq_mask.float()[:, None]
     if counted is not None:
         weight = weight * counted
     return (term * weight).sum(-1) / (weight.sum(-1) + 1e-8)
+
+
+def tm_between_chains(
+    logits: Float[Tensor, "b i j v"],
+    seq_mask: Float[Tensor, "b j"],
+    asym_id: Int[Tensor, "b j"],
+    rows: slice,
+    chains: int,
+) -> Float[Tensor, "b i k"]:
+    """Return the expected TM-score (0 to 1) of each chain k when a complex is aligned on residue i, one of `rows`.
+
+    The TM-score's scale is that of residue i's chain and chain k, as if there were no other chains. The largest value
+    over the residues of a chain is its pTM where k is the chain itself, and else the ipTM of the two chains in this
+    direction. `asym_id` numbers the chains from 1 to `chains`.
+    """
+    numbers = torch.arange(1, chains + 1, device=asym_id.device)
+    member = (rearrange(asym_id, "b j -> b j 1") == numbers).float() * rearrange(seq_mask, "b j -> b j 1")
+    sizes = member.sum(1)
+    size = torch.einsum("b j k, b k -> b j", member, sizes)
+    other = _other_chains(asym_id, rows).float()
+    scale = _tm_scale(rearrange(size[:, rows], "b i -> b i 1") + other * rearrange(size, "b j -> b 1 j"))
+    centers = _aligned_error_centers(logits.shape[-1], logits.device)
+    rows_at_once = max(1, _SLAB_ELEMENTS // max(1, logits[:, 0].numel()))
+    terms = [
+        (slab.softmax(-1, dtype=torch.float32) / (1 + (centers / scales[..., None]) ** 2)).sum(-1)
+        for slab, scales in zip(logits.split(rows_at_once, 1), scale.split(rows_at_once, 1), strict=True)
+    ]
+    return torch.einsum("b i j, b j k -> b i k", torch.cat(terms, 1), member) / (sizes[:, None] + 1e-8)
+
+
+def _tm_scale(residues: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """Return the distance in Angstrom at which the TM-score counts a residue half, for so many residues."""
+    # The scale (Zhang & Skolnick 2004, Eq. 5) is undefined for short chains; AlphaFold uses at least 19.
+    return 1.24 * (residues.clamp(min=19) - 15) ** (1 / 3) - 1.8
 
 
 def _other_chains(asym_id: Int[Tensor, "b r"], rows: slice) -> Bool[Tensor, "b i r"]:
