@@ -1,0 +1,248 @@
+"""Score a predicted complex: the complex, its chains, and the interface of every pair of chains."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from data_pipeline.protein import Protein
+from data_pipeline.residues import ATOM_ORDER, RESTYPES
+from helixfold.analysis.aligned_scores import ipsae, lis, pdockq, pdockq2, residues_in_contact
+from helixfold.analysis.chain_tm import TmScores
+
+# Angstrom between C-beta atoms (C-alpha of glycine), the largest of a contact: Bryant et al. 2022.
+CONTACT: Final = 8.0
+_CA, _CB, _GLYCINE = ATOM_ORDER["CA"], ATOM_ORDER["CB"], RESTYPES.index("G")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contacts:
+    """Contacts between two chains: pairs of residues whose C-beta atoms (C-alpha of glycine) are within 8 Angstrom."""
+
+    first: Int[np.ndarray, " n"]  # index of the residue of the first chain in the protein's arrays
+    second: Int[np.ndarray, " n"]
+    distance: Float[np.ndarray, " n"]  # Angstrom
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectedScores:
+    """Scores of one chain's residues when the complex is aligned on residues of another chain, from 0 to 1."""
+
+    aligned: str
+    scored: str
+    ipsae: float
+    pdockq2: float
+    lis: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterfaceScores:
+    """Scores of the interface of two chains; those without PAE or aligned-error logits are None."""
+
+    chains: tuple[str, str]
+    contacts: int  # pairs of residues
+    residues: tuple[int, int]  # number of residues of each chain that have contacts
+    plddt: float | None  # 0 to 100, mean over the residues that have contacts; None without contacts
+    pae: float | None  # Angstrom, mean over the contacts in both directions; None without contacts
+    iptm: float | None  # 0 to 1
+    pdockq: float  # 0 to 0.74
+    directions: tuple[DirectedScores, DirectedScores] | None
+
+    @property
+    def ipsae(self) -> float | None:
+        """Return the larger ipSAE of both directions."""
+        return max(each.ipsae for each in self.directions) if self.directions else None
+
+    @property
+    def pdockq2(self) -> float | None:
+        """Return the larger pDockQ2 of both directions."""
+        return max(each.pdockq2 for each in self.directions) if self.directions else None
+
+    @property
+    def lis(self) -> float | None:
+        """Return the mean LIS of both directions."""
+        return sum(each.lis for each in self.directions) / 2 if self.directions else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores as plain values for JSON."""
+        return {
+            "chains": list(self.chains),
+            "contacts": self.contacts,
+            "interface_residues": list(self.residues),
+            "interface_plddt": self.plddt,
+            "interface_pae": self.pae,
+            "iptm": self.iptm,
+            "ipsae": self.ipsae,
+            "pdockq": self.pdockq,
+            "pdockq2": self.pdockq2,
+            "lis": self.lis,
+            "directions": [asdict(each) for each in self.directions or ()],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainScores:
+    """Scores of one chain of a complex."""
+
+    name: str
+    residues: int
+    plddt: float  # 0 to 100, mean over its residues
+    ptm: float | None  # 0 to 1; None without aligned-error logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexScores:
+    """Scores of a predicted complex; pTM, ipTM and the ranking confidence are None without aligned-error logits."""
+
+    ptm: float | None  # 0 to 1
+    iptm: float | None  # 0 to 1
+    ranking_confidence: float | None  # 0 to 1, 0.8 ipTM + 0.2 pTM
+    chains: tuple[ChainScores, ...]
+    interfaces: tuple[InterfaceScores, ...]  # of all pairs of chains, in the chains' order
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores as plain values for JSON."""
+        return {
+            "ptm": self.ptm,
+            "iptm": self.iptm,
+            "ranking_confidence": self.ranking_confidence,
+            "chains": [asdict(each) for each in self.chains],
+            "interfaces": [each.to_dict() for each in self.interfaces],
+        }
+
+
+def complex_scores(
+    protein: Protein,
+    chain_names: Sequence[str],
+    *,
+    plddt: Float[np.ndarray, " r"],
+    pae: Float[np.ndarray, "r r"] | None = None,
+    tm: TmScores | None = None,
+) -> ComplexScores:
+    """Return the scores of a predicted complex.
+
+    `plddt` is from 0 to 100; `pae` is in Angstrom, of residue j when aligned on residue i. Raise ValueError if the
+    arrays do not fit each other, or if there are fewer than two chains.
+    """
+    _check(protein, chain_names, plddt, pae, tm)
+    places = [np.flatnonzero(protein.chain_index == number) for number in range(len(chain_names))]
+    chains = tuple(
+        ChainScores(
+            name=name,
+            residues=len(place),
+            plddt=float(plddt[place].mean(dtype=np.float64)),
+            ptm=None if tm is None else float(tm.by_chain[number, number]),
+        )
+        for number, (name, place) in enumerate(zip(chain_names, places, strict=True))
+    )
+    interfaces = tuple(
+        _interface(
+            (chain_names[first], chain_names[second]),
+            _distances(protein, places[first], places[second]) <= CONTACT,
+            (plddt[places[first]], plddt[places[second]]),
+            None if pae is None else _blocks(pae, places[first], places[second]),
+            None if tm is None else tm.pair_iptm(first, second),
+        )
+        for first, second in combinations(range(len(chain_names)), 2)
+    )
+    return ComplexScores(
+        ptm=None if tm is None else tm.ptm,
+        iptm=None if tm is None else tm.iptm,
+        ranking_confidence=None if tm is None else tm.ranking_confidence,
+        chains=chains,
+        interfaces=interfaces,
+    )
+
+
+def contacts_between(protein: Protein, first: int, second: int) -> Contacts:
+    """Return the contacts between two chains, which are given by their numbers in `protein.chain_index`."""
+    places = [np.flatnonzero(protein.chain_index == number) for number in (first, second)]
+    distances = _distances(protein, places[0], places[1])
+    rows, columns = np.nonzero(distances <= CONTACT)
+    return Contacts(first=places[0][rows], second=places[1][columns], distance=distances[rows, columns])
+
+
+def _interface(
+    chains: tuple[str, str],
+    contact: Bool[np.ndarray, "n m"],
+    plddt: tuple[Float[np.ndarray, " n"], Float[np.ndarray, " m"]],
+    pae: tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "m n"]] | None,
+    iptm: float | None,
+) -> InterfaceScores:
+    count, residues = int(contact.sum()), residues_in_contact(contact)
+    confident = np.concatenate([plddt[0][residues[0]], plddt[1][residues[1]]])
+    mean_plddt = float(confident.mean(dtype=np.float64)) if count else None
+    directions, mean_pae = None, None
+    if pae is not None:
+        there, back = (
+            DirectedScores(
+                aligned=aligned,
+                scored=scored,
+                ipsae=ipsae(errors),
+                pdockq2=pdockq2(errors, touching, mean_plddt or 0.0),
+                lis=lis(errors),
+            )
+            for (aligned, scored), errors, touching in (
+                (chains, pae[0], contact),
+                (chains[::-1], pae[1], contact.T),
+            )
+        )
+        directions = there, back
+        both = np.concatenate([pae[0][contact], pae[1][contact.T]])
+        mean_pae = float(both.mean(dtype=np.float64)) if count else None
+    return InterfaceScores(
+        chains=chains,
+        contacts=count,
+        residues=(len(residues[0]), len(residues[1])),
+        plddt=mean_plddt,
+        pae=mean_pae,
+        iptm=iptm,
+        pdockq=pdockq(count, mean_plddt or 0.0),
+        directions=directions,
+    )
+
+
+def _blocks(
+    pae: Float[np.ndarray, "r r"], first: Int[np.ndarray, " n"], second: Int[np.ndarray, " m"]
+) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "m n"]]:
+    return pae[np.ix_(first, second)], pae[np.ix_(second, first)]
+
+
+def _distances(
+    protein: Protein, first: Int[np.ndarray, " n"], second: Int[np.ndarray, " m"]
+) -> Float[np.ndarray, "n m"]:
+    """Return distances in Angstrom between C-beta atoms (C-alpha of glycine); infinite where a residue lacks it."""
+    atom = np.where(protein.aatype == _GLYCINE, _CA, _CB)
+    every = np.arange(len(atom))
+    known = protein.atom_mask[every, atom] > 0.5
+    points = np.where(known[:, None], protein.atom_positions[every, atom].astype(np.float64), np.nan)
+    distances = np.sqrt(np.square(points[first, None] - points[second]).sum(-1))
+    return np.where(np.isnan(distances), np.inf, distances)
+
+
+def _check(
+    protein: Protein,
+    chain_names: Sequence[str],
+    plddt: np.ndarray,
+    pae: np.ndarray | None,
+    tm: TmScores | None,
+) -> None:
+    length, chains = len(protein.aatype), len(chain_names)
+    if chains < 2:
+        raise ValueError(f"a complex has at least two chains, got {chains}")
+    if len(set(chain_names)) < chains:
+        raise ValueError(f"chains must have different names, got {', '.join(chain_names)}")
+    if not np.array_equal(np.unique(protein.chain_index), np.arange(chains)):
+        raise ValueError(
+            f"chain_index must have residues of each of {chains} chains, numbered from 0, got "
+            f"{np.unique(protein.chain_index).tolist()}"
+        )
+    if plddt.shape != (length,) or not ((plddt >= 0) & (plddt <= 100)).all():
+        raise ValueError(f"plddt must have a value from 0 to 100 for each of {length} residues")
+    if pae is not None and (pae.shape != (length, length) or not (pae.min() >= 0 and np.isfinite(pae.max()))):
+        raise ValueError(f"pae must be finite, at least 0 and of shape {(length, length)}, got shape {pae.shape}")
+    if tm is not None and tm.by_chain.shape != (chains, chains):
+        raise ValueError(f"tm must have scores of {chains} chains, got shape {tm.by_chain.shape}")
