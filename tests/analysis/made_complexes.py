@@ -120,8 +120,11 @@ def _moved(chain: Chain, rng: np.random.Generator) -> Chain:
     )
     if len(points) < 40 or rng.random() < 0.5:
         return made
-    # An end that was not predicted.
-    return chosen(made, np.arange(len(points)) < len(points) - int(rng.integers(1, 12)))
+    # An end that was not predicted. DockQ aligns a last residue of the chain's last type with the end of the chain.
+    length = len(points) - int(rng.integers(1, 12))
+    while made.sequence[length - 1] == made.sequence[-1]:
+        length -= 1
+    return chosen(made, np.arange(len(points)) < length)
 
 
 def _complete(chain: Chain) -> Chain:
