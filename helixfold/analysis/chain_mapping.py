@@ -68,7 +68,7 @@ class ChainMapping:
     def _best_of(self, assignments: Sequence[Assignment]) -> Assignment:
         totals = [self._total(each) for each in assignments]
         best = [each for each, total in zip(assignments, totals, strict=True) if total > max(totals) - _TIE]
-        return min(best, key=self._rmsd) if len(best) > 1 else best[0]
+        return min(best, key=lambda each: (-len(each), self._rmsd(each))) if len(best) > 1 else best[0]
 
     def _only_similar(self, assignment: Assignment) -> Assignment:
         return {theirs: ours for theirs, ours in assignment.items() if (theirs, ours) in self._similar}

@@ -10,6 +10,7 @@ from tqdm import tqdm
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure
+from helixfold.analysis.complexes import compare_complexes
 from helixfold.analysis.evaluation import Evaluated
 from helixfold.analysis.matching import (
     Match,
@@ -75,6 +76,7 @@ def compare(file: StructureFile, predicted: Structure, match: Match, reference: 
         by_sequence=match.by_sequence,
         scores=scores,
         residues=residues,
+        complex=None if match.chain is not None else compare_complexes(predicted.chains, reference.chains),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from helixfold.analysis.complexes import ComplexComparison
 from helixfold.analysis.scores import ResidueScores, Scores
 
 MEASURES = ("lddt", "lddt_ca", "tm_score", "gdt_ts", "gdt_ha", "rmsd", "plddt")
@@ -15,7 +16,7 @@ _LEAST_CORRELATED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """Result of comparing one prediction with one reference."""
+    """Result of comparing one prediction with one reference: their most similar chains, and the complexes they form."""
 
     target: str
     rank: int  # among the target's predictions, 0 is the best
@@ -23,6 +24,7 @@ class Evaluated:
     by_sequence: bool  # the reference was matched by its sequence, not by its name
     scores: Scores
     residues: ResidueScores
+    complex: ComplexComparison | None = None  # where both have at least two chains of the same proteins
 
 
 @dataclass(frozen=True, kw_only=True)

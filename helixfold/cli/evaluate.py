@@ -39,8 +39,9 @@ def evaluate(
     all_ranks: bool = False,
     options: BenchmarkOptions = _USUAL,
 ) -> int:
-    """Compare predictions with known structures: lDDT, TM-score, GDT and RMSD in tables and a plot. With --benchmark,
-    predict the targets of a table first; the same command again goes on with them.
+    """Compare predictions with known structures: lDDT, TM-score, GDT and RMSD in tables and a plot, and for complexes
+    DockQ, interface lDDT and TM-score. With --benchmark, predict the targets of a table first; the same command again
+    goes on with them.
 
     Predictions and references are matched by name (T1031 with T1031-D1 and T1031-D2, 1abc_A with chain A of 1abc), else
     by sequence; residues are matched by sequence, whatever they are numbered by.
@@ -76,12 +77,13 @@ def evaluate(
 def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bool) -> int:
     from helixfold.analysis.compare_files import compare_files
     from helixfold.report.evaluation_plot import evaluation_plot
+    from helixfold.write.complex_evaluation import complex_table
     from helixfold.write.evaluation import screen_table, write_evaluation
     from helixfold.write.results import write_file
 
     compared = compare_files(predictions, references, all_ranks=all_ranks)
     if compared.results:
-        print("\n".join(screen_table(compared.results)))
+        print("\n".join([*screen_table(compared.results), *complex_table(compared.results)]))
     for name, why in compared.failures.items():
         print(f"{name}: not compared: {why}", file=sys.stderr)
     if compared.results:

@@ -10,8 +10,10 @@ from helixfold.evaluation.benchmark_data import Benchmark
 from helixfold.evaluation.compare import BenchmarkResults
 from helixfold.report.evaluation_plot import evaluation_plot
 from helixfold.report.page import counted
-from helixfold.write.evaluation import HEADINGS, aligned, screen_table, tab_separated, write_evaluation
+from helixfold.write.complex_evaluation import complex_table
+from helixfold.write.evaluation import HEADINGS, screen_table, write_evaluation
 from helixfold.write.results import write_file
+from helixfold.write.text_tables import aligned, tab_separated
 
 GROUPS_FILE = "groups.tsv"
 
@@ -19,6 +21,7 @@ GROUPS_FILE = "groups.tsv"
 def benchmark_lines(benchmark: Benchmark, found: BenchmarkResults) -> Iterator[str]:
     """Yield lines for the screen: each target, means by length and alignment depth, and published means beside them."""
     yield from screen_table(found.results, found.sizes)
+    yield from complex_table(found.results)
     yield ""
     groups = found.groups
     headings = [HEADINGS[name] for name in BENCHMARK_MEASURES]

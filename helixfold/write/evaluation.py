@@ -1,7 +1,6 @@
 """Write the results of an evaluation as tables and as JSON, which also has the failures."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ from helixfold import __version__
 from helixfold.analysis.benchmark_groups import TargetSize
 from helixfold.analysis.evaluation import MEASURES, Evaluated, summary_of
 from helixfold.analysis.scores import Scores
+from helixfold.write.complex_evaluation import complex_content, write_complexes
 from helixfold.write.results import to_json, write_file
+from helixfold.write.text_tables import aligned, rounded, tab_separated
 
-_DIGITS = 4
 HEADINGS = {"lddt": "lDDT", "lddt_ca": "lDDT-CA", "tm_score": "TM", "gdt_ts": "GDT-TS", "gdt_ha": "GDT-HA"}
 HEADINGS |= {"rmsd": "RMSD", "plddt": "pLDDT"}
 _WIDEST = 32  # letters of a name on the screen
@@ -28,17 +28,19 @@ def write_evaluation(
     unused: Sequence[str],
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write scores.tsv, residues.tsv and scores.json of at least one result.
+    """Write scores.tsv, residues.tsv and scores.json of at least one result; of complexes, see `write_complexes`.
 
     `unused` are references without a prediction, and `more` are further entries of scores.json.
     """
     rows = [score_row(result) for result in results]
     write_file(directory / "scores.tsv", tab_separated(list(rows[0]), [list(row.values()) for row in rows]))
     write_file(directory / "residues.tsv", _residues_table(results))
+    write_complexes(directory, results)
     content = {
         "helixfold": __version__,
         "summary": asdict(summary_of(results)),
         "scores": rows,
+        "complexes": complex_content(results),
         "failures": dict(failures),
         "references_without_prediction": list(unused),
         **(more or {}),
@@ -48,7 +50,7 @@ def write_evaluation(
 
 def score_row(result: Evaluated) -> dict[str, Any]:
     """Return one row of the table by column name; unknown values are None."""
-    scores = {field.name: _rounded(getattr(result.scores, field.name)) for field in fields(Scores)}
+    scores = {field.name: rounded(getattr(result.scores, field.name)) for field in fields(Scores)}
     return {
         "target": result.target,
         "rank": result.rank,
@@ -88,22 +90,6 @@ def screen_table(results: Sequence[Evaluated], sizes: Mapping[str, TargetSize] |
             yield f"Pearson's correlation of pLDDT with lDDT-CA over {what}: {value:.2f}"
 
 
-def aligned(lines: Sequence[Sequence[str]], *, left: int) -> Iterator[str]:
-    """Yield the lines of a table whose first `left` columns are aligned on the left, and the others on the right."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if number < left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
-
-
-def tab_separated(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Return a table as tab-separated text under the names of its columns, with NA for None."""
-    return "".join("\t".join(map(_cell, line)) + "\n" for line in (names, *lines))
-
-
 def _shown(measure: str, value: float | None) -> str:
     if value is None:
         return "-"
@@ -120,20 +106,9 @@ def _residues_table(results: Sequence[Evaluated]) -> str:
             residues.number.tolist(),
             residues.letters,
             np.where(residues.present, residues.predicted_number, np.array(None)).tolist(),
-            *(map(_rounded, scores.tolist()) for scores in (residues.lddt, residues.lddt_ca, plddt)),
+            *(map(rounded, scores.tolist()) for scores in (residues.lddt, residues.lddt_ca, plddt)),
             strict=True,
         )
         chain = [result.target, result.rank, result.reference, result.scores.reference_chain]
         lines += [[*chain, *residue] for residue in columns]
     return tab_separated(names, lines)
-
-
-def _cell(value: object) -> str:
-    """Return a value as text without tabs and line breaks, and NA for None."""
-    return "NA" if value is None else " ".join(str(value).split())
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, _DIGITS) if math.isfinite(value) else None
-    return value

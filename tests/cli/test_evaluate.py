@@ -13,8 +13,10 @@ import pytest
 
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import protein_from_chains
+from helixfold.analysis.complexes import compare_complexes
 from helixfold.cli.main import main
 from helixfold.write.pdb import to_pdb
+from tests.analysis.made_complexes import made_prediction, true_complex
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "structures"
 NAMES = ("helical_hairpin", "strand_helix", "meander", "polyproline")
@@ -114,6 +116,42 @@ def test_one_prediction_and_one_reference_may_be_files(batch: tuple[Path, Path],
     assert main(run) == 0
     (row,) = rows(output / "scores.tsv")
     assert (row["reference"], row["matched_by"]) == ("meander", "sequence")
+
+
+def test_complexes_have_tables_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    true = true_complex("unlike", tmp_path)
+    for name, text in (("predicted/target.pdb", made_prediction("unlike", true)), ("known/target.pdb", true)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    output = tmp_path / "out"
+    run = ["evaluate", str(tmp_path / "predicted"), str(tmp_path / "known"), "--output", str(output)]
+    assert main(run) == 0
+    printed = capsys.readouterr().out
+    found = compare_complexes(
+        *(read_structure(tmp_path / name / "target.pdb").chains for name in ("predicted", "known"))
+    )
+    assert found is not None
+    (row,) = rows(output / "complexes.tsv")
+    assert row["mapping"] == " ".join(f"{theirs}={ours}" for theirs, ours in found.chains)
+    assert float(row["dockq"]) == pytest.approx(found.dockq, abs=1e-4)
+    assert float(row["interface_lddt"]) == pytest.approx(found.interface_lddt, abs=1e-4)
+    assert f"{found.tm_score:.3f}" in printed
+    table = rows(output / "interfaces.tsv")
+    assert [(each["reference_chains"], each["capri"]) for each in table] == [
+        (" ".join(each.reference_chains), each.capri) for each in found.interfaces
+    ]
+    assert [float(each["irms"]) for each in table] == pytest.approx([each.irms for each in found.interfaces], abs=1e-4)
+    (entry,) = content(output)["complexes"]
+    assert entry["dockq"] == float(row["dockq"])
+    assert len(entry["interface_scores"]) == len(table) == entry["interfaces"]
+    # What is no complex leaves no table of an earlier run, and a name may ask for one chain.
+    (tmp_path / "predicted" / "target.pdb").rename(tmp_path / "predicted" / "target_B.pdb")
+    assert main(run) == 0
+    assert rows(output / "scores.tsv")[0]["reference_chain"] == "B"
+    assert not (output / "complexes.tsv").exists()
+    assert not (output / "interfaces.tsv").exists()
+    assert content(output)["complexes"] == []
+    assert "DockQ" not in capsys.readouterr().out
 
 
 def test_pairs_that_cannot_be_compared_stop_no_others(

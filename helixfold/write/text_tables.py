@@ -1,0 +1,35 @@
+"""Lay out tables as text: aligned for the screen, or separated by tabs."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+_DIGITS = 4
+
+
+def aligned(lines: Sequence[Sequence[str]], *, left: int) -> Iterator[str]:
+    """Yield the lines of a table whose first `left` columns are aligned on the left, and the others on the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def tab_separated(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """Return a table as tab-separated text under the names of its columns, with NA for None."""
+    return "".join("\t".join(map(_cell, line)) + "\n" for line in (names, *lines))
+
+
+def rounded(value: Any) -> Any:
+    """Return a number with four digits, None if it is not finite, and anything else as it is."""
+    if isinstance(value, float):
+        return round(value, _DIGITS) if math.isfinite(value) else None
+    return value
+
+
+def _cell(value: object) -> str:
+    """Return a value as text without tabs and line breaks, and NA for None."""
+    return "NA" if value is None else " ".join(str(value).split())
