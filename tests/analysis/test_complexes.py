@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from data_pipeline.residues import ATOM_ORDER
 from data_pipeline.structure import Chain
 from helixfold.analysis import chain_mapping
 from helixfold.analysis.complexes import ComplexComparison, compare_complexes
-from helixfold.analysis.dockq import DockQ
-from helixfold.analysis.metrics import superposed_scores
+from helixfold.analysis.dockq import DockQ, dockq, native_interface
+from helixfold.analysis.metrics import rmsd, superposed_scores
+from helixfold.analysis.residues import paired
 from tests.analysis.made_complexes import REAL, SMALL, chosen, made_prediction, rotation, symmetric, true_complex
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "interfaces.json").read_text(encoding="utf-8"))
@@ -107,6 +108,52 @@ def test_many_equal_chains_are_assigned_by_superposition(monkeypatch: pytest.Mon
         pdb = true_complex(name, NOWHERE)
         few = compared(chains_of(made_prediction(name, pdb)), chains_of(pdb))
         assert few.dockq == pytest.approx(CASES["made"][name]["dockq"]["mean"], abs=1e-5)
+
+
+def test_superposing_one_chain_assigns_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_mapping.ChainMapping, "_improved", lambda _, assignment: assignment)
+    monkeypatch.setattr(chain_mapping, "_MOST_TRIED", 0)
+    rng = np.random.default_rng(3)
+    (chain,) = symmetric(("helix_short",), 1, 0.0)
+    true = []
+    for number in range(8):
+        turned = chain.atom_positions @ rotation(rng.normal(size=3), 2.0).T + 60 * rng.normal(size=3)
+        true.append(replace(chain, name=str(number), atom_positions=turned.astype(np.float32)))
+    turn = rotation(np.array([1.0, 5.0, 2.0]), 0.9)
+    moved = [replace(each, atom_positions=(each.atom_positions @ turn.T + 70).astype(np.float32)) for each in true]
+    found = compared([noisy(moved[number], 0.3, number) for number in rng.permutation(8).tolist()], true)
+    assert all(theirs == ours for theirs, ours in found.chains)
+
+
+def test_the_assignment_has_the_largest_dockq_though_another_has_a_smaller_rmsd() -> None:
+    rng = np.random.default_rng(0)
+    differ = 0
+    for _ in range(10):
+        # Neighbours along a bent line touch, and predicted chains are turned and moved at random.
+        (first, second) = symmetric(("helix_long",), 2, 5.0)
+        turned = second.atom_positions @ rotation(np.array([0.0, 0.0, 1.0]), 1.0) + np.array([9.0, 4.0, 6.0])
+        true = [first, second, replace(second, name="C", atom_positions=turned.astype(np.float32))]
+        predicted = [
+            replace(
+                chain,
+                atom_positions=(
+                    chain.atom_positions @ rotation(rng.normal(size=3), 0.5 * rng.random()).T + 4 * rng.normal(size=3)
+                ).astype(np.float32),
+            )
+            for chain in true
+        ]
+        totals, rmsds = {}, {}
+        for order in permutations(range(3)):
+            pairings = [paired(predicted[ours], chain) for ours, chain in zip(order, true, strict=True)]
+            totals[order] = sum(
+                dockq(pairings[one], pairings[other], native_interface(true[one], true[other])).dockq
+                for one, other in combinations(range(3), 2)
+            )
+            points = np.concatenate([predicted[ours].atom_positions[:, CA] for ours in order])
+            rmsds[order] = rmsd(points, np.concatenate([chain.atom_positions[:, CA] for chain in true]))
+        assert compared(predicted, true).dockq == pytest.approx(max(totals.values()) / 3, abs=1e-6)
+        differ += totals[min(rmsds, key=rmsds.__getitem__)] < max(totals.values()) - 1e-6
+    assert differ
 
 
 def test_exchanging_chains_improves_an_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
