@@ -64,7 +64,7 @@ class AblationOptions:
     recycles: Literal[0, 1, 2, 3] = 1
     """Passes without gradients before the last one."""
     parts: tuple[Part, ...] = ("training", "prediction")
-    """What is measured: a training step, a prediction."""
+    """Parts to measure: a training step, a prediction."""
     dtype: Dtype = "bfloat16"
     """Precision of everything that is on; with float32, bfloat16 is not among the techniques."""
     ranks: Annotated[tuple[Positive, ...], Parameter(metavar="N...")] = (1,)

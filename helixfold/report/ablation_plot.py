@@ -16,7 +16,7 @@ _BAR = 0.38
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """What a technique saves: time and memory without it as multiples of those with it, and the range of the former.
+    """Savings by a technique: time and memory without it as multiples of those with it, and the range of the former.
 
     `panel` is the title of the panel in which it is drawn.
     """

@@ -1,4 +1,4 @@
-"""What a check of parameters found, and the table of a measurement."""
+"""Results of verifying a parameter file: checks with their verdicts, and tables of numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Check:
 
     @property
     def word(self) -> str:
-        """The verdict in one or two words."""
+        """Return the verdict in one or two words."""
         return {True: "holds", False: "FAILS", None: "not checked"}[self.holds]
 
 
@@ -42,7 +42,7 @@ class Table:
 
 @dataclass
 class Findings:
-    """All that was found about a parameter file."""
+    """All checks, tables and facts about one parameter file."""
 
     checks: list[Check] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
@@ -50,5 +50,5 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Whether no check failed."""
+        """Return whether no check failed."""
         return all(check.holds is not False for check in self.checks)

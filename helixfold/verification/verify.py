@@ -29,7 +29,7 @@ FIXED = "24 fixed residues"
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked about a parameter file.
+    """Request to verify a parameter file.
 
     `published` says that the parameters are DeepMind's, so that their published outputs must come out. `python` is the
     interpreter of DeepMind's program, or None if it is not to run, and `other` another file of the same parameters.

@@ -33,7 +33,7 @@ _DRAWS = 2
 
 @dataclass(kw_only=True)
 class Reading:
-    """What was found of a setup.
+    """Measurements of one setup, and how exact its results are.
 
     `seconds` has the time of a step in each round. `memory` is the peak in bytes of a rank beyond what the program
     itself takes: parameters, moments and inputs too. `moved` is the bytes that PyTorch's operators read and wrote in a
