@@ -17,7 +17,7 @@ Grouping = Literal["all", "residues", "alignment rows"]
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSize:
-    """The number of residues of a predicted target, and of rows of its alignment with the target itself."""
+    """Size of a predicted target: its residues, and the rows of its alignment with the target itself."""
 
     residues: int
     rows: int

@@ -69,7 +69,7 @@ class PrecisionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """How far one prediction is from that in float32: lengths in Angstrom, pLDDT from 0 to 100."""
+    """Differences of one prediction from that in float32: lengths in Angstrom, pLDDT from 0 to 100."""
 
     target: str
     way: str

@@ -20,7 +20,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Numbers as words, by row; `note` says how to read them."""
+    """Table of numbers, already written as words; `note` says how to read them."""
 
     title: str
     columns: Sequence[str]

@@ -1,4 +1,4 @@
-"""The techniques that make HelixFold cheap, and how a step or a prediction is computed with and without each of them.
+"""The techniques that make HelixFold cheap, and ways to compute a step or a prediction with and without each of them.
 
 Wang et al. 2022 (arXiv 2207.05477) name most of them: fused operators, fused tensors, recomputation, bfloat16, updates
 in place, and hybrid parallelism.
@@ -38,7 +38,7 @@ _NOTHING = RecomputeConfig.everywhere("none")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSetup:
-    """How a training step is computed.
+    """Way to compute a training step.
 
     `plain` names the operators that PyTorch's own functions compute. `flat_optimizer` says whether parameters,
     gradients and moments are in a few flat buffers. `samples` is the number of examples of the step, which the ranks of
@@ -65,7 +65,7 @@ class TrainingSetup:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionSetup:
-    """How a prediction is computed; `plain` names the operators that PyTorch's own functions compute."""
+    """Way to compute a prediction; `plain` names the operators that PyTorch's own functions compute."""
 
     dtype: torch.dtype
     plain: frozenset[str] = frozenset()
