@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_pipeline.errors import InputError
+from data_pipeline.files import require_file
 from data_pipeline.pipeline import Target
 from helixfold.predict.targets import read_targets
 from helixfold.verification.checks import Findings
@@ -36,6 +37,7 @@ def run(
         raise InputError(f"--dtype {' '.join(dtypes)}: float32 must be among them, since the others are judged by it")
     if report is not None and not report.absolute().parent.is_dir():
         raise InputError(f"{report} cannot be written: {report.parent} is no directory")
+    require_file(path)
     question = Question(
         preset=preset_of_file(path, preset),
         dtypes=tuple(dict.fromkeys(dtypes)),
