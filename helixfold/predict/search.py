@@ -52,7 +52,7 @@ def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) ->
 
 def share_unavailable(plan: SearchPlan, world: ControlChannel) -> None:
     """Tell all processes which servers the first one has given up, so that none of them waits for these again."""
-    servers = [step.tool for step in plan.alignments if isinstance(step.tool, ServerSearch)]
+    servers = [step.tool.server for step in plan.alignments if isinstance(step.tool, ServerSearch)]
     problems = world.all_gather([server.contact.problem for server in servers])[0]
     for server, problem in zip(servers, problems, strict=True):
         server.contact.problem = problem

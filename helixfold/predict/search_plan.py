@@ -8,9 +8,9 @@ from dataclasses import replace
 from data_pipeline.errors import InputError, printable
 from data_pipeline.pipeline import Target
 from data_pipeline.processors import available_processors
+from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.database import DatabaseProfile
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
-from data_pipeline.search.mmseqs_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.plan import SearchPlan, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
 from data_pipeline.user_cache import user_cache
