@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.features.schema import Features
+from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.pipeline import Target, prepare
 from helixfold.execution.device import pick_device
 from helixfold.execution.dtypes import cast_trunk, dtype_on
@@ -17,6 +17,7 @@ from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
 from helixfold.folding import FoldingOptions, fold
 from helixfold.model.update import Executor
+from helixfold.model_input import model_input
 from helixfold.ops.card import card_of
 from helixfold.planning.executors import Plan, release, run_with_fallback
 from helixfold.planning.memory import FeatureRows, MemoryOptions
@@ -49,16 +50,17 @@ def predict(
     for model in ready:
         cast_trunk(model.network.to(where), dtype)
     spill = memory.spill_directory or Path(tempfile.gettempdir())
-    available, rows = memory.available(where, spill), FeatureRows.of(features)
+    available = memory.available(where, spill)
     plans = []
     for model in ready:
+        rows = FeatureRows.of(model_input(features, model.preset).features)
         size = rows.size(model.preset, dtype, options.num_ensemble)
         plans.append(memory.plan(model.preset, size, where, available))
         memory.check(plans[-1], model.preset.name)
     predictions: list[Prediction] = []
     for model, plan in zip(ready, plans, strict=True):
         predictions.append(fold_planned(model, plan, features, options, stages=stages, spill=spill).prediction)
-        if options.stop_at_score is not None and predictions[-1].ranking_confidence >= options.stop_at_score:
+        if options.stop_at_score is not None and predictions[-1].plddt.mean() >= options.stop_at_score:
             break
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
 
@@ -76,7 +78,7 @@ class PlannedPrediction:
 def fold_planned(
     model: ReadyModel,
     plan: Plan,
-    features: Features,
+    features: TargetFeatures,
     options: FoldingOptions,
     *,
     stages: Stages,

@@ -143,7 +143,7 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
                 archive_finished(finished)
             search_for_all([job.target for job, _ in remaining if job.target is not None], settings.searches, output)
 
-    lots = sizes_of_lots([len(job.sequence) for job, _ in remaining], settings)
+    lots = sizes_of_lots([None if job.is_complex else job.residues for job, _ in remaining], settings)
     with loading.stage("searches for all targets"):
         workers.world.run_together(search)
         share_unavailable(settings.searches, workers.world)
@@ -163,7 +163,7 @@ def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> l
         return list(jobs)
     if order == "random":
         return [jobs[number] for number in np.random.default_rng(seed).permutation(len(jobs))]
-    return sorted(jobs, key=lambda job: len(job.sequence), reverse=several)
+    return sorted(jobs, key=lambda job: job.residues, reverse=several)
 
 
 def _statuses(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions) -> list[ResumeStatus]:

@@ -163,7 +163,7 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
         inputs=inputs,
         options={
             "num_recycles": settings.num_recycles,
-            "recycle_tolerance": options.recycle_tolerance,
+            "recycle_tolerance": settings.recycle_tolerance,
             "num_ensemble": options.num_ensemble,
             "stop_at_score": options.stop_at_score,
             "dtype": options.dtype,

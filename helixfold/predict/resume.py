@@ -49,7 +49,7 @@ def resume_status(job: Job, directory: Path, settings: RunSettings, *, overwrite
         missing = 0 if finished else len(settings.predictions)
         return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
     record = earlier.extended(requested)
-    done = record.finished(directory, len(job.sequence))
+    done = record.finished(directory, job.residues)
     missing = len(_missing(record, done, directory, settings))
     finished = not missing and is_marked and is_postprocessed(directory, list(done.values()), settings)
     if done and not finished:
@@ -96,7 +96,7 @@ def resume_target(job: Job, directory: Path, settings: RunSettings, *, overwrite
         record = earlier.extended(requested)
         models, stages = _earlier_timings(directory)
     record.write(directory, [note for model in settings.models for note in model.notes])
-    missing = _missing(record, record.finished(directory, len(job.sequence)), directory, settings)
+    missing = _missing(record, record.finished(directory, job.residues), directory, settings)
     # What was measured of a prediction that is made again is measured again.
     again = tuple(f"{prediction.name}: " for prediction in missing)
     stages = [stage for stage in stages if not stage.name.startswith(again)]
@@ -108,7 +108,7 @@ def _missing(
 ) -> list[RequestedPrediction]:
     """Return the predictions to make; none if one that is done has the score at which a run stops."""
     score = settings.options.stop_at_score
-    if score is not None and any(prediction.ranking_confidence >= score for prediction in done.values()):
+    if score is not None and any(prediction.plddt.mean() >= score for prediction in done.values()):
         return []
     renamed = [replace(prediction, name=record.name_of(prediction)) for prediction in settings.predictions]
     return [

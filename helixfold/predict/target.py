@@ -8,12 +8,15 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from data_pipeline.features.schema import Features
+from data_pipeline.complexes.feature_file import load_features
+from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
+from data_pipeline.features.assembly import ComplexFeatures
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.inference import fold_planned
 from helixfold.model.update import Executor
+from helixfold.model_input import model_input
 from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.predict import memory_plan
@@ -33,7 +36,7 @@ class FoldRequest:
 
     requested: RequestedPrediction
     plan: Plan
-    features: Features
+    features: TargetFeatures
     stages: Stages
     spill: Path
 
@@ -83,8 +86,8 @@ def target_steps(
         stages.finished += resumed.stages
     with stages.stage("features"):
         made = group.run_together(lambda: job.prepare(directory, settings) if is_leader else None)
-        features = group.run_together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
-        depth = group.run_together(lambda: write_alignment(directory, features) if is_leader else None)
+        features = group.run_together(lambda: load_features(directory / FEATURES_FILE) if made is None else made)
+        depth = group.run_together(lambda: write_alignment(directory, alignment_of(features)) if is_leader else None)
     models: dict[str, object] = {} if resumed is None else resumed.models
     facts = {**_facts(job, features, settings), "models": models}
     same: dict[str, Prediction] = {}  # of models whose input is the same with every seed
@@ -106,7 +109,7 @@ def target_steps(
             prediction, models[requested.name] = yield FoldRequest(
                 requested=requested, plan=plan, features=features, stages=stages, spill=spill
             )
-            if not model.sampling.depends_on_chance(len(features.msa)):
+            if not model.sampling.depends_on_chance(len(model_input(features, model).features.msa)):
                 same[model.name] = prediction
 
         def write(prediction: Prediction = prediction) -> None:
@@ -118,7 +121,7 @@ def target_steps(
         with stages.stage(f"{requested.name}: writing"):
             group.run_together(write if is_leader else lambda: None)
         score = settings.options.stop_at_score
-        if group.all_gather(score is not None and prediction.ranking_confidence >= score)[0]:
+        if group.all_gather(score is not None and bool(prediction.plddt.mean() >= score))[0]:
             break
     if resumed is None:
         group.run_together(lambda: None)
@@ -126,7 +129,7 @@ def target_steps(
     target = PredictedTarget(
         directory=directory,
         title=job.title,
-        names=tuple(resumed.record.finished(directory, len(job.sequence))),
+        names=tuple(resumed.record.finished(directory, job.residues)),
         settings=settings,
         facts=facts,
         stages=stages,
@@ -145,12 +148,19 @@ def _missing(resumed: ResumedTarget | None, settings: RunSettings) -> list[Reque
     return [replace(prediction, name=names[key]) for key, prediction in keys if key in names]
 
 
-def _facts(job: Job, features: Features, settings: RunSettings) -> dict[str, object]:
+def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[str, object]:
     """Return what timings.json says beside the times."""
+    alignment = alignment_of(features)
+    templates, chains = len(alignment.template_aatype), dict[str, object]()
+    if isinstance(alignment, ComplexFeatures):
+        # Slots that hold a template of any chain.
+        templates = int(alignment.template_all_atom_masks.any((1, 2)).sum())
+        chains["chains"] = len(alignment.chain_names)
     return {
-        "residues": len(job.sequence),
-        "msa_rows": len(features.msa),
-        "templates": len(features.template_domain_names) if settings.reads_templates else 0,
+        "residues": job.residues,
+        **chains,
+        "msa_rows": len(alignment.msa),
+        "templates": templates if settings.reads_templates else 0,
         "device": str(settings.device),
         "ranks": settings.workers.group.size,
         "threads": torch.get_num_threads(),
@@ -160,15 +170,16 @@ def _facts(job: Job, features: Features, settings: RunSettings) -> dict[str, obj
 
 
 def _planned(
-    missing: Sequence[RequestedPrediction], features: Features, directory: Path, settings: RunSettings
+    missing: Sequence[RequestedPrediction], features: TargetFeatures, directory: Path, settings: RunSettings
 ) -> list[tuple[RequestedPrediction, Plan]]:
     """Return the plan of each prediction; raise `NotEnoughMemoryError`, before any is made, if one does not fit."""
     own = settings.memory.available(settings.device, directory)
     everyone = settings.workers.group.all_gather([own.memory, own.spill])
     available = AvailableMemory(memory=min(memory for memory, _ in everyone), spill=min(spill for _, spill in everyone))
-    planned = [
-        (requested, settings.plan(requested.model, FeatureRows.of(features), available)) for requested in missing
-    ]
+    planned = []
+    for requested in missing:
+        rows = FeatureRows.of(model_input(features, requested.model.preset).features)
+        planned.append((requested, settings.plan(requested.model, rows, available)))
     for requested, plan in planned:
         settings.memory.check(plan, requested.name)
     return planned

@@ -26,20 +26,24 @@ _LENGTH_STEP = 32
 Outcome = list[FinishedPrediction] | Exception
 
 
-def sizes_of_lots(lengths: Sequence[int], settings: RunSettings) -> list[int]:
+def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[int]:
     """Return how many of the targets with these numbers of residues, in their order, are folded together each time.
 
-    Groups of ranks that share targets fold one at a time, and every process gets some of the targets.
+    None stands for a target that is folded alone, as complexes are. Models of complexes and groups of ranks that share
+    targets fold one at a time, and every process gets some of the targets.
     """
     most = settings.targets_at_once
     if most is None:
         most = AT_ONCE if card_of(settings.device).has_own_memory else 1
-    if settings.workers.group.size > 1:
+    # The place of a template that a target has not is averaged by a model of complexes, and padding would be too.
+    has_multimer = any(model.preset.model.method == "multimer" for model in settings.models)
+    if settings.workers.group.size > 1 or has_multimer:
         most = 1
     most = min(most, ceil(len(lengths) / settings.workers.mesh.layout.dp))
     sizes: list[int] = []
     before = 0
-    for length in lengths:
+    # A target that is to be alone counts as one that is too long to be folded with others.
+    for length in (LONGEST + 1 if length is None else length for length in lengths):
         step = ceil(length / _LENGTH_STEP)
         if sizes and step == before and length <= LONGEST and sizes[-1] < most:
             sizes[-1] += 1
