@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError
+from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase
 from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions, Hhsearch, HhsearchOptions
 from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions
-from data_pipeline.search.mmseqs_server import ServerOptions, ServerSearch
+from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.process import require_program
-from data_pipeline.search.tool import SequenceSearch, TemplateSearch
+from data_pipeline.search.tool import PairingSearch, SequenceSearch, TemplateSearch
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.from_files import UserTemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete, read_release_dates
 from data_pipeline.user_cache import NO_CACHE
 
-SERVER_RESULT = "server_hits.a3m"
+SERVER_RESULT, PAIRED_RESULT = "server_hits.a3m", "paired_hits.a3m"
 Options = TypeVar("Options")
 
 
@@ -31,6 +32,14 @@ class AlignmentStep:
     result_file: str
     tool: SequenceSearch
     max_rows: int | None  # rows of the result to read, including the target's; None: all
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairingStep:
+    """The search for paired rows of the different sequences of a complex; each sequence has its own result file."""
+
+    result_file: str
+    tool: PairingSearch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +84,8 @@ def plan_searches(
         for database in profile.alignments
     ]
     if server is not None:
-        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=ServerSearch(server, report), max_rows=None))
+        tool = ServerSearch(AlignmentServer(server, report))
+        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=tool, max_rows=None))
     templates = profile.templates
     return SearchPlan(
         alignments=tuple(steps),

@@ -9,10 +9,10 @@ import pytest
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import RESTYPES, THREE_LETTER
+from data_pipeline.search.alignment_server import ServerOptions
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.hmmsearch import InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer
-from data_pipeline.search.mmseqs_server import ServerOptions
 from data_pipeline.search.plan import SearchPlan, plan_searches
 from data_pipeline.search.tool import BatchSearch
 from tests.data_pipeline.search.families import (
