@@ -37,6 +37,8 @@ from data_pipeline.search.server_archive import MAX_ROWS, MAX_TEXT_BYTES, Damage
 
 PUBLIC_SERVER = "https://api.colabfold.com"  # a shared resource that is not ours: used only if the user asks for it
 Mode = Literal["env", "all", "env-nofilter", "nofilter"]
+# complete: rows of species that every sequence of a complex has; greedy: of those that at least two of them have.
+PairStrategy = Literal["greedy", "complete"]
 _USER_AGENT = "helixfold"
 FIRST_NUMBER = 101  # ColabFold's; the server labels its results with these numbers
 _FIRST_PAUSE, _LONGEST_PAUSE, _SHORTEST_PAUSE = 4.0, 60.0, 1.0  # seconds; the upper bound of a pause doubles each time
@@ -54,6 +56,8 @@ class ServerOptions:
 
     url: str
     mode: Mode = "env"  # with environmental sequences, or "all" without; "...nofilter" keeps nearly equal rows
+    pair_strategy: PairStrategy = "greedy"
+    pair_environmental: bool = False  # also pair environmental rows of complexes, below those of UniRef
     batch: int = 16  # sequences of one ticket
     max_wait: float = 3 * 3600.0  # seconds for one ticket, from the first request to the beginning of the last
     timeout: float = 120.0  # seconds for one request, and one more for each 128 KiB of its answer
@@ -66,6 +70,10 @@ class ServerOptions:
             raise InputError(f"an MMseqs2 server is named like {PUBLIC_SERVER}, got '{printable(self.url)}'")
         if self.mode not in get_args(Mode):
             raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
+        if self.pair_strategy not in get_args(PairStrategy):
+            raise ValueError(
+                f"pair_strategy must be one of {', '.join(get_args(PairStrategy))}, got {self.pair_strategy!r}"
+            )
         if not 1 <= self.batch <= 100:
             raise ValueError(f"batch must be between 1 and 100, got {self.batch}")
         check_positive(self, "max_wait", "timeout", "connect_timeout", "read_timeout")

@@ -3,14 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from data_pipeline.search.alignment_server import FIRST_NUMBER, AlignmentServer, TicketKind, check_sequences
 from data_pipeline.search.server_archive import ENVIRONMENTAL_FILE, PAIRED_FILE, UNIREF_FILE, ServerAlignments
 from data_pipeline.search.tool import FileFormat
-
-# complete: rows of a species that every sequence of the complex has; greedy: that two of them have or more.
-PairStrategy = Literal["greedy", "complete"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class ServerSearch:
                 yield alignments.a3m(number)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ServerPairing:
     """Search on an MMseqs2 server for rows of all sequences of a complex that are paired by species.
 
@@ -63,13 +60,12 @@ class ServerPairing:
     """
 
     server: AlignmentServer
-    strategy: PairStrategy = "greedy"
-    environmental: bool = False  # also pair environmental rows, below those of UniRef
 
     @property
     def mode(self) -> str:
         """The server's name of the search."""
-        return f"pair{self.strategy}{'-env' if self.environmental else ''}"
+        options = self.server.options
+        return f"pair{options.pair_strategy}{'-env' if options.pair_environmental else ''}"
 
     def identity(self) -> str:
         """Return address and mode in one line; a server does not tell the versions of its databases."""
@@ -83,8 +79,7 @@ class ServerPairing:
         """
         if len(set(sequences)) < max(2, len(sequences)):
             raise ValueError("rows are paired between two or more different sequences")
-        kind = TicketKind(
-            endpoint="ticket/pair", mode=self.mode, files=(PAIRED_FILE,), blocks=2 if self.environmental else 1
-        )
+        blocks = 2 if self.server.options.pair_environmental else 1
+        kind = TicketKind(endpoint="ticket/pair", mode=self.mode, files=(PAIRED_FILE,), blocks=blocks)
         with self.server.search(kind, sequences) as found:
             yield from found.paired_a3ms()

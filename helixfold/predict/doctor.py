@@ -157,23 +157,32 @@ def _parameter_files(directory: Path | None) -> list[Path]:
 
 
 def _databases(profile: DatabaseProfile, server: str | None) -> Facts:
-    templates = profile.templates
     return {
-        "alignments": [
-            {"name": each.name, "tool": _tool(each), "max_rows": each.max_rows, **_files(each)}
-            for each in profile.alignments
-        ],
+        "alignments": [_alignments(each) for each in profile.alignments],
         "server": server,
-        "templates": None
-        if templates is None
-        else {
-            "tool": _tool(templates),
-            "latest_release": None if templates.latest_release is None else str(templates.latest_release),
-            **_files(templates),
-            "structures": str(templates.structures),
-            "structure_files": _count(templates.structures),
-        },
+        "templates": _templates(profile.templates),
         "notes": list(profile.notes),
+        "complexes": {
+            "pairs": None if profile.uniprot is None or server is not None else _alignments(profile.uniprot),
+            "templates": _templates(profile.complex_templates),
+            "notes": list(profile.complex_notes if server is None else ()),
+        },
+    }
+
+
+def _alignments(database: AlignmentDatabase) -> Facts:
+    return {"name": database.name, "tool": _tool(database), "max_rows": database.max_rows, **_files(database)}
+
+
+def _templates(database: TemplateDatabase | None) -> Facts | None:
+    if database is None:
+        return None
+    return {
+        "tool": _tool(database),
+        "latest_release": None if database.latest_release is None else str(database.latest_release),
+        **_files(database),
+        "structures": str(database.structures),
+        "structure_files": _count(database.structures),
     }
 
 
@@ -183,21 +192,36 @@ def _database_lines(found: Facts) -> Iterator[str]:
     if not found["alignments"] and templates is None and found["server"] is None:
         yield "  none; name them with --databases or --database, or give alignments with --msa"
     for database in found["alignments"]:
-        limit = "" if database["max_rows"] is None else f", at most {database['max_rows']:,} rows"
-        yield _row(database["name"], f"{database['tool']}{limit}")
-        yield _row("", _files_text(database))
+        yield from _alignment_lines(database)
     if found["server"] is not None:
         yield _row("server", f"{found['server']}: sequences are sent there")
     if templates is not None:
-        date = templates["latest_release"]
-        yield _row("templates", f"{templates['tool']}{'' if date is None else f', released until {date}'}")
-        yield _row("", _files_text(templates))
-        most = " or more" if templates["structure_files"] == _MAX_COUNTED else ""
-        yield _row(
-            "", f"structures in {templates['structures']}: {counted(templates['structure_files'], 'file')}{most}"
-        )
+        yield from _template_lines(templates)
     for note in found["notes"]:
         yield _row("note", note)
+    complexes = found["complexes"]
+    if any(complexes.values()):
+        yield "  of complexes"
+    if complexes["pairs"] is not None:
+        yield from _alignment_lines(complexes["pairs"])
+    if complexes["templates"] is not None:
+        yield from _template_lines(complexes["templates"])
+    for note in complexes["notes"]:
+        yield _row("note", note)
+
+
+def _alignment_lines(database: Facts) -> Iterator[str]:
+    limit = "" if database["max_rows"] is None else f", at most {database['max_rows']:,} rows"
+    yield _row(database["name"], f"{database['tool']}{limit}")
+    yield _row("", _files_text(database))
+
+
+def _template_lines(database: Facts) -> Iterator[str]:
+    date = database["latest_release"]
+    yield _row("templates", f"{database['tool']}{'' if date is None else f', released until {date}'}")
+    yield _row("", _files_text(database))
+    most = " or more" if database["structure_files"] == _MAX_COUNTED else ""
+    yield _row("", f"structures in {database['structures']}: {counted(database['structure_files'], 'file')}{most}")
 
 
 def _target(profile: DatabaseProfile, target: Target, server: str | None) -> Facts:

@@ -24,6 +24,7 @@ def no_memory_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
     (tmp_path / "uniref90.fasta").write_text(">a\nMKTAYIAKQR\n" * 100)
+    (tmp_path / "uniprot.fasta").write_text(">tr|A0A0A0|A0A0A0_HUMAN\nMKTAYIAKQR\n" * 100)
     (tmp_path / "seqres.txt").write_text(">1abc_A mol:protein length:4\nMKTA\n")
     (tmp_path / "mmcif").mkdir()
     (tmp_path / "mmcif" / "1abc.cif").touch()
@@ -31,6 +32,7 @@ def profile(tmp_path: Path) -> Path:
     path.write_text(
         '[[alignments]]\nname = "uniref90"\ntool = "jackhmmer"\npath = "uniref90.fasta"\nmax_rows = 10000\n'
         '[templates]\ntool = "hmmsearch"\npath = "seqres.txt"\nstructures = "mmcif"\nlatest_release = 2021-11-01\n'
+        '[uniprot]\npath = "uniprot.fasta"\n'
     )
     return path
 
@@ -64,6 +66,7 @@ def test_databases_are_shown_with_their_sizes_in_merge_order(capsys: pytest.Capt
     assert "1.4 KiB in 1 file: " in out
     assert "hmmsearch in this process, released until 2021-11-01" in out
     assert "mmcif: 1 file\n" in out
+    assert "  of complexes\n  uniprot     jackhmmer in this process, at most 50,000 rows\n" in out
 
 
 def test_each_target_is_shown_with_what_it_would_use(
@@ -76,6 +79,7 @@ def test_each_target_is_shown_with_what_it_would_use(
     assert targets.count("alignment from uniref90 (jackhmmer in this process), server") == 2
     assert "templates from hmmsearch in this process" in targets
     assert "http://127.0.0.1:1: sequences are sent there" in out
+    assert "of complexes" not in out
 
 
 def test_a_wrong_profile_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -315,7 +315,15 @@ def test_nothing_is_sent_to_an_address_that_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"mode": "pair"}, {"batch": 0}, {"batch": 101}, {"max_wait": 0.0}, {"read_timeout": float("inf")}]
+    "wrong",
+    [
+        {"mode": "pair"},
+        {"pair_strategy": "all"},
+        {"batch": 0},
+        {"batch": 101},
+        {"max_wait": 0.0},
+        {"read_timeout": float("inf")},
+    ],
 )
 def test_options_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):

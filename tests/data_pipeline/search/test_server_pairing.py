@@ -12,7 +12,7 @@ from data_pipeline.errors import SearchError, ServerUnavailableError
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.search import server_archive
 from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
-from data_pipeline.search.mmseqs_server import PairStrategy, ServerPairing, ServerSearch
+from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch
 from data_pipeline.search.server_archive import PAIRED_FILE, DamagedArchiveError, ServerAlignments
 from data_pipeline.search.tool import PairingSearch
 from tests.data_pipeline.search.mock_server import MockServer, archive, failing, mock_server, paired_block, state
@@ -29,9 +29,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockServer]:
         yield running
 
 
-def known(server: MockServer, time: Time | None = None) -> AlignmentServer:
+def known(server: MockServer, time: Time | None = None, **given: object) -> AlignmentServer:
     time = time or Time()
-    options = ServerOptions(url=server.url)
+    options = ServerOptions(url=server.url, **given)  # type: ignore[arg-type]
     return AlignmentServer(options, clock=time.clock, sleep=time.sleep, rng=np.random.default_rng(0))
 
 
@@ -44,8 +44,8 @@ def read(content: bytes, sequences: Mapping[int, str] = NUMBERED, blocks: int = 
 
 @pytest.mark.parametrize("strategy", ["greedy", "complete"])
 @pytest.mark.parametrize("environmental", [False, True])
-def test_every_sequence_gets_as_many_rows(server: MockServer, strategy: PairStrategy, *, environmental: bool) -> None:
-    pairing = ServerPairing(server=known(server), strategy=strategy, environmental=environmental)
+def test_every_sequence_gets_as_many_rows(server: MockServer, strategy: str, *, environmental: bool) -> None:
+    pairing = ServerPairing(known(server, pair_strategy=strategy, pair_environmental=environmental))
     found = [parse_a3m(content, sequence) for content, sequence in zip(pairing.search(CHAINS), CHAINS, strict=True)]
     mode = f"pair{strategy}{'-env' if environmental else ''}"
     assert server.queries == [{"q": ">101\nMKVLA\n>102\nACDXY\n>103\nGHIKL\n", "mode": mode}]
@@ -119,12 +119,12 @@ def test_faults_that_pass_are_waited_out_and_a_dead_server_is_dead_for_all_searc
     server.answers["submit"] = [failing(429), *server.answers["submit"]]
     server.answers["state"] = [state("RUNNING"), *server.answers["state"]]
     time = Time()
-    assert len(list(ServerPairing(server=known(server, time)).search(CHAINS))) == 3
+    assert len(list(ServerPairing(known(server, time)).search(CHAINS))) == 3
     assert len(time.pauses) == 2
     server.answers["submit"] = [failing(500)]
     dead = known(server)
     with pytest.raises(ServerUnavailableError, match="it answered 500"):
-        list(ServerPairing(server=dead).search(CHAINS))
+        list(ServerPairing(dead).search(CHAINS))
     asked = len(server.requests)
     with pytest.raises(ServerUnavailableError, match="it answered 500"):
         ServerSearch(dead).search("MKVLA")
@@ -134,7 +134,7 @@ def test_faults_that_pass_are_waited_out_and_a_dead_server_is_dead_for_all_searc
 @pytest.mark.parametrize("sequences", [[], ["MKV"], ["MKV", "MKV"], ["MKV", "ACD", "MKV"], ["MKV", "A>1\nC"]])
 def test_only_different_sequences_are_paired(server: MockServer, sequences: Sequence[str]) -> None:
     with pytest.raises(ValueError, match=r"two or more different sequences|upper-case letters"):
-        list(ServerPairing(server=known(server)).search(sequences))
+        list(ServerPairing(known(server)).search(sequences))
     assert server.requests == []
 
 
