@@ -4,7 +4,7 @@
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from helixfold.folding import FoldingOptions, fold
 from helixfold.model.update import Executor
 from helixfold.model_input import model_input
 from helixfold.ops.card import card_of
+from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.planning.executors import Plan, release, run_with_fallback
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.prediction import Prediction
@@ -67,10 +68,16 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPrediction:
-    """A prediction with the executor that made it, and its peak memory beyond the loaded model in bytes."""
+    """A prediction with the executor and the backends that made it, and its peak memory beyond the loaded model.
+
+    `slab_budget` is the bytes that temporaries of a slab may take, None for the executor's own choice. `backends` are
+    the names of those that each operator used. Peaks are in bytes.
+    """
 
     prediction: Prediction
     executor: str
+    slab_budget: int | None
+    backends: Mapping[str, tuple[str, ...]]
     predicted_peak: int
     measured_peak: int
 
@@ -94,22 +101,25 @@ def fold_planned(
     """
     device = stages.device
 
-    def attempt(within: Whole | Slabs) -> tuple[Prediction, int]:
+    def attempt(within: Whole | Slabs) -> tuple[Prediction, dict[str, set[str]], int]:
         release(device)
         reset_peak_memory(device)
         held, before = peak_memory(device), len(stages.finished)
-        prediction = carry_out(
-            within,
-            lambda run: fold(
-                model.network, run, features, model.preset, options, stages=stages, notes=model.notes, name=name
-            ),
-        )
-        return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
+        with recorded_backends() as backends:
+            prediction = carry_out(
+                within,
+                lambda run: fold(
+                    model.network, run, features, model.preset, options, stages=stages, notes=model.notes, name=name
+                ),
+            )
+        return prediction, backends, max(stage.peak_memory for stage in stages.finished[before:]) - held
 
-    succeeded, (prediction, peak) = run_with_fallback(attempt, plan, device, spill, say)
+    succeeded, (prediction, backends, peak) = run_with_fallback(attempt, plan, device, spill, say)
     return PlannedPrediction(
         prediction=prediction,
         executor=succeeded.executor,
+        slab_budget=succeeded.slab_budget,
+        backends=sorted_backends(backends),
         predicted_peak=succeeded.estimate.peak,
         measured_peak=peak,
     )

@@ -23,7 +23,6 @@ from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import slim_down
-from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close
 from helixfold.predict.screen import format_estimate
@@ -35,10 +34,12 @@ from helixfold.predict.search import (
     share_unavailable,
     written_directories,
 )
+from helixfold.predict.search_plan import search_identities
 from helixfold.predict.together import sizes_of_lots
 from helixfold.report.page import counted
 from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
+from helixfold.write.provenance import recorded_command
 
 _MOST_LINES = 10  # about finished targets; more are counted in one line
 
@@ -88,6 +89,7 @@ def predict(
             output_format=options.targets.output_format,
             search_identities=search_identities(searches),
             is_slim=options.targets.slim,
+            command=recorded_command(options.targets.command),
             prints_json=options.screen.progress == "json",
             targets_at_once=options.devices.targets_at_once,
         )

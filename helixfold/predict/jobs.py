@@ -54,6 +54,7 @@ class RunSettings:
     search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
     is_slim: bool = False  # finished targets have only the files that `postprocess.slim_down` leaves
     prints_json: bool = False  # progress, in place of bars
+    command: tuple[str, ...] = ()  # its words, as results record them
     targets_at_once: int | None = None  # the most short targets that share passes; None: many on a GPU, else 1
 
     @property
@@ -128,12 +129,12 @@ class Job:
     @property
     def title(self) -> str:
         """Return the name of the target as its file has it."""
-        return self.target.name if self.target is not None else self._given_features.domain_name
+        return self.target.name if self.target is not None else self.given_features.domain_name
 
     @property
     def sequence(self) -> str:
         """Return the amino acids as one-letter codes, with colons between the chains of a complex."""
-        return self.target.sequence if self.target is not None else self._given_features.sequence
+        return self.target.sequence if self.target is not None else self.given_features.sequence
 
     @property
     def residues(self) -> int:
@@ -145,24 +146,14 @@ class Job:
         """Return whether the target is a complex, be it of a single chain."""
         return isinstance(self.features, ComplexFeatureSet)
 
-    @property
-    def features_digest(self) -> str:
-        """Return a digest of features that were made before."""
-        digest = hashlib.sha256()
-        given = self._given_features
-        for part in (given.multimer, given.residue_gap) if isinstance(given, ComplexFeatureSet) else (given,):
-            for field in fields(part):
-                digest.update(np.asarray(getattr(part, field.name)).tobytes())
-        return digest.hexdigest()
-
     def prepare(self, directory: Path, settings: RunSettings) -> TargetFeatures:
         """Return the features, and write them into the target's directory."""
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)
             settings.say(f"{self.name}: {search.summary(prepared, reads_templates=settings.reads_templates)}")
             return prepared.features
-        save_features(directory / FEATURES_FILE, self._given_features)
-        return self._given_features
+        save_features(directory / FEATURES_FILE, self.given_features)
+        return self.given_features
 
     def forecast(self, directory: Path, settings: RunSettings) -> Iterator[TargetForecast]:
         """Yield the memory and the time that folding it takes with each model; nothing is written or searched."""
@@ -181,6 +172,16 @@ class Job:
             yield TargetForecast(target=self.name, model=model.preset.name, rows=rows, plan=plan, seconds=seconds)
 
     @property
-    def _given_features(self) -> TargetFeatures:
+    def given_features(self) -> TargetFeatures:
+        """Return the features that were made before, of a job that has them."""
         assert self.features is not None
         return self.features
+
+
+def features_digest(features: TargetFeatures) -> str:
+    """Return the SHA-256 digest of all arrays of features, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for part in (features.multimer, features.residue_gap) if isinstance(features, ComplexFeatureSet) else (features,):
+        for each in fields(part):
+            digest.update(np.asarray(getattr(part, each.name)).tobytes())
+    return digest.hexdigest()

@@ -68,6 +68,8 @@ class TargetOptions:
     """Only show what would be done, how much memory and about how long each target takes, and whether it fits."""
     refuse_other_settings: Annotated[bool, Parameter(parse=False)] = False
     """Raise `InputError` where a target was finished before with other settings, in place of leaving it as it is."""
+    command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
+    """Words of the command, which results record."""
 
 
 @Parameter(

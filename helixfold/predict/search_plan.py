@@ -99,3 +99,12 @@ def selected_alignments(targets: Sequence[Target], options: SearchOptions, *, an
     if left_out and announce:
         print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
     return [replace(target, alignments=()) for target in targets]
+
+
+def search_identities(plan: SearchPlan) -> tuple[str, ...]:
+    """Return one line for each search of a plan, with everything that determines its result."""
+    steps = [step.tool.identity() for step in plan.alignments]
+    if (templates := plan.templates) is not None:
+        latest = templates.options.latest_release
+        steps.append(templates.tool.identity() + (f" until {latest.isoformat()}" if latest else ""))
+    return tuple(steps)

@@ -1,8 +1,8 @@
 """Fold one target: make its features, then each missing prediction, then what follows on all of them."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from tqdm import tqdm
 from data_pipeline.complexes.feature_file import load_features
 from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.features.assembly import ComplexFeatures
+from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
@@ -20,12 +21,13 @@ from helixfold.model_input import model_input
 from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.predict import memory_plan
-from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
+from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
 from helixfold.predict.postprocess import PredictedTarget, postprocess
 from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.prediction import Prediction
 from helixfold.report.plots import write_alignment
+from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_prediction, write_timings
 
@@ -41,8 +43,18 @@ class FoldRequest:
     spill: Path
 
 
-# A prediction, and the executor and the memory that it was made with, for timings.json.
-Answer = tuple[Prediction, dict[str, object]]
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A prediction that was requested, how it was computed, and what was measured meanwhile."""
+
+    prediction: Prediction
+    executor: str
+    slab_budget: int | None = None  # bytes that temporaries of a slab might take; None: the executor's own choice
+    backends: Mapping[str, tuple[str, ...]]  # by operator
+    targets_at_once: int = 1
+    measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json
+
+
 TargetSteps = Generator[FoldRequest, Answer, list[FinishedPrediction]]
 
 
@@ -90,7 +102,8 @@ def target_steps(
         depth = group.run_together(lambda: write_alignment(directory, alignment_of(features)) if is_leader else None)
     models: dict[str, object] = {} if resumed is None else resumed.models
     facts = {**_facts(job, features, settings), "models": models}
-    same: dict[str, Prediction] = {}  # of models whose input is the same with every seed
+    digest = features_digest(features) if is_leader else ""
+    same: dict[str, Answer] = {}  # of models whose input is the same with every seed
 
     def write_times(prediction: Prediction) -> None:
         write_timings(directory, {**facts, "stages": stages.table(running=True)}, notes=prediction.notes)
@@ -104,16 +117,19 @@ def target_steps(
         model = requested.model.preset
         if model.name in same:
             settings.say(f"{job.name}: {requested.name}: its input does not depend on the seed; not folded again")
-            prediction = replace(same[model.name], model=requested.name, seed=requested.seed)
+            answer = same[model.name]
         else:
-            prediction, models[requested.name] = yield FoldRequest(
-                requested=requested, plan=plan, features=features, stages=stages, spill=spill
-            )
+            answer = yield FoldRequest(requested=requested, plan=plan, features=features, stages=stages, spill=spill)
+            models[requested.name] = {"executor": answer.executor, **answer.measurements}
             if not model.sampling.depends_on_chance(len(model_input(features, model).features.msa)):
-                same[model.name] = prediction
+                same[model.name] = answer
+        prediction = replace(answer.prediction, model=requested.name, seed=requested.seed)
 
-        def write(prediction: Prediction = prediction) -> None:
-            # The times come first, for a prediction whose files are there is not made again; then that of writing them.
+        def write(answer: Answer = answer, prediction: Prediction = prediction) -> None:
+            # A prediction whose files are there is not made again: what is said of it comes first, and then the time
+            # of writing it.
+            assert resumed is not None
+            resumed.add_provenance(directory, prediction.model, _provenance(answer, digest, settings))
             write_times(prediction)
             write_prediction(directory, prediction, depth, name=job.title)
             write_times(prediction)
@@ -169,6 +185,23 @@ def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[st
     }
 
 
+def _provenance(answer: Answer, features: str, settings: RunSettings) -> PredictionProvenance:
+    """Return what made a prediction from features of the given digest."""
+    device = settings.device
+    return PredictionProvenance(
+        software=software_versions(device.type),
+        device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
+        threads=torch.get_num_threads(),
+        ranks=settings.workers.group.size,
+        targets_at_once=answer.targets_at_once,
+        executor=answer.executor,
+        slab_budget=answer.slab_budget,
+        backends=answer.backends,
+        features=features,
+        command=settings.command,
+    )
+
+
 def _planned(
     missing: Sequence[RequestedPrediction], features: TargetFeatures, directory: Path, settings: RunSettings
 ) -> list[tuple[RequestedPrediction, Plan]]:
@@ -204,11 +237,16 @@ def fold_request(request: FoldRequest, settings: RunSettings) -> Answer:
         say=lambda line: settings.say(f"{request.features.domain_name}: {requested.name}: {line}"),
         carry_out=carry_out,
     )
-    return made.prediction, {
-        "executor": made.executor,
-        "predicted_peak_gib": round(made.predicted_peak / 2**30, 3),
-        "measured_peak_gib": round(made.measured_peak / 2**30, 3),
-    }
+    return Answer(
+        prediction=made.prediction,
+        executor=made.executor,
+        slab_budget=made.slab_budget,
+        backends=made.backends,
+        measurements={
+            "predicted_peak_gib": round(made.predicted_peak / 2**30, 3),
+            "measured_peak_gib": round(made.measured_peak / 2**30, 3),
+        },
+    )
 
 
 @contextmanager

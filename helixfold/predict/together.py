@@ -12,6 +12,7 @@ from pathlib import Path
 from helixfold.execution.stages import Stage, Stages
 from helixfold.folding_together import STAGES, TargetToFold, fold_together
 from helixfold.ops.card import card_of
+from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.planning.executors import RESERVE, executor, memory_kept, release
 from helixfold.planning.size import PassSize
 from helixfold.predict.jobs import Job, RunSettings
@@ -152,7 +153,7 @@ def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> li
     first, stages = requests[0], Stages(settings.device)
     model = first.requested.model
     try:
-        with shown_progress(first.requested, settings), memory_kept("whole"):
+        with shown_progress(first.requested, settings), memory_kept("whole"), recorded_backends() as backends:
             predictions = fold_together(
                 model.network,
                 executor("whole", first.spill),
@@ -168,12 +169,17 @@ def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> li
         peak = max(stage.peak_memory for stage in stages.finished)
         for request in requests:
             _share(stages, request, len(requests))
-        facts: dict[str, object] = {
-            "executor": "whole",
-            "targets_at_once": len(requests),
-            "peak_of_all_gib": round(peak / 2**30, 3),
-        }
-        return [(prediction, dict(facts)) for prediction in predictions]
+        measurements = {"targets_at_once": len(requests), "peak_of_all_gib": round(peak / 2**30, 3)}
+        return [
+            Answer(
+                prediction=prediction,
+                executor="whole",
+                backends=sorted_backends(backends),
+                targets_at_once=len(requests),
+                measurements=dict(measurements),
+            )
+            for prediction in predictions
+        ]
     # After the `except` block, since the exception holds the frames that hold the tensors.
     release(settings.device)
     settings.say(f"{len(requests)} targets together failed ({problem}); starting again with one at a time")
