@@ -13,6 +13,7 @@ from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions, Hhsearch, Hhse
 from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions
+from data_pipeline.search.mmseqs_program import require_mmseqs
 from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch
 from data_pipeline.search.process import require_program
 from data_pipeline.search.tool import PairingSearch, SequenceSearch, TemplateSearch
@@ -135,7 +136,7 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path | None) 
         if cache is None:
             raise InputError(f"{where} is converted for MMseqs2 once and kept: {NO_CACHE}")
         return Mmseqs(
-            program=require_program("mmseqs"),
+            program=require_mmseqs(),
             database=path,
             cache=cache,
             options=_options(MmseqsOptions, database.options, where),

@@ -19,6 +19,8 @@ from data_pipeline.search.database import (
     TemplateDatabase,
     database_files,
 )
+from data_pipeline.search.mmseqs_program import INSTALL as INSTALL_MMSEQS
+from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, OLDEST_RELEASE, find_mmseqs, mmseqs_release
 from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
 from data_pipeline.user_cache import NO_CACHE
@@ -55,6 +57,7 @@ def facts(profile: DatabaseProfile, targets: Sequence[Target], server: str | Non
         "programs": {
             "pyhmmer": {"version": PYHMMER_VERSION, "path": None},
             **{name: _program(name) for name in PACKAGES},
+            "mmseqs": _mmseqs(),
         },
         "databases": _databases(profile, server),
         "targets": [_target(profile, target, server) for target in targets],
@@ -90,9 +93,12 @@ def report(found: Facts) -> Iterator[str]:
         if name == "pyhmmer":
             yield _row(name, f"{program['version']}, jackhmmer and hmmsearch in this process")
         elif program is None:
-            yield _row(name, f"not installed (package {PACKAGES[name]})")
+            where_from = INSTALL_MMSEQS if name == "mmseqs" else f"package {PACKAGES[name]}"
+            yield _row(name, f"not installed ({where_from})")
         else:
             yield _row(name, f"{program['version']}  {program['path']}")
+            if program.get("problem"):
+                yield _row("", program["problem"])
     yield ""
     yield from _database_lines(found["databases"])
     if found["targets"]:
@@ -128,8 +134,22 @@ def _program(name: str) -> Facts | None:
     path = find_program(name)
     if path is None:
         return None
-    version = program_version(path, "version") if name == "mmseqs" else program_version(path)
-    return {"version": version, "path": str(path)}
+    return {"version": program_version(path), "path": str(path)}
+
+
+def _mmseqs() -> Facts | None:
+    """Return version, path and release of the MMseqs2 that searches would use, and what it is too old for."""
+    path = find_mmseqs()
+    if path is None:
+        return None
+    release, version = mmseqs_release(path), program_version(path, "version")
+    problem = None
+    if release is not None and release < OLDEST_RELEASE:
+        problem = f"too old: release {OLDEST_RELEASE} or a newer one is needed"
+    elif release is not None and release < OLDEST_FOR_CLUSTERS:
+        problem = f"too old for ColabFold's databases: they need release {OLDEST_FOR_CLUSTERS} or a newer one"
+    shown = version if release is None else f"release {release} ({version[:16]})"
+    return {"version": shown, "path": str(path), "release": release, "problem": problem}
 
 
 def _models(device_name: str, length: int) -> Facts:

@@ -57,7 +57,31 @@ def test_a_missing_program_is_named_with_its_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("helixfold.predict.doctor.find_program", lambda name: None)
-    assert "not installed (package hhsuite)" in doctor(capsys)
+    monkeypatch.setattr("helixfold.predict.doctor.find_mmseqs", lambda: None)
+    out = doctor(capsys)
+    assert "not installed (package hhsuite)" in out
+    assert "mmseqs      not installed (pip install 'helixfold[mmseqs]' or your system's package mmseqs2)" in out
+
+
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [
+        ("8cc5ce367b5638c4306c2d7cfc652dd099a4643f", "release 18 (8cc5ce367b5638c4)  /x/mmseqs\n"),
+        (
+            "14-7e284+ds-1+b2",
+            "release 14 (14-7e284+ds-1+b2)  /x/mmseqs\n{blank}too old for ColabFold's databases: they",
+        ),
+        ("13-45111", "release 13 (13-45111)  /x/mmseqs\n{blank}too old: release 14 or a newer one is needed"),
+        ("0000000000", "0000000000  /x/mmseqs\n"),
+    ],
+)
+def test_the_release_of_mmseqs_and_what_it_is_too_old_for_are_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, version: str, shown: str
+) -> None:
+    monkeypatch.setattr("helixfold.predict.doctor.find_mmseqs", lambda: Path("/x/mmseqs"))
+    monkeypatch.setattr("data_pipeline.search.mmseqs_program.program_version", lambda *_: version)
+    monkeypatch.setattr("helixfold.predict.doctor.program_version", lambda *_: version)
+    assert f"mmseqs      {shown.format(blank=' ' * 14)}" in doctor(capsys)
 
 
 def test_databases_are_shown_with_their_sizes_in_merge_order(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
