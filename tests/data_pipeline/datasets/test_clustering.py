@@ -55,8 +55,8 @@ def test_without_the_program_identical_chains_share_a_cluster_and_this_is_said(
     assert found.clusters["9abc_Z"] == found.clusters["0abc_A"]
     assert len(set(found.clusters.values())) == 9
     assert found.notes == (
-        "only chains of identical sequence share a cluster; install MMseqs2 (pip install 'helixfold[mmseqs]') or give --clusters FILE for clusters of "
-        "similar ones",
+        "only chains of identical sequence share a cluster; install MMseqs2 (pip install 'helixfold[mmseqs]') or give "
+        "--clusters FILE for clusters of similar ones",
     )
 
 
