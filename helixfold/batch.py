@@ -1,6 +1,6 @@
 """The model's input: sampled features as tensors with a leading batch dimension."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -42,16 +42,25 @@ class Batch:
         return cls(**{field.name: batch_of_one(getattr(sample, field.name), device) for field in fields(cls)})
 
     @classmethod
-    def from_samples(cls, samples: Sequence[Sample], residues: int, device: torch.device | str = "cpu") -> "Batch":
+    def from_samples(
+        cls,
+        samples: Sequence[Sample],
+        residues: int,
+        device: torch.device | str = "cpu",
+        *,
+        round_rows: Callable[[int], int] = lambda rows: rows,
+    ) -> "Batch":
         """Return a batch of several samples, padded with zeros at the end: to `residues`, and to the most rows of each
-        MSA and the most templates of any sample. No mask counts the padding.
+        MSA, rounded up by `round_rows`, and the most templates of any sample. No mask counts the padding.
         """
         stacked = {}
         for field in fields(cls):
             arrays = [getattr(sample, field.name) for sample in samples]
-            shape = list(np.max([array.shape for array in arrays], axis=0))
+            shape = [max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True)]
             if "r" in (axes := SAMPLE_AXES[field.name]):
                 shape[axes.index("r")] = residues
+            if axes[0] in "se":
+                shape[0] = round_rows(shape[0])
             joined = np.zeros((len(arrays), *shape), arrays[0].dtype)
             for place, array in zip(joined, arrays, strict=True):
                 place[tuple(map(slice, array.shape))] = array

@@ -4,22 +4,22 @@
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.complexes.feature_set import TargetFeatures
+from data_pipeline.features.schema import Features
 from data_pipeline.pipeline import Target, prepare
 from helixfold.execution.device import pick_device
 from helixfold.execution.dtypes import cast_trunk, dtype_on
+from helixfold.execution.recorded_passes import LAUNCHED, Passes, passes_on
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
 from helixfold.folding import FoldingOptions, fold
 from helixfold.model.update import Executor
-from helixfold.model_input import model_input
 from helixfold.ops.card import card_of
-from helixfold.ops.dispatch import recorded_backends, sorted_backends
+from helixfold.options import CudaGraphs
 from helixfold.planning.executors import Plan, release, run_with_fallback
 from helixfold.planning.memory import FeatureRows, MemoryOptions
 from helixfold.prediction import Prediction
@@ -37,12 +37,14 @@ def predict(
     *,
     device: str = "auto",
     memory: MemoryOptions | None = None,
+    cuda_graphs: CudaGraphs = "auto",
 ) -> list[Prediction]:
     """Fold one target as `helixfold predict` does, without searches and files; return its predictions, best first.
 
     Models and weights are found as there: without both, the demonstration model may stand in, and `notes` of its
     predictions say so. Each model's executor is planned for the memory that is free on the device, or for
-    `memory.memory`. Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
+    `memory.memory`. With `cuda_graphs` "auto" an NVIDIA GPU records short passes, with "off" it launches all.
+    Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
     """
     options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)
     features, stages = prepare(target).features, Stages(where)
@@ -51,33 +53,32 @@ def predict(
     for model in ready:
         cast_trunk(model.network.to(where), dtype)
     spill = memory.spill_directory or Path(tempfile.gettempdir())
-    available = memory.available(where, spill)
+    available, rows = memory.available(where, spill), FeatureRows.of(features)
     plans = []
     for model in ready:
-        rows = FeatureRows.of(model_input(features, model.preset).features)
         size = rows.size(model.preset, dtype, options.num_ensemble)
         plans.append(memory.plan(model.preset, size, where, available))
         memory.check(plans[-1], model.preset.name)
     predictions: list[Prediction] = []
+    passes = passes_on(where, cuda_graphs)
     for model, plan in zip(ready, plans, strict=True):
-        predictions.append(fold_planned(model, plan, features, options, stages=stages, spill=spill).prediction)
-        if options.stop_at_score is not None and predictions[-1].plddt.mean() >= options.stop_at_score:
+        made = fold_planned(model, plan, features, options, stages=stages, spill=spill, passes=passes)
+        predictions.append(made.prediction)
+        if options.stop_at_score is not None and predictions[-1].ranking_confidence >= options.stop_at_score:
             break
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPrediction:
-    """A prediction with the executor and the backends that made it, and its peak memory beyond the loaded model.
+    """A prediction with the executor that made it, and its peak memory beyond the loaded model in bytes.
 
-    `slab_budget` is the bytes that temporaries of a slab may take, None for the executor's own choice. `backends` are
-    the names of those that each operator used. Peaks are in bytes.
+    The measured peak leaves out what recordings hold; `replayed_passes` counts the passes that were replayed.
     """
 
     prediction: Prediction
     executor: str
-    slab_budget: int | None
-    backends: Mapping[str, tuple[str, ...]]
+    replayed_passes: int
     predicted_peak: int
     measured_peak: int
 
@@ -85,7 +86,7 @@ class PlannedPrediction:
 def fold_planned(
     model: ReadyModel,
     plan: Plan,
-    features: TargetFeatures,
+    features: Features,
     options: FoldingOptions,
     *,
     stages: Stages,
@@ -93,33 +94,42 @@ def fold_planned(
     name: str | None = None,
     say: Callable[[str], None] = lambda _: None,
     carry_out: CarryOut = lambda within, action: action(within),
+    passes: Passes = LAUNCHED,
 ) -> PlannedPrediction:
     """Predict one target with the executor of a plan, or with the next one if that runs out of memory.
 
     `spill` is the directory for spilled streams and `say` prints a line about a change of executors. `carry_out` calls
-    its second argument with an executor that works as its first one does, such as one of several ranks.
+    its second argument with an executor that works as its first one does, such as one of several ranks. `passes`
+    launches or replays the passes; recordings are given up before another executor is tried.
     """
     device = stages.device
+    earlier = passes.replays
 
-    def attempt(within: Whole | Slabs) -> tuple[Prediction, dict[str, set[str]], int]:
+    def attempt(within: Whole | Slabs) -> tuple[Prediction, int]:
         release(device)
         reset_peak_memory(device)
         held, before = peak_memory(device), len(stages.finished)
-        with recorded_backends() as backends:
-            prediction = carry_out(
-                within,
-                lambda run: fold(
-                    model.network, run, features, model.preset, options, stages=stages, notes=model.notes, name=name
-                ),
-            )
-        return prediction, backends, max(stage.peak_memory for stage in stages.finished[before:]) - held
+        prediction = carry_out(
+            within,
+            lambda run: fold(
+                model.network,
+                run,
+                features,
+                model.preset,
+                options,
+                stages=stages,
+                notes=model.notes,
+                name=name,
+                passes=passes,
+            ),
+        )
+        return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
 
-    succeeded, (prediction, backends, peak) = run_with_fallback(attempt, plan, device, spill, say)
+    succeeded, (prediction, peak) = run_with_fallback(attempt, plan, device, spill, say, give_up_memory=passes.clear)
     return PlannedPrediction(
         prediction=prediction,
         executor=succeeded.executor,
-        slab_budget=succeeded.slab_budget,
-        backends=sorted_backends(backends),
+        replayed_passes=passes.replays - earlier,
         predicted_peak=succeeded.estimate.peak,
         measured_peak=peak,
     )

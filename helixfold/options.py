@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from data_pipeline.errors import printable
 from helixfold.annotations import CoercionError, Parameter, Token
 
+# Whether passes are recorded as CUDA graphs where shapes repeat.
+CudaGraphs = Literal["auto", "off"]
 MAX_PROCESSES = 1024  # or threads, of one command on one machine
 
 

@@ -9,6 +9,8 @@ import torch
 
 from data_pipeline.features.schema import Features
 from helixfold import folding_together
+from helixfold.execution.graphs import Recordings
+from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
@@ -16,10 +18,12 @@ from helixfold.folding import FoldingOptions, fold
 from helixfold.folding_together import STAGES, TargetToFold, fold_together
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.update import Executor
+from helixfold.ops.dispatch import forced
 from helixfold.prediction import Prediction
 from helixfold.presets import tiny
 from tests.data_pipeline.transforms.samples import random_features
 from tests.networks import tiny_model
+from tests.operator_graphs import OperatorRecorder
 
 PRESET = replace(tiny(), model=tiny_model().config)
 NOTES = ("note",)
@@ -37,15 +41,19 @@ def named(features: Features, name: str) -> Features:
     return replace(features, domain_name=name)
 
 
-def alone(target: TargetToFold, options: FoldingOptions, model: AlphaFold) -> Prediction:
+def alone(target: TargetToFold, options: FoldingOptions, model: AlphaFold, passes: Passes = LAUNCHED) -> Prediction:
     given = target.features
-    return fold(model, Whole(), given, PRESET, options, stages=Stages(), name=target.name, notes=NOTES)
+    return fold(model, Whole(), given, PRESET, options, stages=Stages(), name=target.name, notes=NOTES, passes=passes)
 
 
 def together(
-    given: Sequence[TargetToFold], options: FoldingOptions, model: AlphaFold, run: Executor | None = None
+    given: Sequence[TargetToFold],
+    options: FoldingOptions,
+    model: AlphaFold,
+    run: Executor | None = None,
+    passes: Passes = LAUNCHED,
 ) -> list[Prediction]:
-    return fold_together(model, run or Whole(), given, PRESET, options, stages=Stages(), notes=NOTES)
+    return fold_together(model, run or Whole(), given, PRESET, options, stages=Stages(), notes=NOTES, passes=passes)
 
 
 def assert_near(found: object, expected: object, name: str, within: float = 1e-5) -> None:
@@ -72,6 +80,24 @@ def test_a_batch_gives_what_each_target_gives_alone(run: Executor, ensemble: int
     assert [prediction.model for prediction in found] == [target.name for target in given]
     for target, prediction in zip(given, found, strict=True):
         assert_near(prediction, alone(target, options, model), target.name)
+
+
+def test_recorded_passes_serve_all_targets_of_about_one_size() -> None:
+    """Padding to the size of a recording changes nothing, nor do replays; a target may end before the others."""
+    model, recorder = tiny_model(), OperatorRecorder()
+    passes, options = Passes(Recordings(recorder)), FoldingOptions(num_recycles=2, logits=True)
+    with forced("reference"):
+        for sizes in (((5, 13, 2), (1, 11, 0)), ((3, 9, 1), (14, 14, 2)), ((2, 16, 2), (6, 3, 0))):
+            given = targets(*sizes)
+            for target, prediction in zip(given, together(given, options, model, passes=passes), strict=True):
+                assert_near(prediction, alone(target, options, model), target.name)
+        # One by one, nothing is padded; samples of a target have one size.
+        for seed in range(2):
+            one = replace(options, seed=seed)
+            found, expected = alone(given[0], one, model, passes), alone(given[0], one, model)
+            assert (found.protein.atom_positions == expected.protein.atom_positions).all()
+            assert_near(found, expected, "alone")
+    assert (recorder.recorded, passes.replays) == (2, 7 + 4)
 
 
 @pytest.mark.gpu

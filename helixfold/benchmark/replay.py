@@ -1,10 +1,11 @@
-"""Record what a computation launches on a GPU as a CUDA graph, whose replay needs no time of the host."""
+"""Replay a computation that is measured as a CUDA graph, which takes no time of the host."""
 
 from functools import cache
 
 import torch
 
 from helixfold.benchmark.timing import Action
+from helixfold.execution.graphs import GraphRecorder, Recording
 
 # Calls before the recording, in which kernels are compiled and libraries allocate what they keep.
 _CALLS_BEFORE = 3
@@ -20,21 +21,15 @@ def replayed(action: Action, device: torch.device) -> Action:
         return action
 
     @cache
-    def recorded() -> tuple[torch.cuda.CUDAGraph, object]:
-        beside = torch.cuda.Stream(device)
-        beside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(beside):
-            for _ in range(_CALLS_BEFORE):
-                action()
-        torch.cuda.current_stream(device).wait_stream(beside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = action()
-        return graph, result
+    def recorded() -> Recording[object]:
+        recorder = GraphRecorder(device)
+        for _ in range(_CALLS_BEFORE):
+            recorder.launch(action)
+        return recorder.record(action)
 
     def replay() -> object:
-        graph, result = recorded()
-        graph.replay()
-        return result
+        recording = recorded()
+        recording.replay()
+        return recording.result
 
     return replay

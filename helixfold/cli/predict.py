@@ -36,7 +36,6 @@ def predict(
     *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS)],
     options: PredictOptions = _OPTIONS,
     others: CompatibilityOptions = _OTHERS,
-    command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
     """Predict protein structures, each into a directory of its own: PDB, mmCIF, confidences, plots and a report.
 
@@ -49,8 +48,7 @@ def predict(
     if others.other_names:
         print("\n".join(listing()))
         return 0
-    targets = replace(options.targets, command=command)
-    return predict_on_devices(resolve(replace(options, inputs=inputs, targets=targets), others))
+    return predict_on_devices(resolve(replace(options, inputs=inputs), others))
 
 
 def predict_on_devices(options: PredictOptions, given_targets: "Sequence[Target] | None" = None) -> int:

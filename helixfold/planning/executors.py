@@ -17,6 +17,7 @@ import torch
 from helixfold.config import ModelConfig
 from helixfold.execution import allocator
 from helixfold.execution.available import available_memory, free_disk, is_out_of_memory, limit_memory
+from helixfold.execution.recorded_passes import bucket_size
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.spilled import Spilled
 from helixfold.execution.whole import Whole
@@ -214,14 +215,20 @@ def run_with_fallback(
     device: torch.device,
     directory: Path,
     say: Callable[[str], None],
+    *,
+    give_up_memory: Callable[[], bool] = lambda: False,
 ) -> tuple[Plan, Result]:
     """Run `attempt` with the plan's executor, and with its fallbacks (slabs, spilled) when it runs out of memory.
 
-    Return the plan that succeeded, and the result. Attempts must not depend on each other; `say` is called with a
-    message before each new one. Raise `NotEnoughMemoryError` if the last executor runs out of memory too.
+    `give_up_memory` frees what is held for later, such as recordings, and returns whether there was anything; the same
+    executor is then tried again. Return the plan that succeeded, and the result. Attempts must not depend on each
+    other; `say` is called with a message before each new one. Raise `NotEnoughMemoryError` if the last executor runs
+    out of memory too.
     """
     plans = [chosen, *chosen.fallbacks]
-    for tried, below in zip(plans, [*plans[1:], None], strict=True):
+    while plans:
+        tried, *plans = plans
+        below = plans[0] if plans else None
         try:
             with memory_kept(tried.executor, tried.size.ranks), _bounded(device, tried.available):
                 return tried, attempt(executor(tried.executor, directory, device, tried.slab_budget))
@@ -229,6 +236,11 @@ def run_with_fallback(
             if not is_out_of_memory(error):
                 raise
         # After the `except` block, since the exception holds the frames that hold the tensors.
+        if give_up_memory():
+            release(device)
+            say("out of memory; starting again without the passes that were recorded")
+            plans = [tried, *plans]
+            continue
         release(device)
         if below is None or below.estimate.spilled > below.available.spill:
             break
@@ -270,17 +282,11 @@ def _forecast(
     if card.has_own_memory and size.residues <= _SHORT:
         size = replace(
             size,
-            residues=_rounded(size.residues),
-            msa_rows=_rounded(size.msa_rows),
-            extra_rows=_rounded(size.extra_rows),
+            residues=bucket_size(size.residues),
+            msa_rows=bucket_size(size.msa_rows),
+            extra_rows=bucket_size(size.extra_rows),
         )
     return forecast_prediction(config, size, executor, card, slab_budget)
-
-
-def _rounded(count: int) -> int:
-    """Round up to one of four numbers for each power of two, and at least to 16."""
-    step = max(16, 1 << max(0, count.bit_length() - 3))
-    return -(-count // step) * step
 
 
 def _fits(forecast: Forecast, available: AvailableMemory) -> bool:

@@ -11,6 +11,7 @@ from data_pipeline.errors import InputError
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.device import untried
 from helixfold.execution.dtypes import AUTO, DTYPES, cast_trunk, common_dtype, settled_dtype
+from helixfold.execution.recorded_passes import passes_on
 from helixfold.execution.stages import Stages
 from helixfold.folding import FoldingOptions
 from helixfold.ops.card import card_of
@@ -23,6 +24,7 @@ from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import slim_down
+from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close
 from helixfold.predict.screen import format_estimate
@@ -34,12 +36,10 @@ from helixfold.predict.search import (
     share_unavailable,
     written_directories,
 )
-from helixfold.predict.search_plan import search_identities
 from helixfold.predict.together import sizes_of_lots
 from helixfold.report.page import counted
 from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
-from helixfold.write.provenance import recorded_command
 
 _MOST_LINES = 10  # about finished targets; more are counted in one line
 
@@ -89,12 +89,13 @@ def predict(
             output_format=options.targets.output_format,
             search_identities=search_identities(searches),
             is_slim=options.targets.slim,
-            command=recorded_command(options.targets.command),
             prints_json=options.screen.progress == "json",
             targets_at_once=options.devices.targets_at_once,
         )
 
     settings = workers.world.run_together(prepare)
+    graphs, ranks = options.devices.cuda_graphs, workers.group.size
+    settings = replace(settings, passes=passes_on(workers.mesh.device, graphs, ranks, settings.say))
     reads_earlier = workers.mesh.is_first and folding.dtype == AUTO and not options.targets.overwrite
     begun = workers.world.run_together(lambda: begun_dtype(jobs, output, settings) if reads_earlier else None)
     settings = replace(settings, options=_with_settled_dtype(folding, begun, workers))
@@ -145,7 +146,7 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
                 archive_finished(finished)
             search_for_all([job.target for job, _ in remaining if job.target is not None], settings.searches, output)
 
-    lots = sizes_of_lots([None if job.is_complex else job.residues for job, _ in remaining], settings)
+    lots = sizes_of_lots([len(job.sequence) for job, _ in remaining], settings)
     with loading.stage("searches for all targets"):
         workers.world.run_together(search)
         share_unavailable(settings.searches, workers.world)
@@ -165,7 +166,7 @@ def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> l
         return list(jobs)
     if order == "random":
         return [jobs[number] for number in np.random.default_rng(seed).permutation(len(jobs))]
-    return sorted(jobs, key=lambda job: job.residues, reverse=several)
+    return sorted(jobs, key=lambda job: len(job.sequence), reverse=several)
 
 
 def _statuses(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions) -> list[ResumeStatus]:

@@ -19,14 +19,13 @@ from data_pipeline.search.database import (
     TemplateDatabase,
     database_files,
 )
-from data_pipeline.search.mmseqs_program import INSTALL as INSTALL_MMSEQS
-from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, OLDEST_RELEASE, find_mmseqs, mmseqs_release
 from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
 from data_pipeline.user_cache import NO_CACHE
 from helixfold.execution.available import available_memory
 from helixfold.execution.device import pick_device, untried
 from helixfold.execution.dtypes import AUTO, settled_dtype
+from helixfold.execution.recorded_passes import refusal_of_graphs
 from helixfold.ops.card import CARDS, card_of
 from helixfold.planning.executors import AvailableMemory, read_available_memory
 from helixfold.predict import memory_plan
@@ -57,7 +56,6 @@ def facts(profile: DatabaseProfile, targets: Sequence[Target], server: str | Non
         "programs": {
             "pyhmmer": {"version": PYHMMER_VERSION, "path": None},
             **{name: _program(name) for name in PACKAGES},
-            "mmseqs": _mmseqs(),
         },
         "databases": _databases(profile, server),
         "targets": [_target(profile, target, server) for target in targets],
@@ -73,6 +71,8 @@ def report(found: Facts) -> Iterator[str]:
     if machine["warning"] is not None:
         yield _row("", machine["warning"])
     yield _row("precision", f"{machine['dtype']} by default (--dtype)")
+    graphs = machine["cuda_graphs"]
+    yield _row("CUDA graphs", f"none: {graphs}" if graphs else "of short passes whose size repeats (--cuda-graphs)")
     yield _row("memory", _size(machine["memory"]))
     files = machine["parameters"]
     if not machine["has_downloaded_parameters"]:
@@ -93,12 +93,9 @@ def report(found: Facts) -> Iterator[str]:
         if name == "pyhmmer":
             yield _row(name, f"{program['version']}, jackhmmer and hmmsearch in this process")
         elif program is None:
-            where_from = INSTALL_MMSEQS if name == "mmseqs" else f"package {PACKAGES[name]}"
-            yield _row(name, f"not installed ({where_from})")
+            yield _row(name, f"not installed (package {PACKAGES[name]})")
         else:
             yield _row(name, f"{program['version']}  {program['path']}")
-            if program.get("problem"):
-                yield _row("", program["problem"])
     yield ""
     yield from _database_lines(found["databases"])
     if found["targets"]:
@@ -121,6 +118,7 @@ def _machine() -> Facts:
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "dtype": settled_dtype(AUTO, card),
+        "cuda_graphs": refusal_of_graphs(card),
         "warning": untried(card),
         "processors": available_processors(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -134,22 +132,8 @@ def _program(name: str) -> Facts | None:
     path = find_program(name)
     if path is None:
         return None
-    return {"version": program_version(path), "path": str(path)}
-
-
-def _mmseqs() -> Facts | None:
-    """Return version, path and release of the MMseqs2 that searches would use, and what it is too old for."""
-    path = find_mmseqs()
-    if path is None:
-        return None
-    release, version = mmseqs_release(path), program_version(path, "version")
-    problem = None
-    if release is not None and release < OLDEST_RELEASE:
-        problem = f"too old: release {OLDEST_RELEASE} or a newer one is needed"
-    elif release is not None and release < OLDEST_FOR_CLUSTERS:
-        problem = f"too old for ColabFold's databases: they need release {OLDEST_FOR_CLUSTERS} or a newer one"
-    shown = version if release is None else f"release {release} ({version[:16]})"
-    return {"version": shown, "path": str(path), "release": release, "problem": problem}
+    version = program_version(path, "version") if name == "mmseqs" else program_version(path)
+    return {"version": version, "path": str(path)}
 
 
 def _models(device_name: str, length: int) -> Facts:
@@ -177,32 +161,23 @@ def _parameter_files(directory: Path | None) -> list[Path]:
 
 
 def _databases(profile: DatabaseProfile, server: str | None) -> Facts:
+    templates = profile.templates
     return {
-        "alignments": [_alignments(each) for each in profile.alignments],
+        "alignments": [
+            {"name": each.name, "tool": _tool(each), "max_rows": each.max_rows, **_files(each)}
+            for each in profile.alignments
+        ],
         "server": server,
-        "templates": _templates(profile.templates),
-        "notes": list(profile.notes),
-        "complexes": {
-            "pairs": None if profile.uniprot is None or server is not None else _alignments(profile.uniprot),
-            "templates": _templates(profile.complex_templates),
-            "notes": list(profile.complex_notes if server is None else ()),
+        "templates": None
+        if templates is None
+        else {
+            "tool": _tool(templates),
+            "latest_release": None if templates.latest_release is None else str(templates.latest_release),
+            **_files(templates),
+            "structures": str(templates.structures),
+            "structure_files": _count(templates.structures),
         },
-    }
-
-
-def _alignments(database: AlignmentDatabase) -> Facts:
-    return {"name": database.name, "tool": _tool(database), "max_rows": database.max_rows, **_files(database)}
-
-
-def _templates(database: TemplateDatabase | None) -> Facts | None:
-    if database is None:
-        return None
-    return {
-        "tool": _tool(database),
-        "latest_release": None if database.latest_release is None else str(database.latest_release),
-        **_files(database),
-        "structures": str(database.structures),
-        "structure_files": _count(database.structures),
+        "notes": list(profile.notes),
     }
 
 
@@ -212,36 +187,21 @@ def _database_lines(found: Facts) -> Iterator[str]:
     if not found["alignments"] and templates is None and found["server"] is None:
         yield "  none; name them with --databases or --database, or give alignments with --msa"
     for database in found["alignments"]:
-        yield from _alignment_lines(database)
+        limit = "" if database["max_rows"] is None else f", at most {database['max_rows']:,} rows"
+        yield _row(database["name"], f"{database['tool']}{limit}")
+        yield _row("", _files_text(database))
     if found["server"] is not None:
         yield _row("server", f"{found['server']}: sequences are sent there")
     if templates is not None:
-        yield from _template_lines(templates)
+        date = templates["latest_release"]
+        yield _row("templates", f"{templates['tool']}{'' if date is None else f', released until {date}'}")
+        yield _row("", _files_text(templates))
+        most = " or more" if templates["structure_files"] == _MAX_COUNTED else ""
+        yield _row(
+            "", f"structures in {templates['structures']}: {counted(templates['structure_files'], 'file')}{most}"
+        )
     for note in found["notes"]:
         yield _row("note", note)
-    complexes = found["complexes"]
-    if any(complexes.values()):
-        yield "  of complexes"
-    if complexes["pairs"] is not None:
-        yield from _alignment_lines(complexes["pairs"])
-    if complexes["templates"] is not None:
-        yield from _template_lines(complexes["templates"])
-    for note in complexes["notes"]:
-        yield _row("note", note)
-
-
-def _alignment_lines(database: Facts) -> Iterator[str]:
-    limit = "" if database["max_rows"] is None else f", at most {database['max_rows']:,} rows"
-    yield _row(database["name"], f"{database['tool']}{limit}")
-    yield _row("", _files_text(database))
-
-
-def _template_lines(database: Facts) -> Iterator[str]:
-    date = database["latest_release"]
-    yield _row("templates", f"{database['tool']}{'' if date is None else f', released until {date}'}")
-    yield _row("", _files_text(database))
-    most = " or more" if database["structure_files"] == _MAX_COUNTED else ""
-    yield _row("", f"structures in {database['structures']}: {counted(database['structure_files'], 'file')}{most}")
 
 
 def _target(profile: DatabaseProfile, target: Target, server: str | None) -> Facts:

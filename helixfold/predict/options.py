@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES
 from helixfold.annotations import Group, Parameter
 from helixfold.options import (
+    CudaGraphs,
     Day,
     Directory,
     File,
@@ -68,8 +69,6 @@ class TargetOptions:
     """Only show what would be done, how much memory and about how long each target takes, and whether it fits."""
     refuse_other_settings: Annotated[bool, Parameter(parse=False)] = False
     """Raise `InputError` where a target was finished before with other settings, in place of leaving it as it is."""
-    command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
-    """Words of the command, which results record."""
 
 
 @Parameter(
@@ -124,8 +123,8 @@ class ModelOptions:
     models: Annotated[
         tuple[str, ...], Parameter(metavar="MODEL...", show_default="model_1_ptm, or what --weights holds")
     ] = ()
-    """model_1 to model_5, with _ptm or, for complexes, _multimer_v3, _multimer_v2 or _multimer; small (demonstration
-    model), tiny or tiny_multimer (random parameters). Predictions are ranked by pLDDT, those of complexes by ipTM."""
+    """model_1 to model_5, model_1_ptm to model_5_ptm, small (the demonstration model) or tiny (random parameters);
+    predictions are ranked by mean pLDDT."""
     weights: Annotated[
         Path | None,
         Parameter(show_default="files of `helixfold weights download`, else the demonstration model in the package"),
@@ -147,15 +146,11 @@ class ComputeOptions:
     num_recycles: Annotated[
         int | None,
         reads(whole_number(0, MAX_RECYCLES), "N"),
-        Parameter(show_default="the preset's or the model's; 3, or 20 for _multimer_v3"),
+        Parameter(show_default="the preset's or the model's; 3 for DeepMind's"),
     ] = None
     """Number of passes after the first, at most 1,000."""
     recycle_tolerance: Annotated[
-        Number | None,
-        Parameter(
-            metavar="ANGSTROM",
-            show_default="the preset's or the model's: 0.5 for _multimer_v3, else 0, never",
-        ),
+        Number | None, Parameter(metavar="ANGSTROM", show_default="the preset's, or 0: never stop early")
     ] = None
     """Stop recycling when distances change by less than this."""
     num_ensemble: Annotated[
@@ -189,6 +184,9 @@ class DeviceOptions:
     targets_at_once: Annotated[Workers | None, Parameter(show_default="64 on a GPU, else 1")] = None
     """Number of targets that are predicted in the same passes, if they are short (up to 256 residues), alike in size,
     and fit into memory together; results do not depend on it, but for rounding."""
+    cuda_graphs: CudaGraphs = "auto"
+    """auto: an NVIDIA GPU records passes of short targets (up to 256 residues), and replays them where sizes repeat:
+    that needs no processor. off: launch everything."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Memory"))

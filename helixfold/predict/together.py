@@ -9,44 +9,40 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
+from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES
 from helixfold.execution.stages import Stage, Stages
 from helixfold.folding_together import STAGES, TargetToFold, fold_together
 from helixfold.ops.card import card_of
-from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.planning.executors import RESERVE, executor, memory_kept, release
 from helixfold.planning.size import PassSize
 from helixfold.predict.jobs import Job, RunSettings
 from helixfold.predict.target import Answer, FoldRequest, TargetSteps, fold_request, shown_progress, target_steps
 from helixfold.write.ranking import FinishedPrediction
 
-# Residues up to which a GPU waits for the host, and the most targets of a lot on a GPU.
-LONGEST, AT_ONCE = 256, 64
+# The most targets of a lot on a GPU.
+AT_ONCE = 64
 # Lengths of targets that are folded together round up to the same multiple of this.
 _LENGTH_STEP = 32
 # The predictions of a target, best first, or the error by which it failed.
 Outcome = list[FinishedPrediction] | Exception
 
 
-def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[int]:
+def sizes_of_lots(lengths: Sequence[int], settings: RunSettings) -> list[int]:
     """Return how many of the targets with these numbers of residues, in their order, are folded together each time.
 
-    None stands for a target that is folded alone, as complexes are. Models of complexes and groups of ranks that share
-    targets fold one at a time, and every process gets some of the targets.
+    Groups of ranks that share targets fold one at a time, and every process gets some of the targets.
     """
     most = settings.targets_at_once
     if most is None:
         most = AT_ONCE if card_of(settings.device).has_own_memory else 1
-    # The place of a template that a target has not is averaged by a model of complexes, and padding would be too.
-    has_multimer = any(model.preset.model.method == "multimer" for model in settings.models)
-    if settings.workers.group.size > 1 or has_multimer:
+    if settings.workers.group.size > 1:
         most = 1
     most = min(most, ceil(len(lengths) / settings.workers.mesh.layout.dp))
     sizes: list[int] = []
     before = 0
-    # A target that is to be alone counts as one that is too long to be folded with others.
-    for length in (LONGEST + 1 if length is None else length for length in lengths):
+    for length in lengths:
         step = ceil(length / _LENGTH_STEP)
-        if sizes and step == before and length <= LONGEST and sizes[-1] < most:
+        if sizes and step == before and length <= LAUNCH_BOUND_RESIDUES and sizes[-1] < most:
             sizes[-1] += 1
         else:
             sizes.append(1)
@@ -151,9 +147,9 @@ def _fits(request: FoldRequest, size: PassSize, count: int) -> bool:
 def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> list[Answer] | None:
     """Return the answers to requests that are alike, made in the same passes; None if that failed."""
     first, stages = requests[0], Stages(settings.device)
-    model = first.requested.model
+    model, earlier = first.requested.model, settings.passes.replays
     try:
-        with shown_progress(first.requested, settings), memory_kept("whole"), recorded_backends() as backends:
+        with shown_progress(first.requested, settings), memory_kept("whole"):
             predictions = fold_together(
                 model.network,
                 executor("whole", first.spill),
@@ -162,6 +158,7 @@ def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> li
                 replace(settings.options, seed=first.requested.seed),
                 stages=stages,
                 notes=model.notes,
+                passes=settings.passes,
             )
     except Exception as error:  # such as too little memory; alone, each has the plan that was made for it
         problem = f"{type(error).__name__}: {error}"
@@ -169,18 +166,15 @@ def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> li
         peak = max(stage.peak_memory for stage in stages.finished)
         for request in requests:
             _share(stages, request, len(requests))
-        measurements = {"targets_at_once": len(requests), "peak_of_all_gib": round(peak / 2**30, 3)}
-        return [
-            Answer(
-                prediction=prediction,
-                executor="whole",
-                backends=sorted_backends(backends),
-                targets_at_once=len(requests),
-                measurements=dict(measurements),
-            )
-            for prediction in predictions
-        ]
+        facts: dict[str, object] = {
+            "executor": "whole",
+            "replayed_passes": settings.passes.replays - earlier,
+            "targets_at_once": len(requests),
+            "peak_of_all_gib": round(peak / 2**30, 3),
+        }
+        return [(prediction, dict(facts)) for prediction in predictions]
     # After the `except` block, since the exception holds the frames that hold the tensors.
+    settings.passes.clear()
     release(settings.device)
     settings.say(f"{len(requests)} targets together failed ({problem}); starting again with one at a time")
     return None

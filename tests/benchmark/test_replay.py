@@ -16,7 +16,7 @@ def test_a_recording_is_made_once_and_then_replayed() -> None:
     with (
         mock.patch.multiple(
             torch.cuda, Stream=mock.DEFAULT, current_stream=mock.DEFAULT, CUDAGraph=mock.DEFAULT,
-            stream=lambda _: nullcontext(), graph=lambda _: nullcontext(),
+            graph_pool_handle=mock.DEFAULT, stream=lambda _: nullcontext(), graph=lambda *_, **__: nullcontext(),
         ) as made,
     ):  # fmt: skip
 

@@ -211,6 +211,27 @@ def test_out_of_memory_begins_anew_with_the_next_executor(fail: Callable[[], Non
     ]
 
 
+def test_recordings_are_given_up_before_another_executor_is_tried(tmp_path: Path) -> None:
+    tried, said = list[Executor](), list[str]()
+    held = [True, False, False]
+
+    def attempt(run: Executor) -> str:
+        tried.append(run)
+        if len(tried) < 3:
+            gpu()
+        return "done"
+
+    succeeded, _ = run_with_fallback(
+        attempt, planned(100, residues=10), CPU, tmp_path, said.append, give_up_memory=lambda: held.pop(0)
+    )
+    assert succeeded.executor == "slabs"
+    assert [type(each) for each in tried] == [Whole, Whole, Slabs]
+    assert said == [
+        "out of memory; starting again without the passes that were recorded",
+        "out of memory with the executor 'whole'; starting again with 'slabs'",
+    ]
+
+
 def test_large_slabs_that_do_not_fit_are_made_smaller_first(tmp_path: Path) -> None:
     tried: list[Slabs] = []
     said: list[str] = []

@@ -10,9 +10,8 @@ from data_pipeline.pipeline import Target, prepare
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict.jobs import RunSettings
 from helixfold.predict.options import PredictOptions
-from helixfold.predict.record import TargetRecord, record_for
+from helixfold.predict.record import TargetRecord, record_for, search_identities
 from helixfold.predict.run import _read
-from helixfold.predict.search_plan import search_identities
 from helixfold.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import ReadyModel, find_models
@@ -23,9 +22,9 @@ STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
 FREE = {
     "targets.output", "targets.overwrite", "targets.slim", "targets.zip", "targets.output_format",
     "targets.sort_queries_by", "targets.dry_run", "targets.refuse_other_settings",
-    "targets.command", "search.msa_server_timeout", "search.msa_server_wait",
+    "search.msa_server_timeout", "search.msa_server_wait",
     "search.threads", "compute.models_to_relax", "compute.save_logits", "devices.device", "devices.devices",
-    "devices.ranks_per_target", "devices.targets_at_once", "memory.executor", "memory.memory",
+    "devices.ranks_per_target", "devices.targets_at_once", "devices.cuda_graphs", "memory.executor", "memory.memory",
     "memory.spill_directory", "screen.log_file", "screen.progress",
 }  # fmt: skip
 
@@ -51,7 +50,6 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "targets.sort_queries_by": "random",
         "targets.dry_run": True,
         "targets.refuse_other_settings": True,
-        "targets.command": ("helixfold", "predict"),
         "search.msa": (folder / "one.a3m",),
         "search.templates": (STRUCTURES / "helix_short.pdb",),
         "search.databases": folder / "profile.toml",
@@ -78,6 +76,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "devices.devices": "0,1",
         "devices.ranks_per_target": 2,
         "devices.targets_at_once": 2,
+        "devices.cuda_graphs": "off",
         "memory.executor": "slabs",
         "memory.memory": 2**30,
         "memory.spill_directory": folder,

@@ -11,19 +11,23 @@ import torch
 
 from helixfold import inference
 from helixfold.cli.main import main
+from helixfold.execution.graphs import Recordings
+from helixfold.execution.recorded_passes import Passes
 from helixfold.execution.stages import Stages
 from helixfold.ops.card import CARDS
+from helixfold.ops.dispatch import forced
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.executors import RESERVE, AvailableMemory, Plan
 from helixfold.planning.memory import MemoryOptions
 from helixfold.planning.size import PassSize
-from helixfold.predict import target, together
+from helixfold.predict import batch, target, together
 from helixfold.predict.jobs import RunSettings
 from helixfold.predict.target import FoldRequest
 from helixfold.predict.together import sizes_of_lots
 from helixfold.presets import tiny
+from tests.operator_graphs import OperatorRecorder
 
 pytestmark = pytest.mark.usefixtures("quick")
 # Two lengths that share a lot, and one that does not.
@@ -156,6 +160,30 @@ def test_a_batch_that_fails_is_folded_one_by_one(
     said = capsys.readouterr().out
     assert "3 targets together failed (OutOfMemoryError: CUDA out of memory); starting again with one at a time" in said
     assert {path.parent.name for path in output.glob("*/ranking_debug.json")} == {"a", "b", "c", "d"} - {bad}
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_recorded_passes_serve_seeds_and_targets(
+    at_once: int, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, asked = OperatorRecorder(), list[tuple[object, ...]]()
+
+    def recorded(*given: object) -> Passes:
+        asked.append(given[:3])
+        return Passes(Recordings(recorder))
+
+    with forced("reference"):
+        given = ["--num-seeds", 2, "--targets-at-once", at_once, "--num-recycles", 2]
+        assert predict(fasta, tmp_path / "launched", *given) == 0
+        monkeypatch.setattr(batch, "passes_on", recorded)
+        assert predict(fasta, tmp_path / "replayed", *given, "--cuda-graphs", "auto") == 0
+    assert asked == [(torch.device("cpu"), "auto", 1)]
+    for name, expected in structures(tmp_path / "launched").items():
+        np.testing.assert_allclose(structures(tmp_path / "replayed")[name], expected, atol=2e-3, err_msg=name)
+    timings = json.loads((tmp_path / "replayed/a/timings.json").read_text())["models"]
+    assert [timings[f"tiny_seed_{seed}"]["replayed_passes"] for seed in range(2)] == [1, 3]
+    # Alone, two have a length of their own; together, all of a lot are padded alike.
+    assert recorder.recorded == (2 if at_once == 8 else 3)
 
 
 def settings(device: str = "cpu", *, at_once: int | None = None, groups: int = 1) -> RunSettings:

@@ -1,0 +1,181 @@
+"""A recorder that behaves on a CPU as that of CUDA graphs does on a GPU, and catches what would go wrong there.
+
+It records PyTorch's operators in place of kernels. As on a GPU, recording computes nothing: what an action changed in
+place is restored, and all memory that it took is overwritten with NaN. A replay runs the same operators on the same
+memory, never a line of the action, and overwrites its temporaries, which other recordings may use.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helixfold.benchmark.static.host_waits import wait_of_call
+from helixfold.execution.graphs import Recording
+from helixfold.execution.nested import tensors, with_tensors_changed
+
+Result = TypeVar("Result")
+
+
+class OperatorRecorder:
+    """The recorder; `launched` and `recorded` count the calls. A limit makes recording fail beyond so many bytes."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.launched = self.recorded = self.replayed = self.cleared = 0
+        self.limit = limit
+
+    def launch(self, action: Callable[[], Result]) -> Result:
+        self.launched += 1
+        return action()
+
+    def record(self, action: Callable[[], Result]) -> Recording[Result]:
+        self.recorded += 1
+        tape = _Tape(self.limit)
+        random = torch.get_rng_state()
+        try:
+            with mock.patch.object(torch.nn.functional, "one_hot", _one_hot), tape:
+                result = action()
+        finally:
+            tape.undo()
+            torch.set_rng_state(random)
+        results = {_key(each) for each in tensors(result)}
+        tape.overwrite()
+
+        def replay() -> None:
+            self.replayed += 1
+            tape.replay()
+            tape.overwrite(but=results)
+
+        return Recording(result=result, replay=replay)
+
+    def clear(self) -> None:
+        self.cleared += 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outside:
+    """A tensor in memory that is not the recording's, and that may be freed before a replay."""
+
+    storage: StorageWeakRef
+    dtype: torch.dtype
+    place: tuple[Any, ...]
+
+    def tensor(self) -> Tensor:
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)  # type: ignore[attr-defined]
+        if storage is None:
+            raise AssertionError(f"a replay reads freed memory, of a tensor of {self.dtype} and shape {self.place[1]}")
+        with torch.no_grad():
+            return torch.empty(0, dtype=self.dtype).set_(storage, *self.place)
+
+
+@dataclass(kw_only=True)
+class _Call:
+    func: Any
+    args: Any
+    kwargs: Any
+    results: Any
+    changes: bool  # its arguments in place
+
+
+@dataclass(eq=False)
+class _Tape(TorchDispatchMode):
+    """Operators in order. Storages are known by their addresses, which are not used again while they are held."""
+
+    limit: int | None
+    calls: list[_Call] = field(default_factory=list)
+    own: dict[int, Tensor] = field(default_factory=dict)
+    outside: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)  # with what one held before a change
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        reason = wait_of_call(func._overloadpacket.__name__, args, kwargs)
+        if reason is not None:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {func} {reason}")
+        for each in tensors([args, kwargs]):
+            if _key(each) not in self.own:
+                self.outside.setdefault(_key(each), (each, None))
+        written = list(_written(func, args, kwargs))
+        for each in written:
+            held, before = self.outside.get(_key(each), (None, None))
+            if held is not None and before is None:
+                self.outside[_key(each)] = held, _bytes(held).clone()
+        found = func(*args, **kwargs)
+        new = {_key(each): each for each in tensors(found)}
+        new = {key: each for key, each in new.items() if key not in self.own and key not in self.outside}
+        self.own.update(new)
+        if self.limit is not None and sum(_bytes(each).numel() for each in self.own.values()) > self.limit:
+            raise torch.OutOfMemoryError("CUDA out of memory while a graph is captured")
+        if written or new:
+            self.calls.append(
+                _Call(func=func, args=args, kwargs=kwargs, results=() if written else found, changes=bool(written))
+            )
+        return found
+
+    def undo(self) -> None:
+        """Restore what was changed in memory outside, and hold on to none of it."""
+        for held, before in self.outside.values():
+            if before is not None:
+                _bytes(held).copy_(before)
+
+        def let_go(tensor: Tensor) -> Any:
+            if _key(tensor) in self.own:
+                return tensor
+            place = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+            return _Outside(storage=StorageWeakRef(tensor.untyped_storage()), dtype=tensor.dtype, place=place)
+
+        for call in self.calls:
+            call.args, call.kwargs = (with_tensors_changed(let_go, each) for each in (call.args, call.kwargs))
+        self.outside = {}
+
+    def replay(self) -> None:
+        for call in self.calls:
+            args, kwargs = _with_outside([call.args, call.kwargs])
+            found = call.func(*args, **kwargs)
+            for place, value in zip(tensors(call.results), tensors(found), strict=not call.changes):
+                place.copy_(value)
+
+    def overwrite(self, but: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+        """Fill the recording's own memory with NaN and with numbers that no index may be."""
+        for key, tensor in self.own.items():
+            if key not in but:
+                _bytes(tensor).fill_(1 if tensor.dtype == torch.bool else 255)
+
+
+def _one_hot(x: Tensor, num_classes: int) -> Tensor:
+    """PyTorch's reads values on a CPU, and none on a GPU."""
+    return (x[..., None] == torch.arange(num_classes, device=x.device)).long()
+
+
+def _with_outside(value: Any) -> Any:
+    if isinstance(value, _Outside):
+        return value.tensor()
+    if isinstance(value, list | tuple):
+        return type(value)(_with_outside(each) for each in value)
+    if isinstance(value, dict):
+        return {name: _with_outside(each) for name, each in value.items()}
+    return value
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    for number, each in enumerate(func._schema.arguments):
+        if each.alias_info is not None and each.alias_info.is_write:
+            value = args[number] if number < len(args) else kwargs.get(each.name)
+            yield from tensors([value])
+
+
+def _key(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The whole memory of a tensor's storage."""
+    with torch.no_grad():
+        return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
