@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from data_pipeline.errors import InputError, SearchError, printable
 from helixfold.cli.interruption import INTERRUPTED, Interruption, say_interrupted
+from helixfold.cli.openmp import sleep_while_waiting
 from helixfold.standard_streams import OUTPUT_NAME, command_streams
 
 _LONGEST = 4000  # characters of an error message
@@ -19,6 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done, 1: something failed, 2: the input is wrong, 3: a server is unavailable, 130: interrupted, 143: terminated.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
+
+    sleep_while_waiting()
 
     def command() -> object:
         # Commands import their modules here, so that Ctrl-C during imports is handled as at any other time.

@@ -93,7 +93,7 @@ def test_help_and_version_import_no_command(option: str) -> None:
     assert not {"torch", "numpy", "argparse"} & modules
     assert {name for name in modules if name.startswith(("helixfold", "data_pipeline"))} == {
         *("helixfold", "helixfold.cli", "helixfold.cli.main", "helixfold.cli.app", "helixfold.cli.help"),
-        *("helixfold.cli.interruption", "helixfold.standard_streams"),
+        *("helixfold.cli.interruption", "helixfold.cli.openmp", "helixfold.standard_streams"),
         *("data_pipeline", "data_pipeline.errors"),
     }
     assert len(modules) < 400
@@ -111,4 +111,4 @@ def test_the_help_of_a_command_comes_without_torch(words: list[str]) -> None:
     modules = imported(*words) if "--other-names" in words else imported(*words, "--help")
     assert not {"torch", "numpy", "gemmi"} & modules
     commands = {name for name in modules if name.startswith("helixfold.cli.")}
-    assert commands == {f"helixfold.cli.{name}" for name in ("main", "interruption", "app", "help", words[0])}
+    assert commands == {f"helixfold.cli.{name}" for name in ("main", "interruption", "openmp", "app", "help", words[0])}

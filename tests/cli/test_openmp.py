@@ -1,0 +1,44 @@
+"""Commands let threads sleep while they wait, unless the user's environment says otherwise or it is too late."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from helixfold.cli.openmp import _CHOSEN_BY, sleep_while_waiting
+
+# Prints whether PyTorch was loaded before the command began, and what its OpenMP library then finds.
+_COMMAND = """
+import os, sys
+from helixfold.cli import app, main
+loaded = "torch" in sys.modules
+def run(words):
+    import torch
+    print(loaded, os.environ.get("OMP_WAIT_POLICY"))
+app.run = run
+sys.exit(main.main(["doctor"]))
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _CHOSEN_BY} | more
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active"), ({"KMP_BLOCKTIME": "200"}, "None")],
+)
+def test_a_command_chooses_before_pytorch_is_loaded(given: dict[str, str], expected: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _COMMAND], env=environment(**given), capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == ["False", expected]
+
+
+def test_it_is_too_late_once_pytorch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in _CHOSEN_BY:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    sleep_while_waiting()
+    assert "OMP_WAIT_POLICY" not in os.environ
