@@ -86,15 +86,8 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
     rows: dict[str, Alignment] = {str(path): read_alignment(path, target.sequence) for path in target.alignments}
     searched: list[tuple[AlignmentStep, bytes]] = []
     if results is not None:
-        files = ResultFiles(directory=results)
         for step in plan.alignments:
-            content, rows[step.result_file] = files.find_or_search(
-                step.result_file,
-                step.tool.identity(),
-                target.sequence.encode(),
-                partial(step.tool.search, target.sequence),
-                partial(_parse, step=step, sequence=target.sequence, directory=results),
-            )
+            content, rows[step.result_file] = search_homologs(target.sequence, step, results)
             searched.append((step, content))
     templates: TemplateResult | None = None
     plan = target.dated(plan)
@@ -108,6 +101,20 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
         ),
         alignment_rows={source: len(alignment.names) - 1 for source, alignment in rows.items()},
         templates=templates,
+    )
+
+
+def search_homologs(sequence: str, step: AlignmentStep, directory: Path) -> tuple[bytes, Alignment]:
+    """Return the result of a search as the tool writes it, and the alignment in it.
+
+    The result is stored in the directory, and is used again from there. Raise `SearchError` if the tool fails.
+    """
+    return ResultFiles(directory=directory).find_or_search(
+        step.result_file,
+        step.tool.identity(),
+        sequence.encode(),
+        partial(step.tool.search, sequence),
+        partial(_parse, step=step, sequence=sequence, directory=directory),
     )
 
 

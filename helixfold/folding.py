@@ -1,22 +1,18 @@
 """Fold one target with one model: draw samples, run the network with recycling, read off the confidence."""
 
 import math
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.config import MAX_ENSEMBLE, MAX_RECYCLES, MAX_SEED
 from data_pipeline.errors import InputError
-from data_pipeline.features.sample import Sample
-from data_pipeline.features.schema import Features
 from data_pipeline.protein import Protein
 from data_pipeline.residues import ATOM_ORDER
-from data_pipeline.transforms.sample import draw_sample
 from helixfold.batch import Batch
 from helixfold.execution.dtypes import AUTO, DTYPES, dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
@@ -26,6 +22,7 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.model.evoformer import outer_mask
 from helixfold.model.outputs import Folded, Recycled
 from helixfold.model.update import Executor
+from helixfold.model_input import ModelInput, batch_of, draw, model_input
 from helixfold.ops.card import card_of
 from helixfold.prediction import Distances, Prediction
 from helixfold.presets import Preset
@@ -36,7 +33,8 @@ class FoldingOptions:
     """Options of folding a target with one model: recycling, ensemble, seed and precision."""
 
     num_recycles: int | None = None  # iterations after the first; None: as many as the model's preset says
-    recycle_tolerance: float = 0.0  # Angstrom: stop recycling once distances change by less; 0 never stops
+    # Angstrom: stop recycling once distances change by less; 0 never stops, None: as the model's preset says.
+    recycle_tolerance: float | None = None
     num_ensemble: int = 1  # draws of each iteration, whose representations are averaged
     seed: int = 0
     dtype: str = AUTO  # of the trunk's arithmetic: one of `DTYPES`, or "auto" for the one that suits the device
@@ -49,7 +47,7 @@ class FoldingOptions:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise InputError(f"{name} must be at least {least} and at most {most:,}, got {value}")
-        if not 0 <= self.recycle_tolerance < math.inf:
+        if self.recycle_tolerance is not None and not 0 <= self.recycle_tolerance < math.inf:
             raise InputError(f"recycle_tolerance must be a distance in Angstrom, got {self.recycle_tolerance}")
         if self.stop_at_score is not None and not 0 < self.stop_at_score <= 100:
             raise InputError(f"stop_at_score is a mean pLDDT, above 0 and at most 100, got {self.stop_at_score}")
@@ -59,6 +57,10 @@ class FoldingOptions:
     def recycles(self, preset: Preset) -> int:
         """Return the number of recycling iterations of a model after the first."""
         return preset.num_recycles if self.num_recycles is None else self.num_recycles
+
+    def tolerance(self, preset: Preset) -> float:
+        """Return the change of distances in Angstrom below which recycling of a model ends; 0 never ends it."""
+        return preset.recycle_tolerance if self.recycle_tolerance is None else self.recycle_tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,7 @@ def recycle(
         folded = step(ensemble, previous)
         if previous is not None and recycle_tolerance > 0:
             change = distance_change(previous.positions, folded.structure.positions, ensemble[0].seq_mask)
+            # Differs from AlphaFold: DeepMind's program makes one more pass. ColabFold's ends here, as this one does.
             if bool((change < recycle_tolerance).all()):
                 return RecyclingResult(folded=folded, num_recycles=cycle, converged=True)
         if is_good_enough(folded):
@@ -116,7 +119,7 @@ def distance_change(
 def fold(
     model: AlphaFold,
     run: Executor,
-    features: Features,
+    features: TargetFeatures,
     preset: Preset,
     options: FoldingOptions,
     *,
@@ -127,16 +130,18 @@ def fold(
 ) -> Prediction:
     """Predict one target with one model by an executor; `name` of the prediction is the model's by default.
 
+    Whether the target is a single chain or a complex, and what the model reads of it, is for `model_input` to say.
     `passes` launches the network's passes, or replays recorded ones. The result depends only on features, parameters,
     options and the device's arithmetic.
     """
     device = next(model.parameters()).device
     dtype, name = dtype_on(options.dtype, card_of(device)), name or preset.name
+    given = model_input(features, preset)
 
     def draw_ensemble(cycle: int) -> list[Batch]:
         with stages.stage(f"{name}: sampling"):
-            samples = (draw(features, preset, [options.seed, cycle, index]) for index in range(options.num_ensemble))
-            return [Batch.from_sample(sample, device) for sample in samples]
+            samples = (draw(given, preset, [options.seed, cycle, index]) for index in range(options.num_ensemble))
+            return [batch_of(sample, preset, device) for sample in samples]
 
     def step(ensemble: Sequence[Batch], previous: Recycled | None) -> Folded:
         with stages.stage(f"{name}: network"):
@@ -148,9 +153,9 @@ def fold(
         mask = torch.ones_like(folded.structure.mask[..., 0])
         return float(mean_plddt(model, folded, mask)[0]) >= options.stop_at_score
 
-    last = recycle(step, draw_ensemble, options.recycles(preset), options.recycle_tolerance, is_good_enough)
+    last = recycle(step, draw_ensemble, options.recycles(preset), options.tolerance(preset), is_good_enough)
     with stages.stage(f"{name}: confidence"):
-        return prediction_of(model, run, last, features=features, name=name, options=options, notes=notes)
+        return prediction_of(model, run, last, given=given, name=name, options=options, notes=notes)
 
 
 def mean_plddt(model: AlphaFold, folded: Folded, mask: Float[Tensor, "b r"]) -> Float[Tensor, " b"]:
@@ -158,18 +163,12 @@ def mean_plddt(model: AlphaFold, folded: Folded, mask: Float[Tensor, "b r"]) -> 
     return confidence.ranking_confidence(confidence.plddt(model.heads.lddt(folded.structure.single)), mask)
 
 
-def draw(features: Features, preset: Preset, position: Sequence[int]) -> Sample:
-    """Draw one sample; its random stream depends on the target, the model and the position, never on earlier draws."""
-    names = [zlib.crc32(name.encode()) for name in (features.domain_name, preset.name)]
-    return draw_sample(features, preset.sampling, np.random.default_rng([*names, *position]))
-
-
 def prediction_of(
     model: AlphaFold,
     run: Executor,
     last: RecyclingResult,
     *,
-    features: Features,
+    given: ModelInput,
     name: str,
     options: FoldingOptions,
     notes: tuple[str, ...],
@@ -179,10 +178,10 @@ def prediction_of(
     structure = folded.structure
     mask = torch.ones_like(structure.mask[..., 0])
     plddt = confidence.plddt(heads.lddt(structure.single))
-    ptm, pae, max_pae = None, None, None
+    error = None
     if heads.aligned_error is not None:
-        error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask)
-        pae, max_pae, ptm = error.expected[0].cpu().numpy(), error.largest, float(error.ptm[0])
+        asym_id = torch.from_numpy(given.chain_index)[None].to(mask.device) if len(given.chain_ids) > 1 else None
+        error = confidence.aligned_error(run, heads.aligned_error, folded.representations.pair, mask, asym_id)
     distances = confidence.expected_distances(run, heads.distogram, folded.representations.pair)
     logits = heads(run, folded) if options.logits else None
     residue_plddt = plddt[0].cpu().numpy()
@@ -190,22 +189,42 @@ def prediction_of(
     return Prediction(
         model=name,
         protein=Protein(
-            aatype=features.aatype,
+            aatype=given.features.aatype,
             atom_positions=structure.positions[0].cpu().numpy(),
             atom_mask=atom_mask,
-            residue_index=features.residue_index + 1,
-            chain_index=np.zeros_like(features.residue_index),
+            residue_index=given.residue_number,
+            chain_index=given.chain_index,
             b_factors=residue_plddt[:, None] * atom_mask,
         ),
         plddt=residue_plddt,
-        pae=pae,
-        max_pae=max_pae,
-        ptm=ptm,
-        ranking_confidence=float(confidence.ranking_confidence(plddt, mask)[0]),
+        pae=None if error is None else error.expected[0].cpu().numpy(),
+        max_pae=None if error is None else error.largest,
+        ptm=None if error is None else float(error.ptm[0]),
+        iptm=None if error is None or error.iptm is None else float(error.iptm[0]),
+        ranking_confidence=float(_ranking_confidence(model, plddt, mask, error)[0]),
         num_recycles=last.num_recycles,
         converged=last.converged,
         distances=Distances(expected=distances.expected[0].cpu().numpy(), contact=distances.contact[0].cpu().numpy()),
         logits=None if logits is None else logits.arrays(),
-        notes=notes,
+        notes=(*notes, *given.notes),
         seed=options.seed,
+        chain_ids=given.chain_ids,
     )
+
+
+def _ranking_confidence(
+    model: AlphaFold,
+    plddt: Float[Tensor, "b r"],
+    mask: Float[Tensor, "b r"],
+    error: confidence.AlignedError | None,
+) -> Float[Tensor, " b"]:
+    """Return what predictions of a target are ranked by: 0.8 ipTM + 0.2 pTM of a complex, 0 to 1.
+
+    A model of complexes ranks a single chain by pTM, and all others by mean pLDDT, 0 to 100. So does a model without
+    predicted errors rank a complex.
+    """
+    if error is not None and error.iptm is not None:
+        return confidence.complex_ranking_confidence(error.ptm, error.iptm)
+    if error is not None and model.config.method == "multimer":
+        return error.ptm
+    return confidence.ranking_confidence(plddt, mask)

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.features.sample import Sample
-from data_pipeline.features.schema import Features
 from helixfold.batch import Batch
 from helixfold.execution.dtypes import dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, bucket_size
 from helixfold.execution.stages import Stages
-from helixfold.folding import FoldingOptions, RecyclingResult, distance_change, draw, mean_plddt, prediction_of
+from helixfold.folding import FoldingOptions, RecyclingResult, distance_change, mean_plddt, prediction_of
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Folded, PredictedStructure, Recycled
 from helixfold.model.update import Executor, as_tensor
+from helixfold.model_input import draw, model_input
 from helixfold.ops.card import card_of
 from helixfold.prediction import Prediction
 from helixfold.presets import Preset
@@ -30,13 +31,8 @@ STAGES = ("sampling", "network", "confidence")
 class TargetToFold:
     """Features of a target, and the name that its prediction gets."""
 
-    features: Features
+    features: TargetFeatures
     name: str
-
-    @property
-    def residues(self) -> int:
-        """Return the number of residues."""
-        return len(self.features.sequence)
 
 
 @torch.no_grad()
@@ -58,10 +54,13 @@ def fold_together(
     recorded, for other targets to replay. Streams of the executor `run` must be tensors.
     """
     device = next(model.parameters()).device
-    dtype, longest = dtype_on(options.dtype, card_of(device)), max(target.residues for target in targets)
+    dtype = dtype_on(options.dtype, card_of(device))
+    recycles, tolerance = options.recycles(preset), options.tolerance(preset)
+    given = [model_input(target.features, preset) for target in targets]
+    lengths = [len(each.features.aatype) for each in given]
+    longest = max(lengths)
     is_recorded = passes.records(run, len(targets), bucket_size(longest))
     rounded: Callable[[int], int] = bucket_size if is_recorded else lambda size: size
-    recycles = options.recycles(preset)
     found: dict[int, Prediction] = {}
     remaining, previous = list(range(len(targets))), None
 
@@ -69,8 +68,7 @@ def fold_together(
         """Return the ensemble of each remaining target for one iteration."""
         members = range(options.num_ensemble)
         return {
-            each: [draw(targets[each].features, preset, [options.seed, cycle, index]) for index in members]
-            for each in remaining
+            each: [draw(given[each], preset, [options.seed, cycle, index]) for index in members] for each in remaining
         }
 
     samples: dict[int, list[Sample]] = {}
@@ -87,14 +85,22 @@ def fold_together(
             folded = passes(model, run, ensemble, previous, dtype)
             # A GPU computes while the host draws what comes next.
             samples = drawn(cycle + 1) if device.type in _DRAW_AHEAD and cycle < recycles else {}
-            ended, converged = _ended(model, folded, previous, ensemble[0].seq_mask, options, is_last=cycle == recycles)
+            ended, converged = _ended(
+                model,
+                folded,
+                previous,
+                options,
+                mask=ensemble[0].seq_mask,
+                tolerance=tolerance,
+                is_last=cycle == recycles,
+            )
         with stages.stage("confidence"):
             for place, number in enumerate(remaining):
                 if ended[place]:
                     target = targets[number]
-                    rows = min(len(target.features.msa), preset.sampling.max_msa_clusters)
+                    rows = min(len(given[number].features.msa), preset.sampling.max_msa_clusters)
                     last = RecyclingResult(
-                        folded=_alone(folded, place, target.residues, rows),
+                        folded=_alone(folded, place, lengths[number], rows),
                         num_recycles=cycle,
                         converged=converged[place],
                     )
@@ -102,7 +108,7 @@ def fold_together(
                         model,
                         run,
                         last,
-                        features=target.features,
+                        given=given[number],
                         name=target.name,
                         options=options,
                         notes=notes,
@@ -121,17 +127,18 @@ def _ended(
     model: AlphaFold,
     folded: Folded,
     previous: Recycled | None,
-    mask: Tensor,
     options: FoldingOptions,
     *,
+    mask: Tensor,
+    tolerance: float,
     is_last: bool,
 ) -> tuple[list[bool], list[bool]]:
     """Return for each sample whether its recycling ends with this iteration, and whether that is as it converged."""
     count = len(mask)
     converged = [False] * count
-    if previous is not None and options.recycle_tolerance > 0:
+    if previous is not None and tolerance > 0:
         change = distance_change(previous.positions, folded.structure.positions, mask)
-        converged = (change < options.recycle_tolerance).tolist()
+        converged = (change < tolerance).tolist()
     good_enough = [False] * count
     if options.stop_at_score is not None:
         good_enough = [score >= options.stop_at_score for score in mean_plddt(model, folded, mask).tolist()]

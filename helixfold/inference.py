@@ -4,11 +4,11 @@
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.features.schema import Features
+from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.pipeline import Target, prepare
 from helixfold.execution.device import pick_device
 from helixfold.execution.dtypes import cast_trunk, dtype_on
@@ -18,7 +18,9 @@ from helixfold.execution.stages import Stages, peak_memory, reset_peak_memory
 from helixfold.execution.whole import Whole
 from helixfold.folding import FoldingOptions, fold
 from helixfold.model.update import Executor
+from helixfold.model_input import model_input
 from helixfold.ops.card import card_of
+from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.options import CudaGraphs
 from helixfold.planning.executors import Plan, release, run_with_fallback
 from helixfold.planning.memory import FeatureRows, MemoryOptions
@@ -53,9 +55,10 @@ def predict(
     for model in ready:
         cast_trunk(model.network.to(where), dtype)
     spill = memory.spill_directory or Path(tempfile.gettempdir())
-    available, rows = memory.available(where, spill), FeatureRows.of(features)
+    available = memory.available(where, spill)
     plans = []
     for model in ready:
+        rows = FeatureRows.of(model_input(features, model.preset).features)
         size = rows.size(model.preset, dtype, options.num_ensemble)
         plans.append(memory.plan(model.preset, size, where, available))
         memory.check(plans[-1], model.preset.name)
@@ -64,20 +67,24 @@ def predict(
     for model, plan in zip(ready, plans, strict=True):
         made = fold_planned(model, plan, features, options, stages=stages, spill=spill, passes=passes)
         predictions.append(made.prediction)
-        if options.stop_at_score is not None and predictions[-1].ranking_confidence >= options.stop_at_score:
+        if options.stop_at_score is not None and predictions[-1].plddt.mean() >= options.stop_at_score:
             break
     return sorted(predictions, key=lambda prediction: -prediction.ranking_confidence)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedPrediction:
-    """A prediction with the executor that made it, and its peak memory beyond the loaded model in bytes.
+    """A prediction with the executor and the backends that made it, and its peak memory beyond the loaded model.
 
-    The measured peak leaves out what recordings hold; `replayed_passes` counts the passes that were replayed.
+    `slab_budget` is the bytes that temporaries of a slab may take, None for the executor's own choice. `backends` are
+    the names of those that each operator used. Peaks are in bytes; the measured one leaves out what recordings hold.
+    `replayed_passes` counts the passes that were replayed.
     """
 
     prediction: Prediction
     executor: str
+    slab_budget: int | None
+    backends: Mapping[str, tuple[str, ...]]
     replayed_passes: int
     predicted_peak: int
     measured_peak: int
@@ -86,7 +93,7 @@ class PlannedPrediction:
 def fold_planned(
     model: ReadyModel,
     plan: Plan,
-    features: Features,
+    features: TargetFeatures,
     options: FoldingOptions,
     *,
     stages: Stages,
@@ -105,30 +112,35 @@ def fold_planned(
     device = stages.device
     earlier = passes.replays
 
-    def attempt(within: Whole | Slabs) -> tuple[Prediction, int]:
+    def attempt(within: Whole | Slabs) -> tuple[Prediction, dict[str, set[str]], int]:
         release(device)
         reset_peak_memory(device)
         held, before = peak_memory(device), len(stages.finished)
-        prediction = carry_out(
-            within,
-            lambda run: fold(
-                model.network,
-                run,
-                features,
-                model.preset,
-                options,
-                stages=stages,
-                notes=model.notes,
-                name=name,
-                passes=passes,
-            ),
-        )
-        return prediction, max(stage.peak_memory for stage in stages.finished[before:]) - held
+        with recorded_backends() as backends:
+            prediction = carry_out(
+                within,
+                lambda run: fold(
+                    model.network,
+                    run,
+                    features,
+                    model.preset,
+                    options,
+                    stages=stages,
+                    notes=model.notes,
+                    name=name,
+                    passes=passes,
+                ),
+            )
+        return prediction, backends, max(stage.peak_memory for stage in stages.finished[before:]) - held
 
-    succeeded, (prediction, peak) = run_with_fallback(attempt, plan, device, spill, say, give_up_memory=passes.clear)
+    succeeded, (prediction, backends, peak) = run_with_fallback(
+        attempt, plan, device, spill, say, give_up_memory=passes.clear
+    )
     return PlannedPrediction(
         prediction=prediction,
         executor=succeeded.executor,
+        slab_budget=succeeded.slab_budget,
+        backends=sorted_backends(backends),
         replayed_passes=passes.replays - earlier,
         predicted_peak=succeeded.estimate.peak,
         measured_peak=peak,

@@ -1,4 +1,4 @@
-"""The prediction of one target by one model, with everything that its files are written from."""
+"""The prediction of one target, a chain or a complex, by one model, with everything that its files are written from."""
 
 import re
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float
 
+from data_pipeline.complexes.chain_ids import check_chain_ids
 from data_pipeline.protein import Protein
 
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -51,7 +52,7 @@ class Distances:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A prediction of one target by one model, without padding."""
+    """A prediction of one target, a chain or a complex, by one model, without padding."""
 
     model: str  # such as model_1_ptm, or model_1_ptm_seed_3 where there are several seeds; part of file names
     protein: Protein  # B-factors are pLDDT
@@ -59,13 +60,15 @@ class Prediction:
     pae: Float[np.ndarray, "r r"] | None  # Angstrom: error of residue j when aligned on residue i
     max_pae: float | None  # Angstrom, the largest that could occur
     ptm: float | None
-    ranking_confidence: float
+    ranking_confidence: float  # mean pLDDT, or of a model of complexes 0.8 ipTM + 0.2 pTM from 0 to 1
     num_recycles: int
     converged: bool  # recycling ended early, because distances changed by less than the tolerance
     notes: tuple[str, ...] = ()  # for every reader of the files, such as that parameters are untrained
     distances: Distances | None = None
     logits: Mapping[str, np.ndarray] | None = None  # by head, if the options asked for them
     seed: int = 0
+    chain_ids: tuple[str, ...] = ("A",)  # names of the chains, which `protein.chain_index` counts from 0
+    iptm: float | None = None  # of a complex, 0 to 1
 
     def __post_init__(self) -> None:
         if not _MODEL_NAME.fullmatch(self.model):
@@ -73,6 +76,12 @@ class Prediction:
                 f"model is part of file names: at most 100 letters, digits, '_', '-' and '.', got {self.model!r}"
             )
         length = len(self.protein.aatype)
+        check_chain_ids(self.chain_ids, len(self.chain_ids))
+        if not np.array_equal(np.unique(self.protein.chain_index), np.arange(len(self.chain_ids))):
+            raise ValueError(
+                f"protein.chain_index must number each of {len(self.chain_ids)} chains from 0, got "
+                f"{np.unique(self.protein.chain_index).tolist()}"
+            )
         if self.plddt.shape != (length,):
             raise ValueError(f"plddt must have one value for each of {length} residues, got shape {self.plddt.shape}")
         if not ((self.plddt >= 0) & (self.plddt <= 100)).all():
@@ -86,7 +95,7 @@ class Prediction:
                 raise ValueError(f"pae must be finite and at least 0, got {self.pae.min()} to {self.pae.max()}")
         if self.distances is not None and self.distances.expected.shape != (length, length):
             raise ValueError(f"distances must have shape {(length, length)}, got {self.distances.expected.shape}")
-        for name in ("ranking_confidence", "ptm", "max_pae"):
+        for name in ("ranking_confidence", "ptm", "iptm", "max_pae"):
             value = getattr(self, name)
             if value is not None and not np.isfinite(value):
                 raise ValueError(f"{name} must be finite, got {value}")

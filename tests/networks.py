@@ -1,15 +1,23 @@
 """Small networks and inputs that tests share."""
 
 from dataclasses import fields, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from helixfold.batch import Batch, MultimerBatch
 from helixfold.config import ModelConfig, OuterProductPosition, StackConfig
+from helixfold.losses.labels import Labels
 from helixfold.model.alphafold import AlphaFold
 from helixfold.presets import tiny, tiny_multimer
 from helixfold.weights.untrained import untrained_model
+
+Tensors = TypeVar("Tensors", Batch, Labels)
+
+
+def to_device(given: Tensors, device: torch.device | str) -> Tensors:
+    return replace(given, **{field.name: getattr(given, field.name).to(device) for field in fields(given)})
 
 
 def tiny_model(outer_product: OuterProductPosition = "middle", seed: int = 0) -> AlphaFold:

@@ -9,12 +9,11 @@ from data_pipeline.datasets.cluster_files import given_clusters, identical_clust
 from data_pipeline.datasets.store import SHARD_CLUSTERS_FILE, FeatureStore, has_shards
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.search.mmseqs import cluster_sequences
-from data_pipeline.search.process import find_program
+from data_pipeline.search.mmseqs_program import find_mmseqs
 
 MIN_IDENTITY = 0.4  # AlphaFold 2, Suppl. Sec. 1.2.5
 
-_PROGRAM = "mmseqs"
-_ADVICE = "install mmseqs2 or give --clusters FILE for clusters of similar ones"
+_ADVICE = "install MMseqs2 (pip install 'helixfold[mmseqs]') or give --clusters FILE for clusters of similar ones"
 _VERSION = 1  # increase it when the same sequences would be clustered differently
 
 
@@ -35,7 +34,7 @@ def cluster_chains(
     Clusters from MMseqs2 are stored in the cache, if there is one, for the next run. Raise `InputError` if MMseqs2
     fails.
     """
-    if given is not None or find_program(_PROGRAM) is None:
+    if given is not None or find_mmseqs() is None:
         return _without_program(sequences, given, _ADVICE)
     key = content_key("clusters", _VERSION, MIN_IDENTITY, sorted(sequences.items()))
     clusters = None if cache is None else _cached(cache, key)

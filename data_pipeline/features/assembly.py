@@ -57,6 +57,27 @@ class ComplexFeatures:
     template_all_atom_masks: Float[np.ndarray, "t r 37"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChainNumbers:
+    """The numbers of each residue's chain, from 1; see `ComplexFeatures`."""
+
+    asym_id: Int[np.ndarray, "r"]
+    entity_id: Int[np.ndarray, "r"]
+    sym_id: Int[np.ndarray, "r"]
+
+    @classmethod
+    def of(cls, sequences: Sequence[str]) -> "ChainNumbers":
+        """Return the numbers of chains with these sequences, in this order."""
+        lengths = list(map(len, sequences))
+        entities = {sequence: number for number, sequence in enumerate(dict.fromkeys(sequences), start=1)}
+        copies = [list(sequences[: place + 1]).count(sequence) for place, sequence in enumerate(sequences)]
+        return cls(
+            asym_id=np.repeat(np.arange(1, len(lengths) + 1), lengths).astype(np.int32),
+            entity_id=np.repeat([entities[sequence] for sequence in sequences], lengths).astype(np.int32),
+            sym_id=np.repeat(copies, lengths).astype(np.int32),
+        )
+
+
 def complex_features(
     chains: Sequence[Chain], *, max_rows: int = MAX_ROWS, max_templates: int = MAX_TEMPLATES
 ) -> ComplexFeatures:
@@ -73,6 +94,7 @@ def complex_features(
         entities.setdefault(chain.features.sequence, []).append(chain)
     ordered = [chain for copies in entities.values() for chain in copies]
     copies = [len(each) for each in entities.values()]
+    numbers = ChainNumbers.of([chain.features.sequence for chain in ordered])
     for group in entities.values():
         _require_equal_alignments(group)
     rows = [_Rows.of(chain) for chain in ordered]
@@ -80,16 +102,14 @@ def complex_features(
         rows = _paired(ordered, rows)
     rows = [each.cropped(max_rows) for each in rows]
     msa, deletion_matrix, bert_mask = _merged(rows, copies)
-    lengths = [len(chain.features.aatype) for chain in ordered]
-    numbers = np.arange(1, len(ordered) + 1)
     templates = [_template_slots(chain.features, max_templates) for chain in ordered]
     return ComplexFeatures(
         chain_names=tuple(chain.name for chain in ordered),
         aatype=np.concatenate([chain.features.aatype for chain in ordered]),
         residue_index=np.concatenate([chain.features.residue_index for chain in ordered]),
-        asym_id=np.repeat(numbers, lengths).astype(np.int32),
-        entity_id=np.repeat(np.repeat(np.arange(1, len(copies) + 1), copies), lengths).astype(np.int32),
-        sym_id=np.repeat(np.concatenate([np.arange(1, count + 1) for count in copies]), lengths).astype(np.int32),
+        asym_id=numbers.asym_id,
+        entity_id=numbers.entity_id,
+        sym_id=numbers.sym_id,
         msa=msa,
         deletion_matrix=deletion_matrix,
         bert_mask=bert_mask,

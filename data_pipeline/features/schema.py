@@ -27,7 +27,7 @@ FEATURE_AXES: dict[str, tuple[str | int, ...]] = {
     "msa": ("n", "r"),
 }
 _STRING_AXES: dict[str, tuple[str | int, ...]] = {"domain_name": (), "sequence": (), "template_domain_names": ("t",)}
-_REAL_NUMBERS = ("template_all_atom_positions", "template_all_atom_masks", "template_sum_probs")  # others are integers
+REAL_NUMBERS = ("template_all_atom_positions", "template_all_atom_masks", "template_sum_probs")  # others are integers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,21 +52,24 @@ class Features:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a compressed `.npz`, with strings as unicode arrays; equal features give equal bytes."""
+        write_arrays(path, self.arrays())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays of `features.npz`, with strings as unicode arrays."""
         arrays = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
         arrays["template_domain_names"] = np.asarray(self.template_domain_names, dtype=np.str_)
-        with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub takes them for the option
+        return arrays
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Features":
         """Read the file that `save` wrote; raise an `InputError` that says what is wrong with any other file."""
-        arrays = read_npz(path, problem=lambda outlines: _advised(_shape_problem(outlines)))
+        arrays = read_npz(path, problem=lambda outlines: advised(shape_problem(outlines)))
         return cls.from_arrays(arrays, path)
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], path: str | PathLike[str]) -> "Features":
         """Return the features in arrays from a file; raise an `InputError` that says what is wrong with them."""
-        if (problem := _advised(_shape_problem(arrays) or _problem(arrays))) is not None:
+        if (problem := advised(shape_problem(arrays) or value_problem(arrays))) is not None:
             raise InputError.at(path, problem)
         return cls(
             domain_name=str(arrays["domain_name"]),
@@ -81,11 +84,18 @@ def array_shape(axes: tuple[str | int, ...], sizes: Mapping[str, int]) -> tuple[
     return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in axes)
 
 
-def _advised(problem: str | None) -> str | None:
+def write_arrays(path: str | PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a compressed `.npz`; equal arrays give equal bytes."""
+    with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # NumPy's stub takes them for the option
+
+
+def advised(problem: str | None) -> str | None:
+    """Return a problem of a file of features with what to do about it; None if there is none."""
     return problem and f"{problem}; make the features again"
 
 
-def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
+def shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
     """Return why arrays of these types and shapes cannot be features, whatever their values are; None if they can."""
     axes_of = _STRING_AXES | FEATURE_AXES
     if missing := [name for name in axes_of if name not in arrays]:
@@ -94,7 +104,7 @@ def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
         return f"'{printable(unknown[0])}' is no feature"
     for name, axes in axes_of.items():
         array = arrays[name]
-        kind = "U" if name in _STRING_AXES else "f" if name in _REAL_NUMBERS else "i"
+        kind = "U" if name in _STRING_AXES else "f" if name in REAL_NUMBERS else "i"
         if array.ndim != len(axes) or array.dtype.kind != kind:
             return f"{name} is {array.dtype} {array.shape}"
     sizes = {"r": len(arrays["aatype"]), "n": len(arrays["msa"]), "t": len(arrays["template_domain_names"])}
@@ -106,13 +116,13 @@ def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
     return None
 
 
-def _problem(arrays: Mapping[str, np.ndarray]) -> str | None:
+def value_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
     """Return why the values of arrays of the right shapes are not valid features, or None if they are."""
     for name, highest in (("aatype", UNKNOWN), ("msa", GAP), ("template_aatype", GAP)):
         array = arrays[name]
         if array.size and (array.min() < 0 or array.max() > highest):
             return f"{name} has values outside 0..{highest}"
-    for name in _REAL_NUMBERS:
+    for name in REAL_NUMBERS:
         if not np.isfinite(arrays[name]).all():
             return f"{name} has values that are not finite"
     return _disagreement(arrays)

@@ -54,7 +54,10 @@ class DatabaseProfile:
 
     alignments: tuple[AlignmentDatabase, ...] = ()
     templates: TemplateDatabase | None = None
+    uniprot: AlignmentDatabase | None = None  # for rows of complexes that are paired by the species in their names
+    complex_templates: TemplateDatabase | None = None  # for chains of complexes; None: `templates` is for them too
     notes: tuple[str, ...] = ()  # databases that are present but not used, and why
+    complex_notes: tuple[str, ...] = ()  # the same, of databases that only complexes need
 
 
 def database_files(database: AlignmentDatabase | TemplateDatabase) -> list[Path]:

@@ -10,6 +10,7 @@ from typing import Any, cast, get_args
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.fasta import target_name_problem
 from data_pipeline.parse.text_files import read_text_bytes
+from data_pipeline.search.alphafold_directory import UNIPROT, UNIPROT_ROWS, alphafold_directory
 from data_pipeline.search.database import (
     HMMER_TOOLS,
     AlignmentDatabase,
@@ -20,10 +21,13 @@ from data_pipeline.search.database import (
     TemplateTool,
 )
 
+_TABLES = {
+    "templates": "template database",
+    "uniprot": "database of rows that are paired by species",
+    "complex_templates": "template database of complexes",
+}
 _MAX_PROFILE_BYTES = 2**20
 _MAX_LINE_BYTES = 2**13  # the time to parse a dotted name rises with the square of its parts
-# Rows that AlphaFold 2 reads of each result (run_alphafold.py of 2.3), including the target's.
-UNIREF_ROWS, MGNIFY_ROWS = 10_000, 501
 
 
 def read_database_profile(path: Path, programs: Collection[str], *, reduced: bool = False) -> DatabaseProfile:
@@ -34,7 +38,7 @@ def read_database_profile(path: Path, programs: Collection[str], *, reduced: boo
     and for one that names a missing file.
     """
     if path.is_dir():
-        return _alphafold_directory(path, programs, reduced=reduced)
+        return alphafold_directory(path, programs, reduced=reduced)
     return _toml_profile(path)
 
 
@@ -53,74 +57,6 @@ def profile_from_fasta(paths: Collection[Path]) -> DatabaseProfile:
     return DatabaseProfile(alignments=tuple(databases))
 
 
-def _alphafold_directory(root: Path, programs: Collection[str], *, reduced: bool) -> DatabaseProfile:
-    notes: list[str] = []
-    alignments: list[AlignmentDatabase] = []
-    uniref90 = _first(root, "uniref90/*.fasta", "uniref90/*.fa")
-    if uniref90 is not None:
-        alignments.append(AlignmentDatabase(name="uniref90", tool="jackhmmer", paths=(uniref90,), max_rows=UNIREF_ROWS))
-    profiles = tuple(
-        _prefix(path)
-        for path in (
-            _first(root, "bfd/*_a3m.ffdata"),
-            _first(root, "uniref30/*_a3m.ffdata", "uniclust30/*_a3m.ffdata", "uniclust30/*/*_a3m.ffdata"),
-        )
-        if path is not None
-    )
-    small_bfd = _first(root, "small_bfd/*.fasta", "small_bfd/*.fa")
-    if reduced and small_bfd is None:
-        raise InputError(f"{root}: there is no small_bfd in this directory, which the reduced databases have for BFD")
-    profiles = () if reduced else profiles
-    if profiles and "hhblits" in programs:
-        alignments.append(AlignmentDatabase(name="bfd_uniref", tool="hhblits", paths=profiles))
-    elif small_bfd is not None:
-        alignments.append(AlignmentDatabase(name="small_bfd", tool="jackhmmer", paths=(small_bfd,)))
-    if profiles and "hhblits" not in programs:
-        names = ", ".join(path.name for path in profiles)
-        notes.append(f"{names} is not searched: hhblits is not installed (package hhsuite)")
-    mgnify = _first(root, "mgnify/*.fa", "mgnify/*.fasta")
-    if mgnify is not None:
-        alignments.append(AlignmentDatabase(name="mgnify", tool="jackhmmer", paths=(mgnify,), max_rows=MGNIFY_ROWS))
-    if not alignments:
-        raise InputError(
-            f"{root}: no uniref90, bfd, uniref30, small_bfd or mgnify database in this directory; "
-            "name a profile file (TOML) or the directory that AlphaFold's download script filled"
-        )
-    return DatabaseProfile(
-        alignments=tuple(alignments), templates=_alphafold_templates(root, programs, notes), notes=tuple(notes)
-    )
-
-
-def _alphafold_templates(root: Path, programs: Collection[str], notes: list[str]) -> TemplateDatabase | None:
-    structures, obsolete = root / "pdb_mmcif" / "mmcif_files", root / "pdb_mmcif" / "obsolete.dat"
-    pdb70, seqres = _first(root, "pdb70/*_a3m.ffdata"), _first(root, "pdb_seqres/*.txt", "pdb_seqres/*.fasta")
-    if not structures.is_dir():
-        if pdb70 is not None or seqres is not None:
-            notes.append(f"no templates are searched: {structures} is missing")
-        return None
-    replaced = obsolete if obsolete.is_file() else None
-    if pdb70 is not None and "hhsearch" in programs:
-        return TemplateDatabase(tool="hhsearch", paths=(_prefix(pdb70),), structures=structures, obsolete=replaced)
-    if pdb70 is not None:
-        notes.append("pdb70 is not searched: hhsearch is not installed (package hhsuite)")
-    if seqres is not None:
-        return TemplateDatabase(tool="hmmsearch", paths=(seqres,), structures=structures, obsolete=replaced)
-    return None
-
-
-def _first(root: Path, *patterns: str) -> Path | None:
-    """Return the last file by name (the newest release) that fits the first pattern with any match, or None."""
-    for pattern in patterns:
-        if (path := max(root.glob(pattern), default=None)) is not None:
-            return path
-    return None
-
-
-def _prefix(path: Path) -> Path:
-    """Return an hh-suite database's prefix, from the path of its `_a3m.ffdata` file."""
-    return Path(str(path).removesuffix("_a3m.ffdata"))
-
-
 def _toml_profile(path: Path) -> DatabaseProfile:
     content = read_text_bytes(path, _MAX_PROFILE_BYTES)
     for number, line in enumerate(content.split(b"\n"), start=1):
@@ -130,22 +66,25 @@ def _toml_profile(path: Path) -> DatabaseProfile:
         profile = _Table(path, "profile", tomllib.loads(content.decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError.at(path, f"not a TOML profile of databases: {printable(str(error))}") from error
-    profile.require_keys("alignments", "templates")
+    profile.require_keys("alignments", *_TABLES)
     given = profile.values.get("alignments", [])
     if not isinstance(given, list) or not all(isinstance(entry, dict) for entry in given):
         raise InputError.at(path, "write each alignment database as its own [[alignments]] table")
     alignments = [_alignment_database(path, entry) for entry in given]
-    names = [database.name for database in alignments]
+    tables = {name: _Table(path, f"[{name}]", profile.values[name]) for name in _TABLES if name in profile.values}
+    for name, table in tables.items():
+        if not isinstance(table.values, dict):
+            raise InputError.at(path, f"write the {_TABLES[name]} as one [{name}] table")
+    names = [database.name for database in alignments] + [UNIPROT] * (UNIPROT in tables)
     if len(set(names)) < len(names):
         raise InputError.at(path, f"each database needs its own name, got {', '.join(names)}")
-    templates = profile.values.get("templates")
-    if templates is not None and not isinstance(templates, dict):
-        raise InputError.at(path, "write the template database as one [templates] table")
-    if not alignments and templates is None:
+    if not alignments and not tables:
         raise InputError.at(path, "the profile names no database; it needs [[alignments]] or [templates]")
     return DatabaseProfile(
         alignments=tuple(alignments),
-        templates=None if templates is None else _template_database(_Table(path, "[templates]", templates)),
+        templates=_template_database(tables["templates"]) if "templates" in tables else None,
+        uniprot=_uniprot_database(tables[UNIPROT]) if UNIPROT in tables else None,
+        complex_templates=_template_database(tables["complex_templates"]) if "complex_templates" in tables else None,
     )
 
 
@@ -164,11 +103,20 @@ def _alignment_database(profile: Path, values: dict[str, Any]) -> AlignmentDatab
         tool=tool,
         paths=table.database_paths(are_prefixes=tool == "hhblits"),
         engine=table.engine(tool),
-        max_rows=table.value(
-            "max_rows",
-            lambda value: value is None or (type(value) is int and value >= 1),
-            "a whole number from 1",
-        ),
+        max_rows=table.max_rows(default=None),
+        options=table.options(),
+    )
+
+
+def _uniprot_database(table: "_Table") -> AlignmentDatabase:
+    """Return the database whose rows are paired; jackhmmer alone gives rows the names that say the species."""
+    table.require_keys("path", "engine", "max_rows", "options")
+    return AlignmentDatabase(
+        name=UNIPROT,
+        tool="jackhmmer",
+        paths=table.database_paths(are_prefixes=False),
+        engine=table.engine("jackhmmer"),
+        max_rows=table.max_rows(default=UNIPROT_ROWS),
         options=table.options(),
     )
 
@@ -225,6 +173,16 @@ class _Table:
         """Return the options of the table's tool."""
         what = "a table such as { e_value = 0.001 }"
         return dict(self.value("options", lambda value: isinstance(value, dict), what, default={}))
+
+    def max_rows(self, *, default: int | None) -> int | None:
+        """Return the number of rows of a result to read; None: all."""
+        given: int | None = self.value(
+            "max_rows",
+            lambda value: value is None or (type(value) is int and value >= 1),
+            "a whole number from 1",
+            default=default,
+        )
+        return given
 
     def engine(self, tool: str) -> Engine:
         """Return what runs the table's tool."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_pipeline.errors import InputError, SearchError, check_at_least, check_positive
-from data_pipeline.search.process import program_version, read_output, require_program, run_program, working_directory
+from data_pipeline.search.mmseqs_program import require_mmseqs
+from data_pipeline.search.process import program_version, read_output, run_program, working_directory
 from data_pipeline.search.tool import FileFormat
 
 _SEQUENCES, _TYPE_BITS = 0, 0xFFFF  # in a database's `.dbtype`: amino acids, not profiles, nucleotides or clusters
@@ -154,7 +155,7 @@ def cluster_sequences(
         return {}
     # MMseqs2 breaks ties by order, so order by the sequences alone.
     unique = sorted(names, key=lambda sequence: (-len(sequence), sequence))
-    program = require_program("mmseqs")
+    program = require_mmseqs()
     length = ["--max-seq-len", str(len(unique[0]))] if len(unique[0]) > _MAX_RESIDUES else []
     with working_directory() as directory:
         # Numbers, because the names might clash with the program's own rules.

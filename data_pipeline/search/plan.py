@@ -1,26 +1,28 @@
 """Choose the tools that search a profile's databases."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
 from data_pipeline.errors import InputError
+from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
 from data_pipeline.search.database import AlignmentDatabase, DatabaseProfile, TemplateDatabase
 from data_pipeline.search.hhsuite import Hhblits, HhblitsOptions, Hhsearch, HhsearchOptions
 from data_pipeline.search.hmmsearch import HmmsearchOptions, HmmsearchProgram, InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer, JackhmmerOptions, JackhmmerProgram
 from data_pipeline.search.mmseqs import Mmseqs, MmseqsOptions
-from data_pipeline.search.mmseqs_server import ServerOptions, ServerSearch
+from data_pipeline.search.mmseqs_program import require_mmseqs
+from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch
 from data_pipeline.search.process import require_program
-from data_pipeline.search.tool import SequenceSearch, TemplateSearch
+from data_pipeline.search.tool import PairingSearch, SequenceSearch, TemplateSearch
 from data_pipeline.templates.filters import TemplateOptions
 from data_pipeline.templates.from_files import UserTemplateOptions
 from data_pipeline.templates.structure_directory import StructureDirectory, read_obsolete, read_release_dates
 from data_pipeline.user_cache import NO_CACHE
 
-SERVER_RESULT = "server_hits.a3m"
+SERVER_RESULT, PAIRED_RESULT = "server_hits.a3m", "paired_hits.a3m"
 Options = TypeVar("Options")
 
 
@@ -31,6 +33,14 @@ class AlignmentStep:
     result_file: str
     tool: SequenceSearch
     max_rows: int | None  # rows of the result to read, including the target's; None: all
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairingStep:
+    """The search for paired rows of the different sequences of a complex; each sequence has its own result file."""
+
+    result_file: str
+    tool: PairingSearch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +60,14 @@ class SearchPlan:
     alignments: tuple[AlignmentStep, ...] = ()
     templates: TemplateStep | None = None
     user_templates: UserTemplateOptions = field(default_factory=UserTemplateOptions)  # for the user's structure files
+    pairing: PairingStep | None = None  # for complexes of different sequences
+    uniprot: AlignmentStep | None = None  # for complexes of different sequences, to be paired by species
+    complex_templates: TemplateStep | None = None  # for chains of complexes, in place of `templates`
+
+    def of_chains(self) -> "SearchPlan":
+        """Return the searches of each chain of a complex; those of pairs are for the complex as a whole."""
+        templates = self.complex_templates or self.templates
+        return replace(self, templates=templates, pairing=None, uniprot=None, complex_templates=None)
 
 
 def plan_searches(
@@ -64,34 +82,43 @@ def plan_searches(
     """Return the searches of a profile's databases, each with `cpus` threads, followed by the server's.
 
     `cache` is a directory for files that a tool derives from a database once; None if the user has none. `report` gets
-    a line whenever the server is asked again, for the user to see. `latest_template` applies to the user's own
+    a line whenever the server is asked again, for the user to see. With a server, rows of complexes are its pairs, and
+    UniProt is not searched. `latest_template` applies to the user's own
     templates too, and overrides the profile's date. Raise `InputError` if a program is not installed, or a tool does
     not have an option or needs a cache that is not there.
     """
-    steps = [
-        AlignmentStep(
-            result_file=database.result_file, tool=_alignment_tool(database, cpus, cache), max_rows=database.max_rows
-        )
-        for database in profile.alignments
-    ]
+    steps = [_alignment_step(database, cpus, cache) for database in profile.alignments]
+    pairing = None
     if server is not None:
-        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=ServerSearch(server, report), max_rows=None))
-    templates = profile.templates
+        known = AlignmentServer(server, report)
+        steps.append(AlignmentStep(result_file=SERVER_RESULT, tool=ServerSearch(known), max_rows=None))
+        pairing = PairingStep(result_file=PAIRED_RESULT, tool=ServerPairing(known))
+    uniprot, templates, others = profile.uniprot, profile.templates, profile.complex_templates
     return SearchPlan(
         alignments=tuple(steps),
-        templates=None
-        if templates is None
-        else TemplateStep(
-            result_file=templates.result_file,
-            tool=_template_tool(templates, cpus),
-            source=StructureDirectory(
-                templates.structures,
-                obsolete=None if templates.obsolete is None else read_obsolete(templates.obsolete),
-                release_dates=None if templates.release_dates is None else read_release_dates(templates.release_dates),
-            ),
-            options=TemplateOptions(latest_release=latest_template or templates.latest_release),
-        ),
+        templates=None if templates is None else _template_step(templates, cpus, latest_template),
         user_templates=UserTemplateOptions(latest_release=latest_template),
+        pairing=pairing,
+        uniprot=None if uniprot is None or pairing is not None else _alignment_step(uniprot, cpus, cache),
+        complex_templates=None if others is None else _template_step(others, cpus, latest_template),
+    )
+
+
+def _alignment_step(database: AlignmentDatabase, cpus: int, cache: Path | None) -> AlignmentStep:
+    tool = _alignment_tool(database, cpus, cache)
+    return AlignmentStep(result_file=database.result_file, tool=tool, max_rows=database.max_rows)
+
+
+def _template_step(database: TemplateDatabase, cpus: int, latest: date | None) -> TemplateStep:
+    return TemplateStep(
+        result_file=database.result_file,
+        tool=_template_tool(database, cpus),
+        source=StructureDirectory(
+            database.structures,
+            obsolete=None if database.obsolete is None else read_obsolete(database.obsolete),
+            release_dates=None if database.release_dates is None else read_release_dates(database.release_dates),
+        ),
+        options=TemplateOptions(latest_release=latest or database.latest_release),
     )
 
 
@@ -109,7 +136,7 @@ def _alignment_tool(database: AlignmentDatabase, cpus: int, cache: Path | None) 
         if cache is None:
             raise InputError(f"{where} is converted for MMseqs2 once and kept: {NO_CACHE}")
         return Mmseqs(
-            program=require_program("mmseqs"),
+            program=require_mmseqs(),
             database=path,
             cache=cache,
             options=_options(MmseqsOptions, database.options, where),

@@ -31,7 +31,6 @@ _REMOVAL_ATTEMPTS, _REMOVAL_PAUSE = 40, 0.05
 PACKAGES = {
     **dict.fromkeys(("jackhmmer", "hmmsearch", "hmmbuild"), "hmmer"),
     **dict.fromkeys(("hhblits", "hhsearch"), "hhsuite"),
-    "mmseqs": "mmseqs2",
 }
 # What programs need to start and to find their libraries and hh-suite's data; they get no other variables.
 _ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HHLIB")

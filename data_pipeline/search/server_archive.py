@@ -17,6 +17,7 @@ from data_pipeline.parse.text_files import MAX_LINE_BYTES
 from data_pipeline.residues import AMBIGUOUS_LETTERS
 
 UNIREF_FILE = "uniref.a3m"
+PAIRED_FILE = "pair.a3m"
 ENVIRONMENTAL_FILE = "bfd.mgnify30.metaeuk30.smag30.a3m"
 MAX_UNPACKED_BYTES = 2**29
 # What a run keeps of a sequence's rows in one database, the best first: AlphaFold keeps 10,000 at most.
@@ -48,12 +49,17 @@ class _Span:
 class ServerAlignments:
     """The alignments of numbered sequences in a server's archive, which are read one at a time.
 
+    A file has one alignment of each sequence, or up to `blocks` where the server has put the results of several
+    databases behind each other.
+
     Raise `DamagedArchiveError` for an archive that another download may replace, `SearchError` for any other problem,
     and `OSError` if there is no room for the unpacked archive.
     """
 
-    def __init__(self, archive: IO[bytes], names: Sequence[str], sequences: Mapping[int, str]) -> None:
-        self._sequences = sequences
+    def __init__(
+        self, archive: IO[bytes], names: Sequence[str], sequences: Mapping[int, str], *, blocks: int = 1
+    ) -> None:
+        self._sequences, self._blocks = sequences, blocks
         self.cut = set[str]()  # sequences with more rows than are kept
         with contextlib.ExitStack() as on_error:
             self._tar = on_error.enter_context(tempfile.TemporaryFile())
@@ -71,21 +77,51 @@ class ServerAlignments:
 
     def a3m(self, number: int) -> bytes:
         """Return the a3m of a sequence: the target ("query") and the rows of each file, in the order of their names."""
-        rows = (_rows(_read_part(self._tar, spans[number])) for spans in self._parts.values())
-        return b"".join([f">query\n{self._sequences[number]}\n".encode(), *rows])
+        rows = (_rows(_read_part(self._tar, span)) for parts in self._parts.values() for span in parts[number])
+        return b"".join([self._target(number), *rows])
 
-    def _find_parts(self, name: str, file: _Span) -> dict[int, _Span]:
-        """Return where each sequence's part of a file lies; parts begin with the target and end in NUL bytes."""
-        parts, sequences = dict[int, _Span](), self._sequences
-        for span in _split(self._tar, name, file, len(sequences) + _MAX_NUL_BYTES):
+    def paired_a3ms(self) -> Iterator[bytes]:
+        """Yield the a3m of each sequence; all have equally many rows, those of one number belong together.
+
+        Raise `SearchError` if the server paired more rows of one sequence than of another.
+        """
+        ((name, parts),) = self._parts.items()
+        counts = {number: [self._row_count(span) for span in spans] for number, spans in parts.items()}
+        first, *others = counts
+        different = next((number for number in others if counts[number] != counts[first]), None)
+        if different is not None and not self.cut:
+            given, other = ("+".join(f"{count:,}" for count in counts[number]) for number in (first, different))
+            raise SearchError(
+                f"{name} of the server's answer has {given} rows for sequence {first} and {other} for sequence "
+                f"{different}; paired rows belong together by their numbers"
+            )
+        # What is cut off one sequence has no rows to be paired with.
+        kept = [min(each) for each in zip(*counts.values(), strict=False)]
+        for number, spans in parts.items():
+            rows = (_rows(_read_part(self._tar, span), most) for span, most in zip(spans, kept, strict=False))
+            yield b"".join([self._target(number), *rows])
+
+    def _target(self, number: int) -> bytes:
+        return f">query\n{self._sequences[number]}\n".encode()
+
+    def _row_count(self, span: _Span) -> int:
+        """Return the number of rows that are kept of a part, without the target's."""
+        return min(_read_part(self._tar, span).count(b"\n>"), MAX_ROWS)
+
+    def _find_parts(self, name: str, file: _Span) -> dict[int, list[_Span]]:
+        """Return where each sequence's parts of a file lie; parts begin with the target and end in NUL bytes."""
+        sequences = self._sequences
+        parts: dict[int, list[_Span]] = {number: [] for number in sequences}
+        for span in _split(self._tar, name, file, self._blocks * len(sequences) + _MAX_NUL_BYTES):
             text = _read_part(self._tar, span)
             if not text:
                 continue
             header, _, body = text[: 2 * MAX_LINE_BYTES].partition(b"\n")
             shown = printable(header.decode("utf-8", "replace"))
             number = _number(header)
-            if number is None or number not in sequences or number in parts:
-                raise SearchError(f"{name} of the server's answer is for '{shown}', which was not asked for, or twice")
+            if number is None or number not in sequences or len(parts[number]) == self._blocks:
+                problem = "which was not asked for, or comes too often"
+                raise SearchError(f"{name} of the server's answer is for '{shown}', {problem}")
             row = body.partition(b"\n>")[0]
             if not _is_target(row.translate(None, b"\r\n"), sequences[number]):
                 raise SearchError(
@@ -93,10 +129,10 @@ class ServerAlignments:
                 )
             if _rows(text).count(b"\n") > _MAX_TEXT_LINES:
                 raise SearchError(f"{name} of the server's answer has rows of too many lines for '{shown}'")
-            parts[number] = span
+            parts[number].append(span)
             if _is_cut(span) or text.count(b"\n>") > MAX_ROWS:
                 self.cut.add(sequences[number])
-        if missing := sorted(sequences.keys() - parts.keys()):
+        if missing := [number for number, spans in parts.items() if not spans]:
             raise SearchError(f"{name} of the server's answer lacks {len(missing)} of {len(sequences)} sequences")
         return parts
 
@@ -196,13 +232,14 @@ def _is_cut(span: _Span) -> bool:
     return span.stop - span.start > MAX_TEXT_BYTES
 
 
-def _rows(text: bytes) -> bytes:
-    """Return the rows below the target in the text of a part, `MAX_ROWS` of them at most."""
+def _rows(text: bytes, most: int | None = None) -> bytes:
+    """Return the rows below the target in the text of a part, at most so many (None: `MAX_ROWS`)."""
+    most = MAX_ROWS if most is None else most
     start = stop = text.find(b"\n>") + 1
     if not start:
         return b""
-    if text.count(b"\n>") > MAX_ROWS:
-        for _ in range(MAX_ROWS):
+    if text.count(b"\n>") > most:
+        for _ in range(most):
             stop = text.index(b"\n>", stop) + 1
         return text[start:stop]
     return text[start:].rstrip(b"\n") + b"\n"

@@ -34,6 +34,20 @@ class BatchSearch(SequenceSearch, Protocol):
 
 
 @runtime_checkable
+class PairingSearch(Protocol):
+    """A tool that searches for rows of all sequences of a complex at once, which it pairs."""
+
+    def identity(self) -> str:
+        """Return one line that names tool, version, every option and the database; equal lines give equal results."""
+
+    def search(self, sequences: Sequence[str]) -> Iterable[bytes]:
+        """Return an a3m for each of these different sequences, which is its first row; rows of one number are paired.
+
+        Raise `SearchError` if the tool fails.
+        """
+
+
+@runtime_checkable
 class TemplateSearch(Protocol):
     """A tool that searches a database for chains of known structure that match an alignment."""
 

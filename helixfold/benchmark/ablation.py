@@ -151,7 +151,7 @@ class Comparison:
 def run(options: AblationOptions = _USUAL) -> int:
     """Print what each technique saves, and return 0, or 1 if any result is wrong.
 
-    Raise `InputError` if a file cannot be written, or no technique has the name that is asked for.
+    Raise `InputError` if a file cannot be written, there are too few GPUs, or no technique has the name asked for.
     """
     for path in (options.json, options.plot):
         if path is not None and not path.parent.is_dir():
@@ -159,6 +159,7 @@ def run(options: AblationOptions = _USUAL) -> int:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = pick_device(options.device)
+    _check_ranks(options.ranks, device)
     dtype = DTYPES[options.dtype]
     machine = measured_device(device, list(dict.fromkeys([torch.float32, dtype])), options.repeats)
     problem, name = _problem(options)
@@ -200,6 +201,17 @@ def run(options: AblationOptions = _USUAL) -> int:
         ]
         options.plot.write_bytes(ablation_plot(gains, f"{name}\n{machine.name}"))
     return _WRONG if any(each.faults for each in made) else 0
+
+
+def _check_ranks(ranks: Sequence[int], device: torch.device) -> None:
+    """Raise `InputError` if so many ranks cannot have a GPU each."""
+    most = max(ranks)
+    if device.type != "cuda" or most == 1:
+        return
+    if device != torch.device("cuda"):
+        raise InputError(f"each of {most} ranks takes a GPU of its own; give --device cuda instead of {device}")
+    if most > torch.cuda.device_count():
+        raise InputError(f"{most} ranks need a GPU each, and there are {torch.cuda.device_count()}; give fewer --ranks")
 
 
 def comparisons(

@@ -1,16 +1,15 @@
 """Describe the machine of a benchmark, and measure its best rates: products of matrices, and copies of memory."""
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
 from helixfold.benchmark.timing import median_seconds
 from helixfold.execution import allocator
+from helixfold.execution.environment import device_name, package_version
 from helixfold.ops.cpu.products import mapped
 from helixfold.planning.size import dtype_name
 
@@ -62,7 +61,8 @@ def measured_device(device: torch.device, dtypes: Sequence[torch.dtype], repeats
         device=device,
         name=device_name(device),
         threads=torch.get_num_threads(),
-        versions={"Python": platform.python_version()} | {name: _version(name) for name in _SHOWN if _version(name)},
+        versions={"Python": platform.python_version()}
+        | {name: version for name in _SHOWN if (version := package_version(name)) is not None},
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         allocator="freed memory is kept" if refused is None else f"allocator as it is: {refused}",
         product={dtype: product_rate(device, dtype, repeats) for dtype in dtypes},
@@ -86,20 +86,3 @@ def copy_rate(device: torch.device, repeats: int) -> float:
     source = torch.ones(2**28 if device.type == "cuda" else 2**25, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / median_seconds(lambda: target.copy_(source), device, repeats)
-
-
-def device_name(device: torch.device) -> str:
-    """Return the name that the device's maker gives it, or else the platform's."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -1,6 +1,7 @@
 """Read the command line with cyclopts: define the commands, and report wrong options in one sentence."""
 
 import difflib
+import inspect
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -68,13 +69,17 @@ def run(words: Sequence[str]) -> Any:
     if apps[-1].default_command is None and not rest:
         raise InputError(f"name a COMMAND: {', '.join(commands)} {help_option}")
     try:
-        return app(list(words))
+        command, bound, _ = app.parse_args(list(words))
     except cyclopts.UnknownCommandError:
         raise InputError(
             f"there is no command {rest[0]!r}; choose one of {', '.join(commands)} {help_option}"
         ) from None
     except cyclopts.CycloptsError as error:
         raise InputError(f"{_sentence(error, words)} {help_option}") from None
+    # Results record the command that made them.
+    if "command" in inspect.signature(command).parameters:
+        bound.arguments["command"] = ("helixfold", *words)
+    return command(*bound.args, **bound.kwargs)
 
 
 def _default(value: Any) -> str:

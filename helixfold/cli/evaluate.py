@@ -2,8 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.extras import require
@@ -38,6 +39,7 @@ def evaluate(
     output: Output = Path("evaluation"),
     all_ranks: bool = False,
     options: BenchmarkOptions = _USUAL,
+    command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
     """Compare predictions with known structures: lDDT, TM-score, GDT and RMSD in tables and a plot, and for complexes
     DockQ, interface lDDT and TM-score. With --benchmark, predict the targets of a table first; the same command again
@@ -66,7 +68,7 @@ def evaluate(
                 f"{printable(str(predictions))} is one word too many: --benchmark makes the predictions, and its table "
                 "or --data names the references"
             )
-        return _run_benchmark(options.table.benchmark, output, options, all_ranks=all_ranks)
+        return _run_benchmark(options.table.benchmark, output, options, command, all_ranks=all_ranks)
     if names := options.names_given:
         raise InputError(f"{names[0]} is for --benchmark, which predicts; predictions that are there are only compared")
     if predictions is None or references is None:
@@ -98,7 +100,9 @@ def _compare(predictions: Path, references: Path, output: Path, *, all_ranks: bo
     return SOME_FAILED
 
 
-def _run_benchmark(name: str, output: Path, options: BenchmarkOptions, *, all_ranks: bool) -> int:
+def _run_benchmark(
+    name: str, output: Path, options: BenchmarkOptions, command: tuple[str, ...], *, all_ranks: bool
+) -> int:
     from helixfold.cli.predict import predict_on_devices
     from helixfold.evaluation.benchmark_data import find_data
     from helixfold.evaluation.benchmark_table import read_benchmark
@@ -113,7 +117,9 @@ def _run_benchmark(name: str, output: Path, options: BenchmarkOptions, *, all_ra
         text = f"{len(missing)} of {benchmark.table.structures} structures left out: {_listed(list(missing))}"
         print(f"helixfold: {text}; {next(iter(missing.values()))}", file=sys.stderr)
     predictions = output / "predictions"
-    code = predict_on_devices(options.predict_options(predictions), [each.target for each in benchmark.targets])
+    code = predict_on_devices(
+        options.predict_options(predictions, command), [each.target for each in benchmark.targets]
+    )
     if code not in (0, SOME_FAILED, SERVER_UNAVAILABLE):
         return code
     found = compare_benchmark(benchmark, predictions, all_ranks=all_ranks)

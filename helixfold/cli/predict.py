@@ -36,6 +36,7 @@ def predict(
     *inputs: Annotated[Path, Parameter(name="FILE", group=TARGETS)],
     options: PredictOptions = _OPTIONS,
     others: CompatibilityOptions = _OTHERS,
+    command: Annotated[tuple[str, ...], Parameter(parse=False)] = (),
 ) -> int:
     """Predict protein structures, each into a directory of its own: PDB, mmCIF, confidences, plots and a report.
 
@@ -48,7 +49,8 @@ def predict(
     if others.other_names:
         print("\n".join(listing()))
         return 0
-    return predict_on_devices(resolve(replace(options, inputs=inputs), others))
+    targets = replace(options.targets, command=command)
+    return predict_on_devices(resolve(replace(options, inputs=inputs, targets=targets), others))
 
 
 def predict_on_devices(options: PredictOptions, given_targets: "Sequence[Target] | None" = None) -> int:

@@ -48,10 +48,15 @@ class BenchmarkOptions:
     memory: MemoryLimits = field(default_factory=MemoryLimits)
     screen: ScreenOptions = field(default_factory=ScreenOptions)
 
-    def predict_options(self, output: Path) -> PredictOptions:
-        """Return the options with which the benchmark's targets are predicted into the directory `output`."""
+    def predict_options(self, output: Path, command: tuple[str, ...] = ()) -> PredictOptions:
+        """Return the options with which the benchmark's targets are predicted into the directory `output`.
+
+        `command` is the words of the command, which results record.
+        """
         return PredictOptions(
-            targets=TargetOptions(output=output, overwrite=self.table.overwrite, refuse_other_settings=True),
+            targets=TargetOptions(
+                output=output, overwrite=self.table.overwrite, refuse_other_settings=True, command=command
+            ),
             search=self.search,
             models=self.models,
             compute=self.compute,

@@ -2,7 +2,7 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
@@ -56,7 +56,10 @@ class Op(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if _calls is not None:
             _calls.append((self, inspect.signature(self.reference).bind(*args, **kwargs).args))
-        return self.choice(*args, **kwargs).function(*args, **kwargs)
+        backend = self.choice(*args, **kwargs)
+        if _used is not None and not is_described():
+            _used.setdefault(self.name, set()).add(backend.name)
+        return backend.function(*args, **kwargs)
 
     def choice(self, *args: P.args, **kwargs: P.kwargs) -> Backend:
         """Return the first backend that supports the arguments; inside `forced`, the forced one or the reference."""
@@ -95,11 +98,13 @@ def operator(*backends: Backend) -> Callable[[Callable[P, R]], Op[P, R]]:
 
 
 # Globals for all threads, since autograd computes gradients and recomputes blocks in other threads: the name of the
-# forced backend, the operators for which it is forced (None: all), how often each used it, and the recorded calls.
+# forced backend, the operators for which it is forced (None: all), how often each used it, the recorded calls, and the
+# names of the backends that each operator used.
 _forced: str | None = None
 _forced_operators: Collection[str] | None = None
 _forced_uses: Counter[str] = Counter()
 _calls: list[tuple[Op[..., Any], tuple[Any, ...]]] | None = None
+_used: dict[str, set[str]] | None = None
 
 
 @contextmanager
@@ -127,6 +132,25 @@ def recorded() -> Iterator[list[tuple[Op[..., Any], tuple[Any, ...]]]]:
         yield _calls
     finally:
         _calls = None
+
+
+@contextmanager
+def recorded_backends() -> Iterator[dict[str, set[str]]]:
+    """Yield a dict to which the names of the backends that compute are added by the name of their operator.
+
+    What runs on a described card computes nothing and is left out.
+    """
+    global _used  # noqa: PLW0603 (one dict for the process)
+    earlier, _used = _used, {}
+    try:
+        yield _used
+    finally:
+        _used = earlier
+
+
+def sorted_backends(used: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
+    """Return what `recorded_backends` recorded in alphabetical order."""
+    return {name: tuple(sorted(names)) for name, names in sorted(used.items())}
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:

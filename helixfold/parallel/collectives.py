@@ -2,8 +2,16 @@
 
 A collective is started by one call and awaited by another, so that computation overlaps with it. In the backward pass
 the adjoint is started where the gradient arrives and awaited where it is used.
+
+On a GPU, to wait means that the stream on which PyTorch computes waits, not the host. A collective of NCCL runs on a
+stream of its own, which first waits for what was computed before the start, so that its input is complete. `Pending`
+holds the input until the wait, and what is computed after the wait sees the whole output; so no memory is used again
+while a collective reads or writes it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import torch
@@ -25,6 +33,19 @@ _ADJOINT: dict[Kind, Kind] = {
 # Their names since PyTorch 2.13, and before.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+_waits_at_once = ContextVar("waits_at_once", default=False)
+
+
+@contextmanager
+def waiting_at_once() -> Iterator[None]:
+    """Await every collective where it starts, so that nothing is computed meanwhile, to see what overlap is worth."""
+    token = _waits_at_once.set(True)
+    try:
+        yield
+    finally:
+        _waits_at_once.reset(token)
 
 
 # A collective that this rank took part in, and the bytes that it sent in it.
@@ -109,7 +130,11 @@ class Pending:
     def start(self, kind: Kind, tensor: Tensor) -> None:
         """Start the collective or its adjoint."""
         # The input must live until it has been sent.
-        self._under_way = (tensor, *self.channel.start(kind, tensor, self.root))
+        output, work = self.channel.start(kind, tensor, self.root)
+        if _waits_at_once.get():
+            work.wait()
+            work = _Done()
+        self._under_way = tensor, output, work
 
     def finish(self) -> Tensor:
         """Wait for what was started and return its output."""

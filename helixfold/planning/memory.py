@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from data_pipeline.errors import InputError
+from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.transforms.sample import SamplingConfig
 from helixfold.execution.available import available_memory, free_disk
@@ -96,13 +97,9 @@ class FeatureRows:
     is_bound: bool = False  # an upper bound: the search for rows and templates is not done and may find fewer
 
     @classmethod
-    def of(cls, features: Features) -> "FeatureRows":
+    def of(cls, features: Features | ComplexFeatures) -> "FeatureRows":
         """Return the numbers in a target's features."""
-        return cls(
-            residues=len(features.sequence),
-            alignment=len(features.msa),
-            templates=len(features.template_domain_names),
-        )
+        return cls(residues=len(features.aatype), alignment=len(features.msa), templates=len(features.template_aatype))
 
     @classmethod
     def at_most(cls, residues: int, sampling: SamplingConfig, *, templates: bool = True) -> "FeatureRows":
@@ -118,12 +115,14 @@ class FeatureRows:
         """Return the size of a model's input, with `ensemble` samples of the MSA, shared by `ranks` ranks."""
         sampling = preset.sampling
         clusters = min(self.alignment, sampling.max_msa_clusters)
+        # A model of complexes reads all slots for templates, whether they hold one or not.
+        templates = sampling.max_templates if preset.model.method == "multimer" else self.templates
         return PassSize(
             residues=self.residues,
             msa_rows=clusters,
             # The model's input always has at least one extra row.
             extra_rows=max(1, min(self.alignment - clusters, sampling.max_extra_msa)),
-            templates=0 if preset.model.template is None else min(self.templates, sampling.max_templates),
+            templates=0 if preset.model.template is None else min(templates, sampling.max_templates),
             dtype=dtype,
             ensemble=ensemble,
             ranks=ranks,

@@ -24,7 +24,6 @@ from helixfold.predict.lock import locked_output, remove_partial_files
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import Order, PredictOptions, TargetOptions
 from helixfold.predict.postprocess import slim_down
-from helixfold.predict.record import search_identities
 from helixfold.predict.resume import ResumeStatus, begun_dtype, resume_status
 from helixfold.predict.runner import EXPECTED_ERRORS, BatchRunner, archive_finished, close
 from helixfold.predict.screen import format_estimate
@@ -36,10 +35,12 @@ from helixfold.predict.search import (
     share_unavailable,
     written_directories,
 )
+from helixfold.predict.search_plan import search_identities
 from helixfold.predict.together import sizes_of_lots
 from helixfold.report.page import counted
 from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
+from helixfold.write.provenance import recorded_command
 
 _MOST_LINES = 10  # about finished targets; more are counted in one line
 
@@ -89,6 +90,7 @@ def predict(
             output_format=options.targets.output_format,
             search_identities=search_identities(searches),
             is_slim=options.targets.slim,
+            command=recorded_command(options.targets.command),
             prints_json=options.screen.progress == "json",
             targets_at_once=options.devices.targets_at_once,
         )
@@ -146,7 +148,7 @@ def _fold_all(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions
                 archive_finished(finished)
             search_for_all([job.target for job, _ in remaining if job.target is not None], settings.searches, output)
 
-    lots = sizes_of_lots([len(job.sequence) for job, _ in remaining], settings)
+    lots = sizes_of_lots([None if job.is_complex else job.residues for job, _ in remaining], settings)
     with loading.stage("searches for all targets"):
         workers.world.run_together(search)
         share_unavailable(settings.searches, workers.world)
@@ -166,7 +168,7 @@ def _sorted(jobs: Sequence[Job], order: Order, seed: int, *, several: bool) -> l
         return list(jobs)
     if order == "random":
         return [jobs[number] for number in np.random.default_rng(seed).permutation(len(jobs))]
-    return sorted(jobs, key=lambda job: len(job.sequence), reverse=several)
+    return sorted(jobs, key=lambda job: job.residues, reverse=several)
 
 
 def _statuses(jobs: Sequence[Job], settings: RunSettings, options: TargetOptions) -> list[ResumeStatus]:

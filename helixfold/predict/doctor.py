@@ -19,6 +19,8 @@ from data_pipeline.search.database import (
     TemplateDatabase,
     database_files,
 )
+from data_pipeline.search.mmseqs_program import INSTALL as INSTALL_MMSEQS
+from data_pipeline.search.mmseqs_program import OLDEST_FOR_CLUSTERS, OLDEST_RELEASE, find_mmseqs, mmseqs_release
 from data_pipeline.search.process import PACKAGES, find_program, program_version
 from data_pipeline.search.profile_search import PYHMMER_VERSION
 from data_pipeline.user_cache import NO_CACHE
@@ -56,6 +58,7 @@ def facts(profile: DatabaseProfile, targets: Sequence[Target], server: str | Non
         "programs": {
             "pyhmmer": {"version": PYHMMER_VERSION, "path": None},
             **{name: _program(name) for name in PACKAGES},
+            "mmseqs": _mmseqs(),
         },
         "databases": _databases(profile, server),
         "targets": [_target(profile, target, server) for target in targets],
@@ -93,9 +96,12 @@ def report(found: Facts) -> Iterator[str]:
         if name == "pyhmmer":
             yield _row(name, f"{program['version']}, jackhmmer and hmmsearch in this process")
         elif program is None:
-            yield _row(name, f"not installed (package {PACKAGES[name]})")
+            where_from = INSTALL_MMSEQS if name == "mmseqs" else f"package {PACKAGES[name]}"
+            yield _row(name, f"not installed ({where_from})")
         else:
             yield _row(name, f"{program['version']}  {program['path']}")
+            if program.get("problem"):
+                yield _row("", program["problem"])
     yield ""
     yield from _database_lines(found["databases"])
     if found["targets"]:
@@ -132,8 +138,22 @@ def _program(name: str) -> Facts | None:
     path = find_program(name)
     if path is None:
         return None
-    version = program_version(path, "version") if name == "mmseqs" else program_version(path)
-    return {"version": version, "path": str(path)}
+    return {"version": program_version(path), "path": str(path)}
+
+
+def _mmseqs() -> Facts | None:
+    """Return version, path and release of the MMseqs2 that searches would use, and what it is too old for."""
+    path = find_mmseqs()
+    if path is None:
+        return None
+    release, version = mmseqs_release(path), program_version(path, "version")
+    problem = None
+    if release is not None and release < OLDEST_RELEASE:
+        problem = f"too old: release {OLDEST_RELEASE} or a newer one is needed"
+    elif release is not None and release < OLDEST_FOR_CLUSTERS:
+        problem = f"too old for ColabFold's databases: they need release {OLDEST_FOR_CLUSTERS} or a newer one"
+    shown = version if release is None else f"release {release} ({version[:16]})"
+    return {"version": shown, "path": str(path), "release": release, "problem": problem}
 
 
 def _models(device_name: str, length: int) -> Facts:
@@ -161,23 +181,32 @@ def _parameter_files(directory: Path | None) -> list[Path]:
 
 
 def _databases(profile: DatabaseProfile, server: str | None) -> Facts:
-    templates = profile.templates
     return {
-        "alignments": [
-            {"name": each.name, "tool": _tool(each), "max_rows": each.max_rows, **_files(each)}
-            for each in profile.alignments
-        ],
+        "alignments": [_alignments(each) for each in profile.alignments],
         "server": server,
-        "templates": None
-        if templates is None
-        else {
-            "tool": _tool(templates),
-            "latest_release": None if templates.latest_release is None else str(templates.latest_release),
-            **_files(templates),
-            "structures": str(templates.structures),
-            "structure_files": _count(templates.structures),
-        },
+        "templates": _templates(profile.templates),
         "notes": list(profile.notes),
+        "complexes": {
+            "pairs": None if profile.uniprot is None or server is not None else _alignments(profile.uniprot),
+            "templates": _templates(profile.complex_templates),
+            "notes": list(profile.complex_notes if server is None else ()),
+        },
+    }
+
+
+def _alignments(database: AlignmentDatabase) -> Facts:
+    return {"name": database.name, "tool": _tool(database), "max_rows": database.max_rows, **_files(database)}
+
+
+def _templates(database: TemplateDatabase | None) -> Facts | None:
+    if database is None:
+        return None
+    return {
+        "tool": _tool(database),
+        "latest_release": None if database.latest_release is None else str(database.latest_release),
+        **_files(database),
+        "structures": str(database.structures),
+        "structure_files": _count(database.structures),
     }
 
 
@@ -187,21 +216,36 @@ def _database_lines(found: Facts) -> Iterator[str]:
     if not found["alignments"] and templates is None and found["server"] is None:
         yield "  none; name them with --databases or --database, or give alignments with --msa"
     for database in found["alignments"]:
-        limit = "" if database["max_rows"] is None else f", at most {database['max_rows']:,} rows"
-        yield _row(database["name"], f"{database['tool']}{limit}")
-        yield _row("", _files_text(database))
+        yield from _alignment_lines(database)
     if found["server"] is not None:
         yield _row("server", f"{found['server']}: sequences are sent there")
     if templates is not None:
-        date = templates["latest_release"]
-        yield _row("templates", f"{templates['tool']}{'' if date is None else f', released until {date}'}")
-        yield _row("", _files_text(templates))
-        most = " or more" if templates["structure_files"] == _MAX_COUNTED else ""
-        yield _row(
-            "", f"structures in {templates['structures']}: {counted(templates['structure_files'], 'file')}{most}"
-        )
+        yield from _template_lines(templates)
     for note in found["notes"]:
         yield _row("note", note)
+    complexes = found["complexes"]
+    if any(complexes.values()):
+        yield "  of complexes"
+    if complexes["pairs"] is not None:
+        yield from _alignment_lines(complexes["pairs"])
+    if complexes["templates"] is not None:
+        yield from _template_lines(complexes["templates"])
+    for note in complexes["notes"]:
+        yield _row("note", note)
+
+
+def _alignment_lines(database: Facts) -> Iterator[str]:
+    limit = "" if database["max_rows"] is None else f", at most {database['max_rows']:,} rows"
+    yield _row(database["name"], f"{database['tool']}{limit}")
+    yield _row("", _files_text(database))
+
+
+def _template_lines(database: Facts) -> Iterator[str]:
+    date = database["latest_release"]
+    yield _row("templates", f"{database['tool']}{'' if date is None else f', released until {date}'}")
+    yield _row("", _files_text(database))
+    most = " or more" if database["structure_files"] == _MAX_COUNTED else ""
+    yield _row("", f"structures in {database['structures']}: {counted(database['structure_files'], 'file')}{most}")
 
 
 def _target(profile: DatabaseProfile, target: Target, server: str | None) -> Facts:

@@ -10,13 +10,16 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from data_pipeline.features.schema import Features
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.feature_file import save_features
+from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
 from data_pipeline.parse.fasta import directory_name
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.folding import FoldingOptions
+from helixfold.model_input import model_input
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, Plan
@@ -52,6 +55,7 @@ class RunSettings:
     search_identities: tuple[str, ...] = ()  # each search in one line that says what determines its result
     is_slim: bool = False  # finished targets have only the files that `postprocess.slim_down` leaves
     prints_json: bool = False  # progress, in place of bars
+    command: tuple[str, ...] = ()  # its words, as results record them
     passes: Passes = LAUNCHED
     targets_at_once: int | None = None  # the most short targets that share passes; None: many on a GPU, else 1
 
@@ -75,6 +79,11 @@ class RunSettings:
     def num_recycles(self) -> int:
         """Return the largest number of recycles of any model."""
         return max(self.options.recycles(model.preset) for model in self.models)
+
+    @property
+    def recycle_tolerance(self) -> float:
+        """Return the largest change of distances, in Angstrom, at which the recycling of any model ends."""
+        return max(self.options.tolerance(model.preset) for model in self.models)
 
     @property
     def reads_templates(self) -> bool:
@@ -111,7 +120,7 @@ class Job:
     """A protein to fold: a target whose features are still to be made, or features that were made before."""
 
     target: Target | None = None
-    features: Features | None = None
+    features: TargetFeatures | None = None
     directory: str | None = None  # its name, where an earlier version made it; None: `directory_name` gives it
 
     @property
@@ -122,46 +131,59 @@ class Job:
     @property
     def title(self) -> str:
         """Return the name of the target as its file has it."""
-        return self.target.name if self.target is not None else self._given_features.domain_name
+        return self.target.name if self.target is not None else self.given_features.domain_name
 
     @property
     def sequence(self) -> str:
-        """Return the amino acids as one-letter codes."""
-        return self.target.sequence if self.target is not None else self._given_features.sequence
+        """Return the amino acids as one-letter codes, with colons between the chains of a complex."""
+        return self.target.sequence if self.target is not None else self.given_features.sequence
 
     @property
-    def features_digest(self) -> str:
-        """Return a digest of features that were made before."""
-        digest = hashlib.sha256()
-        for field in fields(self._given_features):
-            digest.update(np.asarray(getattr(self._given_features, field.name)).tobytes())
-        return digest.hexdigest()
+    def residues(self) -> int:
+        """Return the number of residues of all chains."""
+        return len(self.sequence.replace(CHAIN_SEPARATOR, ""))
 
-    def prepare(self, directory: Path, settings: RunSettings) -> Features:
+    @property
+    def is_complex(self) -> bool:
+        """Return whether the target is a complex, be it of a single chain."""
+        return isinstance(self.features, ComplexFeatureSet)
+
+    def prepare(self, directory: Path, settings: RunSettings) -> TargetFeatures:
         """Return the features, and write them into the target's directory."""
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)
             settings.say(f"{self.name}: {search.summary(prepared, reads_templates=settings.reads_templates)}")
             return prepared.features
-        self._given_features.save(directory / FEATURES_FILE)
-        return self._given_features
+        save_features(directory / FEATURES_FILE, self.given_features)
+        return self.given_features
 
     def forecast(self, directory: Path, settings: RunSettings) -> Iterator[TargetForecast]:
         """Yield the memory and the time that folding it takes with each model; nothing is written or searched."""
-        rows, searches = None, settings.searches
-        if self.target is None:
-            rows = FeatureRows.of(self._given_features)
-        elif not searches.alignments and (searches.templates is None or self.target.templates):
-            rows = FeatureRows.of(prepare(self.target, SearchPlan(user_templates=searches.user_templates)).features)
-        templates = searches.templates is not None or (self.target is not None and bool(self.target.templates))
+        features, searches = self.features, settings.searches
+        target = self.target
+        if target is not None and not searches.alignments and (searches.templates is None or target.templates):
+            features = prepare(target, SearchPlan(user_templates=searches.user_templates)).features
+        templates = searches.templates is not None or (target is not None and bool(target.templates))
         for model in settings.models:
-            model_rows = rows or FeatureRows.at_most(len(self.sequence), model.preset.sampling, templates=templates)
-            plan = settings.plan(model, model_rows, settings.memory.available(settings.device, directory))
+            rows = FeatureRows.at_most(self.residues, model.preset.sampling, templates=templates)
+            if features is not None:
+                rows = FeatureRows.of(model_input(features, model.preset).features)
+            plan = settings.plan(model, rows, settings.memory.available(settings.device, directory))
             passes = settings.num_seeds * (settings.options.recycles(model.preset) + 1)
             seconds = prediction_seconds(model.preset.model, plan.size, settings.device, passes)
-            yield TargetForecast(target=self.name, model=model.preset.name, rows=model_rows, plan=plan, seconds=seconds)
+            yield TargetForecast(target=self.name, model=model.preset.name, rows=rows, plan=plan, seconds=seconds)
 
     @property
-    def _given_features(self) -> Features:
+    def given_features(self) -> TargetFeatures:
+        """Return the features that were made before, of a job that has them."""
         assert self.features is not None
         return self.features
+
+
+def features_digest(features: TargetFeatures) -> str:
+    """Return the SHA-256 digest of all arrays of features, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for part in (features.multimer, features.residue_gap) if isinstance(features, ComplexFeatureSet) else (features,):
+        for each in fields(part):
+            digest.update(np.asarray(getattr(part, each.name)).tobytes())
+    return digest.hexdigest()

@@ -69,6 +69,8 @@ class TargetOptions:
     """Only show what would be done, how much memory and about how long each target takes, and whether it fits."""
     refuse_other_settings: Annotated[bool, Parameter(parse=False)] = False
     """Raise `InputError` where a target was finished before with other settings, in place of leaving it as it is."""
+    command: Annotated[tuple[str, ...], Parameter(parse=False)] = ()
+    """Words of the command, which results record."""
 
 
 @Parameter(
@@ -123,8 +125,8 @@ class ModelOptions:
     models: Annotated[
         tuple[str, ...], Parameter(metavar="MODEL...", show_default="model_1_ptm, or what --weights holds")
     ] = ()
-    """model_1 to model_5, model_1_ptm to model_5_ptm, small (the demonstration model) or tiny (random parameters);
-    predictions are ranked by mean pLDDT."""
+    """model_1 to model_5, with _ptm or, for complexes, _multimer_v3, _multimer_v2 or _multimer; small (demonstration
+    model), tiny or tiny_multimer (random parameters). Predictions are ranked by pLDDT, those of complexes by ipTM."""
     weights: Annotated[
         Path | None,
         Parameter(show_default="files of `helixfold weights download`, else the demonstration model in the package"),
@@ -146,11 +148,15 @@ class ComputeOptions:
     num_recycles: Annotated[
         int | None,
         reads(whole_number(0, MAX_RECYCLES), "N"),
-        Parameter(show_default="the preset's or the model's; 3 for DeepMind's"),
+        Parameter(show_default="the preset's or the model's; 3, or 20 for _multimer_v3"),
     ] = None
     """Number of passes after the first, at most 1,000."""
     recycle_tolerance: Annotated[
-        Number | None, Parameter(metavar="ANGSTROM", show_default="the preset's, or 0: never stop early")
+        Number | None,
+        Parameter(
+            metavar="ANGSTROM",
+            show_default="the preset's or the model's: 0.5 for _multimer_v3, else 0, never",
+        ),
     ] = None
     """Stop recycling when distances change by less than this."""
     num_ensemble: Annotated[

@@ -18,11 +18,12 @@ class PredictionPreset:
     num_ensemble: int | None = None
 
 
-# The first three are AlphaFold's and compute the same.
+# The first four are AlphaFold's and compute the same.
 PREDICTION_PRESETS = {
     "monomer": PredictionPreset(summary="AlphaFold's five models", models=MONOMER),
     "monomer_ptm": PredictionPreset(summary="the five with PAE and pTM", models=MONOMER_PTM),
     "monomer_casp14": PredictionPreset(summary="the first five with 8 ensembles", models=MONOMER, num_ensemble=8),
+    "multimer": PredictionPreset(summary="AlphaFold-Multimer's five models, for complexes", models=MULTIMER[:5]),
     "quick": PredictionPreset(summary="model_1_ptm with 1 recycle", models=MONOMER_PTM[:1], num_recycles=1),
     "thorough": PredictionPreset(
         summary="the five with PAE, recycled until they settle (0.5 Angstrom), at most 20 times",

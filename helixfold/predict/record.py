@@ -1,23 +1,24 @@
 """The record of what a target's files were made from, in `settings.json` beside them.
 
-By it, a run that goes on where another one ended tells results of its own settings from those of other ones.
+By it, a run that goes on where another one ended tells results of its own settings from those of other ones. The file
+also has the programs, the device and the command that made each prediction, by which no result is told from another.
 """
 
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 from data_pipeline.errors import InputError, printable
 from data_pipeline.json_files import read_json
-from data_pipeline.search.plan import SearchPlan
 from helixfold import __version__
-from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
+from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
 from helixfold.weights.find import WeightsProvenance
 from helixfold.write.json_object import AGAIN
+from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
 from helixfold.write.ranking import FinishedPrediction, read_finished
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json, write_file
 
@@ -44,11 +45,11 @@ class PredictionOrigin:
     model: str
     seed: int
     weights: str  # digest of the parameters
-    provenance: WeightsProvenance
+    weights_provenance: WeightsProvenance
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of settings.json, where the provenance is called `standing`."""
-        return {"model": self.model, "seed": self.seed, "weights": self.weights, "standing": self.provenance}
+        return {"model": self.model, "seed": self.seed, "weights": self.weights, "standing": self.weights_provenance}
 
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> "PredictionOrigin":
@@ -57,17 +58,22 @@ class PredictionOrigin:
             model=str(entry["model"]),
             seed=int(entry["seed"]),
             weights=str(entry["weights"]),
-            provenance=_PROVENANCES[_PROVENANCES.index(entry["standing"])],
+            weights_provenance=_PROVENANCES[_PROVENANCES.index(entry["standing"])],
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetRecord:
-    """The inputs (as digests), the options that change results, and the predictions of one target."""
+    """The inputs (as digests), the options that change results, and the predictions of one target.
+
+    `provenance` tells what made each prediction that is there. It is no setting, and no difference: a result that was
+    made on another machine is a result.
+    """
 
     inputs: Mapping[str, Any]
     options: Mapping[str, Any]
     predictions: Mapping[str, PredictionOrigin]  # by name
+    provenance: Mapping[str, PredictionProvenance] = field(default_factory=dict)  # by name, of those that were made
 
     def differences(self, other: "TargetRecord") -> list[str]:
         """Describe each setting of `other` that differs from this record; additional predictions do not count."""
@@ -93,20 +99,19 @@ class TargetRecord:
         return list(dict.fromkeys(differences))
 
     @property
-    def provenance(self) -> WeightsProvenance:
-        """Return the least trustworthy provenance among the predictions."""
-        return min(
-            (origin.provenance for origin in self.predictions.values()), key=_PROVENANCES.index, default="trained"
-        )
+    def weights_provenance(self) -> WeightsProvenance:
+        """Return the least trustworthy provenance of parameters among the predictions."""
+        found = (origin.weights_provenance for origin in self.predictions.values())
+        return min(found, key=_PROVENANCES.index, default="trained")
 
     @property
     def made_with(self) -> str:
         """Describe the parameters, as messages do."""
-        return _DESCRIPTIONS[self.provenance]
+        return _DESCRIPTIONS[self.weights_provenance]
 
     def is_superseded_by(self, other: "TargetRecord") -> bool:
         """Return whether `other` has better parameters, so that these results may be replaced."""
-        return _PROVENANCES.index(self.provenance) < _PROVENANCES.index(other.provenance)
+        return _PROVENANCES.index(self.weights_provenance) < _PROVENANCES.index(other.weights_provenance)
 
     def extended(self, other: "TargetRecord") -> "TargetRecord":
         """Return `other` with this record's predictions as well, which keep their names."""
@@ -115,7 +120,7 @@ class TargetRecord:
             name: origin for name, origin in other.predictions.items() if (origin.model, origin.seed) not in present
         }
         # Inputs and options are `other`'s: this record may come from a file, which is less to be trusted.
-        return replace(other, predictions={**self.predictions, **more})
+        return replace(other, predictions={**self.predictions, **more}, provenance=self.provenance)
 
     def name_of(self, prediction: RequestedPrediction) -> str:
         """Return the name that this model and seed have in the record, or the requested one."""
@@ -134,11 +139,14 @@ class TargetRecord:
 
     def write(self, directory: Path, notes: Sequence[str]) -> None:
         """Write settings.json into the target's directory, with notes for every reader of the results."""
+        # In the order of the predictions, whatever was made first.
+        made = {name: self.provenance[name] for name in self.predictions if name in self.provenance}
         content = {
             "helixfold": __version__,
             "inputs": self.inputs,
             "options": self.options,
             "predictions": {name: origin.to_dict() for name, origin in self.predictions.items()},
+            "provenance": provenance_entries(made),
             "notes": list(notes),
         }
         write_file(directory / SETTINGS_FILE, to_json(content, indent=2))
@@ -149,7 +157,7 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
     options = settings.options
     inputs: dict[str, Any] = {"sequence": hashlib.sha256(job.sequence.encode()).hexdigest()}
     if job.target is None:
-        inputs["features"] = job.features_digest
+        inputs["features"] = features_digest(job.given_features)
     else:
         inputs["alignments"] = [_file(path) for path in job.target.alignments]
         inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
@@ -163,7 +171,7 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
         inputs=inputs,
         options={
             "num_recycles": settings.num_recycles,
-            "recycle_tolerance": options.recycle_tolerance,
+            "recycle_tolerance": settings.recycle_tolerance,
             "num_ensemble": options.num_ensemble,
             "stop_at_score": options.stop_at_score,
             "dtype": options.dtype,
@@ -175,7 +183,7 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
                 model=prediction.model.preset.name,
                 seed=prediction.seed,
                 weights=prediction.model.digest,
-                provenance=prediction.model.provenance,
+                weights_provenance=prediction.model.provenance,
             )
             for prediction in settings.predictions
         },
@@ -187,7 +195,12 @@ def read_record(directory: Path) -> TargetRecord | None:
     try:
         content: Any = read_json(directory / SETTINGS_FILE, AGAIN)
         predictions = {str(name): PredictionOrigin.from_dict(entry) for name, entry in content["predictions"].items()}
-        record = TargetRecord(inputs=dict(content["inputs"]), options=dict(content["options"]), predictions=predictions)
+        record = TargetRecord(
+            inputs=dict(content["inputs"]),
+            options=dict(content["options"]),
+            predictions=predictions,
+            provenance=read_provenance(content.get("provenance")),
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
     # Names become names of files.
@@ -203,15 +216,6 @@ def remove_results(directory: Path) -> None:
     for path in directory.iterdir():
         if _RESULT_FILES.fullmatch(path.name) and not path.is_dir():
             path.unlink()
-
-
-def search_identities(plan: SearchPlan) -> tuple[str, ...]:
-    """Return one line for each search of a plan, with everything that determines its result."""
-    steps = [step.tool.identity() for step in plan.alignments]
-    if (templates := plan.templates) is not None:
-        latest = templates.options.latest_release
-        steps.append(templates.tool.identity() + (f" until {latest.isoformat()}" if latest else ""))
-    return tuple(steps)
 
 
 def _digests(value: Any) -> Any:

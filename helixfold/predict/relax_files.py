@@ -9,6 +9,7 @@ import gemmi
 import numpy as np
 import torch
 
+from data_pipeline.complexes.chain_ids import PDB_CHAIN_IDS
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.structures import read_structure
 from data_pipeline.structure import Structure, protein_from_chains
@@ -18,7 +19,7 @@ from helixfold.relax.problem import RelaxationError, installed
 from helixfold.relax.relaxation import relax
 from helixfold.relax.result import Relaxed, RelaxOptions
 from helixfold.standard_streams import optional_output
-from helixfold.write.pdb import CHAIN_NAMES, to_pdb
+from helixfold.write.pdb import to_pdb
 from helixfold.write.relaxed import relaxation_metrics, relaxation_notes
 from helixfold.write.results import to_json, write_file
 
@@ -51,9 +52,10 @@ def relax_files(
     for path, structure in structures.items():
         if not structure.chains:
             raise InputError.at(path, "it holds no protein; give a structure with at least one chain of amino acids")
-        if len(structure.chains) > len(CHAIN_NAMES):
+        if len(structure.chains) > len(PDB_CHAIN_IDS):
             raise InputError.at(
-                path, f"it holds {len(structure.chains)} chains, and {len(CHAIN_NAMES)} are the most that can be named"
+                path,
+                f"it holds {len(structure.chains)} chains, and {len(PDB_CHAIN_IDS)} are the most that can be named",
             )
     failed = 0
     for path, structure in structures.items():
@@ -77,9 +79,9 @@ def relax_files(
 def _relaxed(structure: Structure, options: RelaxOptions | None, device: torch.device | None) -> Relaxed:
     protein = protein_from_chains(structure.chains)
     names = [chain.name for chain in structure.chains]
-    if set(names) <= set(CHAIN_NAMES):
+    if set(names) <= set(PDB_CHAIN_IDS):
         # Chains keep their names where these are letters or digits.
-        index = np.array([CHAIN_NAMES.index(name) for name in names])
+        index = np.array([PDB_CHAIN_IDS.index(name) for name in names])
         protein = replace(protein, chain_index=index[protein.chain_index])
     return relax(protein, options, device)
 

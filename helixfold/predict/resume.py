@@ -13,6 +13,7 @@ from helixfold.predict.postprocess import is_postprocessed
 from helixfold.predict.record import SETTINGS_FILE, TargetRecord, read_record, record_for, remove_results
 from helixfold.write.colabfold import done_file
 from helixfold.write.json_object import AGAIN
+from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import RANKING_FILE, TIMINGS_FILE, to_json
 
@@ -27,14 +28,23 @@ class ResumeStatus:
     remark: str | None = None  # for the user, about earlier results
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ResumedTarget:
-    """A target whose directory is ready for the missing predictions, with the timings of earlier runs."""
+    """A target whose directory is ready for the missing predictions, with the timings of earlier runs.
+
+    `record` grows as predictions are made, and `notes` are for every reader of the results.
+    """
 
     record: TargetRecord
+    notes: tuple[str, ...]
     missing: tuple[RequestedPrediction, ...]
     models: dict[str, Any]  # of timings.json, by prediction
     stages: tuple[Stage, ...]
+
+    def add_provenance(self, directory: Path, name: str, provenance: PredictionProvenance) -> None:
+        """Write into settings.json what made the prediction of a name, whose files are to be written next."""
+        self.record = replace(self.record, provenance={**self.record.provenance, name: provenance})
+        self.record.write(directory, self.notes)
 
 
 def resume_status(job: Job, directory: Path, settings: RunSettings, *, overwrite: bool) -> ResumeStatus:
@@ -49,7 +59,7 @@ def resume_status(job: Job, directory: Path, settings: RunSettings, *, overwrite
         missing = 0 if finished else len(settings.predictions)
         return ResumeStatus(name=job.name, finished=finished, missing=missing, remark=remark)
     record = earlier.extended(requested)
-    done = record.finished(directory, len(job.sequence))
+    done = record.finished(directory, job.residues)
     missing = len(_missing(record, done, directory, settings))
     finished = not missing and is_marked and is_postprocessed(directory, list(done.values()), settings)
     if done and not finished:
@@ -95,12 +105,16 @@ def resume_target(job: Job, directory: Path, settings: RunSettings, *, overwrite
         (directory / RANKING_FILE).unlink(missing_ok=True)
         record = earlier.extended(requested)
         models, stages = _earlier_timings(directory)
-    record.write(directory, [note for model in settings.models for note in model.notes])
-    missing = _missing(record, record.finished(directory, len(job.sequence)), directory, settings)
+    done = record.finished(directory, job.residues)
+    missing = _missing(record, done, directory, settings)
+    made = {name for name in done if all(name != prediction.name for prediction in missing)}
+    record = replace(record, provenance={name: each for name, each in record.provenance.items() if name in made})
+    notes = tuple(note for model in settings.models for note in model.notes)
+    record.write(directory, notes)
     # What was measured of a prediction that is made again is measured again.
     again = tuple(f"{prediction.name}: " for prediction in missing)
     stages = [stage for stage in stages if not stage.name.startswith(again)]
-    return ResumedTarget(record=record, missing=tuple(missing), models=models, stages=tuple(stages))
+    return ResumedTarget(record=record, notes=notes, missing=tuple(missing), models=models, stages=tuple(stages))
 
 
 def _missing(
@@ -108,7 +122,7 @@ def _missing(
 ) -> list[RequestedPrediction]:
     """Return the predictions to make; none if one that is done has the score at which a run stops."""
     score = settings.options.stop_at_score
-    if score is not None and any(prediction.ranking_confidence >= score for prediction in done.values()):
+    if score is not None and any(prediction.plddt.mean() >= score for prediction in done.values()):
         return []
     renamed = [replace(prediction, name=record.name_of(prediction)) for prediction in settings.predictions]
     return [

@@ -124,7 +124,7 @@ class BatchRunner:
             self._settings.say(f"{job.name}: failed: {failure} [{self._progress(number, seconds)}]", file=sys.stderr)
         else:
             if status.missing:
-                self._finished.append((len(job.sequence), max(seconds, 1e-3) / status.missing))
+                self._finished.append((job.residues, max(seconds, 1e-3) / status.missing))
             if outcome:
                 self._settings.say(f"{_summary(directory, outcome)} [{self._progress(number, seconds)}]")
         ended = "finished" if failure is None else "failed"
@@ -133,7 +133,7 @@ class BatchRunner:
 
     def _postfix(self, numbers: range) -> str:
         """Return what the bar says beside its numbers: the time that is left, and the targets under way."""
-        lengths = [len(self._remaining[number][0].sequence) for number in numbers]
+        lengths = [self._remaining[number][0].residues for number in numbers]
         name = self._remaining[numbers[0]][0].name
         words = [name, f"{lengths[0]} residues"]
         if len(numbers) > 1:
@@ -155,7 +155,7 @@ class BatchRunner:
 
     def _time_left(self, first: int) -> str | None:
         """Say how long the targets from that one on will take; None if nothing is known yet, or nothing is left."""
-        targets = [(len(job.sequence), status.missing) for job, status in self._remaining[first:]]
+        targets = [(job.residues, status.missing) for job, status in self._remaining[first:]]
         seconds = remaining_seconds(self._finished, targets, self._workers.mesh.layout.dp)
         return f"about {format_duration(seconds)} left" if seconds else None
 
@@ -212,4 +212,4 @@ def _summary(directory: Path, order: Sequence[FinishedPrediction]) -> str:
     best = order[0]
     ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
     recycles = f"{counted(best.num_recycles, 'recycle')}{' (settled)' if best.converged else ''}"
-    return f"{directory.name}: mean pLDDT {best.ranking_confidence:.1f}{ptm}, {best.name}, {recycles} -> {directory}"
+    return f"{directory.name}: mean pLDDT {best.plddt.mean():.1f}{ptm}, {best.name}, {recycles} -> {directory}"

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.feature_file import load_features
+from data_pipeline.complexes.feature_set import TargetFeatures
 from data_pipeline.errors import InputError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
-from data_pipeline.features.schema import Features
 from data_pipeline.files import require_unmoved
 from data_pipeline.npz import read_npz
 from data_pipeline.parse.fasta import directory_name, target_name_problem, unknown_residues_problem
@@ -52,7 +54,7 @@ def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) ->
 
 def share_unavailable(plan: SearchPlan, world: ControlChannel) -> None:
     """Tell all processes which servers the first one has given up, so that none of them waits for these again."""
-    servers = [step.tool for step in plan.alignments if isinstance(step.tool, ServerSearch)]
+    servers = [step.tool.server for step in plan.alignments if isinstance(step.tool, ServerSearch)]
     problems = world.all_gather([server.contact.problem for server in servers])[0]
     for server, problem in zip(servers, problems, strict=True):
         server.contact.problem = problem
@@ -208,22 +210,23 @@ def summary(prepared: PreparedTarget, *, reads_templates: bool = True) -> str:
     return f"{line}, {counted(len(rejected), 'hit')} not used, see {TEMPLATES_FILE}"
 
 
-def read_features(paths: Sequence[Path]) -> list[tuple[Path, Features]]:
+def read_features(paths: Sequence[Path]) -> list[tuple[Path, TargetFeatures]]:
     """Read features.npz files, given as files or as output directories with one file for each target.
 
     Return each file's path with its features; raise `InputError` for a damaged file or an unsafe name.
     """
-    found: list[tuple[Path, Features]] = []
+    found: list[tuple[Path, TargetFeatures]] = []
     for path in paths:
         files = [path]
         if os.path.isdir(path):
             files = sorted({*path.glob(f"*/{FEATURES_FILE}"), *path.glob(FEATURES_FILE)})
             if not files:
                 raise InputError.at(path, f"there is no {FEATURES_FILE} here or in a directory below")
-        found += [(file, Features.load(file)) for file in files]
+        found += [(file, load_features(file)) for file in files]
     for file, features in found:
         # The name becomes a directory, and whoever made the file chose it.
-        problem = target_name_problem(features.domain_name) or unknown_residues_problem(features.sequence)
+        residues = features.sequence.replace(CHAIN_SEPARATOR, "")
+        problem = target_name_problem(features.domain_name) or unknown_residues_problem(residues)
         if problem is not None:
             raise InputError.at(file, problem, record=features.domain_name)
     return found

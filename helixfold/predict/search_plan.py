@@ -8,9 +8,9 @@ from dataclasses import replace
 from data_pipeline.errors import InputError, printable
 from data_pipeline.pipeline import Target
 from data_pipeline.processors import available_processors
+from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.database import DatabaseProfile
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
-from data_pipeline.search.mmseqs_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.plan import SearchPlan, plan_searches
 from data_pipeline.search.process import PACKAGES, find_program
 from data_pipeline.user_cache import user_cache
@@ -99,3 +99,12 @@ def selected_alignments(targets: Sequence[Target], options: SearchOptions, *, an
     if left_out and announce:
         print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
     return [replace(target, alignments=()) for target in targets]
+
+
+def search_identities(plan: SearchPlan) -> tuple[str, ...]:
+    """Return one line for each search of a plan, with everything that determines its result."""
+    steps = [step.tool.identity() for step in plan.alignments]
+    if (templates := plan.templates) is not None:
+        latest = templates.options.latest_release
+        steps.append(templates.tool.identity() + (f" until {latest.isoformat()}" if latest else ""))
+    return tuple(steps)

@@ -1,28 +1,33 @@
 """Fold one target: make its features, then each missing prediction, then what follows on all of them."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from data_pipeline.features.schema import Features
+from data_pipeline.complexes.feature_file import load_features
+from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
+from data_pipeline.features.assembly import ComplexFeatures
+from helixfold.execution.environment import device_capability, device_name, software_versions
 from helixfold.execution.slabs import Slabs
 from helixfold.execution.stages import Stages
 from helixfold.execution.whole import Whole
 from helixfold.inference import fold_planned
 from helixfold.model.update import Executor
+from helixfold.model_input import model_input
 from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows
 from helixfold.predict import memory_plan
-from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings
+from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
 from helixfold.predict.postprocess import PredictedTarget, postprocess
 from helixfold.predict.resume import ResumedTarget, resume_target
 from helixfold.predict.search import FEATURES_FILE
 from helixfold.prediction import Prediction
 from helixfold.report.plots import write_alignment
+from helixfold.write.provenance import PredictionProvenance
 from helixfold.write.ranking import FinishedPrediction
 from helixfold.write.results import write_prediction, write_timings
 
@@ -33,13 +38,23 @@ class FoldRequest:
 
     requested: RequestedPrediction
     plan: Plan
-    features: Features
+    features: TargetFeatures
     stages: Stages
     spill: Path
 
 
-# A prediction, and the executor and the memory that it was made with, for timings.json.
-Answer = tuple[Prediction, dict[str, object]]
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A prediction that was requested, how it was computed, and what was measured meanwhile."""
+
+    prediction: Prediction
+    executor: str
+    slab_budget: int | None = None  # bytes that temporaries of a slab might take; None: the executor's own choice
+    backends: Mapping[str, tuple[str, ...]]  # by operator
+    targets_at_once: int = 1
+    measurements: Mapping[str, object] = field(default_factory=dict)  # for timings.json
+
+
 TargetSteps = Generator[FoldRequest, Answer, list[FinishedPrediction]]
 
 
@@ -83,11 +98,12 @@ def target_steps(
         stages.finished += resumed.stages
     with stages.stage("features"):
         made = group.run_together(lambda: job.prepare(directory, settings) if is_leader else None)
-        features = group.run_together(lambda: Features.load(directory / FEATURES_FILE) if made is None else made)
-        depth = group.run_together(lambda: write_alignment(directory, features) if is_leader else None)
+        features = group.run_together(lambda: load_features(directory / FEATURES_FILE) if made is None else made)
+        depth = group.run_together(lambda: write_alignment(directory, alignment_of(features)) if is_leader else None)
     models: dict[str, object] = {} if resumed is None else resumed.models
     facts = {**_facts(job, features, settings), "models": models}
-    same: dict[str, Prediction] = {}  # of models whose input is the same with every seed
+    digest = features_digest(features) if is_leader else ""
+    same: dict[str, Answer] = {}  # of models whose input is the same with every seed
 
     def write_times(prediction: Prediction) -> None:
         write_timings(directory, {**facts, "stages": stages.table(running=True)}, notes=prediction.notes)
@@ -101,16 +117,19 @@ def target_steps(
         model = requested.model.preset
         if model.name in same:
             settings.say(f"{job.name}: {requested.name}: its input does not depend on the seed; not folded again")
-            prediction = replace(same[model.name], model=requested.name, seed=requested.seed)
+            answer = same[model.name]
         else:
-            prediction, models[requested.name] = yield FoldRequest(
-                requested=requested, plan=plan, features=features, stages=stages, spill=spill
-            )
-            if not model.sampling.depends_on_chance(len(features.msa)):
-                same[model.name] = prediction
+            answer = yield FoldRequest(requested=requested, plan=plan, features=features, stages=stages, spill=spill)
+            models[requested.name] = {"executor": answer.executor, **answer.measurements}
+            if not model.sampling.depends_on_chance(len(model_input(features, model).features.msa)):
+                same[model.name] = answer
+        prediction = replace(answer.prediction, model=requested.name, seed=requested.seed)
 
-        def write(prediction: Prediction = prediction) -> None:
-            # The times come first, for a prediction whose files are there is not made again; then that of writing them.
+        def write(answer: Answer = answer, prediction: Prediction = prediction) -> None:
+            # A prediction whose files are there is not made again: what is said of it comes first, and then the time
+            # of writing it.
+            assert resumed is not None
+            resumed.add_provenance(directory, prediction.model, _provenance(answer, digest, settings))
             write_times(prediction)
             write_prediction(directory, prediction, depth, name=job.title)
             write_times(prediction)
@@ -118,7 +137,7 @@ def target_steps(
         with stages.stage(f"{requested.name}: writing"):
             group.run_together(write if is_leader else lambda: None)
         score = settings.options.stop_at_score
-        if group.all_gather(score is not None and prediction.ranking_confidence >= score)[0]:
+        if group.all_gather(score is not None and bool(prediction.plddt.mean() >= score))[0]:
             break
     if resumed is None:
         group.run_together(lambda: None)
@@ -126,7 +145,7 @@ def target_steps(
     target = PredictedTarget(
         directory=directory,
         title=job.title,
-        names=tuple(resumed.record.finished(directory, len(job.sequence))),
+        names=tuple(resumed.record.finished(directory, job.residues)),
         settings=settings,
         facts=facts,
         stages=stages,
@@ -145,12 +164,19 @@ def _missing(resumed: ResumedTarget | None, settings: RunSettings) -> list[Reque
     return [replace(prediction, name=names[key]) for key, prediction in keys if key in names]
 
 
-def _facts(job: Job, features: Features, settings: RunSettings) -> dict[str, object]:
+def _facts(job: Job, features: TargetFeatures, settings: RunSettings) -> dict[str, object]:
     """Return what timings.json says beside the times."""
+    alignment = alignment_of(features)
+    templates, chains = len(alignment.template_aatype), dict[str, object]()
+    if isinstance(alignment, ComplexFeatures):
+        # Slots that hold a template of any chain.
+        templates = int(alignment.template_all_atom_masks.any((1, 2)).sum())
+        chains["chains"] = len(alignment.chain_names)
     return {
-        "residues": len(job.sequence),
-        "msa_rows": len(features.msa),
-        "templates": len(features.template_domain_names) if settings.reads_templates else 0,
+        "residues": job.residues,
+        **chains,
+        "msa_rows": len(alignment.msa),
+        "templates": templates if settings.reads_templates else 0,
         "device": str(settings.device),
         "ranks": settings.workers.group.size,
         "threads": torch.get_num_threads(),
@@ -159,16 +185,34 @@ def _facts(job: Job, features: Features, settings: RunSettings) -> dict[str, obj
     }
 
 
+def _provenance(answer: Answer, features: str, settings: RunSettings) -> PredictionProvenance:
+    """Return what made a prediction from features of the given digest."""
+    device = settings.device
+    return PredictionProvenance(
+        software=software_versions(device.type),
+        device={"kind": device.type, "name": device_name(device), "capability": device_capability(device)},
+        threads=torch.get_num_threads(),
+        ranks=settings.workers.group.size,
+        targets_at_once=answer.targets_at_once,
+        executor=answer.executor,
+        slab_budget=answer.slab_budget,
+        backends=answer.backends,
+        features=features,
+        command=settings.command,
+    )
+
+
 def _planned(
-    missing: Sequence[RequestedPrediction], features: Features, directory: Path, settings: RunSettings
+    missing: Sequence[RequestedPrediction], features: TargetFeatures, directory: Path, settings: RunSettings
 ) -> list[tuple[RequestedPrediction, Plan]]:
     """Return the plan of each prediction; raise `NotEnoughMemoryError`, before any is made, if one does not fit."""
     own = settings.memory.available(settings.device, directory)
     everyone = settings.workers.group.all_gather([own.memory, own.spill])
     available = AvailableMemory(memory=min(memory for memory, _ in everyone), spill=min(spill for _, spill in everyone))
-    planned = [
-        (requested, settings.plan(requested.model, FeatureRows.of(features), available)) for requested in missing
-    ]
+    planned = []
+    for requested in missing:
+        rows = FeatureRows.of(model_input(features, requested.model.preset).features)
+        planned.append((requested, settings.plan(requested.model, rows, available)))
     for requested, plan in planned:
         settings.memory.check(plan, requested.name)
     return planned
@@ -194,12 +238,17 @@ def fold_request(request: FoldRequest, settings: RunSettings) -> Answer:
         carry_out=carry_out,
         passes=settings.passes,
     )
-    return made.prediction, {
-        "executor": made.executor,
-        "replayed_passes": made.replayed_passes,
-        "predicted_peak_gib": round(made.predicted_peak / 2**30, 3),
-        "measured_peak_gib": round(made.measured_peak / 2**30, 3),
-    }
+    return Answer(
+        prediction=made.prediction,
+        executor=made.executor,
+        slab_budget=made.slab_budget,
+        backends=made.backends,
+        measurements={
+            "replayed_passes": made.replayed_passes,
+            "predicted_peak_gib": round(made.predicted_peak / 2**30, 3),
+            "measured_peak_gib": round(made.measured_peak / 2**30, 3),
+        },
+    )
 
 
 @contextmanager

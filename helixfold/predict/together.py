@@ -13,6 +13,7 @@ from helixfold.execution.recorded_passes import LAUNCH_BOUND_RESIDUES
 from helixfold.execution.stages import Stage, Stages
 from helixfold.folding_together import STAGES, TargetToFold, fold_together
 from helixfold.ops.card import card_of
+from helixfold.ops.dispatch import recorded_backends, sorted_backends
 from helixfold.planning.executors import RESERVE, executor, memory_kept, release
 from helixfold.planning.size import PassSize
 from helixfold.predict.jobs import Job, RunSettings
@@ -27,20 +28,24 @@ _LENGTH_STEP = 32
 Outcome = list[FinishedPrediction] | Exception
 
 
-def sizes_of_lots(lengths: Sequence[int], settings: RunSettings) -> list[int]:
+def sizes_of_lots(lengths: Sequence[int | None], settings: RunSettings) -> list[int]:
     """Return how many of the targets with these numbers of residues, in their order, are folded together each time.
 
-    Groups of ranks that share targets fold one at a time, and every process gets some of the targets.
+    None stands for a target that is folded alone, as complexes are. Models of complexes and groups of ranks that share
+    targets fold one at a time, and every process gets some of the targets.
     """
     most = settings.targets_at_once
     if most is None:
         most = AT_ONCE if card_of(settings.device).has_own_memory else 1
-    if settings.workers.group.size > 1:
+    # The place of a template that a target has not is averaged by a model of complexes, and padding would be too.
+    has_multimer = any(model.preset.model.method == "multimer" for model in settings.models)
+    if settings.workers.group.size > 1 or has_multimer:
         most = 1
     most = min(most, ceil(len(lengths) / settings.workers.mesh.layout.dp))
     sizes: list[int] = []
     before = 0
-    for length in lengths:
+    # A target that is to be alone counts as one that is too long to be folded with others.
+    for length in (LAUNCH_BOUND_RESIDUES + 1 if length is None else length for length in lengths):
         step = ceil(length / _LENGTH_STEP)
         if sizes and step == before and length <= LAUNCH_BOUND_RESIDUES and sizes[-1] < most:
             sizes[-1] += 1
@@ -149,7 +154,7 @@ def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> li
     first, stages = requests[0], Stages(settings.device)
     model, earlier = first.requested.model, settings.passes.replays
     try:
-        with shown_progress(first.requested, settings), memory_kept("whole"):
+        with shown_progress(first.requested, settings), memory_kept("whole"), recorded_backends() as backends:
             predictions = fold_together(
                 model.network,
                 executor("whole", first.spill),
@@ -166,13 +171,21 @@ def _fold_together(requests: Sequence[FoldRequest], settings: RunSettings) -> li
         peak = max(stage.peak_memory for stage in stages.finished)
         for request in requests:
             _share(stages, request, len(requests))
-        facts: dict[str, object] = {
-            "executor": "whole",
+        measurements = {
             "replayed_passes": settings.passes.replays - earlier,
             "targets_at_once": len(requests),
             "peak_of_all_gib": round(peak / 2**30, 3),
         }
-        return [(prediction, dict(facts)) for prediction in predictions]
+        return [
+            Answer(
+                prediction=prediction,
+                executor="whole",
+                backends=sorted_backends(backends),
+                targets_at_once=len(requests),
+                measurements=dict(measurements),
+            )
+            for prediction in predictions
+        ]
     # After the `except` block, since the exception holds the frames that hold the tensors.
     settings.passes.clear()
     release(settings.device)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int8
 
 from data_pipeline.features.alignment_depth import AlignmentDepth, alignment_depth
+from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.residues import GAP
 from helixfold.prediction import CONFIDENCE_BANDS
@@ -54,7 +55,7 @@ def write_plots(directory: Path, order: Sequence[FinishedPrediction]) -> None:
         write_file(directory / "pae.png", pae_plot(paes, LARGEST_ERROR, notes))
 
 
-def write_alignment(directory: Path, features: Features) -> AlignmentDepth:
+def write_alignment(directory: Path, features: Features | ComplexFeatures) -> AlignmentDepth:
     """Write `coverage.png` and `<target>_msa.tsv` into a target's directory, and return the alignment's depth.
 
     All models read the same alignment, so its depth is the same for all predictions of the target.

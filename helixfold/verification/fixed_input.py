@@ -12,8 +12,8 @@ from data_pipeline.errors import SearchError
 from data_pipeline.pipeline import Target, prepare
 from helixfold.batch import Batch
 from helixfold.execution.random_inputs import random_batch
-from helixfold.folding import draw
 from helixfold.model.alphafold import AlphaFold
+from helixfold.model_input import batch_of, draw, model_input
 from helixfold.planning.size import dtype_name
 from helixfold.presets import Preset
 from helixfold.verification.checks import Check, Table
@@ -66,10 +66,8 @@ def fixed_batches(preset: Preset, device: torch.device) -> list[Batch]:
 
 def target_batches(target: Target, preset: Preset, device: torch.device) -> list[Batch]:
     """Return the features of a target for as many passes as the model's preset makes."""
-    features = prepare(target).features
-    return [
-        Batch.from_sample(draw(features, preset, [0, cycle, 0]), device) for cycle in range(preset.num_recycles + 1)
-    ]
+    given = model_input(prepare(target).features, preset)
+    return [batch_of(draw(given, preset, [0, cycle, 0]), preset, device) for cycle in range(preset.num_recycles + 1)]
 
 
 def compare_runs(

@@ -22,7 +22,8 @@ from helixfold.weights.load import file_format, load_weights
 from helixfold.weights.untrained import untrained_model
 
 DEFAULT = "model_1_ptm"  # if DeepMind's parameters were downloaded
-UNTRAINED_PRESET = "tiny"
+# Models that have random parameters where no weights are given.
+UNTRAINED_PRESETS = ("tiny", "tiny_multimer")
 SUFFIXES = (".npz", ".safetensors", ".pt")
 
 
@@ -45,33 +46,25 @@ class ReadyModel:
 def find_models(names: Sequence[str], weights: Path | None, *, seed: int) -> list[ReadyModel]:
     """Load the named models from `weights`, a parameter file or a directory of parameter files.
 
-    Without names, a file's metadata or its name determines the model, and all models of a directory are loaded. Without
-    `weights`, models come from the directory of `helixfold weights download`; if that has none and no name is given,
-    the package's demonstration model is loaded. The model `tiny` has random parameters. Raise `InputError` if
-    parameters are missing or do not fit, or if a model is for complexes, which are not predicted yet.
+    Without names, a file's metadata or its name determines the model, and of a directory all models of single chains
+    are loaded, or if there are none all models of complexes. Without `weights`, models come from the directory of
+    `helixfold weights download`; if that has none and no name is given, the package's demonstration model is loaded.
+    The models `tiny` and `tiny_multimer` have random parameters. Raise `InputError` if parameters are missing or do not
+    fit.
     """
     for name in names:
-        _require_monomer(preset(name))
+        preset(name)
     if weights is not None and not names and (trained := trained_preset(weights)) is not None:
-        _require_monomer(trained)
         return [_load(trained, weights)]
     if len(set(names)) < len(names):
         raise InputError(f"each model can be named once, got {', '.join(names)}")
     if weights is None and not names and _in_directory(parameters_directory(), DEFAULT):
         names = [DEFAULT]
-    if weights is None and list(names) == [UNTRAINED_PRESET]:
-        return [_untrained(preset(UNTRAINED_PRESET), seed)]
+    if weights is None and names and set(names) <= {*UNTRAINED_PRESETS}:
+        return [_untrained(preset(name), seed) for name in names]
     if weights is None and (not names or list(names) == [demonstration.NAME]):
         return [_load(preset(demonstration.NAME), demonstration.WEIGHTS)]
     return [_load(preset(name), path) for name, path in _files(names, weights).items()]
-
-
-def _require_monomer(chosen: Preset) -> None:
-    if chosen.model.method != "monomer":
-        raise InputError(
-            f"{chosen.name} is a model of complexes, which helixfold does not predict yet; choose a model of single "
-            f"chains, such as {DEFAULT}"
-        )
 
 
 def trained_preset(weights: Path) -> Preset | None:
@@ -120,8 +113,6 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
         if len(names) > 1:
             raise InputError(f"{weights} is one file, but {len(names)} models are named; give a directory of weights")
         name = names[0] if names else named_preset(weights)
-        if name is not None:
-            _require_monomer(preset(name))
         if name is None:
             raise InputError(
                 f"{weights}: its name does not say which model it is; add --models with one of {', '.join(PRESETS)}"
@@ -130,9 +121,7 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
     directory = weights or parameters_directory()
     if directory is None:
         raise InputError(f"there are no parameters of {', '.join(names)}, for {NO_CACHE}, or give --weights")
-    # DeepMind's archive has the models of complexes in the same directory.
-    monomers = (name for name in PRESETS if preset(name).model.method == "monomer")
-    available = {name: path for name in monomers if (path := _in_directory(directory, name)) is not None}
+    available = {name: path for name in PRESETS if (path := _in_directory(directory, name)) is not None}
     if not names and not available:
         raise InputError(f"{directory}: there are no parameter files params_<model>.npz in this directory")
     missing = [name for name in names if name not in available]
@@ -140,7 +129,9 @@ def _files(names: Sequence[str], weights: Path | None) -> dict[str, Path]:
         fetch = f"run 'helixfold weights download --models {' '.join(missing)}'"
         hint = f"give --weights, or {fetch}" if weights is None else "give another --weights"
         raise InputError(f"{directory}: there are no parameters of {', '.join(missing)}; {hint}")
-    return {name: available[name] for name in names or available}
+    # DeepMind's archive has models of both kinds, which are not for the same targets.
+    monomers = [name for name in available if preset(name).model.method == "monomer"]
+    return {name: available[name] for name in names or monomers or available}
 
 
 def _in_directory(directory: Path | None, name: str) -> Path | None:

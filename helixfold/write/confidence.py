@@ -5,7 +5,7 @@ import numpy as np
 from data_pipeline.features.alignment_depth import AlignmentDepth
 from helixfold.analysis.domains import Domain, find_domains, mean_error
 from helixfold.prediction import CONFIDENCE_BANDS, Prediction
-from helixfold.write.pdb import split_chains
+from helixfold.write.chains import split_chains
 
 
 def confidence_content(prediction: Prediction, depth: AlignmentDepth | None = None) -> dict[str, object]:
@@ -27,6 +27,7 @@ def confidence_content(prediction: Prediction, depth: AlignmentDepth | None = No
             for index, band in enumerate(CONFIDENCE_BANDS)
         },
         "ptm": _rounded(prediction.ptm),
+        "iptm": _rounded(prediction.iptm),
         "chains": _chains(prediction),
         "domains": [_domain(name, domain, prediction) for name, domain in enumerate(domains, start=1)],
         "domain_pae": [[_error(aligned, scored, prediction) for scored in domains] for aligned in domains],
@@ -46,7 +47,7 @@ def confidence_content(prediction: Prediction, depth: AlignmentDepth | None = No
 
 
 def _chains(prediction: Prediction) -> list[dict[str, object]]:
-    protein, chains = prediction.protein, split_chains(prediction.protein)
+    protein, chains = prediction.protein, split_chains(prediction.protein, prediction.chain_ids)
     return [
         {
             "chain": chain.name,

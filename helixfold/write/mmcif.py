@@ -18,7 +18,8 @@ from jaxtyping import Float
 from data_pipeline import residues
 from data_pipeline.protein import Hydrogens, Protein
 from helixfold import __version__
-from helixfold.write.pdb import ChainRange, iterate_atoms, plain_text, split_chains
+from helixfold.write.chains import ChainRange, iterate_atoms, split_chains
+from helixfold.write.pdb import plain_text
 
 _SOFTWARE = modelcif.Software(
     name="helixfold",
@@ -102,15 +103,17 @@ def to_mmcif(
     notes: Sequence[str] = (),
     plddt: Float[np.ndarray, "r"] | None = None,
     hydrogens: Hydrogens | None = None,
+    chain_ids: Sequence[str] = (),
 ) -> str:
     """Return the text of a ModelCIF file of target `name` as predicted by `model`; the B-factors are pLDDT.
 
-    The file has the whole sequence, the atoms with mask above 0.5, the software and modelling steps, pLDDT of each
-    residue and its mean, and the notes. Residues are numbered from 1 in `label_seq_id` and as in
-    `protein.residue_index` in `auth_seq_id`. Without `plddt`, residues that have atoms get their mean B-factor. With
-    `hydrogens`, which relaxation adds, relaxation is named as a step.
+    Chains are named by `chain_ids`, in the order of `protein.chain_index`, or A, B, ... without them; chains of the
+    same sequence are one entity. The file has the whole sequence of each, the atoms with mask above 0.5, the software
+    and modelling steps, pLDDT of each residue and its mean, and the notes. Residues of a chain are numbered from 1 in
+    `label_seq_id` and as in `protein.residue_index` in `auth_seq_id`. Without `plddt`, residues that have atoms get
+    their mean B-factor. With `hydrogens`, which relaxation adds, relaxation is named as a step.
     """
-    chains = split_chains(protein)
+    chains = split_chains(protein, chain_ids)
     alphabet = ihm.LPeptideAlphabet()
     entities: dict[tuple[str, ...], _Protein] = {}
     units = []

@@ -1,78 +1,39 @@
-"""Write a structure as a PDB file, and functions shared with mmCIF: checked chains, atoms and plain text."""
+"""Write a structure as a PDB file."""
 
-import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from data_pipeline import residues
+from data_pipeline.complexes.chain_ids import require_pdb_chain_ids
 from data_pipeline.protein import Hydrogens, Protein
+from helixfold.write.chains import ChainRange, iterate_atoms, split_chains
 
-CHAIN_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _SEQRES_PER_LINE = 13
 # Remarks 6 to 99 are free text in the PDB format; their text stands in columns 12 to 79.
 _REMARK, _REMARK_WIDTH = "REMARK   6", 68
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChainRange:
-    """Name of a chain in coordinate files, and the range of its residues in the protein's arrays."""
-
-    name: str
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Atom:
-    """One atom of a coordinate file."""
-
-    residue: int  # index in the protein's arrays
-    name: str
-    element: str  # one letter for all elements of proteins
-    position: tuple[float, float, float]  # Angstrom
-    b_factor: float
-
-
-def iterate_atoms(protein: Protein, chain: ChainRange, hydrogens: Hydrogens | None = None) -> Iterator[Atom]:
-    """Yield a chain's atoms with mask above 0.5 residue by residue, with each residue's hydrogens last.
-
-    Hydrogens get the B-factor of their residue's first atom.
-    """
-    placed = np.zeros(0, np.int64) if hydrogens is None else hydrogens.residue
-    edges = np.searchsorted(placed, np.arange(chain.start, chain.stop + 1)).tolist()
-    for residue, (first, last) in enumerate(itertools.pairwise(edges), chain.start):
-        atoms = np.flatnonzero(protein.atom_mask[residue] > 0.5).tolist()
-        for atom in atoms:
-            name = residues.ATOM_TYPES[atom]
-            x, y, z = protein.atom_positions[residue, atom].tolist()
-            b_factor = float(protein.b_factors[residue, atom])
-            yield Atom(residue=residue, name=name, element=name[0], position=(x, y, z), b_factor=b_factor)
-        if hydrogens is not None and atoms:
-            b_factor = float(protein.b_factors[residue, atoms[0]])
-            for index in range(first, last):
-                x, y, z = hydrogens.positions[index].tolist()
-                yield Atom(
-                    residue=residue,
-                    name=hydrogens.names[index],
-                    element="H",
-                    position=(x, y, z),
-                    b_factor=b_factor,
-                )
-
-
-def to_pdb(protein: Protein, remarks: Sequence[str] = (), hydrogens: Hydrogens | None = None) -> str:
+def to_pdb(
+    protein: Protein,
+    remarks: Sequence[str] = (),
+    hydrogens: Hydrogens | None = None,
+    chain_ids: Sequence[str] = (),
+) -> str:
     """Return the text of a PDB file: remarks, the full sequence (SEQRES), and atoms with mask above 0.5.
+
+    Chains are named by `chain_ids`, in the order of `protein.chain_index`, or A, B, ... without them.
 
     Serial numbers above 99,999 and residue numbers above 9,999 are in hybrid-36 (A0000, A000, ...), which gemmi,
     cctbx/Phenix, Coot and ChimeraX read. Bio.PDB does not read it; use the mmCIF file there.
 
-    Raise ValueError for structures that the format cannot hold: over 62 chains, coordinates that do not fit their
-    columns, or residue numbers that do not increase within a chain (insertion codes are not supported).
+    Raise ValueError for structures that the format cannot hold: over 62 chains, names of more than one letter,
+    coordinates that do not fit their columns, or residue numbers that do not increase within a chain (insertion codes
+    are not supported).
     """
-    chains = split_chains(protein)
+    chains = split_chains(protein, chain_ids)
+    require_pdb_chain_ids([chain.name for chain in chains])
     _check_columns(protein)
     lines = [_REMARK] if remarks else []
     for remark in remarks:
@@ -91,32 +52,6 @@ def to_pdb(protein: Protein, remarks: Sequence[str] = (), hydrogens: Hydrogens |
             serial += 1
     lines += ["ENDMDL", "END"]
     return "".join(f"{line:<80}\n" for line in lines)
-
-
-def split_chains(protein: Protein) -> list[ChainRange]:
-    """Return the protein's chains in order. Raise ValueError if the structure is not valid for a coordinate file."""
-    present = protein.atom_mask > 0.5
-    if not present.any():
-        raise ValueError(f"a structure needs at least one atom, got none in {len(protein.aatype)} residues")
-    for what, values in (("coordinates", protein.atom_positions[present]), ("B-factors", protein.b_factors[present])):
-        if not np.isfinite(values).all():
-            raise ValueError(f"{what} must be finite, got {np.sum(~np.isfinite(values))} NaN or infinite values")
-
-    index = protein.chain_index
-    edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
-    chains = []
-    for start, stop in itertools.pairwise(edges):
-        if not 0 <= index[start] < len(CHAIN_NAMES):
-            raise ValueError(f"chain_index must be 0 to {len(CHAIN_NAMES) - 1} (one-letter names), got {index[start]}")
-        steps = np.flatnonzero(np.diff(protein.residue_index[start:stop]) < 1)
-        if steps.size:
-            first, second = protein.residue_index[start + steps[0] :][:2]
-            raise ValueError(f"residue numbers must increase along a chain, got {second} after {first}")
-        chains.append(ChainRange(name=CHAIN_NAMES[index[start]], start=start, stop=stop))
-    names = [chain.name for chain in chains]
-    if len(set(names)) < len(names):
-        raise ValueError(f"the residues of a chain must stand together, got chains in the order {' '.join(names)}")
-    return chains
 
 
 def plain_text(text: str) -> str:

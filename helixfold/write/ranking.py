@@ -30,6 +30,8 @@ class FinishedPrediction:
     name: str
     plddt: Float[np.ndarray, "r"]
     ptm: float | None
+    iptm: float | None
+    chain_ids: tuple[str, ...]
     ranking_confidence: float
     num_recycles: int
     converged: bool
@@ -46,6 +48,8 @@ def read_finished(directory: Path, name: str) -> FinishedPrediction | None:
             name=name,
             plddt=np.array(content.list_of("plddt", float), dtype=np.float32),
             ptm=content.optional_number("ptm"),
+            iptm=content.optional_number("iptm"),
+            chain_ids=tuple(chain.get("chain", str) for chain in content.children("chains")),
             ranking_confidence=content.get("ranking_confidence", float),
             num_recycles=content.get("num_recycles", int),
             converged=content.get("converged", bool),

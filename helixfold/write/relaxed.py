@@ -42,10 +42,12 @@ def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Rela
             notes=("Relaxed with Amber99sb by OpenMM.", *notes),
             plddt=prediction.plddt,
             hydrogens=relaxed.hydrogens,
+            chain_ids=prediction.chain_ids,
         ),
     )
     write_file(
-        directory / f"relaxed_{prediction.name}.pdb", to_pdb(relaxed.protein, [origin, *notes], relaxed.hydrogens)
+        directory / f"relaxed_{prediction.name}.pdb",
+        to_pdb(relaxed.protein, [origin, *notes], relaxed.hydrogens, prediction.chain_ids),
     )
 
 

@@ -44,7 +44,14 @@ def write_prediction(
     name = name or directory.resolve().name
     write_file(
         directory / f"unrelaxed_{model}.cif",
-        to_mmcif(protein, name=name, model=model, notes=notes, plddt=prediction.plddt),
+        to_mmcif(
+            protein,
+            name=name,
+            model=model,
+            notes=notes,
+            plddt=prediction.plddt,
+            chain_ids=prediction.chain_ids,
+        ),
     )
     write_file(
         directory / f"confidence_{model}.json", to_json({"target": name, **confidence_content(prediction, depth)})
@@ -59,7 +66,7 @@ def write_prediction(
             np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
     # Last, because a structure that the PDB format cannot hold is an error, and the mmCIF file then remains.
     origin = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
-    write_file(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [origin, *notes]))
+    write_file(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [origin, *notes], chain_ids=prediction.chain_ids))
 
 
 def _distance_arrays(prediction: Prediction, distances: Distances) -> dict[str, np.ndarray]:

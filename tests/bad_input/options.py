@@ -44,7 +44,7 @@ OPTIONS = {
     "more threads than fit": option("--threads 1000000", "--threads", "from 1 to 1,024"),
     "an unknown type": option("--dtype float16", "float16", "bfloat16"),
     "an unknown model": option("--models model_9", "model_9", "model_1"),
-    "a model of complexes": option("--models model_1_multimer_v3", "model_1_multimer_v3"),
+    "a model of complexes without parameters": option("--models model_1_multimer_v3", "model_1_multimer_v3"),
     "a model named twice": option("--models tiny tiny --weights x.fasta", "once", "tiny"),
     "a model without parameters": option("--models model_1", "model_1", "weights download"),
     "an unknown device": option("--device gpu", "gpu", "cuda"),

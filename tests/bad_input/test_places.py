@@ -144,7 +144,7 @@ def test_without_a_home_predictions_need_none(home: str, folder: Path, monkeypat
     monkeypatch.setattr("helixfold.predict.doctor._models", lambda *_: {"problem": "left out, for it takes long"})
     assert met("doctor", folder).code == 0
     profile = DatabaseProfile(alignments=(AlignmentDatabase(name="x", tool="mmseqs", paths=(folder / "x.fasta",)),))
-    monkeypatch.setattr("data_pipeline.search.plan.require_program", Path)
+    monkeypatch.setattr("data_pipeline.search.plan.require_mmseqs", lambda: Path("mmseqs"))
     with pytest.raises(InputError, match="'x' is converted for MMseqs2 once and kept: no home directory is known"):
         plan_searches(profile, cpus=1, cache=user_cache())
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from data_pipeline.errors import InputError
 from helixfold.benchmark import ablation
 from helixfold.benchmark.ablation import Comparison, comparisons
 from helixfold.benchmark.techniques import measure as measurement
@@ -293,6 +294,20 @@ def test_ranks_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert all(each.moved and min(each.seconds) > 0 and each.faults == [] for each in readings)
     # Half of a sample takes less to compute than the whole, whatever the machine.
     assert (readings[0].moved or 0) < (readings[1].moved or 0)
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "problem"),
+    [("cuda", 3, "3 ranks need a GPU each, and there are 2"), ("cuda:1", 2, "give --device cuda instead of cuda:1")],
+)
+def test_every_rank_needs_a_gpu_of_its_own(
+    device: str, ranks: int, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match=problem):
+        ablation._check_ranks([1, ranks], torch.device(device))
+    ablation._check_ranks([1, 2], torch.device("cuda"))
+    ablation._check_ranks([1], torch.device("cuda:1"))
 
 
 def test_nothing_passes_for_a_result() -> None:

@@ -13,7 +13,7 @@ from tests.data_pipeline.datasets.training_files import write_training_files
 def test_rates_are_of_a_store_that_was_built_and_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(clustering, "find_program", lambda name: None)
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
     structures, alignments = write_training_files(tmp_path)
     run(DataOptions(structures=structures, alignments=alignments))
     lines = capsys.readouterr().out.splitlines()

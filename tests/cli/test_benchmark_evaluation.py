@@ -94,6 +94,8 @@ def test_a_target_that_fails_is_told_alone(table: Path, tmp_path: Path, capsys: 
     output = tmp_path / "out"
     assert main(["evaluate", "--benchmark", str(table), "--output", str(output), *SMALL]) == 1
     errors = capsys.readouterr().err
+    settings = json.loads((output / "predictions" / "helical_hairpin" / "settings.json").read_text())
+    assert settings["provenance"][0]["command"][:3] == ["helixfold", "evaluate", "--benchmark"]
     assert [row["target"] for row in rows(output / "scores.tsv")] == ["helical_hairpin"]
     failures = content(output)["failures"]
     assert set(failures) == {"strand_helix", "meander and broken"}

@@ -25,6 +25,7 @@ def no_memory_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
     (tmp_path / "uniref90.fasta").write_text(">a\nMKTAYIAKQR\n" * 100)
+    (tmp_path / "uniprot.fasta").write_text(">tr|A0A0A0|A0A0A0_HUMAN\nMKTAYIAKQR\n" * 100)
     (tmp_path / "seqres.txt").write_text(">1abc_A mol:protein length:4\nMKTA\n")
     (tmp_path / "mmcif").mkdir()
     (tmp_path / "mmcif" / "1abc.cif").touch()
@@ -32,6 +33,7 @@ def profile(tmp_path: Path) -> Path:
     path.write_text(
         '[[alignments]]\nname = "uniref90"\ntool = "jackhmmer"\npath = "uniref90.fasta"\nmax_rows = 10000\n'
         '[templates]\ntool = "hmmsearch"\npath = "seqres.txt"\nstructures = "mmcif"\nlatest_release = 2021-11-01\n'
+        '[uniprot]\npath = "uniprot.fasta"\n'
     )
     return path
 
@@ -65,7 +67,31 @@ def test_a_missing_program_is_named_with_its_package(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("helixfold.predict.doctor.find_program", lambda name: None)
-    assert "not installed (package hhsuite)" in doctor(capsys)
+    monkeypatch.setattr("helixfold.predict.doctor.find_mmseqs", lambda: None)
+    out = doctor(capsys)
+    assert "not installed (package hhsuite)" in out
+    assert "mmseqs      not installed (pip install 'helixfold[mmseqs]' or your system's package mmseqs2)" in out
+
+
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [
+        ("8cc5ce367b5638c4306c2d7cfc652dd099a4643f", "release 18 (8cc5ce367b5638c4)  /x/mmseqs\n"),
+        (
+            "14-7e284+ds-1+b2",
+            "release 14 (14-7e284+ds-1+b2)  /x/mmseqs\n{blank}too old for ColabFold's databases: they",
+        ),
+        ("13-45111", "release 13 (13-45111)  /x/mmseqs\n{blank}too old: release 14 or a newer one is needed"),
+        ("0000000000", "0000000000  /x/mmseqs\n"),
+    ],
+)
+def test_the_release_of_mmseqs_and_what_it_is_too_old_for_are_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, version: str, shown: str
+) -> None:
+    monkeypatch.setattr("helixfold.predict.doctor.find_mmseqs", lambda: Path("/x/mmseqs"))
+    monkeypatch.setattr("data_pipeline.search.mmseqs_program.program_version", lambda *_: version)
+    monkeypatch.setattr("helixfold.predict.doctor.program_version", lambda *_: version)
+    assert f"mmseqs      {shown.format(blank=' ' * 14)}" in doctor(capsys)
 
 
 def test_databases_are_shown_with_their_sizes_in_merge_order(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
@@ -74,6 +100,7 @@ def test_databases_are_shown_with_their_sizes_in_merge_order(capsys: pytest.Capt
     assert "1.4 KiB in 1 file: " in out
     assert "hmmsearch in this process, released until 2021-11-01" in out
     assert "mmcif: 1 file\n" in out
+    assert "  of complexes\n  uniprot     jackhmmer in this process, at most 50,000 rows\n" in out
 
 
 def test_each_target_is_shown_with_what_it_would_use(
@@ -86,6 +113,7 @@ def test_each_target_is_shown_with_what_it_would_use(
     assert targets.count("alignment from uniref90 (jackhmmer in this process), server") == 2
     assert "templates from hmmsearch in this process" in targets
     assert "http://127.0.0.1:1: sequences are sent there" in out
+    assert "of complexes" not in out
 
 
 def test_a_wrong_profile_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

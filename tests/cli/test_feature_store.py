@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _without_mmseqs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clustering, "find_program", lambda name: None)
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
 
 
 def command(root: Path, *more: str, output: str = "store") -> list[str]:
@@ -119,9 +119,7 @@ def test_a_run_killed_at_any_moment_ends_with_the_same_store(tmp_path: Path) -> 
     write_training_files(tmp_path, 12)
     assert main(command(tmp_path, output="whole")) == 0
     wanted = digests(tmp_path / "whole")
-    write_text = (
-        "import sys; from data_pipeline.datasets import clustering; clustering.find_program = lambda name: None; "
-    )
+    write_text = "import sys; from data_pipeline.datasets import clustering; clustering.find_mmseqs = lambda: None; "
     code = f"{write_text}from helixfold.cli.main import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     finished: dict[str, int] = {}

@@ -21,6 +21,7 @@ import pytest
 from helixfold.cli.main import main
 from tests.data_pipeline.datasets.training_files import write_training_files
 from tests.killed_commands import Ended, Kill, end
+from tests.predict.files import without_command
 from tests.predict.kills import assert_whole
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")]
@@ -46,9 +47,9 @@ def fasta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def contents(output: Path) -> dict[str, str]:
-    """Hashes of all files but those that hold times."""
+    """Hashes of all files but those that hold times, without the command, which names the directory."""
     return {
-        str(path.relative_to(output)): hashlib.sha256(path.read_bytes()).hexdigest()
+        str(path.relative_to(output)): hashlib.sha256(without_command(path)).hexdigest()
         for path in sorted(output.rglob("*"))
         if path.is_file() and not path.name.endswith(TIMED)
     }

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from helixfold.batch import Batch
 from helixfold.benchmark.block import evoformer, random_streams
 from helixfold.benchmark.replay import replayed
 from helixfold.execution import spilled
@@ -19,19 +17,17 @@ from helixfold.execution.spilled_stream import SpilledStream
 from helixfold.execution.whole import Whole
 from helixfold.folding import FoldingOptions
 from helixfold.losses.config import finetuning
-from helixfold.losses.labels import Labels
 from helixfold.losses.total import total_loss
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from tests.gpu.cases import CASES, REAL, SMALL, Size
 from tests.gpu.devices import DEVICES, on_devices
-from tests.networks import relative_error, tiny_model
+from tests.networks import relative_error, tiny_model, to_device
 from tests.test_folding_together import alone, targets, together
 
 pytest.importorskip("triton")
 CPU = torch.device("cpu")
-Moved = TypeVar("Moved", Batch, Labels)
 UPDATES = ["row attention", "triangle attention", "triangle update", "pair transition", "outer product"]
 
 
@@ -135,7 +131,7 @@ def test_a_training_step_is_that_of_a_cpu(device: str) -> None:
     def learn(on: str) -> tuple[Tensor, Tensor, Tensor]:
         model = tiny_model().to(on)  # without dropout, whose random numbers a GPU draws differently
         optimizer = FlatOptimizer(model, OptimizerConfig(clipping="global"))
-        given, truth = moved(batch, on), moved(labels, on)
+        given, truth = to_device(batch, on), to_device(labels, on)
         with torch.no_grad():
             previous = model.fold(Whole(), [given], None, torch.float32).recycled()
         loss = total_loss(model(Whole(), [given], previous, torch.float32), given, truth, finetuning()).total.sum()
@@ -164,12 +160,6 @@ def test_a_pass_of_the_whole_network_is_near_that_of_a_cpu(device: str) -> None:
         model = tiny_model()
         with forced("reference"):
             expected = model(Whole(), [batch])
-        found = model.to(device)(Whole(), [moved(batch, device)])
+        found = model.to(device)(Whole(), [to_device(batch, device)])
     assert relative_error(found.representations.pair.cpu(), expected.representations.pair) < 1e-4
     assert relative_error(found.structure.positions.cpu(), expected.structure.positions) < 1e-3
-
-
-def moved(given: Batch | object, device: str) -> object:
-    return type(given)(
-        **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(given).items()}
-    )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from helixfold.ops.card import CARDS, Card
-from helixfold.ops.dispatch import Backend, forced, operator, wants_gradient
+from helixfold.ops.dispatch import Backend, forced, operator, recorded_backends, wants_gradient
 
 
 def _refusal(card: Card, x: Tensor) -> str | None:
@@ -53,6 +53,16 @@ def test_a_forced_backend_is_used_where_it_can_be() -> None:
             pass
         assert negative.choice(torch.ones(2)).name == "device"
     assert negative.choice(torch.ones(2)).name == "flat"
+
+
+def test_the_backends_that_compute_are_recorded() -> None:
+    with recorded_backends() as used:
+        negative(torch.ones(2))
+        with recorded_backends() as others:
+            negative(torch.ones(2, 2))
+        negative.choice(torch.ones(2, 2))  # which computes nothing
+    negative(torch.ones(2, 2))
+    assert (used, others) == ({"negative": {"flat"}}, {"negative": {"reference"}})
 
 
 def test_gradients_are_wanted_of_what_requires_them() -> None:

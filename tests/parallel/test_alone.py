@@ -1,6 +1,7 @@
 """One process alone goes through every collective if it is asked to, and computes what it computes without them."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,11 +15,11 @@ from helixfold.model.alphafold import AlphaFold
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
 from helixfold.parallel import axial
-from helixfold.parallel.collectives import Channel, Kind, Message
+from helixfold.parallel.collectives import Channel, Kind, Message, waiting_at_once
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Group, Mesh, leave
 from helixfold.parallel.parallelize import parallelize
-from tests.networks import random_batch, relative_error, tiny_model
+from tests.networks import random_batch, relative_error, tiny_model, to_device
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -44,6 +45,24 @@ def test_every_collective_gives_a_rank_its_own_back(kind: Kind, mesh: Mesh) -> N
     assert messages == [(kind, 0)]
 
 
+@pytest.mark.parametrize("waits_at_once", [False, True])
+@pytest.mark.parametrize("kind", ["all_to_all", "all_gather", "swap", "broadcast"])
+def test_what_is_computed_before_the_start_is_sent_and_what_follows_the_wait_sees_it(
+    kind: Kind, waits_at_once: bool, mesh: Mesh
+) -> None:
+    """Nothing is awaited by the host: on a GPU, both streams are still busy when they are given their work."""
+    channel, size = Channel(mesh.axial), 256
+    given = torch.eye(size, device=mesh.device)[None]
+    with waiting_at_once() if waits_at_once else nullcontext():
+        for step in range(1, 4):
+            if mesh.device.type == "cuda":
+                torch.cuda._sleep(20_000_000)  # cycles, about a hundredth of a second
+            under_way = channel.begin(kind, 2 * given)
+            given = under_way.wait().reshape(given.shape) + step
+    expected = 8 * torch.eye(size) + (4 * 1 + 2 * 2 + 3)
+    assert torch.equal(given.cpu()[0], expected)
+
+
 def test_gradients_pass_through_all_of_them(mesh: Mesh) -> None:
     channel = Channel(mesh.axial)
     kinds: tuple[Kind, ...] = ("all_to_all", "all_gather", "swap", "broadcast")
@@ -64,9 +83,9 @@ def test_training_through_collectives_is_training_without(mesh: Mesh) -> None:
         rule.backward(outputs.structure.positions.square().mean() + outputs.logits.distogram.square().mean(), last=True)
         return optimizer.gradient_sum.clone(), messages
 
-    batch = random_batch()
+    batch = to_device(random_batch(), mesh.device)
     (expected, silent), (found, messages) = (
-        learn(tiny_model().train(), each) for each in (Mesh.alone(mesh.device), mesh)
+        learn(tiny_model().train().to(mesh.device), each) for each in (Mesh.alone(mesh.device), mesh)
     )
     assert not silent
     assert {"all_to_all", "all_gather", "reduce_scatter"} <= {kind for kind, _ in messages}
@@ -78,7 +97,7 @@ def test_training_through_collectives_is_training_without(mesh: Mesh) -> None:
 def test_so_are_predictions_in_slabs(groups: int, mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the last group of a triangle's channels is smaller than the others."""
     monkeypatch.setattr(axial, "CHANNEL_GROUPS", groups)
-    model, batch = tiny_model(), random_batch()
+    model, batch = tiny_model().to(mesh.device), to_device(random_batch(), mesh.device)
     assert model.config.evoformer.c_triangle % (model.config.evoformer.c_triangle // 3) != 0
     with torch.no_grad():
         expected = model(Whole(), [batch])

@@ -12,7 +12,7 @@ import pytest
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.pdb import parse_pdb
 from data_pipeline.pipeline import Target
-from data_pipeline.search.mmseqs_server import PUBLIC_SERVER
+from data_pipeline.search.alignment_server import PUBLIC_SERVER
 from helixfold.cli.main import main
 from helixfold.folding import FoldingOptions
 from helixfold.predict import runner

@@ -14,6 +14,7 @@ import pytest
 from helixfold.cli.interruption import INTERRUPTED
 from helixfold.predict import postprocess
 from helixfold.predict.lock import _lock
+from tests.predict.files import without_command
 from tests.predict.kills import BAD, assert_whole, finished, predict, started
 
 # Everything but the times in these is the same for every run.
@@ -43,7 +44,7 @@ def until(happened: object, process: object, seconds: float = 60) -> None:
 
 def contents(output: Path) -> dict[str, bytes]:
     return {
-        str(path.relative_to(output)): path.read_bytes()
+        str(path.relative_to(output)): without_command(path)
         for path in sorted(output.rglob("*"))
         if path.is_file() and not path.name.endswith(_TIMED)
     }

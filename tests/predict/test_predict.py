@@ -21,6 +21,7 @@ from helixfold.presets import preset
 from helixfold.weights import demonstration
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import find_models
+from tests.predict.files import without_command
 
 SEQUENCE = "MKTAYIAKQR"
 FILES = [
@@ -140,11 +141,17 @@ def test_without_weights_the_demonstration_model_folds_and_every_file_says_so(
 
 
 def test_the_same_command_gives_the_same_files(fasta: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        run(fasta, output=tmp_path / name)
-    for path in (tmp_path / "a" / "one").iterdir():
+    output, first = tmp_path / "out", tmp_path / "first"
+    run(fasta, output=output)
+    output.rename(first)
+    run(fasta, output=output)
+    run(fasta, output=tmp_path / "elsewhere")
+    for path in (first / "one").iterdir():
         if path.name not in TIMED:
-            assert path.read_bytes() == (tmp_path / "b" / "one" / path.name).read_bytes(), path.name
+            assert path.read_bytes() == (output / "one" / path.name).read_bytes(), path.name
+            # The command says where results go.
+            elsewhere = tmp_path / "elsewhere" / "one" / path.name
+            assert without_command(path) == without_command(elsewhere), path.name
 
 
 def test_alignments_come_from_a_file_a_directory_or_are_the_input(fasta: Path, tmp_path: Path) -> None:
@@ -216,9 +223,11 @@ def test_out_of_memory_a_target_is_folded_anew_as_if_it_had_begun_so(
     )
     for path in (tmp_path / "spilled" / "one").iterdir():
         if path.name not in TIMED:
-            assert path.read_bytes() == (tmp_path / "slabs" / "one" / path.name).read_bytes(), path.name
+            assert without_command(path) == without_command(tmp_path / "slabs" / "one" / path.name), path.name
     taken = json.loads((tmp_path / "slabs" / "one" / "timings.json").read_text())["models"]["tiny"]
     assert taken["executor"] == "spilled"
+    settings = json.loads((tmp_path / "slabs" / "one" / "settings.json").read_text())
+    assert settings["provenance"][0]["executor"] == "spilled"
     assert {"predicted_peak_gib", "measured_peak_gib"} < set(taken)
 
 

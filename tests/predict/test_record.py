@@ -10,8 +10,9 @@ from data_pipeline.pipeline import Target, prepare
 from helixfold.planning.memory import MemoryOptions
 from helixfold.predict.jobs import RunSettings
 from helixfold.predict.options import PredictOptions
-from helixfold.predict.record import TargetRecord, record_for, search_identities
+from helixfold.predict.record import TargetRecord, record_for
 from helixfold.predict.run import _read
+from helixfold.predict.search_plan import search_identities
 from helixfold.presets import tiny
 from helixfold.weights.checkpoint import save_checkpoint
 from helixfold.weights.find import ReadyModel, find_models
@@ -22,7 +23,7 @@ STRUCTURES = Path(__file__).parents[2] / "examples" / "structures"
 FREE = {
     "targets.output", "targets.overwrite", "targets.slim", "targets.zip", "targets.output_format",
     "targets.sort_queries_by", "targets.dry_run", "targets.refuse_other_settings",
-    "search.msa_server_timeout", "search.msa_server_wait",
+    "targets.command", "search.msa_server_timeout", "search.msa_server_wait",
     "search.threads", "compute.models_to_relax", "compute.save_logits", "devices.device", "devices.devices",
     "devices.ranks_per_target", "devices.targets_at_once", "devices.cuda_graphs", "memory.executor", "memory.memory",
     "memory.spill_directory", "screen.log_file", "screen.progress",
@@ -50,6 +51,7 @@ def changed_options(folder: Path) -> dict[str, Any]:
         "targets.sort_queries_by": "random",
         "targets.dry_run": True,
         "targets.refuse_other_settings": True,
+        "targets.command": ("helixfold", "predict"),
         "search.msa": (folder / "one.a3m",),
         "search.templates": (STRUCTURES / "helix_short.pdb",),
         "search.databases": folder / "profile.toml",

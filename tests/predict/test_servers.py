@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.errors import ServerUnavailableError
-from data_pipeline.search.mmseqs_server import ServerOptions, ServerSearch
+from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
+from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import AlignmentStep, SearchPlan
 from data_pipeline.search.server_archive import UNIREF_FILE
 from helixfold.cli.main import main
@@ -26,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No downloaded weights, no pauses before a server is asked again, and nothing is drawn."""
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: tmp_path / "cache")
-    monkeypatch.setattr("data_pipeline.search.plan.ServerSearch", partial(ServerSearch, sleep=lambda _: None))
+    monkeypatch.setattr("data_pipeline.search.plan.AlignmentServer", partial(AlignmentServer, sleep=lambda _: None))
     steps = tuple(step for step in postprocess.STEPS if step[0] in ("ranking", "timings", "mark"))
     monkeypatch.setattr(postprocess, "STEPS", steps)
     monkeypatch.setattr("helixfold.predict.target.write_alignment", lambda *_: None)
@@ -140,7 +141,7 @@ def test_a_dead_server_ends_searches_and_not_the_run(server: MockServer, batch: 
 
 
 def test_what_one_process_knows_of_a_server_all_know() -> None:
-    own = ServerSearch(ServerOptions(url="http://here"))
+    own = ServerSearch(AlignmentServer(ServerOptions(url="http://here")))
     plan = SearchPlan(alignments=(AlignmentStep(result_file="server_hits.a3m", tool=own, max_rows=None),))
 
     class World:

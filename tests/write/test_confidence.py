@@ -54,7 +54,7 @@ def test_a_chain_has_its_numbers_its_mean_and_ptm() -> None:
 def test_of_several_chains_each_has_a_mean_and_none_a_ptm() -> None:
     one = of_two_domains()
     chains = dataclasses.replace(one.protein, chain_index=np.repeat([0, 1], [30, 50]))
-    first, second = confidence_content(dataclasses.replace(one, protein=chains))["chains"]
+    first, second = confidence_content(dataclasses.replace(one, protein=chains, chain_ids=("A", "B")))["chains"]
     assert (first["chain"], first["last"], first["mean_plddt"], first["ptm"]) == ("A", 40, 90.0, None)
     assert (second["chain"], second["first"], second["residues"], second["mean_plddt"]) == ("B", 41, 50, 70.0)
 

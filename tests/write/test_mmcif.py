@@ -16,6 +16,7 @@ from Bio.PDB.MMCIF2Dict import MMCIF2Dict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from data_pipeline import residues
 from data_pipeline.protein import Protein
 from helixfold import __version__
 from helixfold.write.mmcif import to_mmcif
@@ -93,6 +94,58 @@ def test_equal_chains_are_one_entity() -> None:
     }
     structure = read(write(Protein(**twice)))
     assert [entity.subchains for entity in structure.entities] == [["A", "B"]]
+
+
+def six_chains() -> Protein:
+    """Chains of three sequences in the order a, b, a, c, b, a, of which b lacks the atoms of an unknown residue."""
+    parts = [random_protein(length, unknown=gaps, seed=length) for length, gaps in ((7, ()), (5, (2,)), (4, ()))]
+    order = [parts[number] for number in (0, 1, 0, 2, 1, 0)]
+    fields = {field.name: np.concatenate([getattr(one, field.name) for one in order]) for field in FIELDS}
+    return Protein(**{**fields, "chain_index": np.repeat(np.arange(6), [len(one.aatype) for one in order])})
+
+
+FIELDS = dataclasses.fields(Protein)
+SIX_NAMES = ("H1", "L", "A", "long", "z", "9")
+
+
+def test_six_chains_of_three_sequences_are_read_back_with_their_names() -> None:
+    protein = six_chains()
+    text = write(protein, chain_ids=SIX_NAMES)
+    sequences = [[residues.THREE_LETTER[kind] for kind in protein.aatype[protein.chain_index == n]] for n in range(6)]
+    structure = read(text)
+    assert [chain.name for chain in structure[0]] == list(SIX_NAMES)
+    assert [entity.subchains for entity in structure.entities] == [["H1", "A", "9"], ["L", "z"], ["long"]]
+    assert [entity.full_sequence for entity in structure.entities] == [sequences[0], sequences[1], sequences[3]]
+    parser = MMCIFParser(QUIET=True)
+    by_biopython = parser.get_structure("x", io.StringIO(text))[0]
+    assert [chain.id for chain in by_biopython] == list(SIX_NAMES)
+    assert [[residue.resname for residue in chain] for chain in by_biopython] == [
+        [name for name in sequence if name != "UNK"] for sequence in sequences
+    ]
+    table = MMCIF2Dict(io.StringIO(text))
+    assert table["_struct_asym.id"] == list(SIX_NAMES)
+    assert table["_struct_asym.entity_id"] == ["1", "2", "1", "3", "2", "1"]
+    assert table["_entity.pdbx_number_of_molecules"] == ["3", "2", "1"]
+    assert list(dict.fromkeys(table["_atom_site.auth_asym_id"])) == list(SIX_NAMES)
+
+
+def test_chains_beyond_those_of_a_pdb_file_are_written() -> None:
+    structure = read(write(random_protein(80, chains=80)))
+    assert [chain.name for chain in structure[0]][59:64] == ["7", "8", "9", "AA", "BA"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("A", "A"), "two chains are named 'A'"),
+        (("A", "B C"), "'B C' is no chain ID"),
+        (("A", ""), "'' is no chain ID"),
+        (("A",), "chain_index must be 0 to 0, got 0 to 1"),
+    ],
+)
+def test_names_that_are_no_chain_ids_are_refused(names: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        write(random_protein(4, chains=2), chain_ids=names)
 
 
 def test_confidence_is_read_back() -> None:

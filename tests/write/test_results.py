@@ -17,7 +17,7 @@ from Bio.PDB import MMCIFParser, PDBParser
 from helixfold.prediction import Distances, Prediction
 from helixfold.report.plots import write_plots
 from helixfold.write import results
-from helixfold.write.ranking import ranked, read_finished, write_ranked, write_ranking
+from helixfold.write.ranking import KINDS, ranked, read_finished, write_ranked, write_ranking
 from helixfold.write.results import write_prediction, write_timings
 from helixfold.write.tables import write_tables
 from tests.write.proteins import (
@@ -68,6 +68,17 @@ def test_logits_are_written_where_there_are_any(tmp_path: Path) -> None:
     with np.load(tmp_path / "logits_model_1_ptm.npz", allow_pickle=False) as archive:
         assert (archive["lddt"] == 1).all()
         assert list(archive) == ["lddt", "notes"]
+
+
+def test_chains_keep_their_names_in_every_file(tmp_path: Path) -> None:
+    protein = random_protein(12, chains=3)
+    write_prediction(tmp_path, prediction(protein=protein, chain_ids=("H", "L", "9"), iptm=0.51234))
+    for kind in KINDS:
+        structure = gemmi.read_structure(str(tmp_path / f"unrelaxed_model_1_ptm.{kind}"))
+        assert [chain.name for chain in structure[0]] == ["H", "L", "9"]
+    found = read_finished(tmp_path, "model_1_ptm")
+    assert found is not None
+    assert (found.chain_ids, found.iptm) == (("H", "L", "9"), 0.5123)
 
 
 def read_json(path: Path) -> Any:
@@ -236,6 +247,10 @@ def test_a_structure_too_large_for_pdb_is_an_error_that_leaves_the_rest(tmp_path
         ({"plddt": np.ones(11)}, "one value for each of 12 residues"),
         ({"plddt": np.full(12, np.nan)}, "plddt must be 0 to 100"),
         ({"plddt": np.full(12, 100.1)}, "plddt must be 0 to 100"),
+        ({"chain_ids": ("A", "B")}, r"chain_index must number each of 2 chains from 0, got \[0\]"),
+        ({"chain_ids": ("A-1",)}, "'A-1' is no chain ID"),
+        ({"chain_ids": ()}, "each of 0 chains"),
+        ({"iptm": float("nan")}, "iptm must be finite"),
         ({"pae": None}, "pae and max_pae go together"),
         ({"max_pae": None}, "pae and max_pae go together"),
         ({"pae": np.ones((12, 11))}, r"pae must have shape \(12, 12\)"),

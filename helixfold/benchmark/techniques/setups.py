@@ -33,6 +33,7 @@ KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 ALL_OPERATORS = frozenset().union(*KINDS.values())
 _SMALL_STREAMS = "streams are small beside what else a rank holds"
+_ON_A_CPU = "on a CPU, sending takes the time of the processors that compute"
 _NOTHING = RecomputeConfig.everywhere("none")
 
 
@@ -41,8 +42,8 @@ class TrainingSetup:
     """Way to compute a training step.
 
     `plain` names the operators that PyTorch's own functions compute. `flat_optimizer` says whether parameters,
-    gradients and moments are in a few flat buffers. `samples` is the number of examples of the step, which the ranks of
-    `layout` share.
+    gradients and moments are in a few flat buffers, and `overlaps_messages` whether ranks that share a sample compute
+    while they exchange its parts. `samples` is the number of examples of the step, which the ranks of `layout` share.
     """
 
     dtype: torch.dtype
@@ -50,6 +51,7 @@ class TrainingSetup:
     recompute: RecomputeConfig = field(default_factory=RecomputeConfig)
     flat_optimizer: bool = True
     reduction: Reduction = "overlapped"
+    overlaps_messages: bool = True
     layout: Layout = field(default_factory=Layout)
     samples: int = 1
 
@@ -129,7 +131,7 @@ def training_techniques(dtype: torch.dtype, ranks: int, processors: int) -> list
             claim="time",
             on=by_data,
             off=replace(by_data, reduction="afterwards"),
-            otherwise="on a CPU, sending takes the time of the processors that compute",
+            otherwise=_ON_A_CPU,
         ),
     ]
     for name, layout in (
@@ -140,6 +142,16 @@ def training_techniques(dtype: torch.dtype, ranks: int, processors: int) -> list
         if layout.ranks == ranks and (name, ranks) != ("branch and axial parallelism", 2):
             on = replace(one, layout=layout)
             found.append(Technique(name=f"{name} of a sample", claim="time", on=on, off=one, otherwise=crowded))
+    by_axis = replace(one, layout=Layout(dap=ranks))
+    found.append(
+        Technique(
+            name="exchanges during computation, axial",
+            claim="time",
+            on=by_axis,
+            off=replace(by_axis, overlaps_messages=False),
+            otherwise=_ON_A_CPU,
+        )
+    )
     return found
 
 

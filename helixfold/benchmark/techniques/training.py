@@ -1,7 +1,7 @@
 """A training step as a setup says: forward passes, losses, backward passes, reduction over ranks, and update."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from helixfold.model.outputs import Recycled
 from helixfold.ops.dispatch import forced
 from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer
-from helixfold.parallel.collectives import Message
+from helixfold.parallel.collectives import Message, waiting_at_once
 from helixfold.parallel.gradients import BUCKET_ELEMENTS, GradientReducer, buckets
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
@@ -95,7 +95,7 @@ class TrainingRun:
     def gradients(self) -> None:
         """Compute the sum of the gradients of all samples, on every rank."""
         self._loss = []
-        with operators(self._setup.plain):
+        with operators(self._setup.plain), nullcontext() if self._setup.overlaps_messages else waiting_at_once():
             for index, (batch, labels) in zip(self._own, self._inputs, strict=True):
                 self._problem.begin_draw(index)
                 previous: Recycled | None = None

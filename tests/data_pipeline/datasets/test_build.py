@@ -26,7 +26,7 @@ FILTER = ChainFilter()
 
 @pytest.fixture(autouse=True)
 def _without_mmseqs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clustering, "find_program", lambda name: None)
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
 
 
 def build(root: Path, output: str = "store", builder: RecordBuilder | None = None, **options: object) -> BuildReport:

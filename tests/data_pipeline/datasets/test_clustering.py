@@ -10,7 +10,7 @@ from data_pipeline.datasets.build_cache import BuildCache
 from data_pipeline.datasets.clustering import cluster_chains, cluster_shard
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.residues import RESTYPES
-from data_pipeline.search.process import find_program
+from data_pipeline.search.mmseqs_program import find_mmseqs
 from tests.data_pipeline.datasets.training_files import sequence
 
 
@@ -30,7 +30,7 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.skipif(find_program("mmseqs") is None, reason="needs mmseqs2 (mmseqs)")
+@pytest.mark.skipif(find_mmseqs() is None, reason="needs mmseqs2 (mmseqs)")
 def test_similar_chains_share_a_cluster_and_it_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = cluster_chains(SEQUENCES, None, BuildCache(tmp_path))
     assert found.notes == ()
@@ -50,13 +50,13 @@ def test_similar_chains_share_a_cluster_and_it_is_remembered(tmp_path: Path, mon
 def test_without_the_program_identical_chains_share_a_cluster_and_this_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clustering, "find_program", lambda name: None)
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
     found = cluster_chains({**SEQUENCES, "9abc_Z": SEQUENCES["0abc_A"]}, None, BuildCache(tmp_path))
     assert found.clusters["9abc_Z"] == found.clusters["0abc_A"]
     assert len(set(found.clusters.values())) == 9
     assert found.notes == (
-        "only chains of identical sequence share a cluster; install mmseqs2 or give --clusters FILE for clusters of "
-        "similar ones",
+        "only chains of identical sequence share a cluster; install MMseqs2 (pip install 'helixfold[mmseqs]') or give "
+        "--clusters FILE for clusters of similar ones",
     )
 
 
@@ -71,7 +71,7 @@ def test_a_program_that_fails_is_an_input_error_that_says_what_to_do(
     def fails(*_: object, **__: object) -> dict[str, str]:
         raise SearchError("mmseqs ended with 1")
 
-    monkeypatch.setattr(clustering, "find_program", lambda name: Path("mmseqs"))
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: Path("mmseqs"))
     monkeypatch.setattr(clustering, "cluster_sequences", fails)
     with pytest.raises(InputError, match="give --clusters FILE instead: mmseqs ended with 1"):
         cluster_chains(SEQUENCES, None, BuildCache(tmp_path))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline.search.mmseqs_program import find_mmseqs
 from data_pipeline.search.process import find_program, run_program
 
 AMINO_ACIDS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
@@ -15,7 +16,7 @@ DEBIAN_PROGRAM = "/usr/libexec/hhsuite/cstranslate-plain"
 
 
 def needed_program(name: str) -> Path:
-    program = find_program(name)
+    program = find_mmseqs() if name == "mmseqs" else find_program(name)
     if program is None:
         pytest.skip(f"needs the program {name}")
     return program

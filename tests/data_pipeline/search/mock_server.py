@@ -4,12 +4,12 @@ import io
 import json
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
-from data_pipeline.search.server_archive import ENVIRONMENTAL_FILE, UNIREF_FILE
+from data_pipeline.search.server_archive import ENVIRONMENTAL_FILE, PAIRED_FILE, UNIREF_FILE
 
 Answer = Callable[["Handler"], None]
 
@@ -25,6 +25,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode(), keep_blank_values=True)
         self.server.queries.append({key: values[0] for key, values in form.items()})
+        self.server.endpoints.append(self.path)
         self.server.agents.add(self.headers["User-Agent"])
         self.server.answer("submit", self)
 
@@ -50,6 +51,7 @@ class MockServer(ThreadingHTTPServer):
         self.answers["download"] = [lambda handler: handler.send(archive(self.results()))]
         self.requests: list[str] = []
         self.queries: list[dict[str, str]] = []
+        self.endpoints: list[str] = []
         self.agents: set[str] = set()
         self.lock = threading.Lock()
 
@@ -70,7 +72,11 @@ class MockServer(ThreadingHTTPServer):
         return {name[1:]: sequence for name, sequence in zip(words[::2], words[1::2], strict=True)}
 
     def results(self) -> dict[str, bytes]:
-        """Two alignments of everything that was asked for: one row more from UniRef, one from elsewhere."""
+        """Alignments of everything that was asked for: a row from UniRef and one from elsewhere, or pairs."""
+        mode = self.queries[-1]["mode"]
+        if mode.startswith("pair"):
+            blocks = (("P", 2), ("Q", 1)) if mode.endswith("-env") else (("P", 2),)
+            return {PAIRED_FILE: b"".join(paired_block(self.asked(), *block) for block in blocks)}
         files = {}
         for name, letter in ((UNIREF_FILE, "U"), (ENVIRONMENTAL_FILE, "E")):
             parts = [
@@ -82,6 +88,15 @@ class MockServer(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Connections that a test cuts are no news."""
+
+
+def paired_block(sequences: Mapping[str, str], letter: str, rows: int) -> bytes:
+    """Paired rows of one database, so many for each numbered sequence."""
+    parts = []
+    for number, sequence in sequences.items():
+        pairs = "".join(f">{letter}{number}_{row}\t99\n-{sequence[1:]}\n" for row in range(rows))
+        parts.append(f">{number}\n{sequence}\n{pairs}\0")
+    return "".join(parts).encode()
 
 
 @contextmanager

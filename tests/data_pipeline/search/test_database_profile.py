@@ -27,12 +27,21 @@ tool = "hmmsearch"
 path = "seqres.txt"
 structures = "mmcif"
 latest_release = 2021-11-01
+
+[uniprot]
+path = "uniprot.fasta"
+options = { e_value = 0.001 }
+
+[complex_templates]
+tool = "hhsearch"
+path = "uniref30"
+structures = "mmcif"
 """
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    for name in ("uniref90.fasta", "bfd_a3m.ffdata", "uniref30_a3m.ffdata", "seqres.txt"):
+    for name in ("uniref90.fasta", "bfd_a3m.ffdata", "uniref30_a3m.ffdata", "seqres.txt", "uniprot.fasta"):
         (tmp_path / name).touch()
     (tmp_path / "mmcif").mkdir()
     return tmp_path
@@ -67,6 +76,12 @@ def test_a_profile_is_read_in_order_with_paths_beside_it(directory: Path) -> Non
     assert found.templates is not None
     assert found.templates.latest_release == date(2021, 11, 1)
     assert found.templates.result_file == "pdb_hits.sto"
+    assert found.uniprot is not None
+    assert (found.uniprot.paths, found.uniprot.max_rows) == ((directory / "uniprot.fasta",), 50_000)
+    assert (found.uniprot.tool, found.uniprot.result_file) == ("jackhmmer", "uniprot_hits.sto")
+    assert found.uniprot.options == {"e_value": 0.001}
+    assert found.complex_templates is not None
+    assert found.complex_templates.tool == "hhsearch"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +102,10 @@ def test_a_profile_is_read_in_order_with_paths_beside_it(directory: Path) -> Non
             "engine can be chosen for jackhmmer and hmmsearch",
         ),
         ('structures = "mmcif"', 'structures = "seqres.txt"', "structures must be a directory"),
+        ('path = "uniprot.fasta"', 'path = "none.fasta"', r"\[uniprot\]: there is no file .*none.fasta"),
+        ('path = "uniprot.fasta"', 'path = "uniprot.fasta"\ntool = "mmseqs"', r"\[uniprot\]: unknown tool"),
+        ("[uniprot]", "[[uniprot]]", r"write the database of rows that are paired by species as one \[uniprot\] table"),
+        ('name = "bfd"', 'name = "uniprot"', "own name, got uniref90, uniprot, uniprot"),
         ("2021-11-01", '"yesterday"', "latest_release must be a date"),
         ("[templates]", "[[templates]]", "one \\[templates\\] table"),
         ("[[alignments]]", "[alignments]", "TOML|own \\[\\[alignments\\]\\]"),
@@ -121,6 +140,8 @@ FULL = (
     "small_bfd/bfd-first_non_consensus_sequences.fasta",
     "pdb70/pdb70_a3m.ffdata",
     "pdb_seqres/pdb_seqres.txt",
+    "uniprot/uniprot.fasta",
+    "uniprot/uniprot_trembl.fasta",
     "pdb_mmcif/obsolete.dat",
     "pdb_mmcif/mmcif_files/1abc.cif",
 )
@@ -141,7 +162,25 @@ def test_alphafolds_directory_gives_alphafolds_searches_in_its_order(tmp_path: P
     assert found.templates is not None
     assert (found.templates.tool, found.templates.paths[0].name) == ("hhsearch", "pdb70")
     assert found.templates.obsolete == tmp_path / "pdb_mmcif/obsolete.dat"
+    assert found.uniprot is not None
+    assert (found.uniprot.tool, found.uniprot.max_rows) == ("jackhmmer", 50_000)
+    assert found.uniprot.paths == (tmp_path / "uniprot/uniprot.fasta",)
+    assert found.complex_templates is not None
+    assert found.complex_templates.tool == "hmmsearch"
+    assert found.complex_templates.paths == (tmp_path / "pdb_seqres/pdb_seqres.txt",)
+    assert found.complex_templates.obsolete == found.templates.obsolete
     assert not found.notes
+    assert not found.complex_notes
+
+
+def test_what_only_complexes_lack_is_said_apart(tmp_path: Path) -> None:
+    files = [file for file in FULL if not file.startswith(("uniprot/", "pdb_seqres/"))]
+    found = read_database_profile(alphafold_directory(tmp_path, *files), {"hhblits", "hhsearch"})
+    assert (found.uniprot, found.complex_templates, found.notes) == (None, None, ())
+    assert found.complex_notes == (
+        "there is no uniprot/uniprot.fasta, whose rows are paired by species",
+        "there is no pdb_seqres/pdb_seqres.txt, so pdb70 is searched for templates",
+    )
 
 
 def test_without_hhsuite_its_databases_give_way_and_are_named(tmp_path: Path) -> None:
@@ -149,6 +188,7 @@ def test_without_hhsuite_its_databases_give_way_and_are_named(tmp_path: Path) ->
     assert [each.name for each in found.alignments] == ["uniref90", "small_bfd", "mgnify"]
     assert found.templates is not None
     assert found.templates.tool == "hmmsearch"
+    assert found.complex_templates is None
     assert any("UniRef30_2021_03" in note and "hhblits" in note for note in found.notes)
     assert any("pdb70" in note for note in found.notes)
 

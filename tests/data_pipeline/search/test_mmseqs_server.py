@@ -9,7 +9,8 @@ import pytest
 
 from data_pipeline.errors import InputError, SearchError
 from data_pipeline.parse.a3m import parse_a3m
-from data_pipeline.search.mmseqs_server import PUBLIC_SERVER, ServerOptions, ServerSearch
+from data_pipeline.search.alignment_server import PUBLIC_SERVER, AlignmentServer, ServerOptions
+from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.server_archive import UNIREF_FILE
 from data_pipeline.search.tool import SequenceSearch
 from tests.data_pipeline.search.mock_server import Answer, Handler, MockServer, archive, failing, mock_server, state
@@ -46,8 +47,8 @@ def ask(
     time = time or Time()
     url = server if isinstance(server, str) else server.url
     own = ServerOptions(url=url, **options)  # type: ignore[arg-type]
-    search = ServerSearch(own, clock=time.clock, sleep=time.sleep, rng=np.random.default_rng(0))
-    return dict(zip(sequences, search.search_many(sequences), strict=True))
+    known = AlignmentServer(own, clock=time.clock, sleep=time.sleep, rng=np.random.default_rng(0))
+    return dict(zip(sequences, ServerSearch(known).search_many(sequences), strict=True))
 
 
 def expected(number: int, sequence: str) -> bytes:
@@ -80,7 +81,7 @@ def test_without_environmental_sequences_only_uniref_is_read(server: MockServer)
 
 
 def test_the_tool_answers_for_one_and_for_many(server: MockServer) -> None:
-    search = ServerSearch(ServerOptions(url=f"{server.url}/"))
+    search = ServerSearch(AlignmentServer(ServerOptions(url=f"{server.url}/")))
     assert isinstance(search, SequenceSearch)
     assert list(search.search_many(["MKVLA", "GHIKL", "MKVLA"]))[2] == expected(101, "MKVLA")
     assert search.search("GHIKL") == expected(101, "GHIKL")
@@ -289,7 +290,7 @@ def changed(server: MockServer, old: bytes, new: bytes) -> None:
         (b">102\nACDXY", b">102\nACEXY", r"is for another sequence than was asked for \('>102'\)"),
         (b">102\nACDXY", b">102\nACDXYA", "is for another sequence"),
         (b">102\n", b">104\n", "is for '>104', which was not asked for"),
-        (b">102\n", b">101\n", "is for '>101', which was not asked for, or twice"),
+        (b">102\n", b">101\n", "is for '>101', which was not asked for, or comes too often"),
         (b">102\n", b"102\n", "is for '102', which was not asked for"),
         (b">102\n", b">10\xb2\n", "which was not asked for"),
         (b">103\nGHIKL\n>U103\t99\n-HIKL\n\0", b"", r"uniref\.a3m of the server's answer lacks 1 of 3 sequences"),
@@ -314,7 +315,15 @@ def test_nothing_is_sent_to_an_address_that_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"mode": "pair"}, {"batch": 0}, {"batch": 101}, {"max_wait": 0.0}, {"read_timeout": float("inf")}]
+    "wrong",
+    [
+        {"mode": "pair"},
+        {"pair_strategy": "all"},
+        {"batch": 0},
+        {"batch": 101},
+        {"max_wait": 0.0},
+        {"read_timeout": float("inf")},
+    ],
 )
 def test_options_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):

@@ -9,10 +9,11 @@ import pytest
 from data_pipeline.errors import InputError
 from data_pipeline.pipeline import Target, prepare
 from data_pipeline.residues import RESTYPES, THREE_LETTER
+from data_pipeline.search.alignment_server import ServerOptions
 from data_pipeline.search.database_profile import profile_from_fasta, read_database_profile
 from data_pipeline.search.hmmsearch import InProcessHmmsearch
 from data_pipeline.search.jackhmmer import InProcessJackhmmer
-from data_pipeline.search.mmseqs_server import ServerOptions
+from data_pipeline.search.mmseqs_server import ServerPairing, ServerSearch
 from data_pipeline.search.plan import SearchPlan, plan_searches
 from data_pipeline.search.tool import BatchSearch
 from tests.data_pipeline.search.families import (
@@ -86,6 +87,35 @@ def test_a_server_comes_after_the_databases(directory: Path) -> None:
     server = ServerOptions(url="http://127.0.0.1:1")
     plan = plan_searches(profile, cpus=1, cache=directory, server=server)
     assert [step.result_file for step in plan.alignments] == ["one_hits.sto", "server_hits.a3m"]
+
+
+def test_pairs_of_complexes_are_the_servers_or_found_in_uniprot(directory: Path) -> None:
+    profile = ONE.format(tool="jackhmmer", path="one.fasta") + '[uniprot]\npath = "one.fasta"\nmax_rows = 3\n'
+    plan = planned(directory, profile)
+    assert plan.pairing is None
+    assert plan.uniprot is not None
+    assert (plan.uniprot.result_file, plan.uniprot.max_rows) == ("uniprot_hits.sto", 3)
+    server = ServerOptions(url="http://127.0.0.1:1", pair_strategy="complete", pair_environmental=True)
+    plan = planned(directory, profile, server=server)
+    assert plan.uniprot is None
+    assert plan.pairing is not None
+    assert plan.pairing.tool.identity() == "mmseqs2 server http://127.0.0.1:1 mode paircomplete-env"
+    searches = plan.alignments[1].tool
+    assert isinstance(searches, ServerSearch)
+    assert isinstance(plan.pairing.tool, ServerPairing)
+    assert plan.pairing.tool.server is searches.server
+
+
+def test_chains_of_complexes_have_their_own_template_search(directory: Path) -> None:
+    templates = 'tool = "hmmsearch"\npath = "one.fasta"\nstructures = "mmcif"\n'
+    own = f"[complex_templates]\noptions = {{ e_value = 7.0 }}\n{templates}"
+    plan = planned(directory, f"[templates]\n{templates}{own}[uniprot]\npath = 'one.fasta'\n")
+    assert plan.of_chains().templates == plan.complex_templates
+    assert plan.templates is not None
+    assert plan.templates != plan.complex_templates
+    assert (plan.of_chains().pairing, plan.of_chains().uniprot) == (None, None)
+    plan = planned(directory, f"[templates]\n{templates}")
+    assert plan.of_chains() == plan
 
 
 def test_the_users_date_goes_before_the_profiles(directory: Path) -> None:

@@ -248,15 +248,17 @@ def test_programs_are_found_on_the_path_or_by_their_path(tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for folder in ("bin", "other"):
         (tmp_path / folder).mkdir()
-    program = tmp_path / "bin" / "mmseqs"
+    program = tmp_path / "bin" / "hhblits"
     program.write_text("#!/bin/sh\n")
-    assert find_program("mmseqs") is None  # not executable
-    with pytest.raises(InputError, match="the program mmseqs was not found; install mmseqs2 and see that mmseqs is on"):
-        require_program("mmseqs")
+    assert find_program("hhblits") is None  # not executable
+    with pytest.raises(
+        InputError, match="the program hhblits was not found; install hhsuite and see that hhblits is on"
+    ):
+        require_program("hhblits")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    assert find_program("mmseqs") == require_program("mmseqs") == program
-    elsewhere = program.rename(tmp_path / "other" / "mmseqs")
-    assert find_program("mmseqs") is None
+    assert find_program("hhblits") == require_program("hhblits") == program
+    elsewhere = program.rename(tmp_path / "other" / "hhblits")
+    assert find_program("hhblits") is None
     assert find_program(str(elsewhere)) == elsewhere
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import SearchError, ServerUnavailableError
-from data_pipeline.search.mmseqs_server import ServerOptions, ServerSearch
+from data_pipeline.search.alignment_server import AlignmentServer, ServerOptions
+from data_pipeline.search.mmseqs_server import ServerSearch
 from tests.data_pipeline.search.mock_server import Handler, MockServer, archive, failing, mock_server, state
 from tests.data_pipeline.search.test_mmseqs_server import Time, cut
 
@@ -34,13 +35,14 @@ class Run:
 
     def __init__(self, url: str, **options: object) -> None:
         self.time, self.lines = Time(), list[str]()
-        self.search = ServerSearch(
+        self.server = AlignmentServer(
             ServerOptions(url=url, **options),  # type: ignore[arg-type]
             report=self.lines.append,
             clock=self.time.clock,
             sleep=self.time.sleep,
             rng=np.random.default_rng(0),
         )
+        self.search = ServerSearch(self.server)
 
     def fails(self, sequence: str = "MKVLA") -> str:
         """Search, and return why that failed."""
@@ -50,7 +52,7 @@ class Run:
 
     def is_given_up(self) -> bool:
         """Whether the next search fails at once, with the same sentence."""
-        before, lines, pauses = self.search.contact.problem, len(self.lines), len(self.time.pauses)
+        before, lines, pauses = self.server.contact.problem, len(self.lines), len(self.time.pauses)
         again = before is not None and self.fails("GHIKL") == before
         return again and (len(self.lines), len(self.time.pauses)) == (lines, pauses)
 
@@ -211,7 +213,7 @@ def test_no_room_for_an_answer_is_not_taken_for_a_bad_connection(
         def write(self, _: bytes) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("data_pipeline.search.mmseqs_server.tempfile.TemporaryFile", Full)
+    monkeypatch.setattr("data_pipeline.search.alignment_server.tempfile.TemporaryFile", Full)
     run = Run(server.url)
     problem = run.fails()
     assert problem.endswith("temporary directory: No space left on device; set TMPDIR to a folder with space")

@@ -1,0 +1,163 @@
+"""Write and read `features.npz`, which holds the features of a single chain or of a complex.
+
+A complex's file has `domain_name`, `sequence` (with colons between chains), the arrays of `ComplexFeatures`, and behind
+`residue_gap_` the other arrays of `Features` for models of single chains.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from itertools import pairwise
+from os import PathLike
+
+import numpy as np
+
+from data_pipeline.complexes.chain_ids import check_chain_ids
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.errors import InputError, printable
+from data_pipeline.features import schema
+from data_pipeline.features.assembly import MAX_TEMPLATES, ChainNumbers, ComplexFeatures
+from data_pipeline.features.schema import Features, advised, array_shape, write_arrays
+from data_pipeline.features.sequence import aatype_from_sequence
+from data_pipeline.npz import read_npz
+from data_pipeline.residues import GAP, UNKNOWN
+
+_PREFIX = "residue_gap_"
+_NAMES = ("domain_name", "sequence")  # of both kinds of features
+# Kind and axes of each array: residues r, MSA rows n, chains c.
+_ARRAYS: dict[str, tuple[str, tuple[str | int, ...]]] = {
+    "chain_names": ("U", ("c",)),
+    **dict.fromkeys(("aatype", "residue_index", "asym_id", "entity_id", "sym_id"), ("i", ("r",))),
+    **dict.fromkeys(("msa", "deletion_matrix"), ("i", ("n", "r"))),
+    "bert_mask": ("b", ("n", "r")),
+    "paired_rows": ("i", ()),
+    "template_aatype": ("i", (MAX_TEMPLATES, "r")),
+    "template_all_atom_positions": ("f", (MAX_TEMPLATES, "r", 37, 3)),
+    "template_all_atom_masks": ("f", (MAX_TEMPLATES, "r", 37)),
+}
+
+
+def save_features(path: str | PathLike[str], features: TargetFeatures) -> None:
+    """Write features as a compressed `.npz`; equal features give equal bytes."""
+    if isinstance(features, Features):
+        features.save(path)
+        return
+    gap = features.residue_gap.arrays()
+    arrays = {"domain_name": gap["domain_name"], "sequence": np.asarray(features.sequence)}
+    arrays |= {field.name: np.asarray(getattr(features.multimer, field.name)) for field in fields(ComplexFeatures)}
+    arrays |= {f"{_PREFIX}{name}": array for name, array in gap.items() if name not in _NAMES}
+    write_arrays(path, arrays)
+
+
+def load_features(path: str | PathLike[str]) -> TargetFeatures:
+    """Read the file that `save_features` wrote; raise an `InputError` that says what is wrong with any other file."""
+    arrays = read_npz(path, problem=lambda outlines: advised(_shape_problem(outlines)))
+    if not _is_complex(arrays):
+        return Features.from_arrays(arrays, path)
+    if (problem := advised(_shape_problem(arrays) or _value_problem(arrays))) is not None:
+        raise InputError.at(path, problem)
+    values = {name: arrays[name] for name in _ARRAYS if name not in ("chain_names", "paired_rows")}
+    return ComplexFeatureSet(
+        multimer=ComplexFeatures(
+            chain_names=tuple(map(str, arrays["chain_names"])), paired_rows=int(arrays["paired_rows"]), **values
+        ),
+        residue_gap=Features.from_arrays(_residue_gap(arrays), path),
+    )
+
+
+def _is_complex(arrays: Mapping[str, np.ndarray]) -> bool:
+    return "asym_id" in arrays
+
+
+def _residue_gap(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of the features for models of single chains, under the names that `Features` has for them."""
+    found = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
+    names = {name: arrays[name] for name in _NAMES if name in arrays}
+    if "sequence" in names and not names["sequence"].ndim and names["sequence"].dtype.kind == "U":
+        names["sequence"] = np.asarray(str(names["sequence"]).replace(CHAIN_SEPARATOR, ""))
+    return found | names
+
+
+def _shape_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Return why arrays of these types and shapes cannot be features, whatever their values are; None if they can."""
+    if not _is_complex(arrays):
+        return schema.shape_problem(arrays)
+    if (problem := _name_problem(arrays)) is not None:
+        return problem
+    for name, (kind, axes) in _ARRAYS.items():
+        if arrays[name].dtype.kind != kind or arrays[name].ndim != len(axes):
+            return f"{name} is {arrays[name].dtype} {arrays[name].shape}"
+    sizes = {"r": len(arrays["aatype"]), "n": len(arrays["msa"]), "c": len(arrays["chain_names"])}
+    if not all(sizes.values()):
+        return f"there are {sizes['r']} residues, {sizes['n']} MSA rows and {sizes['c']} chains, at least 1 of each"
+    for name, (_, axes) in _ARRAYS.items():
+        if arrays[name].shape != (shape := array_shape(axes, sizes)):
+            return f"{name} is {arrays[name].dtype} {arrays[name].shape} and should be {shape}"
+    return _of_residue_gap(schema.shape_problem(_residue_gap(arrays)))
+
+
+def _name_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
+    if missing := [name for name in _ARRAYS if name not in arrays]:
+        return f"{', '.join(missing)} missing"
+    known = {*_ARRAYS, *_NAMES}
+    if unknown := [name for name in arrays if name not in known and not name.startswith(_PREFIX)]:
+        return f"'{printable(unknown[0])}' is no feature"
+    return None
+
+
+def _value_problem(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Return why the values of arrays of the right shapes are not valid features, or None if they are."""
+    if (problem := _of_residue_gap(schema.value_problem(_residue_gap(arrays)))) is not None:
+        return problem
+    for name, highest in (("msa", GAP), ("template_aatype", GAP)):
+        if arrays[name].min() < 0 or arrays[name].max() > highest:
+            return f"{name} has values outside 0..{highest}"
+    for name in ("template_all_atom_positions", "template_all_atom_masks"):
+        if not np.isfinite(arrays[name]).all():
+            return f"{name} has values that are not finite"
+    if arrays["deletion_matrix"].min() < 0:
+        return "deletion_matrix has negative values"
+    if not 0 <= int(arrays["paired_rows"]) <= len(arrays["msa"]):
+        return f"paired_rows is {int(arrays['paired_rows'])} of {len(arrays['msa'])} MSA rows"
+    return _disagreement(arrays)
+
+
+def _disagreement(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Return where arrays that are each valid contradict each other, or None."""
+    sequences = str(arrays["sequence"]).split(CHAIN_SEPARATOR)
+    aatype, first = arrays["aatype"], arrays["msa"][0]
+    if not np.array_equal(aatype, aatype_from_sequence("".join(sequences))):
+        return "aatype is not that of the sequence"
+    if not np.array_equal(first[aatype != UNKNOWN], aatype[aatype != UNKNOWN]):
+        return "the first row of msa is not the sequence"
+    return _chain_problem(arrays, sequences)
+
+
+def _chain_problem(arrays: Mapping[str, np.ndarray], sequences: list[str]) -> str | None:
+    """Return why the names and numbers of chains are not those of chains with these sequences, or None."""
+    try:
+        check_chain_ids(list(map(str, arrays["chain_names"])), len(sequences))
+    except InputError as error:
+        return f"chain_names: {error}"
+    if not all(sequences):
+        return "the sequence has an empty chain"
+    if not _are_neighbours(sequences):
+        return "chains of the same sequence are not neighbours"
+    for name, numbers in vars(ChainNumbers.of(sequences)).items():
+        if not np.array_equal(arrays[name], numbers):
+            return f"{name} does not number the chains of the sequence"
+    edges = np.cumsum([0, *map(len, sequences)])
+    for start, stop in pairwise(edges):
+        numbers = arrays["residue_index"][start:stop]
+        if numbers[0] < 0 or (np.diff(numbers) < 1).any():
+            return "residue_index does not count up from 0 or more in each chain"
+    return None
+
+
+def _are_neighbours(sequences: list[str]) -> bool:
+    blocks = [sequence for before, sequence in pairwise(["", *sequences]) if sequence != before]
+    return len(blocks) == len(set(blocks))
+
+
+def _of_residue_gap(problem: str | None) -> str | None:
+    return problem and f"for models of single chains, {problem}"

@@ -1,0 +1,74 @@
+"""Search for rows that are paired between the different sequences of a complex, or read the results again."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from data_pipeline.errors import InputError, SearchError, TooLargeError
+from data_pipeline.parse.a3m import Alignment, parse_a3m
+from data_pipeline.search.plan import PairingStep
+from data_pipeline.search.result_files import ResultFiles
+
+
+def paired_alignments(sequences: Sequence[str], step: PairingStep, directories: Sequence[Path]) -> list[Alignment]:
+    """Return the paired rows of each of the different sequences of a complex, as many for each, first itself.
+
+    The result of each sequence is stored in its directory and is used again, unless the complex has other sequences by
+    now, or the result of one of them is missing or changed. Raise `SearchError` if the search fails or its result is
+    no alignment of these sequences with equally many rows.
+    """
+    found = _earlier(sequences, step, directories)
+    if found is not None:
+        return found
+    contents = list(step.tool.search(sequences))
+    try:
+        alignments = _parsed(contents, sequences, [directory / step.result_file for directory in directories])
+    except TooLargeError:
+        raise
+    except InputError as error:
+        raise SearchError(f"the result of a search is not kept, for it cannot be read: {error}") from error
+    # Without the old results of all sequences first, a run that is killed here would leave rows of two searches.
+    for directory in directories:
+        (directory / step.result_file).unlink(missing_ok=True)
+    identity, query = step.tool.identity(), _query(sequences)
+    for directory, content, sequence in zip(directories, contents, sequences, strict=True):
+        parse = partial(parse_a3m, query=sequence)
+        ResultFiles(directory=directory).save(step.result_file, identity, query, content, parse)
+    return alignments
+
+
+def _earlier(sequences: Sequence[str], step: PairingStep, directories: Sequence[Path]) -> list[Alignment] | None:
+    """Return the results of an earlier search, or None if one of them is missing, changed or unreadable."""
+    contents: list[bytes] = []
+    for directory in directories:
+        content = ResultFiles(directory=directory).find(step.result_file, step.tool.identity(), _query(sequences))
+        if content is None:
+            return None
+        contents.append(content)
+    try:
+        return _parsed(contents, sequences, [directory / step.result_file for directory in directories])
+    except TooLargeError:
+        raise
+    except InputError:
+        return None
+
+
+def _query(sequences: Sequence[str]) -> bytes:
+    return ":".join(sequences).encode()
+
+
+def _parsed(contents: Sequence[bytes], sequences: Sequence[str], paths: Sequence[Path]) -> list[Alignment]:
+    """Return the alignments; raise `InputError` for an invalid one, and for different numbers of rows."""
+    alignments = [
+        parse_a3m(content, sequence, path=path)
+        for content, sequence, path in zip(contents, sequences, paths, strict=True)
+    ]
+    first = len(alignments[0].names)
+    for path, alignment in zip(paths, alignments, strict=True):
+        if len(alignment.names) != first:
+            raise InputError.at(
+                path,
+                f"{len(alignment.names):,} paired rows, and {paths[0]} has {first:,}; rows belong together by their "
+                "numbers",
+            )
+    return alignments

@@ -1,0 +1,81 @@
+"""Choose what a model reads of a target: a model of complexes and a model of single chains have different features."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from data_pipeline.complexes.feature_set import ONLY_CHAIN, ComplexFeatureSet, TargetFeatures, as_complex
+from data_pipeline.features.assembly import ComplexFeatures
+from data_pipeline.features.sample import Sample
+from data_pipeline.features.schema import Features
+from data_pipeline.transforms import complex_sample
+from data_pipeline.transforms.sample import draw_sample
+from helixfold.batch import Batch, MultimerBatch
+from helixfold.config import Method
+from helixfold.presets import Preset
+
+_BATCHES: dict[Method, type[Batch]] = {"monomer": Batch, "multimer": MultimerBatch}
+RESIDUE_GAP_NOTE: Final = (
+    "COMPLEX BY RESIDUE GAP: made by '{model}', which was trained on single chains and takes the complex for one chain "
+    "with missing residues; how it places chains beside each other is often wrong, so look at ipTM and at the errors "
+    "between chains, or use a model of complexes, such as model_1_multimer_v3"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInput:
+    """What one model reads of a target, the chains of its residues, and notes about what a prediction is worth."""
+
+    name: str  # the target's
+    features: Features | ComplexFeatures
+    chain_ids: tuple[str, ...]
+    chain_index: Int[np.ndarray, "r"]  # the chain's place in `chain_ids`
+    residue_number: Int[np.ndarray, "r"]  # from 1 in each chain
+    notes: tuple[str, ...] = ()
+
+
+def model_input(features: TargetFeatures, preset: Preset) -> ModelInput:
+    """Return what the model of a preset reads of a target.
+
+    A model of complexes reads a single chain as a complex of one, and a model of single chains reads a complex as one
+    chain in which residue numbers jump.
+    """
+    is_multimer = preset.model.method == "multimer"
+    if not isinstance(features, ComplexFeatureSet):
+        return ModelInput(
+            name=features.domain_name,
+            features=as_complex(features) if is_multimer else features,
+            chain_ids=(ONLY_CHAIN,),
+            chain_index=np.zeros_like(features.residue_index),
+            residue_number=features.residue_index + 1,
+        )
+    multimer = features.multimer
+    by_gap = not is_multimer and len(multimer.chain_names) > 1
+    return ModelInput(
+        name=features.domain_name,
+        features=multimer if is_multimer else features.residue_gap,
+        chain_ids=multimer.chain_names,
+        chain_index=multimer.asym_id - 1,
+        residue_number=multimer.residue_index + 1,
+        notes=(RESIDUE_GAP_NOTE.format(model=preset.name),) if by_gap else (),
+    )
+
+
+def draw(given: ModelInput, preset: Preset, position: Sequence[int]) -> Sample:
+    """Draw one sample; its random stream depends on the target, the model and the position, never on earlier draws."""
+    names = [zlib.crc32(name.encode()) for name in (given.name, preset.name)]
+    rng, sampling = np.random.default_rng([*names, *position]), preset.sampling
+    if isinstance(given.features, Features):
+        return draw_sample(given.features, sampling, rng)
+    choices = complex_sample.draw(given.features, sampling, rng)
+    return complex_sample.complex_sample(given.features, sampling, choices)
+
+
+def batch_of(sample: Sample, preset: Preset, device: torch.device | str = "cpu") -> Batch:
+    """Return the batch of one sample that the model of a preset takes."""
+    return _BATCHES[preset.model.method].from_sample(sample, device)

@@ -1,0 +1,90 @@
+"""What the writers of coordinate files share: chains with their names, and the atoms of each chain."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_pipeline import residues
+from data_pipeline.complexes.chain_ids import MAX_CHAINS, check_chain_ids, default_chain_ids
+from data_pipeline.protein import Hydrogens, Protein
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainRange:
+    """Name of a chain in coordinate files, and the range of its residues in the protein's arrays."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Atom:
+    """One atom of a coordinate file."""
+
+    residue: int  # index in the protein's arrays
+    name: str
+    element: str  # one letter for all elements of proteins
+    position: tuple[float, float, float]  # Angstrom
+    b_factor: float
+
+
+def split_chains(protein: Protein, chain_ids: Sequence[str] = ()) -> list[ChainRange]:
+    """Return the protein's chains in order, named by `chain_ids`, or A, B, ... without them.
+
+    `protein.chain_index` counts the names from 0. Raise ValueError if the structure is not valid for a coordinate file.
+    """
+    present = protein.atom_mask > 0.5
+    if not present.any():
+        raise ValueError(f"a structure needs at least one atom, got none in {len(protein.aatype)} residues")
+    for what, values in (("coordinates", protein.atom_positions[present]), ("B-factors", protein.b_factors[present])):
+        if not np.isfinite(values).all():
+            raise ValueError(f"{what} must be finite, got {np.sum(~np.isfinite(values))} NaN or infinite values")
+
+    index = protein.chain_index
+    most = len(chain_ids) or MAX_CHAINS
+    if not (index.min() >= 0 and index.max() < most):
+        raise ValueError(f"chain_index must be 0 to {most - 1}, got {index.min()} to {index.max()}")
+    names = chain_ids or default_chain_ids(int(index.max()) + 1)
+    check_chain_ids(names, len(names))
+    edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
+    chains = []
+    for start, stop in itertools.pairwise(edges):
+        steps = np.flatnonzero(np.diff(protein.residue_index[start:stop]) < 1)
+        if steps.size:
+            first, second = protein.residue_index[start + steps[0] :][:2]
+            raise ValueError(f"residue numbers must increase along a chain, got {second} after {first}")
+        chains.append(ChainRange(name=names[index[start]], start=start, stop=stop))
+    order = [chain.name for chain in chains]
+    if len(set(order)) < len(order):
+        raise ValueError(f"the residues of a chain must stand together, got chains in the order {' '.join(order)}")
+    return chains
+
+
+def iterate_atoms(protein: Protein, chain: ChainRange, hydrogens: Hydrogens | None = None) -> Iterator[Atom]:
+    """Yield a chain's atoms with mask above 0.5 residue by residue, with each residue's hydrogens last.
+
+    Hydrogens get the B-factor of their residue's first atom.
+    """
+    placed = np.zeros(0, np.int64) if hydrogens is None else hydrogens.residue
+    edges = np.searchsorted(placed, np.arange(chain.start, chain.stop + 1)).tolist()
+    for residue, (first, last) in enumerate(itertools.pairwise(edges), chain.start):
+        atoms = np.flatnonzero(protein.atom_mask[residue] > 0.5).tolist()
+        for atom in atoms:
+            name = residues.ATOM_TYPES[atom]
+            x, y, z = protein.atom_positions[residue, atom].tolist()
+            b_factor = float(protein.b_factors[residue, atom])
+            yield Atom(residue=residue, name=name, element=name[0], position=(x, y, z), b_factor=b_factor)
+        if hydrogens is not None and atoms:
+            b_factor = float(protein.b_factors[residue, atoms[0]])
+            for index in range(first, last):
+                x, y, z = hydrogens.positions[index].tolist()
+                yield Atom(
+                    residue=residue,
+                    name=hydrogens.names[index],
+                    element="H",
+                    position=(x, y, z),
+                    b_factor=b_factor,
+                )

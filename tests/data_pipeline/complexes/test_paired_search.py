@@ -1,0 +1,104 @@
+"""Paired rows are searched once, stored with each sequence, and never mixed with those of another search."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.complexes.paired_search import paired_alignments
+from data_pipeline.errors import SearchError
+from data_pipeline.search.plan import PairingStep
+from data_pipeline.search.result_files import ResultFiles
+
+CHAINS = ["MKV", "ACDE"]
+
+
+@dataclass
+class Pairing:
+    """A search whose rows are of its last run alone."""
+
+    rows: Sequence[bytes] = (b"", b"")
+    runs: int = 0
+    asked: list[list[str]] = field(default_factory=list)
+
+    def identity(self) -> str:
+        return "pairing"
+
+    def search(self, sequences: Sequence[str]) -> Iterator[bytes]:
+        self.runs += 1
+        self.asked.append(list(sequences))
+        for sequence, rows in zip(sequences, self.rows, strict=True):
+            yield b">query\n%b\n>run%d\n%b\n%b" % (sequence.encode(), self.runs, b"-" * len(sequence), rows)
+
+
+class Complex:
+    """A complex of two sequences with a directory for the results of each."""
+
+    def __init__(self, directory: Path) -> None:
+        self.tool = Pairing()
+        self.directories = [directory / "A", directory / "B"]
+        self.files = [each / "paired_hits.a3m" for each in self.directories]
+        for each in self.directories:
+            each.mkdir()
+
+    def pair(self, sequences: Sequence[str] = CHAINS) -> list[tuple[str, ...]]:
+        step = PairingStep(result_file="paired_hits.a3m", tool=self.tool)
+        return [each.names for each in paired_alignments(sequences, step, self.directories)]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Complex:
+    return Complex(tmp_path)
+
+
+def test_a_result_is_used_again(pair: Complex) -> None:
+    assert pair.pair() == pair.pair() == [("query", "run1")] * 2
+    assert pair.tool.asked == [CHAINS]
+    assert [file.read_bytes().split(b"\n")[1].decode() for file in pair.files] == CHAINS
+
+
+def test_another_partner_a_changed_or_a_missing_result_is_searched_for_again(pair: Complex) -> None:
+    pair.pair()
+    assert pair.pair(["MKV", "ACDF"]) == [("query", "run2")] * 2
+    assert pair.pair() == [("query", "run3")] * 2
+    pair.files[1].write_bytes(b">query\nACDE\n")
+    assert pair.pair() == [("query", "run4")] * 2
+    pair.files[0].unlink()
+    assert pair.pair() == pair.pair() == [("query", "run5")] * 2
+
+
+def test_a_run_that_is_killed_between_two_results_leaves_no_mixture(
+    pair: Complex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.pair()
+    pair.files[0].unlink()
+    save = ResultFiles.save
+
+    def killed(self: ResultFiles, *arguments: object) -> object:
+        if self.directory == pair.directories[1]:
+            raise KeyboardInterrupt
+        return save(self, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as context:
+        context.setattr(ResultFiles, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pair.pair()
+    assert pair.pair() == [("query", "run3")] * 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([b">a\nMKI\n", b""], r"B/paired_hits\.a3m: 2 paired rows, and .*A/paired_hits\.a3m has 3; rows belong"),
+        ([b">a\nMK\n", b">a\nACDE\n"], "the row has 2 columns"),
+        ([b"", b" >a\nACDE\n"], "3 paired rows"),
+    ],
+)
+def test_a_result_that_cannot_be_used_is_not_kept(pair: Complex, rows: Sequence[bytes], problem: str) -> None:
+    pair.tool.rows = rows
+    with pytest.raises(SearchError, match=f"the result of a search is not kept, for it cannot be read: .*{problem}"):
+        pair.pair()
+    assert not any(file.exists() for file in pair.files)
+    pair.tool.rows = (b"", b"")
+    assert pair.pair() == [("query", "run2")] * 2

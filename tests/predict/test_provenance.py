@@ -1,0 +1,130 @@
+"""Every result tells what made it, and goes on telling it when runs end midway, go on elsewhere or are damaged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from data_pipeline.features.schema import Features
+from helixfold import __version__
+from helixfold.cli.main import INTERRUPTED
+from helixfold.execution import environment
+from helixfold.predict import target
+from helixfold.predict.jobs import features_digest
+from helixfold.write.provenance import recorded_command
+from tests.predict.conftest import Runs
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def entries(runs: Runs) -> list[dict[str, Any]]:
+    return json.loads((runs.target / "settings.json").read_text())["provenance"]
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on, another machine."""
+    monkeypatch.setattr(target, "device_name", lambda _: "another processor")
+
+
+def test_programs_device_operators_features_and_command_are_recorded(fasta: Path, runs: Runs) -> None:
+    runs(fasta, "--num-seeds", 2)
+    (entry,) = entries(runs)  # once for all predictions of which it is true
+    assert entry["predictions"] == ["tiny_seed_0", "tiny_seed_1"]
+    assert entry["software"]["helixfold"] == __version__
+    assert entry["software"]["torch"] == torch.__version__
+    assert entry["device"]["kind"] == "cpu"
+    assert entry["device"]["name"]
+    assert (entry["threads"], entry["ranks"], entry["targets_at_once"]) == (1, 1, 1)
+    assert (entry["executor"], entry["slab_budget"]) == ("whole", None)
+    assert entry["backends"]["self_attention"] == ["rows"]
+    assert entry["features"] == features_digest(Features.load(runs.target / "features.npz"))
+    assert entry["command"][:3] == ["helixfold", "predict", str(fasta)]
+    assert entry["command"][-2:] == ["--models", "tiny"]
+    runs(fasta, "--executor", "slabs", "--overwrite")
+    assert entries(runs)[0]["executor"] == "slabs"
+
+
+def test_targets_that_are_folded_together_say_so(runs: Runs, tmp_path: Path) -> None:
+    two = tmp_path / "two.fasta"
+    two.write_text(">one\nMKTAYIAKQR\n>two\nMKTAYIAKQRA\n")
+    runs(two, "--targets-at-once", 2)
+    (entry,) = entries(runs)
+    assert entry["targets_at_once"] == 2
+    assert entry["executor"] == "whole"
+    assert entry["backends"]["self_attention"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_result_of_another_machine_is_finished_and_keeps_its_record(
+    fasta: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(fasta)
+    monkeypatch.undo()
+    monkeypatch.setattr("helixfold.weights.find.parameters_directory", lambda: None)
+    assert runs(fasta) == []
+    assert "one: finished before, skipped" in runs.out
+    runs(fasta, "--num-seeds", 2)
+    one, other = entries(runs)
+    assert (one["predictions"], one["device"]["name"]) == (["tiny"], "another processor")
+    assert other["predictions"] == ["tiny_seed_1"]
+    assert other["device"]["name"] == environment.device_name(torch.device("cpu"))
+
+
+def test_a_run_that_ends_before_a_predictions_files_are_there_records_what_makes_it_in_the_end(
+    fasta: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    runs(fasta)
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "write_prediction", ended)
+        runs(fasta, "--num-seeds", 3)
+    assert runs.code == INTERRUPTED
+    # The record is there before the files, so that no files are without one.
+    assert [entry["predictions"] for entry in entries(runs)] == [["tiny"], ["tiny_seed_1"]]
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "device_name", lambda _: "another processor")
+        assert runs(fasta, "--num-seeds", 3) == ["tiny_seed_1", "tiny_seed_2"]
+    assert [entry["predictions"] for entry in entries(runs)] == [["tiny"], ["tiny_seed_1", "tiny_seed_2"]]
+    assert entries(runs)[1]["device"]["name"] == "another processor"
+
+
+def test_a_record_of_a_prediction_that_is_not_there_is_left_out(fasta: Path, runs: Runs) -> None:
+    runs(fasta, "--num-seeds", 2)
+    for name in ("confidence_tiny_seed_1.json", "ranking_debug.json"):
+        (runs.target / name).unlink()
+    assert runs(fasta) == []
+    assert [entry["predictions"] for entry in entries(runs)] == [["tiny_seed_0"]]
+
+
+@pytest.mark.parametrize("damage", [None, 7, [7], [{}], [{"predictions": ["tiny"], "software": 1}], "removed"])
+def test_results_without_a_readable_record_are_finished_and_stay_without(
+    damage: object, fasta: Path, runs: Runs
+) -> None:
+    runs(fasta)
+    path = runs.target / "settings.json"
+    content = json.loads(path.read_text())
+    content.pop("provenance")
+    path.write_text(json.dumps(content if damage == "removed" else {**content, "provenance": damage}))
+    assert runs(fasta) == []
+    assert "one: finished before, skipped" in runs.out
+    assert runs(fasta, "--num-seeds", 2) == ["tiny_seed_1"]
+    assert [entry["predictions"] for entry in entries(runs)] == [["tiny_seed_1"]]
+
+
+def test_commands_are_recorded_as_given_but_for_secrets_in_urls_and_the_end_of_long_ones() -> None:
+    words = ("helixfold", "predict", "a b.fasta", "--seed=3", "50%?@x")
+    assert recorded_command(words) == words
+    secret = ("--msa-server", "https://me:pass@host:8080/api?key=abc", "--msa-server=HTTPS://me@host/?a=b")
+    assert recorded_command(secret) == (
+        "--msa-server",
+        "https://***@host:8080/api?***",
+        "--msa-server=HTTPS://***@host/?***",
+    )
+    long = recorded_command(("helixfold", "predict", *(f"{number:04d}.fasta" for number in range(10_000))))
+    assert sum(map(len, long)) < 5000
+    assert long[-1] == f"... and {10_002 - (len(long) - 1)} more words"
