@@ -204,6 +204,7 @@ _PURPOSES = (
     (r"unrelaxed_.+\.(pdb|cif)", "structure as the model gave it"),
     (r"confidence_.+\.json", "pLDDT of each residue, pTM, chains, domains, coverage"),
     (r"pae_.+\.json", "predicted aligned error, as AlphaFold DB writes it"),
+    (r"pae_.+\.bcif\.gz", "predicted aligned error, as ModelCIF has it"),
     (r"distances_.+\.npz", "expected distances and probabilities of contacts"),
     (r"logits_.+\.npz", "logits of all heads"),
     (r"features\.npz", "what the models read: alignment and templates"),

@@ -27,7 +27,6 @@ class AlignedTemplate:
     name: str  # entry and chain, "1abc_A"
     chain_id: str  # of the target
     residues: str  # a letter for each residue of the target's chain: the template's residue there, "-" for none
-    release_date: date | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,8 @@ class ModelOrigin:
     parameters: str = ""  # the name of the network's parameters, such as that of their file
     parameters_digest: str = ""  # SHA-256
     settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)  # such as seed and dtype, by name
-    searches: tuple[str, ...] = ()  # one line for each search: its program, options and database
+    alignment_searches: tuple[str, ...] = ()  # one line for each search: its program, options and database
+    template_searches: tuple[str, ...] = ()
     databases: tuple[SearchedDatabase, ...] = ()
     templates: tuple[AlignedTemplate, ...] = ()
 

@@ -14,6 +14,8 @@ from helixfold import __version__
 from helixfold.relax.result import Relaxed
 from helixfold.write.json_object import JsonObject
 from helixfold.write.mmcif import to_mmcif
+from helixfold.write.model_scores import ModelScores
+from helixfold.write.origin import ModelOrigin
 from helixfold.write.pdb import to_pdb
 from helixfold.write.ranking import KINDS, FinishedPrediction
 from helixfold.write.results import to_json, write_file
@@ -26,9 +28,18 @@ def read_unrelaxed(directory: Path, prediction: FinishedPrediction) -> Protein:
     return protein_from_chains(read_structure(directory / f"unrelaxed_{prediction.name}.cif").chains)
 
 
-def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Relaxed, name: str | None = None) -> None:
-    """Write relaxed_<prediction>.cif and .pdb of target `name`, with hydrogens and pLDDT as B-factors."""
-    origin = (
+def write_relaxed(
+    directory: Path,
+    prediction: FinishedPrediction,
+    relaxed: Relaxed,
+    name: str | None = None,
+    origin: ModelOrigin | None = None,
+) -> None:
+    """Write relaxed_<prediction>.cif and .pdb of target `name`, with hydrogens and pLDDT as B-factors.
+
+    The mmCIF file tells the `origin` of the prediction.
+    """
+    remark = (
         f"Predicted by helixfold {__version__}, {prediction.name}, and relaxed with Amber99sb by OpenMM. The B-factor "
         "column holds pLDDT, 0 to 100."
     )
@@ -40,14 +51,20 @@ def write_relaxed(directory: Path, prediction: FinishedPrediction, relaxed: Rela
             name=name or directory.resolve().name,
             model=prediction.name,
             notes=("Relaxed with Amber99sb by OpenMM.", *notes),
-            plddt=prediction.plddt,
+            scores=ModelScores(
+                plddt=prediction.plddt,
+                ptm=prediction.ptm,
+                iptm=prediction.iptm,
+                has_pae=(directory / f"pae_{prediction.name}.bcif.gz").is_file(),
+            ),
             hydrogens=relaxed.hydrogens,
             chain_ids=prediction.chain_ids,
+            origin=origin,
         ),
     )
     write_file(
         directory / f"relaxed_{prediction.name}.pdb",
-        to_pdb(relaxed.protein, [origin, *notes], relaxed.hydrogens, prediction.chain_ids),
+        to_pdb(relaxed.protein, [remark, *notes], relaxed.hydrogens, prediction.chain_ids),
     )
 
 

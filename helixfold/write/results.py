@@ -19,9 +19,13 @@ from data_pipeline.protein import Protein
 from data_pipeline.transforms.templates import pseudo_beta
 from helixfold import __version__
 from helixfold.prediction import Distances, Prediction
+from helixfold.write.chains import split_chains
 from helixfold.write.confidence import confidence_content
-from helixfold.write.mmcif import to_mmcif
-from helixfold.write.pdb import to_pdb
+from helixfold.write.mmcif import entry_id, to_mmcif
+from helixfold.write.model_scores import PAE_METRIC, ModelScores
+from helixfold.write.origin import ModelOrigin
+from helixfold.write.pairwise_errors import pairwise_errors
+from helixfold.write.pdb import plain_text, to_pdb
 
 RANKING_FILE: Final = "ranking_debug.json"
 TIMINGS_FILE: Final = "timings.json"
@@ -31,12 +35,17 @@ _PAE_STEPS_PER_ANGSTROM = 10
 
 
 def write_prediction(
-    directory: Path, prediction: Prediction, depth: AlignmentDepth | None = None, name: str | None = None
+    directory: Path,
+    prediction: Prediction,
+    depth: AlignmentDepth | None = None,
+    name: str | None = None,
+    origin: ModelOrigin | None = None,
 ) -> None:
     """Write one model's structure (PDB and mmCIF) and confidences of target `name`, if None that of its directory.
 
-    Files are unrelaxed_<model>.pdb and .cif, confidence_<model>.json with the alignment's `depth`, and, for the arrays
-    that the prediction has, pae_<model>.json, distances_<model>.npz and logits_<model>.npz.
+    Files are unrelaxed_<model>.pdb and .cif, which tells the model's `origin`, confidence_<model>.json with the
+    alignment's `depth`, and, for the arrays that the prediction has, pae_<model>.json and .bcif.gz,
+    distances_<model>.npz and logits_<model>.npz.
     """
     # A ranking made before this prediction no longer says that the target is finished.
     (directory / RANKING_FILE).unlink(missing_ok=True)
@@ -49,8 +58,11 @@ def write_prediction(
             name=name,
             model=model,
             notes=notes,
-            plddt=prediction.plddt,
+            scores=ModelScores(
+                plddt=prediction.plddt, ptm=prediction.ptm, iptm=prediction.iptm, has_pae=prediction.pae is not None
+            ),
             chain_ids=prediction.chain_ids,
+            origin=origin,
         ),
     )
     write_file(
@@ -58,6 +70,11 @@ def write_prediction(
     )
     if prediction.pae is not None:
         write_file(directory / f"pae_{model}.json", _pae_json(prediction, prediction.pae))
+        chains = split_chains(protein, prediction.chain_ids)
+        pairs = pairwise_errors(
+            prediction.pae, protein, chains, entry=entry_id(name), metric=PAE_METRIC, notes=list(map(plain_text, notes))
+        )
+        write_file(directory / f"pae_{model}.bcif.gz", pairs)
     if prediction.distances is not None:
         with atomic_write(directory / f"distances_{model}.npz") as temporary, temporary.open("wb") as archive:
             np.savez_compressed(archive, allow_pickle=False, **_distance_arrays(prediction, prediction.distances))
@@ -65,8 +82,8 @@ def write_prediction(
         with atomic_write(directory / f"logits_{model}.npz") as temporary, temporary.open("wb") as archive:
             np.savez(archive, allow_pickle=False, **prediction.logits, notes=np.array(notes, dtype=np.str_))
     # Last, because a structure that the PDB format cannot hold is an error, and the mmCIF file then remains.
-    origin = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
-    write_file(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [origin, *notes], chain_ids=prediction.chain_ids))
+    remark = f"Predicted by helixfold {__version__}, {model}. The B-factor column holds pLDDT, 0 to 100."
+    write_file(directory / f"unrelaxed_{model}.pdb", to_pdb(protein, [remark, *notes], chain_ids=prediction.chain_ids))
 
 
 def _distance_arrays(prediction: Prediction, distances: Distances) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from data_pipeline import residues
 from data_pipeline.protein import Protein
 from helixfold import __version__
 from helixfold.write.mmcif import to_mmcif
+from helixfold.write.model_scores import ModelScores
 from helixfold.write.pdb import plain_text
 from tests.write.proteins import (
     assert_same_atoms,
@@ -151,13 +152,14 @@ def test_names_that_are_no_chain_ids_are_refused(names: tuple[str, ...], message
 def test_confidence_is_read_back() -> None:
     protein = random_protein(5, unknown=(2,))
     plddt = np.array([91.234, 80, 33.333, 70, 60])
-    text = write(protein, plddt=plddt)
+    text = write(protein, scores=ModelScores(plddt=plddt))
     (mean,) = read_metrics(text, modelcif.qa_metric.Global)
     assert mean.type == "pLDDT"
     assert mean.value == pytest.approx(plddt.mean(), abs=0.005)
     local = read_metrics(text, modelcif.qa_metric.Local)
-    assert [metric.residue.seq_id for metric in local] == [1, 2, 3, 4, 5]
-    assert [metric.value for metric in local] == pytest.approx(plddt.tolist(), abs=0.005)
+    # The third residue has no atoms.
+    assert [metric.residue.seq_id for metric in local] == [1, 2, 4, 5]
+    assert [metric.value for metric in local] == pytest.approx([91.234, 80, 70, 60], abs=0.005)
     assert {metric.type for metric in local} == {"pLDDT"}
 
 

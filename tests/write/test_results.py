@@ -1,6 +1,7 @@
 """A target's directory holds the files people expect, whole, valid, the same every time, and marked when finished."""
 
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
@@ -103,6 +104,7 @@ def test_a_finished_target_has_these_files_and_no_others(tmp_path: Path) -> None
             f"unrelaxed_{model}.cif",
             f"confidence_{model}.json",
             f"pae_{model}.json",
+            f"pae_{model}.bcif.gz",
             f"distances_{model}.npz",
         )
     }
@@ -174,7 +176,8 @@ def test_notes_stand_in_every_file(tmp_path: Path) -> None:
             with np.load(path, allow_pickle=False) as archive:
                 assert NOTE in archive["notes"]
         elif path.suffix != ".png":
-            assert "untrained demonstration parameters" in " ".join(path.read_text().split()), path.name
+            content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            assert b"untrained demonstration parameters" in b" ".join(content.split()), path.name
 
 
 def test_timings_keep_their_order_and_have_notes_only_if_given(tmp_path: Path) -> None:
@@ -232,6 +235,7 @@ def test_a_structure_too_large_for_pdb_is_an_error_that_leaves_the_rest(tmp_path
         "unrelaxed_model_1_ptm.cif",
         "confidence_model_1_ptm.json",
         "pae_model_1_ptm.json",
+        "pae_model_1_ptm.bcif.gz",
         "distances_model_1_ptm.npz",
     }
 
@@ -287,6 +291,6 @@ def test_every_byte_is_the_same_in_another_process(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": seed}
     command = [sys.executable, "-c", code, str(tmp_path / "one" / "T1")]
     subprocess.run(command, check=True, cwd=REPOSITORY, env=environment, timeout=60)
-    assert len(digests("one")) == 19
+    assert len(digests("one")) == 21
     finished(tmp_path / "two" / "T1", prediction("model_1_ptm"), prediction("model_2_ptm", confidence=80.0))
     assert digests("two") == digests("one")

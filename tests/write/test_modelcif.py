@@ -1,0 +1,278 @@
+"""ModelCIF files are valid by the dictionaries of PDBx and ModelCIF, and tell what made a model."""
+
+import dataclasses
+import gzip
+import io
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gemmi
+import ihm.dictionary
+import modelcif.reader
+import numpy as np
+import pytest
+from Bio.PDB.MMCIF2Dict import MMCIF2Dict
+
+from data_pipeline.protein import Hydrogens, Protein
+from data_pipeline.residues import THREE_LETTER
+from helixfold.write.chains import split_chains
+from helixfold.write.mmcif import to_mmcif
+from helixfold.write.model_scores import PAE_METRIC, ModelScores
+from helixfold.write.origin import AlignedTemplate, ModelOrigin, SearchedDatabase, templates_in
+from helixfold.write.pairwise_errors import CATEGORY, pairwise_errors
+from tests.report.reported import features_of
+from tests.write.proteins import random_protein
+from tests.write.test_mmcif import SIX_NAMES, six_chains
+
+DICTIONARIES = Path(__file__).parents[2] / "../shared/data/dictionaries"
+needs_dictionaries = pytest.mark.skipif(
+    not DICTIONARIES.is_dir(), reason=f"{DICTIONARIES} has the dictionaries and is not there"
+)
+# The keyword came with a later version of PDBx than the one that is checked against; python-modelcif writes it always.
+NEWER = """
+data_newer
+save__struct.pdbx_structure_determination_methodology
+_item.name '_struct.pdbx_structure_determination_methodology'
+_item.category_id struct
+_item.mandatory_code no
+loop_
+_item_enumeration.value
+computational
+experimental
+integrative
+save_
+"""
+
+
+@cache
+def dictionary() -> ihm.dictionary.Dictionary:
+    both = ihm.dictionary.Dictionary()
+    for name in ("mmcif_pdbx_v42", "mmcif_ma_ext"):
+        with gzip.open(DICTIONARIES / f"{name}.dic.gz", "rt") as file:
+            both += ihm.dictionary.read(file)
+    both += ihm.dictionary.read(io.StringIO(NEWER))
+    return both
+
+
+ORIGIN = ModelOrigin(
+    software={"torch": "2.13.0+cpu", "numpy": "2.3.0"},
+    parameters="params_model_1_ptm.npz",
+    parameters_digest="0123456789abcdef" * 4,
+    settings={
+        "seed": 3,
+        "num_recycles": 3,
+        "recycle_tolerance": 0.5,
+        "step": 1e-5,
+        "dtype": "bfloat16",
+        "ensemble": True,
+    },
+    alignment_searches=("jackhmmer of pyhmmer 0.11.1 -N 1 in uniref90.fasta:12345",),
+    template_searches=("hhsearch 3.3.0 in pdb70:99 until 2020-05-14",),
+    databases=(
+        SearchedDatabase(name="UniRef90", purpose="alignment", url="https://www.uniprot.org", version="2022_01"),
+        SearchedDatabase(name="PDB70", purpose="templates"),
+    ),
+)
+
+
+def with_templates(protein: Protein, chain_ids: tuple[str, ...]) -> ModelOrigin:
+    """Templates of each chain: one of the Protein Data Bank with gaps, and a file of another origin."""
+    templates = []
+    for chain in split_chains(protein, chain_ids):
+        length = chain.stop - chain.start
+        templates += [
+            AlignedTemplate(name="1abc_B", chain_id=chain.name, residues="-" + "W" * (length - 2) + "X"),
+            AlignedTemplate(name="my model; 'x'", chain_id=chain.name, residues="A" + "-" * (length - 1)),
+        ]
+    return dataclasses.replace(ORIGIN, templates=tuple(templates))
+
+
+def written(protein: Protein, **given: Any) -> str:
+    return to_mmcif(protein, **{"name": "T1", "model": "model_1_ptm", "origin": ORIGIN, **given})
+
+
+def scores(protein: Protein, chains: int) -> ModelScores:
+    tm = np.linspace(0.1, 0.9, chains * chains).reshape(chains, chains)
+    return ModelScores(
+        plddt=np.full(len(protein.aatype), 80.0),
+        ptm=0.71,
+        iptm=0.62,
+        tm_by_chain=tm if chains > 1 else None,
+        has_pae=True,
+    )
+
+
+def hydrogens_of(protein: Protein) -> Hydrogens:
+    return Hydrogens(residue=np.array([0]), names=("HA",), positions=protein.atom_positions[:1, 1])
+
+
+MONOMER, SIX = random_protein(30, unknown=(4,)), six_chains()
+FILES = {
+    "a monomer": lambda: written(MONOMER, scores=scores(MONOMER, 1)),
+    "a monomer without scores and origin": lambda: written(MONOMER, origin=None),
+    "a relaxed monomer": lambda: written(MONOMER, scores=scores(MONOMER, 1), hydrogens=hydrogens_of(MONOMER)),
+    "a monomer with templates": lambda: written(
+        MONOMER, scores=scores(MONOMER, 1), origin=with_templates(MONOMER, ("A",))
+    ),
+    "a complex of six chains": lambda: written(
+        SIX, scores=scores(SIX, 6), chain_ids=SIX_NAMES, origin=with_templates(SIX, SIX_NAMES)
+    ),
+    "awkward names": lambda: written(MONOMER, name="sp|P1'2\"3;# data_x", notes=['it\'s "so"', ";x"]),
+    "a reserved name": lambda: written(MONOMER, name="data_x", model="loop_"),
+}
+
+
+@needs_dictionaries
+@pytest.mark.parametrize("kind", FILES)
+def test_files_are_valid(kind: str) -> None:
+    dictionary().validate(io.StringIO(FILES[kind]()))
+
+
+@needs_dictionaries
+def test_a_file_with_a_value_that_the_dictionary_does_not_have_is_not_valid() -> None:
+    text = FILES["a monomer"]()
+    with pytest.raises(ihm.dictionary.ValidatorError, match="model_type value Homology is not a valid"):
+        dictionary().validate(io.StringIO(text.replace("'Ab initio model'", "Homology")))
+
+
+@needs_dictionaries
+def test_pairwise_errors_are_valid_with_the_models_file() -> None:
+    text = pairwise_errors(np.ones((30, 30)), MONOMER, split_chains(MONOMER), entry="T1", metric=PAE_METRIC)
+    only_pairs = ihm.dictionary.Dictionary()
+    only_pairs.categories = {
+        name: dictionary().categories[name] for name in ("entry", "entry_link", CATEGORY.removeprefix("_"))
+    }
+    only_pairs.validate(io.BytesIO(gzip.decompress(text)), format="BCIF")
+
+
+def test_a_file_tells_what_made_the_model() -> None:
+    table = MMCIF2Dict(io.StringIO(written(MONOMER, scores=scores(MONOMER, 1), hydrogens=hydrogens_of(MONOMER))))
+    assert table["_software.name"] == ["helixfold", "torch", "numpy", "OpenMM"]
+    assert table["_software.version"][1:3] == ["2.13.0+cpu", "2.3.0"]
+    assert table["_ma_protocol_step.method_type"] == [
+        *("coevolution MSA", "template search", "modeling", "model refinement")
+    ]
+    values = dict(zip(table["_ma_software_parameter.name"], table["_ma_software_parameter.value"], strict=True))
+    assert values == {
+        **{
+            "network": "model_1_ptm",
+            "parameters": "params_model_1_ptm.npz",
+            "parameters_sha256": "0123456789abcdef" * 4,
+        },
+        **{
+            "seed": "3",
+            "num_recycles": "3",
+            "recycle_tolerance": "0.500",
+            "step": "1e-05",
+            "dtype": "bfloat16",
+            "ensemble": "YES",
+        },
+    }
+    assert table["_ma_data_ref_db.name"] == ["UniRef90", "PDB70"]
+    assert table["_ma_data_ref_db.version"] == ["2022_01", "."]
+    assert "pyhmmer 0.11.1" in table["_ma_protocol_step.details"][0]
+    assert table["_ma_model_list.model_type"] == ["Ab initio model"]
+    assert table["_ma_entry_associated_files.file_url"] == ["pae_model_1_ptm.bcif.gz", "pae_model_1_ptm.json"]
+
+
+def test_a_model_by_templates_names_them_with_their_alignments() -> None:
+    features = dataclasses.replace(
+        features_of(MONOMER, "T1", 2),
+        template_domain_names=("1abc_B", "none_A"),
+        template_aatype=np.stack([np.where(np.arange(30) % 29 < 3, 21, MONOMER.aatype), np.full(30, 21)]),
+        template_all_atom_positions=np.zeros((2, 30, 37, 3), np.float32),
+        template_all_atom_masks=np.zeros((2, 30, 37), np.float32),
+        template_sum_probs=np.zeros((2, 1), np.float32),
+    )
+    templates = templates_in(features)
+    assert [template.name for template in templates] == ["1abc_B"]
+    text = written(MONOMER, origin=dataclasses.replace(ORIGIN, templates=templates))
+    table = MMCIF2Dict(io.StringIO(text))
+    assert table["_ma_model_list.model_type"] == ["Homology model"]
+    assert (table["_ma_template_ref_db_details.db_name"], table["_ma_template_ref_db_details.db_accession_code"]) == (
+        *(["PDB"], ["1ABC"]),
+    )
+    assert table["_ma_template_details.template_auth_asym_id"] == ["B"]
+    assert table["_ma_target_template_poly_mapping.target_seq_id_begin"] == ["4"]
+    assert table["_ma_target_template_poly_mapping.target_seq_id_end"] == ["29"]
+    assert table["_ma_alignment_details.percent_sequence_identity"] == ["100.0"]
+    target, template = ("".join(row.split()) for row in table["_ma_alignment.sequence"])
+    assert target == template == features.sequence[3:29]
+    (system,) = modelcif.reader.read(io.StringIO(text))
+    assert [step.method_type for step in system.protocols[0].steps][:2] == ["coevolution MSA", "template search"]
+
+
+def test_a_template_of_no_chain_is_refused() -> None:
+    template = AlignedTemplate(name="1abc_B", chain_id="B", residues="A" * 30)
+    with pytest.raises(ValueError, match="template 1abc_B must have a letter for each residue of a chain"):
+        written(MONOMER, origin=ModelOrigin(templates=(template,)))
+
+
+def test_a_complex_is_one_assembly_with_scores_of_its_chains_and_pairs() -> None:
+    text = FILES["a complex of six chains"]()
+    block = gemmi.cif.read_string(text).sole_block()
+    (assembly,) = gemmi.make_structure_from_block(block).assemblies
+    assert assembly.oligomeric_details == "hexameric"
+    assert [name for generator in assembly.generators for name in generator.subchains] == list(SIX_NAMES)
+    table = MMCIF2Dict(io.StringIO(text))
+    assert table["_ma_qa_metric.name"] == [
+        "pLDDT",
+        "pLDDT",
+        "PAE",
+        "pTM",
+        "ipTM",
+        "pTM of a chain",
+        "ipTM of two chains",
+    ]
+    assert table["_ma_qa_metric.id"][2] == str(PAE_METRIC)
+    assert table["_ma_qa_metric_global.metric_value"] == ["80.00", "0.7100", "0.6200"]
+    tm = scores(SIX, 6).tm_by_chain
+    assert tm is not None
+    assert list(map(float, table["_ma_qa_metric_feature.metric_value"])) == pytest.approx(
+        np.diag(tm).tolist(), abs=1e-4
+    )
+    assert table["_ma_entity_instance_feature.label_asym_id"] == list(SIX_NAMES)
+    pairs = list(map(float, table["_ma_qa_metric_feature_pairwise.metric_value"]))
+    assert len(pairs) == 15
+    assert pairs[1] == pytest.approx(max(tm[0, 2], tm[2, 0]), abs=1e-4)
+
+
+def test_errors_of_all_pairs_are_read_back() -> None:
+    protein = random_protein(7, chains=2, unknown=(2,))
+    chains = split_chains(protein, ("A", "long"))
+    pae = np.random.default_rng(0).uniform(0, 31.75, (7, 7)).astype(np.float32)
+    rows = read_pairs(pairwise_errors(pae, protein, chains, entry="T1", metric=PAE_METRIC))
+    places = [
+        (chain.name, place - chain.start + 1, THREE_LETTER[protein.aatype[place]])
+        for chain in chains
+        for place in range(chain.start, chain.stop)
+        if place != 2
+    ]
+    expected = [(*one, *other) for one in places for other in places]
+    assert [tuple(row[2:8]) for row in rows] == [tuple(map(str, row)) for row in expected]
+    assert [(row[0], row[1], row[8]) for row in rows] == [(str(n), "1", str(PAE_METRIC)) for n in range(1, 37)]
+    known = np.delete(np.delete(pae, 2, 0), 2, 1)
+    assert np.abs(np.array([float(row[9]) for row in rows]) - known.ravel()).max() <= 0.05 + 1e-6
+    single = random_protein(1)
+    one = pairwise_errors(pae[:1, :1], single, split_chains(single), entry="T1", metric=3)
+    assert [row[:4] for row in read_pairs(one)] == [("1", "1", "A", "1")]
+
+
+def read_pairs(content: bytes) -> list[tuple[str, ...]]:
+    """The rows of a file as python-ihm reads them."""
+
+    class Handler:
+        not_in_file = omitted = unknown = None
+        _keys = (
+            *("ordinal_id", "model_id", "label_asym_id_1", "label_seq_id_1", "label_comp_id_1"),
+            *("label_asym_id_2", "label_seq_id_2", "label_comp_id_2", "metric_id", "metric_value"),
+        )
+
+        # Without annotations, which python-ihm would take for types of columns.
+        __call__ = staticmethod(lambda *row: rows.append(row))
+
+    rows: list[tuple[str, ...]] = []
+    reader = ihm.format_bcif.BinaryCifReader(io.BytesIO(gzip.decompress(content)), {CATEGORY: Handler()})
+    reader.read_file()
+    return rows
