@@ -65,6 +65,14 @@ def test_each_backend_equals_the_reference(queries: int, keys: int, bias: bool, 
     assert relative_error(found, expected) < 1e-5
 
 
+@pytest.mark.parametrize("backend", ["reference", "rows", "sdpa"])
+def test_a_row_without_keys_is_the_mean_of_values_beside_large_logits(backend: str) -> None:
+    query, key, value, mask, bias = inputs(7, 9, masked="row")
+    with torch.no_grad(), forced(backend):
+        found = attention(30 * query, key, value, mask, bias)
+    assert relative_error(found[:, 1], value[:, 1].mean(-2, keepdim=True).expand_as(found[:, 1])) < 1e-6
+
+
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_the_reference_and_its_gradients_equal_float64(queries: int, keys: int, bias: bool) -> None:

@@ -1,20 +1,27 @@
 """Cases computed by DeepMind's program: their parameters, features and outputs, as this project's types."""
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from helixfold.batch import Batch, MultimerBatch
 from helixfold.config import HeadsConfig, ModelConfig, StackConfig, StructureConfig, TemplateConfig
 from helixfold.geometry.rigid import rigid_from_tensor
 from helixfold.model.alphafold import AlphaFold
 from helixfold.model.outputs import Outputs, PredictedStructure, Recycled
+from helixfold.ops.precision import to_float32
+from helixfold.presets import preset
+from helixfold.weights.demonstration import NAME
 from helixfold.weights.load import load_weights
 from tests.parity import parameters
+from tests.parity.spec import Spec
+from tests.parity.trained_ranges import demonstration_parameters, scaled
 
 DATA = Path(__file__).parent / "data"
 SMALL_CASES = sorted(path.parent.name for path in DATA.glob("*/outputs.npz"))
@@ -42,12 +49,20 @@ class Case:
 
     @property
     def config(self) -> ModelConfig:
-        return config_from_deepmind(self.meta["config"])
+        return case_config(self.meta.get("spec", {}).get("channels", "full"), self.meta["config"])
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """The case's parameters under DeepMind's names."""
+        shapes = json.loads((self.folder / "params_manifest.json").read_text())["shapes"]
+        factors = dict(np.load(path)) if (path := self.folder / "range_factors.npz").exists() else {}
+        if not factors:
+            return parameters.from_manifest(self.folder / "params_manifest.json")
+        return case_parameters(stored_spec(self.meta), shapes, self.meta["config"], factors)
 
     def model(self, scratch: Path) -> AlphaFold:
         """The network with the case's parameters, read through the same door as a user's download."""
         path = scratch / f"params_{self.name}.npz"
-        np.savez(path, **parameters.from_manifest(self.folder / "params_manifest.json"))
+        np.savez(path, **self.parameters())
         model = AlphaFold(self.config).eval()
         model.load_state_dict(load_weights(path, self.config))
         return model
@@ -56,6 +71,31 @@ class Case:
         """Largest deviation allowed, in units of the array's largest value."""
         noise = self.meta["float32_noise"].get(name, {"max_abs": 0.0, "max": 1.0})
         return max(1e-4, 3 * noise["max_abs"] / max(noise["max"], 1e-12))
+
+
+def stored_spec(meta: Mapping[str, Any]) -> Spec:
+    """Return the settings that the `meta.json` of a case has; older cases lack newer settings."""
+    known = {field.name for field in fields(Spec)}
+    return Spec(**{name: value for name, value in meta["spec"].items() if name in known})
+
+
+def case_config(channels: str, settings: dict[str, Any]) -> ModelConfig:
+    """Return our configuration of a case with such channels (`Spec.channels`), from DeepMind's nested one."""
+    return preset(NAME).model if channels == "demonstration" else config_from_deepmind(settings)
+
+
+def case_parameters(
+    spec: Spec,
+    shapes: Mapping[str, Sequence[int]],
+    settings: dict[str, Any],
+    factors: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Return a case's parameters under DeepMind's names, scaled by `factors` if there are any."""
+    if spec.channels == "demonstration":
+        found = demonstration_parameters()
+    else:
+        found = parameters.draw_parameters(shapes, spec.seed)
+    return scaled(found, case_config(spec.channels, settings), factors) if factors else found
 
 
 def read_case(folder: Path) -> Case:
@@ -85,6 +125,33 @@ def _recycled(path: Path) -> list[Recycled]:
 
 def outputs_as_deepmind(outputs: Outputs) -> dict[str, np.ndarray]:
     """Our outputs of one target under the names and in the layout of a monomer's `outputs.npz`."""
+    return _arrays(_named(outputs))
+
+
+def multimer_outputs_as_deepmind(outputs: Outputs) -> dict[str, np.ndarray]:
+    """The same in the layout of a multimer's, which has frames as matrices."""
+    return _arrays(multimer_tensors_as_deepmind(outputs))
+
+
+def multimer_tensors_as_deepmind(outputs: Outputs) -> dict[str, Tensor]:
+    """The same as tensors, through which gradients can flow."""
+    named = _named(outputs)
+    rigid = rigid_from_tensor(outputs.structure.frames[:, 0])
+    frames = torch.cat([rigid.rotation, rigid.translation[..., None]], -1)
+    del named["structure_module/final_affines"]
+    return named | {
+        "structure_module/traj": frames,
+        "structure_module/final_rigids": frames[-1],
+        "structure_module/sidechains/frames": outputs.structure.rigid_groups[:, 0],
+    }
+
+
+def structure_as_deepmind(structure: PredictedStructure) -> dict[str, np.ndarray]:
+    """The structure module's results of one target under DeepMind's names; its state is `single`."""
+    return _arrays(_structure(structure))
+
+
+def _named(outputs: Outputs) -> dict[str, Tensor]:
     logits = {
         "distogram": outputs.logits.distogram,
         "experimentally_resolved": outputs.logits.experimentally_resolved,
@@ -92,31 +159,17 @@ def outputs_as_deepmind(outputs: Outputs) -> dict[str, np.ndarray]:
         "predicted_aligned_error": outputs.logits.aligned_error,
         "predicted_lddt": outputs.logits.lddt,
     }
-    structure = structure_as_deepmind(outputs.structure)
-    named = {f"{name}/logits": value[0].detach().numpy() for name, value in logits.items() if value is not None}
+    structure = _structure(outputs.structure)
+    named = {f"{name}/logits": value[0] for name, value in logits.items() if value is not None}
     for name in ("msa", "msa_first_row", "pair", "single"):
-        named[f"representations/{name}"] = getattr(outputs.representations, name)[0].detach().numpy()
+        named[f"representations/{name}"] = getattr(outputs.representations, name)[0]
     named["representations/structure_module"] = structure.pop("single")
     return named | {f"structure_module/{name}": value for name, value in structure.items()}
 
 
-def multimer_outputs_as_deepmind(outputs: Outputs) -> dict[str, np.ndarray]:
-    """The same in the layout of a multimer's, which has frames as matrices."""
-    named = outputs_as_deepmind(outputs)
-    rigid = rigid_from_tensor(outputs.structure.frames[:, 0].detach())
-    frames = torch.cat([rigid.rotation, rigid.translation[..., None]], -1).numpy()
-    del named["structure_module/final_affines"]
-    return named | {
-        "structure_module/traj": frames,
-        "structure_module/final_rigids": frames[-1],
-        "structure_module/sidechains/frames": outputs.structure.rigid_groups[:, 0].detach().numpy(),
-    }
-
-
-def structure_as_deepmind(structure: PredictedStructure) -> dict[str, np.ndarray]:
-    """The structure module's results of one target under DeepMind's names; its state is `single`."""
+def _structure(structure: PredictedStructure) -> dict[str, Tensor]:
     groups = structure.rigid_groups
-    named = {
+    return {
         "single": structure.single[0],
         "final_affines": structure.frames[-1, 0],
         "final_atom14_mask": structure.atom14_mask[0],
@@ -129,7 +182,10 @@ def structure_as_deepmind(structure: PredictedStructure) -> dict[str, np.ndarray
         "sidechains/unnormalized_angles_sin_cos": structure.unnormalized_torsions[:, 0],
         "traj": structure.frames[:, 0],
     }
-    return {name: value.detach().numpy() for name, value in named.items()}
+
+
+def _arrays(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: to_float32(value.detach()).numpy() for name, value in tensors.items()}
 
 
 def deviation(value: np.ndarray, expected: np.ndarray) -> float:
@@ -137,6 +193,21 @@ def deviation(value: np.ndarray, expected: np.ndarray) -> float:
     if value.shape != expected.shape:
         raise ValueError(f"cannot compare an array of shape {value.shape} with one of {expected.shape}")
     return float(np.abs(value - expected).max() / max(np.abs(expected).max(), 1e-12))
+
+
+def real_part(name: str, value: np.ndarray, seq_mask: np.ndarray, msa_mask: np.ndarray) -> np.ndarray:
+    """Return an output, by DeepMind's name, without padding residues and padding rows of the MSA."""
+    residues, rows = seq_mask > 0, msa_mask.any(-1)
+    count = len(residues)
+    if name in ("representations/msa", "masked_msa/logits"):
+        # Behind the sampled rows are those of the templates.
+        rows = np.concatenate([rows, np.ones(len(value) - len(rows), bool)])
+        return value[rows][:, residues]
+    if name.startswith(("structure_module/traj", "structure_module/sidechains")):
+        return value[:, residues]
+    if value.shape[:2] == (count, count):
+        return value[residues][:, residues]
+    return value[residues] if value.shape[:1] == (count,) else value
 
 
 def batch_from_deepmind(features: dict[str, np.ndarray]) -> Batch:

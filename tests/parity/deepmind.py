@@ -27,7 +27,6 @@ from tests.parity.deepmind_multimer import (
     multimer_scores,
     network_input,
 )
-from tests.parity.parameters import draw_parameters
 from tests.parity.spec import Spec
 
 Arrays = dict[str, np.ndarray]
@@ -57,6 +56,29 @@ TINY_CHANNELS = {
     "heads.predicted_lddt.num_channels": 20,
 }
 
+# Those of the model in the package.
+EVOFORMER = "embeddings_and_evoformer.evoformer"
+DEMONSTRATION_CHANNELS = {
+    "embeddings_and_evoformer.msa_channel": 128,
+    "embeddings_and_evoformer.pair_channel": 48,
+    "embeddings_and_evoformer.seq_channel": 128,
+    "embeddings_and_evoformer.extra_msa_channel": 64,
+    f"{EVOFORMER}.outer_product_mean.num_outer_channel": 16,
+    f"{EVOFORMER}.triangle_multiplication_outgoing.num_intermediate_channel": 32,
+    f"{EVOFORMER}.triangle_multiplication_incoming.num_intermediate_channel": 32,
+    f"{EVOFORMER}.triangle_attention_starting_node.num_head": 2,
+    f"{EVOFORMER}.triangle_attention_ending_node.num_head": 2,
+    f"{EVOFORMER}.msa_transition.num_intermediate_factor": 2,
+    f"{EVOFORMER}.pair_transition.num_intermediate_factor": 2,
+    "heads.structure_module.num_layer": 4,
+    "heads.structure_module.num_channel": 128,
+    "heads.structure_module.num_head": 8,
+    "heads.predicted_lddt.num_channels": 32,
+}
+CHANNELS = {"tiny": TINY_CHANNELS, "full": {}, "demonstration": DEMONSTRATION_CHANNELS}
+# In its extra-MSA stack, for which DeepMind's configuration has no number of its own.
+DEMONSTRATION_EXTRA_HEADS = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -65,35 +87,61 @@ class Run:
     `changes` are the changes of distances from pass to pass in Angstrom, for the end of a multimer's recycling.
     """
 
-    shapes: dict[str, tuple[int, ...]]
-    config: dict[str, Any]
     outputs: Arrays
     recycle_inputs: Arrays
     changes: list[float]
 
 
-def run(spec: Spec, features: Mapping[str, np.ndarray]) -> Run:
-    """Run every recycling pass of a case in float32."""
+def run(
+    spec: Spec, features: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray], *, bfloat16: bool = False
+) -> Run:
+    """Run every recycling pass of a case in float32, or with the trunk in bfloat16."""
     config = _config(spec)
-    shapes = _parameter_shapes(config, spec, features)
-    outputs, recycle_inputs, changes = _passes(config, spec, draw_parameters(shapes, spec.seed), features)
-    return Run(shapes=shapes, config=config.to_dict(), outputs=outputs, recycle_inputs=recycle_inputs, changes=changes)
+    config.global_config.bfloat16 = bfloat16
+    outputs, recycle_inputs, changes = _passes(config, spec, parameters, features)
+    return Run(outputs=outputs, recycle_inputs=recycle_inputs, changes=changes)
 
 
-def float32_noise(spec: Spec, features: Mapping[str, np.ndarray], result: Run) -> dict[str, dict[str, float]]:
-    """Run the case again in float64: largest deviation and largest value of every output."""
-    parameters = draw_parameters(result.shapes, spec.seed)
-    with _float64():
-        exact, *_ = _passes(_config(spec), spec, _widen(parameters), _widen(features))
+def exact_outputs(
+    spec: Spec, features: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Run the case in float64."""
+    with in_float64():
+        exact, *_ = _passes(_config(spec), spec, widened(parameters), widened(features))
+    return exact
+
+
+def float32_noise(result: Run, exact: Mapping[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Return the largest deviation from float64 and the largest value of every output."""
     return {
         name: {"max_abs": float(np.abs(result.outputs[name] - value).max()), "max": float(np.abs(value).max())}
         for name, value in exact.items()
     }
 
 
-def recycle_bin_margin(features: Mapping[str, np.ndarray], result: Run) -> float | None:
+def settings(spec: Spec) -> dict[str, Any]:
+    """Return DeepMind's nested configuration of a case."""
+    return dict(_config(spec).to_dict())
+
+
+def one_pass(spec: Spec) -> Callable[[Any, Any, Any], dict[str, Any]]:
+    """Return the function that gives the flat outputs of one pass for parameters, samples and what is recycled."""
+    return _one_pass(_config(spec), spec)
+
+
+def parameter_shapes(spec: Spec, features: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter array by its flat name."""
+    config = _config(spec)
+    samples = {name: value[: spec.ensemble] for name, value in features.items()}
+    init = _network(config, spec).init
+    previous = _nothing_recycled(config, features["aatype"].shape[1])
+    nested = jax.eval_shape(init, jax.random.PRNGKey(0), samples, previous)
+    return {f"{scope}//{leaf}": array.shape for scope, leaves in nested.items() for leaf, array in leaves.items()}
+
+
+def recycle_bin_margin(spec: Spec, features: Mapping[str, np.ndarray], result: Run) -> float | None:
     """How far in Angstrom the nearest recycled distance is from a bin edge, where rounding would flip the bin."""
-    bins = result.config["embeddings_and_evoformer"]["prev_pos"]
+    bins = settings(spec)["embeddings_and_evoformer"]["prev_pos"]
     edges = np.linspace(bins["min_bin"], bins["max_bin"], bins["num_bins"])
     real = features["seq_mask"][0] > 0
     margins = []
@@ -125,7 +173,7 @@ def _config(spec: Spec) -> ml_collections.ConfigDict:
 
 def _monomer_config(spec: Spec) -> ml_collections.ConfigDict:
     config = published.model_config(spec.model).model
-    config.update_from_flattened_dict(TINY_CHANNELS if spec.channels == "tiny" else {})
+    config.update_from_flattened_dict(CHANNELS[spec.channels])
     trunk = config.embeddings_and_evoformer
     trunk.evoformer_num_block = spec.evoformer
     trunk.extra_msa_stack_num_block = spec.extra
@@ -153,7 +201,8 @@ def _monomer_network(config: ml_collections.ConfigDict, spec: Spec) -> hk.Transf
         return method(*args, **kwargs)
 
     def forward(samples: Arrays, previous: Arrays) -> dict[str, Any]:
-        with hk.name_scope("alphafold"), hk.intercept_methods(keep_structure_outputs):
+        extra_heads = DEMONSTRATION_EXTRA_HEADS if spec.channels == "demonstration" else None
+        with hk.name_scope("alphafold"), hk.intercept_methods(keep_structure_outputs), _extra_heads(extra_heads):
             iteration = modules.AlphaFoldIteration(config, config.global_config)
             result: dict[str, Any] = iteration(
                 samples, previous, is_training=False, ensemble_representations=spec.ensemble > 1
@@ -166,33 +215,35 @@ def _monomer_network(config: ml_collections.ConfigDict, spec: Spec) -> hk.Transf
     return hk.transform(forward)
 
 
-def _parameter_shapes(
-    config: ml_collections.ConfigDict, spec: Spec, features: Mapping[str, np.ndarray]
-) -> dict[str, tuple[int, ...]]:
-    samples = {name: value[: spec.ensemble] for name, value in features.items()}
-    init = _network(config, spec).init
-    previous = _nothing_recycled(config, features["aatype"].shape[1])
-    nested = jax.eval_shape(init, jax.random.PRNGKey(0), samples, previous)
-    return {f"{scope}//{leaf}": array.shape for scope, leaves in nested.items() for leaf, array in leaves.items()}
+def _one_pass(config: ml_collections.ConfigDict, spec: Spec) -> Callable[[Any, Any, Any], dict[str, Any]]:
+    network = _network(config, spec)
+
+    def outputs(parameters: Mapping[str, Any], samples: Mapping[str, Any], previous: Arrays) -> dict[str, Any]:
+        nested: dict[str, dict[str, Any]] = {}
+        for name, value in parameters.items():
+            scope, leaf = name.split("//")
+            nested.setdefault(scope, {})[leaf] = value
+        # The key is asked for by dropout, which is off.
+        return dict(_flatten(network.apply(nested, jax.random.PRNGKey(0), samples, previous)))
+
+    return outputs
 
 
 def _passes(
-    config: ml_collections.ConfigDict, spec: Spec, parameters: Arrays, features: Mapping[str, np.ndarray]
+    config: ml_collections.ConfigDict,
+    spec: Spec,
+    parameters: Mapping[str, np.ndarray],
+    features: Mapping[str, np.ndarray],
 ) -> tuple[Arrays, Arrays, list[float]]:
     """Outputs of the last pass, `recycleK/prev_*` for each pass K after the first, and changes of distances."""
-    nested: dict[str, Arrays] = {}
-    for name, value in parameters.items():
-        scope, leaf = name.split("//")
-        nested.setdefault(scope, {})[leaf] = value
-    apply = jax.jit(_network(config, spec).apply)
-    key = jax.random.PRNGKey(0)  # asked for by dropout, which is off
+    compiled = jax.jit(_one_pass(config, spec))
     previous = _nothing_recycled(config, features["aatype"].shape[1])
     recycle_inputs: Arrays = {}
     changes: list[float] = []
     mask = features["seq_mask"][-1]
     for index in range(spec.recycle + 1):
         samples = {name: value[index * spec.ensemble : (index + 1) * spec.ensemble] for name, value in features.items()}
-        outputs = dict(_flatten(jax.device_get(apply(nested, key, samples, previous))))
+        outputs = {name: np.asarray(value) for name, value in compiled(dict(parameters), samples, previous).items()}
         positions = outputs["structure_module/final_atom_positions"]
         changes.append(distance_change(previous["prev_pos"], positions, mask))
         if index > 0 and changes[-1] < spec.tolerance:
@@ -225,6 +276,25 @@ def _confidence(outputs: Arrays, seq_mask: np.ndarray) -> Arrays:
     return {f"confidence/{name}": np.asarray(value, np.float64) for name, value in found.items()}
 
 
+@contextmanager
+def _extra_heads(heads: int | None) -> Iterator[None]:
+    """Give attention in the extra-MSA stack another number of heads than in the Evoformer."""
+    if heads is None:
+        yield
+        return
+
+    class Block(modules.EvoformerIteration):  # type: ignore[misc]
+        def __init__(self, config: ml_collections.ConfigDict, *given: Any, is_extra_msa: bool, **named: Any) -> None:
+            if is_extra_msa:
+                config = config.copy_and_resolve_references()
+                for attention in ("msa_row_attention_with_pair_bias", "msa_column_attention"):
+                    config[attention].num_head = heads
+            super().__init__(config, *given, is_extra_msa=is_extra_msa, **named)
+
+    with mock.patch.object(modules, "EvoformerIteration", Block):
+        yield
+
+
 def _nothing_recycled(config: ml_collections.ConfigDict, residues: int) -> Arrays:
     trunk = config.embeddings_and_evoformer
     return {
@@ -235,7 +305,7 @@ def _nothing_recycled(config: ml_collections.ConfigDict, residues: int) -> Array
 
 
 @contextmanager
-def _float64() -> Iterator[None]:
+def in_float64() -> Iterator[None]:
     """Let the program compute in float64: it asks one function for the trunk's dtype."""
     jax.config.update("jax_enable_x64", True)
     try:
@@ -245,13 +315,14 @@ def _float64() -> Iterator[None]:
         jax.config.update("jax_enable_x64", False)
 
 
-def _widen(arrays: Mapping[str, np.ndarray]) -> Arrays:
+def widened(arrays: Mapping[str, np.ndarray]) -> Arrays:
+    """Return the arrays with floats in float64."""
     return {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in arrays.items()}
 
 
-def _flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, np.ndarray]]:
+def _flatten(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in nested.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}/")
         else:
-            yield prefix + name, np.asarray(value)
+            yield prefix + name, value

@@ -5,7 +5,9 @@
 
 The second form writes nothing: it repeats a case on its own features and prints how far its outputs are from the
 stored ones; the exit code is 1 where one differs by more than 1e-4 of its largest value.
-A case is a folder with features.npz, outputs.npz, recycle_inputs.npz, params_manifest.json and meta.json.
+A case is a folder with features.npz, outputs.npz, recycle_inputs.npz, params_manifest.json and meta.json. With --times,
+parameters are scaled until activations have the ranges of trained networks: range_factors.npz holds the factors, and
+meta.json what bfloat16 costs DeepMind's program.
 Install what it runs with: pip install -c constraints.txt -e '.[parity]'
 """
 
@@ -16,16 +18,27 @@ import sys
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script, Python finds only this folder
 
 from data_pipeline.errors import InputError
+from helixfold.verification.passes import mean_deviation
+from tests.parity.cases import (
+    batch_from_deepmind,
+    case_config,
+    case_parameters,
+    deviation,
+    real_part,
+    stored_spec,
+)
 from tests.parity.multimer_features import make_multimer_features
 from tests.parity.parameters import write_manifest
-from tests.parity.spec import MODELS, WITHOUT_TEMPLATES, Spec
+from tests.parity.spec import CHANNELS, MODELS, WITHOUT_TEMPLATES, Spec
 from tests.parity.synthetic_features import make_features
+from tests.parity.trained_ranges import find_factors
 
 # Closer to a bin edge than this, float32 noise in recycled coordinates can choose the other bin.
 SAFE_BIN_MARGIN = 2e-4
@@ -49,31 +62,46 @@ def make_case(folder: Path, spec: Spec) -> None:
     """Run DeepMind's program on new features and write the case."""
     program = _program()
     features = make_multimer_features(spec) if spec.is_multimer else make_features(spec)
-    result = program.run(spec, features)
-    noise = program.float32_noise(spec, features, result)
-    margin = program.recycle_bin_margin(features, result)
+    made = program.network_inputs(spec, features) if spec.is_multimer else {}
+    shapes = program.parameter_shapes(spec, features)
+    factors = _range_factors(spec, shapes, program.settings(spec), features | made) if spec.times else {}
+    parameters = case_parameters(spec, shapes, program.settings(spec), factors)
+    result = program.run(spec, features, parameters)
+    exact = program.exact_outputs(spec, features, parameters)
+    noise = program.float32_noise(result, exact)
+    margin = program.recycle_bin_margin(spec, features, result)
     meta = {
         "name": folder.name,
         "spec": {"kind": "multimer" if spec.is_multimer else "monomer", **asdict(spec)},
         "package": "alphafold-colabfold",
         "versions": program.versions(),
-        "config": result.config,
+        "config": program.settings(spec),
         "float32_noise": noise,
         "recycle_bin_margin_A": margin,
         "distance_changes_A": result.changes,
     }
+    if spec.times:
+        rounded = program.run(spec, features, parameters, bfloat16=True).outputs
+        masks = features["seq_mask"][-1], (features | made)["msa_mask"][-1]
+        each = {name: [real_part(name, x[name], *masks) for x in (result.outputs, rounded, exact)] for name in exact}
+        # Without padding, whose values are so large that beside them no error of others shows.
+        meta["float32_noise_without_padding"] = {
+            name: deviation(found, value) for name, (found, _, value) in each.items()
+        }
+        meta["bfloat16_error"] = {name: mean_deviation(found, value) for name, (_, found, value) in each.items()}
     folder.mkdir(parents=True)
-    made = program.network_inputs(spec, features) if spec.is_multimer else {}
+    if factors:
+        np.savez_compressed(folder / "range_factors.npz", **factors)  # type: ignore[arg-type]
     np.savez_compressed(folder / "features.npz", **features | made)  # type: ignore[arg-type]
     np.savez_compressed(folder / "outputs.npz", **result.outputs)
     if result.recycle_inputs:
         np.savez_compressed(folder / "recycle_inputs.npz", **result.recycle_inputs)
-    write_manifest(folder / "params_manifest.json", result.shapes, spec.seed)
+    write_manifest(folder / "params_manifest.json", shapes, spec.seed)
     (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
 
     relative = {name: value["max_abs"] / max(value["max"], 1e-30) for name, value in noise.items()}
     worst = max(relative, key=lambda name: relative[name])
-    print(f"{folder}: {len(result.shapes)} parameter arrays, {len(result.outputs)} outputs")
+    print(f"{folder}: {len(shapes)} parameter arrays, {len(result.outputs)} outputs")
     print(f"largest float32 noise: {relative[worst]:.1e} of the largest value, in {worst}")
     if margin is not None and margin < SAFE_BIN_MARGIN:
         print(
@@ -85,7 +113,10 @@ def make_case(folder: Path, spec: Spec) -> None:
 def check_case(case: Path) -> float:
     """Repeat a case on its stored features; print and return how far its outputs are from the stored ones."""
     spec, features, expected = _read_case(case)
-    outputs = _program().run(spec, features).outputs
+    program = _program()
+    factors = dict(np.load(path)) if (path := case / "range_factors.npz").exists() else {}
+    parameters = case_parameters(spec, program.parameter_shapes(spec, features), program.settings(spec), factors)
+    outputs = program.run(spec, features, parameters).outputs
     if missing := expected.keys() - outputs.keys():
         raise InputError(f"{case}: the installed program does not give {', '.join(sorted(missing))}")
     worst = 0.0
@@ -94,6 +125,17 @@ def check_case(case: Path) -> float:
         print(f"{name:60} {deviation:.1e}")
         worst = float(np.maximum(worst, deviation))  # unlike max, keeps NaN
     return worst
+
+
+def _range_factors(
+    spec: Spec, shapes: dict[str, tuple[int, ...]], settings: dict[str, Any], features: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Find the factors that give a case's parameters trained ranges, by running our network in float32."""
+    batches = [
+        batch_from_deepmind({name: value[number] for name, value in features.items()}) for number in range(spec.passes)
+    ]
+    parameters = case_parameters(spec, shapes, settings, {})
+    return find_factors(parameters, case_config(spec.channels, settings), batches, spec.times)
 
 
 def _program() -> ModuleType:
@@ -123,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", help="name of the case's folder")
     parser.add_argument("--check", type=Path, metavar="CASE", help="repeat this case instead; no other option counts")
     parser.add_argument("--model", choices=MODELS, default="model_1_ptm")
-    parser.add_argument("--channels", choices=("tiny", "full"), default="tiny")
+    parser.add_argument("--channels", choices=CHANNELS, default="tiny")
     parser.add_argument("--evoformer-blocks", dest="evoformer", type=int, default=2)
     parser.add_argument("--extra-blocks", dest="extra", type=int, default=1)
     parser.add_argument("--template-blocks", dest="template", type=int, default=1)
@@ -140,6 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--chains", default="A", help="a multimer's chains, one letter each; equal ones are equal")
     parser.add_argument(
         "--tolerance", type=float, default=0.0, help="change in Angstrom that ends a multimer's recycling"
+    )
+    parser.add_argument(
+        "--times", type=float, default=0.0, help="scale activations to so many times the ranges of trained networks"
     )
     parser.add_argument("--unknown-residue", dest="with_x", action="store_true", help="put an X into the sequence")
     parser.add_argument("--seed", type=int, default=0, help="seed of parameters and features")
@@ -159,9 +204,7 @@ def _read_case(case: Path) -> tuple[Spec, dict[str, np.ndarray], dict[str, np.nd
     for name in ("meta.json", "features.npz", "outputs.npz"):
         if not (case / name).is_file():
             raise InputError(f"{case / name} is missing: --check needs the folder of a case")
-    known = {field.name for field in fields(Spec)}
-    stored = json.loads((case / "meta.json").read_text())["spec"]
-    spec = Spec(**{name: value for name, value in stored.items() if name in known})
+    spec = stored_spec(json.loads((case / "meta.json").read_text()))
     with np.load(case / "features.npz") as features, np.load(case / "outputs.npz") as outputs:
         return spec, dict(features), dict(outputs)
 

@@ -37,7 +37,7 @@ RESIDUAL_OUTPUTS = ("output_projection", "transition2", "resblock2")
 
 
 def from_manifest(manifest: Path) -> dict[str, np.ndarray]:
-    """Rebuild the parameters of a case from its `params_manifest.json` and verify their checksum."""
+    """Rebuild the random parameters of a case from its `params_manifest.json` and verify their checksum."""
     content = json.loads(manifest.read_text())
     parameters = draw_parameters(content["shapes"], content["seed"])
     found = checksum(parameters)

@@ -7,6 +7,9 @@ from data_pipeline.errors import InputError
 WITH_TEMPLATES = ("model_1", "model_2", "model_1_ptm", "model_2_ptm")
 MULTIMER = tuple(f"model_{number}_multimer{release}" for release in ("_v3", "_v2", "") for number in range(1, 6))
 WITHOUT_TEMPLATES = ("model_3", "model_4", "model_5", "model_3_ptm", "model_4_ptm", "model_5_ptm")
+# Sizes of layers: small ones for tests, those of the published models, those of the model in the package.
+CHANNELS = ("tiny", "full", "demonstration")
+LIKE_DEMONSTRATION = "model_3_ptm"
 MODELS = WITH_TEMPLATES + WITHOUT_TEMPLATES + MULTIMER
 
 
@@ -20,6 +23,9 @@ class Spec:
 
     Multimer models have `chains`, one letter each; equal letters stand for equal sequences. Their recycling ends once
     distances change by less than `tolerance` Angstrom.
+
+    `times` scales the parameters until activations have that many times the ranges of trained networks; 0 leaves them
+    as they are. They are random, or those of the demonstration model where `channels` says so.
     """
 
     model: str = "model_1_ptm"
@@ -40,15 +46,18 @@ class Spec:
     with_x: bool = False
     chains: str = "A"
     tolerance: float = 0.0
+    times: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             raise InputError(f"model {self.model!r} is none of {', '.join(MODELS)}")
-        if self.channels not in ("tiny", "full"):
-            raise InputError(f"channels {self.channels!r} is neither 'tiny' nor 'full'")
+        if self.channels not in CHANNELS:
+            raise InputError(f"channels {self.channels!r} is none of {', '.join(CHANNELS)}")
+        if self.channels == "demonstration" and self.model != LIKE_DEMONSTRATION:
+            raise InputError(f"the demonstration model is built like {LIKE_DEMONSTRATION}, got {self.model}")
         for name, value in asdict(self).items():
-            if isinstance(value, int) and value < 0:
+            if isinstance(value, int | float) and value < 0:
                 raise InputError(f"{name} must not be negative, got {value}")
         for name in ("evoformer", "extra", "template", "ensemble", "extra_seq"):
             if getattr(self, name) < 1:

@@ -35,6 +35,8 @@ LARGER_CASES = ["monomer_ptm_full", "monomer_ptm_loss"]
 RECYCLED_CASES = ["monomer_ptm_recycle2", "monomer_ptm_padded", "monomer_ptm_full"]
 RECYCLED_MULTIMERS = ["multimer_v1_early_end", "multimer_v2_recycle2", "multimer_v3_full"]
 MULTIMERS = [*RECYCLED_MULTIMERS, "multimer_v3_padded", "multimer_v3_tiny"]
+# With the ranges of trained networks; `test_trained_ranges.py` asks more of them.
+RANGES = ["ranges_demonstration", "ranges_monomer", "ranges_monomer_times_10", "ranges_multimer_v3"]
 # What each must be used for.
 EVERYWHERE = {
     *("norm_linear", "outer_product_mean", "outer_product_operand"),
@@ -104,7 +106,7 @@ def run_all_passes(model: AlphaFold, run: Executor, case: Case) -> Outputs:
 
 def test_all_small_cases_are_in_the_repository() -> None:
     monomers = ["monomer_notempl_tiny", "monomer_ptm_padded", "monomer_ptm_recycle2", "monomer_ptm_tiny"]
-    assert [*monomers, *MULTIMERS] == SMALL_CASES
+    assert [*monomers, *MULTIMERS, *RANGES] == SMALL_CASES
 
 
 def test_a_complex_recycles_until_it_hardly_moves() -> None:

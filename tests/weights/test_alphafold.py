@@ -8,12 +8,12 @@ import torch
 
 from data_pipeline.errors import InputError
 from helixfold.presets import preset
-from helixfold.weights import alphafold
+from helixfold.weights import alphafold, openfold
 from helixfold.weights.load import load_weights, model_shapes
 from helixfold.weights.npz import open_npz, write_npz
 from helixfold.weights.untrained import untrained_model
 from tests.parity import parameters
-from tests.parity.cases import DATA, config_from_deepmind
+from tests.parity.cases import DATA, case_config, config_from_deepmind
 
 CASES = sorted(path.parent for path in DATA.glob("*/params_manifest.json"))
 TINY = preset("tiny").model
@@ -22,7 +22,8 @@ TINY = preset("tiny").model
 def assert_round_trip(folder: Path) -> None:
     """Import and export give back every array of a case: names, types, shapes and bits."""
     arrays = parameters.from_manifest(folder / "params_manifest.json")
-    config = config_from_deepmind(json.loads((folder / "meta.json").read_text())["config"])
+    meta = json.loads((folder / "meta.json").read_text())
+    config = case_config(meta.get("spec", {}).get("channels", "full"), meta["config"])
     state = alphafold.to_state_dict(arrays, config)
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == model_shapes(config)
     assert all(tensor.is_contiguous() for tensor in state.values())
@@ -76,16 +77,20 @@ def test_a_missing_array_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_full_size_file_keeps_every_bit(reference: Path, tmp_path: Path) -> None:
-    config = preset("model_1_ptm").model
-    source, target = tmp_path / "source.npz", tmp_path / "target.npz"
-    shapes = json.loads((reference / "manifests" / "model_1_ptm.json").read_text())
+@pytest.mark.parametrize("name", ["model_1_ptm", "model_1_multimer_v3"])
+def test_a_full_size_file_keeps_every_bit(name: str, reference: Path, tmp_path: Path) -> None:
+    config = preset(name).model
+    source, target, checkpoint = (tmp_path / file for file in ("source.npz", "target.npz", "openfold.pt"))
+    shapes = json.loads((reference / "manifests" / f"{name}.json").read_text())
     random = np.random.default_rng(7)
     np.savez(source, **{name: random.random(shapes[name], np.float32) for name in sorted(shapes)})
-    # DeepMind's own file has exactly this size.
-    assert source.stat().st_size == 373_103_340
+    if name == "model_1_ptm":
+        # DeepMind's own file has exactly this size.
+        assert source.stat().st_size == 373_103_340
     with open_npz(source) as arrays:
         state = alphafold.to_state_dict(arrays, config)
+    openfold.write_pt(checkpoint, openfold.from_state_dict(state, config))
+    state = load_weights(checkpoint, config)
     write_npz(target, alphafold.from_state_dict(state, config))
     assert filecmp.cmp(target, source, shallow=False)
     with open_npz(target) as written:

@@ -132,3 +132,13 @@ def test_what_the_kernels_refuse_has_a_reason(change: Callable[..., tuple[Tensor
     changed = [each.to("meta") for each in change(query, key, value)]
     found = attention.refusals(CARDS["h100"], *changed, given_mask[:, : changed[0].shape[1]].to("meta"))["triton"]
     assert found is None if reason is None else reason in found
+
+
+@torch.no_grad()
+def test_a_row_without_keys_is_the_mean_of_values_beside_large_logits() -> None:
+    query, key, value, *others = inputs(1, 2, 1, 7, 7, 16, gate=False)
+    assert query is not None
+    assert value is not None
+    mean = value[:, 1].mean(-2, keepdim=True)
+    found = by_triton(30 * query, key, value, *others)[:, 1].cpu()
+    torch.testing.assert_close(found, mean.expand_as(found), atol=1e-6, rtol=1e-5)

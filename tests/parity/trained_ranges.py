@@ -1,0 +1,47 @@
+"""Parameters of parity cases whose activations have the ranges of trained networks."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from helixfold.batch import Batch
+from helixfold.config import ModelConfig
+from helixfold.model.alphafold import AlphaFold
+from helixfold.presets import preset
+from helixfold.verification.trained_ranges import RangeFactors, find_range_factors, with_trained_ranges
+from helixfold.weights.alphafold import from_state_dict, to_state_dict
+from helixfold.weights.demonstration import NAME, WEIGHTS
+from helixfold.weights.load import load_weights
+
+Arrays = dict[str, np.ndarray]
+
+
+def demonstration_parameters() -> Arrays:
+    """Return the parameters of the demonstration model under DeepMind's names."""
+    model = preset(NAME).model
+    return from_state_dict(load_weights(WEIGHTS, model), model)
+
+
+def find_factors(
+    parameters: Mapping[str, np.ndarray], config: ModelConfig, batches: Sequence[Batch], times: float
+) -> Arrays:
+    """Return the factors that give these parameters `times` the published ranges on these features.
+
+    The demonstration model, which is trained, gets no other extremes.
+    """
+    extremes = config != preset(NAME).model
+    return find_range_factors(_network(parameters, config), batches, times, extremes=extremes).to_arrays()
+
+
+def scaled(
+    parameters: Mapping[str, np.ndarray], config: ModelConfig, factors: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the parameters times the factors that `find_factors` found."""
+    network = with_trained_ranges(_network(parameters, config), RangeFactors.from_arrays(factors))
+    return from_state_dict(network.state_dict(), config)
+
+
+def _network(parameters: Mapping[str, np.ndarray], config: ModelConfig) -> AlphaFold:
+    network = AlphaFold(config).eval()
+    network.load_state_dict(to_state_dict(parameters, config))
+    return network
