@@ -11,6 +11,7 @@ from data_pipeline.errors import InputError, SearchError, printable
 from data_pipeline.features.monomer import monomer_features
 from data_pipeline.features.msa import single_sequence
 from data_pipeline.features.schema import Features
+from data_pipeline.features.templates import TemplateFeatures
 from data_pipeline.parse.a3m import Alignment, parse_a3m
 from data_pipeline.parse.alignment import read_alignment
 from data_pipeline.parse.fasta import check_sequence, unknown_residues_problem
@@ -69,13 +70,44 @@ class PreparedTarget:
     templates: TemplateResult | None  # None: neither given nor searched
 
 
+@dataclass(frozen=True, kw_only=True)
+class FoundHomologs:
+    """What files and searches know of a target: alignments by file, the user's first, and templates."""
+
+    alignments: dict[str, Alignment]
+    templates: TemplateResult | None  # None: neither given nor searched
+
+    @property
+    def alignment_rows(self) -> dict[str, int]:
+        """Return the number of rows by alignment file, without the target's own."""
+        return {source: len(alignment.names) - 1 for source, alignment in self.alignments.items()}
+
+    @property
+    def template_features(self) -> TemplateFeatures | None:
+        """Return the features of the templates, if there are any."""
+        return None if self.templates is None else self.templates.features
+
+
 def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> PreparedTarget:
     """Run a target's searches and return its features.
 
     The MSA holds the target itself, then the user's alignments, then those of the searches in the plan's order, without
-    duplicate rows. Templates are the user's if given, else those that the template search finds (AlphaFold 2, Suppl.
-    Sec. 1.2.2 and 1.2.3). Search results are stored in the directory `results` and are used again from there. Raise
-    `InputError` for wrong input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
+    duplicate rows. See `find_homologs` for the searches and the errors.
+    """
+    found = find_homologs(target, plan, results)
+    return PreparedTarget(
+        features=monomer_features(target.name, target.sequence, found.alignments.values(), found.template_features),
+        alignment_rows=found.alignment_rows,
+        templates=found.templates,
+    )
+
+
+def find_homologs(target: Target, plan: SearchPlan | None = None, results: Path | None = None) -> FoundHomologs:
+    """Read a target's alignments and run its searches.
+
+    Templates are the user's if given, else those that the template search finds (AlphaFold 2, Suppl. Sec. 1.2.2 and
+    1.2.3). Search results are stored in the directory `results` and are used again from there. Raise `InputError` for
+    wrong input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
     """
     check_sequence(target.sequence, f"sequence of '{target.name}'")
     if (problem := unknown_residues_problem(target.sequence)) is not None:
@@ -95,13 +127,7 @@ def prepare(target: Target, plan: SearchPlan | None = None, results: Path | None
         templates = templates_from_files(target.sequence, target.templates, plan.user_templates)
     elif plan.templates is not None and results is not None:
         templates = _templates(target.sequence, plan.templates, searched, rows, ResultFiles(directory=results))
-    return PreparedTarget(
-        features=monomer_features(
-            target.name, target.sequence, rows.values(), None if templates is None else templates.features
-        ),
-        alignment_rows={source: len(alignment.names) - 1 for source, alignment in rows.items()},
-        templates=templates,
-    )
+    return FoundHomologs(alignments=rows, templates=templates)
 
 
 def search_homologs(sequence: str, step: AlignmentStep, directory: Path) -> tuple[bytes, Alignment]:

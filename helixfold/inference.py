@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.complexes.feature_set import TargetFeatures
-from data_pipeline.pipeline import Target, prepare
+from data_pipeline.complexes.pipeline import target_features
 from helixfold.execution.device import pick_device
 from helixfold.execution.dtypes import cast_trunk, dtype_on
 from helixfold.execution.recorded_passes import LAUNCHED, Passes, passes_on
@@ -32,7 +33,7 @@ CarryOut = Callable[[Whole | Slabs, Callable[[Executor], Prediction]], Predictio
 
 
 def predict(
-    target: Target,
+    target: AnyTarget,
     models: Sequence[str] = (),
     weights: Path | None = None,
     options: FoldingOptions | None = None,
@@ -49,7 +50,7 @@ def predict(
     Raise `InputError` for wrong input and `NotEnoughMemoryError` if a model does not fit.
     """
     options, memory, where = options or FoldingOptions(), memory or MemoryOptions(), pick_device(device)
-    features, stages = prepare(target).features, Stages(where)
+    features, stages = target_features(target), Stages(where)
     ready = [memory.limited(model) for model in find_models(models, weights, seed=options.seed)]
     dtype = dtype_on(options.dtype, card_of(where))
     for model in ready:

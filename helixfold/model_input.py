@@ -20,7 +20,7 @@ from helixfold.config import Method
 from helixfold.presets import Preset
 
 _BATCHES: dict[Method, type[Batch]] = {"monomer": Batch, "multimer": MultimerBatch}
-RESIDUE_GAP_NOTE: Final = (
+_RESIDUE_GAP_NOTE: Final = (
     "COMPLEX BY RESIDUE GAP: made by '{model}', which was trained on single chains and takes the complex for one chain "
     "with missing residues; how it places chains beside each other is often wrong, so look at ipTM and at the errors "
     "between chains, or use a model of complexes, such as model_1_multimer_v3"
@@ -55,15 +55,20 @@ def model_input(features: TargetFeatures, preset: Preset) -> ModelInput:
             residue_number=features.residue_index + 1,
         )
     multimer = features.multimer
-    by_gap = not is_multimer and len(multimer.chain_names) > 1
     return ModelInput(
         name=features.domain_name,
         features=multimer if is_multimer else features.residue_gap,
         chain_ids=multimer.chain_names,
         chain_index=multimer.asym_id - 1,
         residue_number=multimer.residue_index + 1,
-        notes=(RESIDUE_GAP_NOTE.format(model=preset.name),) if by_gap else (),
+        notes=input_notes(preset, len(multimer.chain_names)),
     )
+
+
+def input_notes(preset: Preset, chains: int) -> tuple[str, ...]:
+    """Return notes about what a prediction of so many chains by the model of a preset is worth."""
+    by_gap = preset.model.method == "monomer" and chains > 1
+    return (_RESIDUE_GAP_NOTE.format(model=preset.name),) if by_gap else ()
 
 
 def draw(given: ModelInput, preset: Preset, position: Sequence[int]) -> Sample:

@@ -1,13 +1,14 @@
-"""Read complexes from FASTA files and tables."""
+"""Read single chains and complexes from FASTA files and tables."""
 
+import re
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, COPIES, ChainSequenceError, split_chains
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError
-from data_pipeline.parse.csv_table import read_rows
+from data_pipeline.parse.csv_table import no_table_record, read_rows, table_record
 from data_pipeline.parse.fasta import (
     MAX_FASTA_BYTES,
     NO_FASTA_RECORD,
@@ -15,6 +16,7 @@ from data_pipeline.parse.fasta import (
     TargetRecords,
     read_fasta,
     read_header,
+    read_sequence,
     split_records,
     target_name_problem,
 )
@@ -23,24 +25,30 @@ from data_pipeline.parse.text_files import read_lines
 CHAIN_IDS_WORD = "chain_ids"  # in a FASTA header, "chain_ids=H:L", and as a column of a table
 
 
-def read_complexes_from_fasta(path: str | PathLike[str]) -> list[ComplexTarget]:
-    """Return the complex of each record of a plain or gzip FASTA file, whose chains stand between colons.
+def read_fasta_targets(path: str | PathLike[str]) -> list[FastaRecord | ComplexTarget]:
+    """Return each record of a plain or gzip FASTA file: a single chain, or a complex with colons between its chains.
 
-    See `split_chains` for what a sequence may be; a header may have a word such as "chain_ids=H:L". Raise `InputError`
-    with `path`, line and record for anything else; see also `read_fasta`.
+    See `split_chains` for what the sequence of a complex may be, and `read_fasta` for a single chain. A header may name
+    the chains in a word such as "chain_ids=H:L". Raise `InputError` with `path`, line and record for anything else.
     """
     records = TargetRecords(path)
-    found: list[ComplexTarget] = []
+    found: list[FastaRecord | ComplexTarget] = []
     for line, header, lines in split_records(path, read_lines(path, MAX_FASTA_BYTES)):
         name, description = read_header(path, line, header)
-        text = "".join(map(_letters, lines))
-        records.add(FastaRecord(name=name, description=description, sequence=text, line=line))
+        text, ids = "".join(map(_letters, lines)), _ids_in(description)
+        if not ids and not _has_chains(text):
+            text = read_sequence(path, line, name, lines)
+        record = FastaRecord(name=name, description=description, sequence=text, line=line)
+        records.add(record)
+        if not ids and not _has_chains(text):
+            found.append(record)
+            continue
         try:
             sequences = split_chains(text)
         except ChainSequenceError as error:
             wrong, column = _place(lines, error.index)
             raise InputError.at(path, str(error), line=wrong or line, column=column, record=name) from error
-        found.append(_complex(path, line, name, sequences, _ids_in(description)))
+        found.append(_complex(path, line, name, sequences, ids))
     records.all(NO_FASTA_RECORD)
     return found
 
@@ -57,16 +65,21 @@ def read_complex_of_records(path: str | PathLike[str], chain_ids: Sequence[str] 
     return _complex(path, records[0].line, name, [record.sequence for record in records], chain_ids)
 
 
-def read_complexes_from_table(path: str | PathLike[str], delimiter: str = ",") -> list[ComplexTarget]:
-    """Return the complexes of a plain or gzip CSV or TSV file with the columns `id` and `sequence`.
+def read_table_targets(path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecord | ComplexTarget]:
+    """Return the single chains and the complexes of a plain or gzip CSV or TSV file with the columns `id`, `sequence`.
 
     Chains stand between colons (see `split_chains`), and so do their IDs if there is a column `chain_ids`. Raise
     `InputError` with `path` and line for anything else; see also `read_csv`.
     """
     records = TargetRecords(path)
-    found: list[ComplexTarget] = []
+    found: list[FastaRecord | ComplexTarget] = []
     for line, cells in read_rows(path, ("id", "sequence"), delimiter):
-        name, text = cells["id"], "".join(cells["sequence"].split()).upper()
+        name, text, ids = cells["id"], "".join(cells["sequence"].split()).upper(), _ids(cells.get(CHAIN_IDS_WORD, ""))
+        if not ids and not _has_chains(text):
+            record = table_record(path, line, name, text)
+            records.add(record)
+            found.append(record)
+            continue
         if (problem := target_name_problem(name)) is not None:
             raise InputError.at(path, problem, line=line, record=name or None)
         records.add(FastaRecord(name=name, description="", sequence=text, line=line))
@@ -74,8 +87,8 @@ def read_complexes_from_table(path: str | PathLike[str], delimiter: str = ",") -
             sequences = split_chains(text)
         except ChainSequenceError as error:
             raise InputError.at(path, f"letter {error.index + 1}: {error}", line=line, record=name) from error
-        found.append(_complex(path, line, name, sequences, _ids(cells.get(CHAIN_IDS_WORD, ""))))
-    records.all("there is no record; write an id and a sequence for each complex")
+        found.append(_complex(path, line, name, sequences, ids))
+    records.all(no_table_record(delimiter))
     return found
 
 
@@ -86,6 +99,11 @@ def _complex(
         return ComplexTarget.of(name, sequences, chain_ids)
     except InputError as error:
         raise InputError.at(path, str(error), line=line) from error
+
+
+def _has_chains(text: str) -> bool:
+    """Return whether the letters of a record name several chains, or a number of copies."""
+    return CHAIN_SEPARATOR in text or re.search(rf"\{COPIES}\d", text) is not None
 
 
 def _letters(line: tuple[int, bytes]) -> str:

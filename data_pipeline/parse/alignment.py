@@ -43,8 +43,8 @@ def read_alignment(path: str | PathLike[str], query: str | None = None, *, max_r
         if len(lengths) > 1 or chains != 1:
             raise InputError.at(
                 path,
-                f"this is ColabFold's alignment of a complex ({chains} chains), and complexes are not predicted yet; "
-                "give each chain an alignment of its own",
+                f"this is ColabFold's alignment of a complex ({chains} chains), and a single chain's is needed here; "
+                "it can be an input itself, or the alignment of that complex",
                 line=1,
             )
     if first.startswith((b"# STOCKHOLM", b"#=G")):

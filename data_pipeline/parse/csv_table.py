@@ -27,8 +27,12 @@ def read_csv(path: str | PathLike[str], delimiter: str = ",") -> list[FastaRecor
     records = TargetRecords(path)
     for line, cells in read_rows(path, ("id", "sequence"), delimiter):
         records.add(table_record(path, line, cells["id"], cells["sequence"]))
-    between = _BETWEEN[delimiter]
-    return records.all(f"there is no record; write an id and a sequence with {between} between for each protein")
+    return records.all(no_table_record(delimiter))
+
+
+def no_table_record(delimiter: str) -> str:
+    """Return what is wrong with a table without records."""
+    return f"there is no record; write an id and a sequence with {_BETWEEN[delimiter]} between for each protein"
 
 
 def read_rows(

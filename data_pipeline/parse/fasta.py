@@ -23,7 +23,8 @@ _LETTERS = frozenset(RESTYPES + AMBIGUOUS_LETTERS)
 # The meaning of other characters in files that contain them.
 _HINTS = {
     **dict.fromkeys("-.", "gaps do not belong in a target sequence"),
-    **dict.fromkeys(":/", "complexes are not predicted, one chain is: give each chain a record of its own"),
+    ":": "chains of a complex stand between colons, and here is a single chain",
+    "/": "between the chains of a complex stands ':'",
     "*": "a stop codon can only be at its end: cut the sequence there",
 }
 # A sequence of at least this length that has all four of these letters and no others is taken for DNA or RNA.
@@ -53,7 +54,7 @@ def read_fasta(path: str | PathLike[str]) -> list[FastaRecord]:
     records = TargetRecords(path)
     for line, header, sequence_lines in split_records(path, read_lines(path, MAX_FASTA_BYTES)):
         name, description = read_header(path, line, header)
-        sequence = _sequence(path, line, name, sequence_lines)
+        sequence = read_sequence(path, line, name, sequence_lines)
         records.add(FastaRecord(name=name, description=description, sequence=sequence, line=line))
     return records.all(NO_FASTA_RECORD)
 
@@ -204,7 +205,8 @@ def read_header(path: str | PathLike[str], line: int, header: bytes) -> tuple[st
     return name, description.strip()
 
 
-def _sequence(path: str | PathLike[str], line: int, name: str, lines: list[tuple[int, bytes]]) -> str:
+def read_sequence(path: str | PathLike[str], line: int, name: str, lines: list[tuple[int, bytes]]) -> str:
+    """Return the sequence in the numbered lines of a record, whose header is in `line`; see `read_fasta`."""
     parts: list[str] = []
     last = max((number for number, text in lines if text.strip()), default=line)
     for number, raw in lines:

@@ -29,7 +29,7 @@ from helixfold.folding import FoldingOptions, fold
 from helixfold.ops.dispatch import forced
 from helixfold.options import File, Positive
 from helixfold.predict.options import EXAMPLE
-from helixfold.predict.targets import read_targets
+from helixfold.predict.targets import read_targets, single_chains
 from helixfold.prediction import Prediction
 from helixfold.weights.find import ReadyModel, find_models
 
@@ -98,7 +98,7 @@ def run(options: PrecisionOptions = _USUAL) -> None:
 
 def measured(model: ReadyModel, options: PrecisionOptions, device: torch.device) -> Iterator[Cost]:
     """Yield the cost of every way for every target that is short enough."""
-    for target in read_targets(options.targets):
+    for target in single_chains(read_targets(options.targets)):
         if len(target.sequence) > options.max_residues:
             continue
         features, first = prepare(target).features, None

@@ -7,10 +7,10 @@ from cyclopts import App, Group, Parameter
 
 from data_pipeline.errors import InputError
 from helixfold.options import Output, given, part_of_all, reads
-from helixfold.predict.options import TARGETS, SearchOptions
+from helixfold.predict.options import TARGETS, ComplexOptions, SearchOptions
 from helixfold.training.options import StoreOptions
 
-_SEARCH, _STORE = SearchOptions(), StoreOptions()
+_SEARCH, _COMPLEXES, _STORE = SearchOptions(), ComplexOptions(), StoreOptions()
 _STORES = Group.create_ordered("Training sets")
 app = App(
     name="features",
@@ -27,6 +27,7 @@ def features(
     shard: Annotated[tuple[int, int] | None, reads(part_of_all, "I/N"), Parameter(n_tokens=1, group=TARGETS)] = None,
     from_pickle: Annotated[tuple[Path, ...], Parameter(metavar="FILE...", group=TARGETS)] = (),
     search: SearchOptions = _SEARCH,
+    complexes: ComplexOptions = _COMPLEXES,
     store: Annotated[StoreOptions, Parameter(group=_STORES)] = _STORE,
 ) -> int:
     """Make features of targets for `helixfold predict --features`, or, with --structures, a training set for
@@ -47,12 +48,12 @@ def features(
         nothing is run.
     """
     if from_pickle:
-        if inputs or shard or given(search) or given(store):
+        if inputs or shard or given(search) or given(complexes) or given(store):
             raise InputError("--from-pickle converts ready features, and only --output goes with it")
         from helixfold.predict.search import convert_features
 
         return convert_features(from_pickle, output)
-    searching = [name for name in given(search) if name != "--threads"]
+    searching = [name for name in (*given(search), *given(complexes)) if name != "--threads"]
     if store.structures is not None or store.join_shards:
         if inputs:
             raise InputError("targets and --structures exclude each other; run the command once for each")
@@ -68,7 +69,7 @@ def features(
     from helixfold.predict.search_plan import plan_of, selected_alignments
     from helixfold.predict.targets import read_targets
 
-    targets = selected_alignments(read_targets(inputs, search.msa, search.templates or ()), search)
+    targets = selected_alignments(read_targets(inputs, search.msa, search.templates or (), complexes), search)
     if not targets:
         raise InputError("there is nothing to do; name a FASTA file, or --structures DIR for a training set")
     if shard is not None and not shard[0] < shard[1]:

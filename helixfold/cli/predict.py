@@ -13,7 +13,7 @@ from helixfold.predict.compatibility import CompatibilityOptions, listing, resol
 from helixfold.predict.options import TARGETS, PredictOptions
 
 if TYPE_CHECKING:
-    from data_pipeline.pipeline import Target
+    from data_pipeline.complexes.complex_input import AnyTarget
 
 _EXAMPLES = """examples:
   helixfold predict --example
@@ -53,7 +53,7 @@ def predict(
     return predict_on_devices(resolve(replace(options, inputs=inputs, targets=targets), others))
 
 
-def predict_on_devices(options: PredictOptions, given_targets: "Sequence[Target] | None" = None) -> int:
+def predict_on_devices(options: PredictOptions, given_targets: "Sequence[AnyTarget] | None" = None) -> int:
     """Predict the targets of the options' files, or those given, in the processes that --devices asks for.
 
     Return the exit code: 0, or 1 or 3 if a target failed. Raise `InputError` for wrong input, if it is found in this

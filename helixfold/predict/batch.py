@@ -37,6 +37,7 @@ from helixfold.predict.search import (
 )
 from helixfold.predict.search_plan import search_identities
 from helixfold.predict.together import sizes_of_lots
+from helixfold.presets import Preset
 from helixfold.report.page import counted
 from helixfold.weights.find import find_models
 from helixfold.write.colabfold import write_log, write_run
@@ -73,6 +74,7 @@ def predict(
             ready = [limits.limited(model) for model in find_models(models, options.models.weights, seed=folding.seed)]
             for model in ready:
                 model.network.to(workers.mesh.device)
+        _check_ranking(jobs, [model.preset for model in ready])
         trained = all(model.provenance == "trained" for model in ready)
         to_relax, remark = relaxation.chosen(options.compute.models_to_relax, trained=trained)
         if remark is not None and workers.mesh.is_first:
@@ -106,12 +108,22 @@ def predict(
     if workers.mesh.is_first:
         if (warning := untried(card_of(workers.mesh.device))) is not None:
             print(f"helixfold: {warning}", file=sys.stderr)
-        for note in (note for model in settings.models for note in model.notes):
+        for note in dict.fromkeys(note for job in jobs for note in job.notes(settings.models)):
             print(f"helixfold: {note}", file=sys.stderr)
     if dry_run:
         return _forecast(jobs, settings, options.targets) if workers.mesh.is_first else 0
     with locked_output(output, workers):
         return _fold_all(jobs, settings, options.targets, loading)
+
+
+def _check_ranking(jobs: Sequence[Job], presets: Sequence[Preset]) -> None:
+    """Raise `InputError` if predictions of a complex by these models cannot be ranked together."""
+    without = [preset.name for preset in presets if not preset.model.heads.aligned_error]
+    if without and len(without) < len(presets) and any(job.chains > 1 for job in jobs):
+        raise InputError(
+            f"{', '.join(without)} cannot be ranked with the other models, for without predicted errors there is no "
+            "ipTM of a complex; choose models with _ptm or _multimer in their names, or only models without"
+        )
 
 
 def _with_settled_dtype(folding: FoldingOptions, begun: str | None, workers: WorkerGroup) -> FoldingOptions:

@@ -16,7 +16,6 @@ from cyclopts import Group, Parameter, Token
 from data_pipeline.errors import InputError
 from helixfold.options import integer, number, positive
 from helixfold.predict.conversions import (
-    NO_COMPLEXES,
     Conversion,
     UnsupportedError,
     amber,
@@ -76,7 +75,13 @@ COMPATIBILITY_FLAGS: tuple[CompatibilityFlag, ...] = (
         COLABFOLD, "value", "--recycle-tolerance", same("recycle_tolerance", number), "recycle-early-stop-tolerance"
     ),
     *_flags(COLABFOLD, "value", "--seed", same("seed", integer), "random-seed"),
-    *_flags(COLABFOLD, "value", "--models (auto, alphafold2_ptm, alphafold2)", remembered, "model-type"),
+    *_flags(
+        COLABFOLD,
+        "value",
+        "--models (auto, alphafold2, _ptm, _multimer_v1, _v2, _v3)",
+        remembered,
+        "model-type",
+    ),
     *_flags(COLABFOLD, "value", "--models, the first of them", remembered, "num-models"),
     *_flags(COLABFOLD, "value", "--models, in this order", remembered, "model-order"),
     *_flags(COLABFOLD, "switch", "--overwrite", overwrite, "overwrite-existing-results"),
@@ -89,7 +94,7 @@ COMPATIBILITY_FLAGS: tuple[CompatibilityFlag, ...] = (
     *_flags(COLABFOLD, "switch", "--models-to-relax all", amber, "amber"),
     *_flags(COLABFOLD, "value", "--models-to-relax (0 none, 1 best)", num_relax, "num-relax"),
     *_flags(COLABFOLD, "switch", "as it is done on a machine with a GPU", gpu_relax, "use-gpu-relax"),
-    *_flags(COLABFOLD, "value", "by pLDDT, as it is done", rank, "rank"),
+    *_flags(COLABFOLD, "value", "as it is done: by pLDDT, or by ipTM and pTM of complexes", rank, "rank"),
     *_flags(COLABFOLD, "switch", "without effect", without_effect(_NO_EFFECT), "disable-unified-memory"),
     *_flags(COLABFOLD, "value", "without effect", without_effect(_NO_EFFECT), "recompile-padding"),
     *_flags(
@@ -115,12 +120,11 @@ COMPATIBILITY_FLAGS: tuple[CompatibilityFlag, ...] = (
         unsupported("targets are named by the first word of their headers; change it there"),
         "jobname-prefix",
     ),
-    *_flags(COLABFOLD, "value", "not there", unsupported(NO_COMPLEXES), "pair-mode", "pair-strategy"),
     *_flags(
         COLABFOLD,
         "switch",
-        "not there",
-        unsupported(NO_COMPLEXES),
+        "as AlphaFold-Multimer does",
+        unsupported("features and scores of complexes are AlphaFold-Multimer's, without such variants"),
         "disable-cluster-profile",
         "calc-extra-ptm",
         "no-use-probs-extra",
@@ -209,7 +213,7 @@ COMPATIBILITY_FLAGS: tuple[CompatibilityFlag, ...] = (
         ALPHAFOLD,
         "value",
         "--num-seeds",
-        unsupported(f"{NO_COMPLEXES}; --num-seeds makes several predictions by each model"),
+        same("num_seeds", positive),
         "num_multimer_predictions_per_model",
     ),
     *_flags(

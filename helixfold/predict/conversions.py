@@ -8,10 +8,9 @@ from typing import Any
 
 from data_pipeline.errors import InputError, printable
 from helixfold.options import integer
-from helixfold.predict.presets import MONOMER, MONOMER_PTM, PREDICTION_PRESETS
+from helixfold.predict.presets import MONOMER, MONOMER_PTM, MULTIMER, PREDICTION_PRESETS
 
 _NO = ("false", "0", "f", "no")
-NO_COMPLEXES = "complexes are not predicted, single chains are"
 # A function that changes our options, each of them an attribute, by the value of another program's option. It returns a
 # remark for the user, or None. Switches have the values true and false.
 Conversion = Callable[[SimpleNamespace, str], str | None]
@@ -95,17 +94,16 @@ def rows(options: SimpleNamespace, value: str) -> None:
 
 
 def model_preset(options: SimpleNamespace, value: str) -> None:
-    """Set --preset to AlphaFold's --model_preset. Raise `UnsupportedError` for multimer."""
-    if value == "multimer":
-        raise UnsupportedError(NO_COMPLEXES)
+    """Set --preset to AlphaFold's --model_preset."""
     put(options, "preset", one_of(*PREDICTION_PRESETS)(value))
 
 
 def rank(_: SimpleNamespace, value: str) -> None:
-    """Accept ranking by pLDDT. Raise `UnsupportedError` for any other."""
-    if value not in ("auto", "plddt"):
+    """Accept ranking by pLDDT, and of complexes by ipTM and pTM. Raise `UnsupportedError` for any other."""
+    if value not in ("auto", "plddt", "multimer"):
         raise UnsupportedError(
-            "predictions are ranked by their mean pLDDT; confidence_<model>.json has the pTM of each"
+            "predictions are ranked by their mean pLDDT, and those of complexes by ipTM and pTM; "
+            "confidence_<model>.json has the pTM of each"
         )
 
 
@@ -161,8 +159,10 @@ def models(options: SimpleNamespace) -> None:
     if options.models or options.preset:
         raise InputError("--model-type, --num-models and --model-order name models, as --models and --preset do")
     sets = {"auto": MONOMER_PTM, "alphafold2_ptm": MONOMER_PTM, "alphafold2": MONOMER}
+    releases = ("v3", "v2", "v1")
+    sets |= {f"alphafold2_multimer_{name}": MULTIMER[5 * place :][:5] for place, name in enumerate(releases)}
     if kind is not None and kind not in sets:
-        raise InputError(f"--model-type: {printable(kind)} is not there; {', '.join(sets)} are: {NO_COMPLEXES}")
+        raise InputError(f"--model-type: {printable(kind)} is not there; {', '.join(sets)} are")
     numbers = (order or "1,2,3,4,5").split(",")
     if not all(re.fullmatch("[1-5]", number) for number in numbers) or len(set(numbers)) < len(numbers):
         raise InputError(

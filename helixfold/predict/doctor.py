@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 import helixfold
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.errors import InputError
-from data_pipeline.pipeline import Target
 from data_pipeline.processors import available_processors
 from data_pipeline.search.database import (
     HMMER_TOOLS,
@@ -46,7 +47,9 @@ Facts = dict[str, Any]
 CARD_NAMES = [name for name in CARDS if name != "cpu"]
 
 
-def facts(profile: DatabaseProfile, targets: Sequence[Target], server: str | None, length: int, device: str) -> Facts:
+def facts(
+    profile: DatabaseProfile, targets: Sequence[AnyTarget], server: str | None, length: int, device: str
+) -> Facts:
     """Return what `helixfold doctor` says as objects of JSON: machine, models, programs, databases and targets.
 
     Models are described for a chain of `length` residues on a device or a named card, `server` is the URL of the MSA
@@ -248,7 +251,7 @@ def _template_lines(database: Facts) -> Iterator[str]:
     yield _row("", f"structures in {database['structures']}: {counted(database['structure_files'], 'file')}{most}")
 
 
-def _target(profile: DatabaseProfile, target: Target, server: str | None) -> Facts:
+def _target(profile: DatabaseProfile, target: AnyTarget, server: str | None) -> Facts:
     searched = [f"{database.name} ({_tool(database)})" for database in profile.alignments]
     searched += [] if server is None else ["server"]
     templates = [str(path) for path in target.templates]
@@ -256,7 +259,7 @@ def _target(profile: DatabaseProfile, target: Target, server: str | None) -> Fac
         templates = [_tool(profile.templates)]
     return {
         "name": target.name,
-        "residues": len(target.sequence),
+        "residues": len(target.sequence.replace(CHAIN_SEPARATOR, "")),
         "alignment_from": [str(path) for path in target.alignments] + searched,
         "templates_from": templates,
     }

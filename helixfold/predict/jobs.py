@@ -1,7 +1,7 @@
 """The proteins that a run folds, the settings with which it folds all of them, and the memory forecast of each."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TextIO
@@ -11,23 +11,24 @@ import torch
 from tqdm import tqdm
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.complexes.feature_file import save_features
 from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.complexes.pipeline import target_features
 from data_pipeline.parse.fasta import directory_name
-from data_pipeline.pipeline import Target, prepare
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution.dtypes import DTYPES
 from helixfold.execution.recorded_passes import LAUNCHED, Passes
 from helixfold.folding import FoldingOptions
-from helixfold.model_input import model_input
+from helixfold.model_input import input_notes, model_input
 from helixfold.parallel.worker_group import WorkerGroup
 from helixfold.planning.duration import prediction_seconds
 from helixfold.planning.executors import AvailableMemory, Plan
 from helixfold.planning.memory import FeatureRows, MemoryOptions
-from helixfold.predict import search
 from helixfold.predict.memory_plan import TargetForecast
 from helixfold.predict.options import OutputFormat, ToRelax
 from helixfold.predict.search import FEATURES_FILE, prepare_in
+from helixfold.report.searches import summary
 from helixfold.weights.find import ReadyModel
 
 
@@ -117,9 +118,9 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A protein to fold: a target whose features are still to be made, or features that were made before."""
+    """A protein or complex to fold: a target whose features are still to be made, or features that were made before."""
 
-    target: Target | None = None
+    target: AnyTarget | None = None
     features: TargetFeatures | None = None
     directory: str | None = None  # its name, where an earlier version made it; None: `directory_name` gives it
 
@@ -144,15 +145,25 @@ class Job:
         return len(self.sequence.replace(CHAIN_SEPARATOR, ""))
 
     @property
+    def chains(self) -> int:
+        """Return the number of chains."""
+        return self.sequence.count(CHAIN_SEPARATOR) + 1
+
+    @property
     def is_complex(self) -> bool:
         """Return whether the target is a complex, be it of a single chain."""
-        return isinstance(self.features, ComplexFeatureSet)
+        return isinstance(self.target, ComplexInput) or isinstance(self.features, ComplexFeatureSet)
+
+    def notes(self, models: Sequence[ReadyModel]) -> tuple[str, ...]:
+        """Return what every reader of its results by these models must know."""
+        own = (note for model in models for note in (*model.notes, *input_notes(model.preset, self.chains)))
+        return tuple(dict.fromkeys(own))
 
     def prepare(self, directory: Path, settings: RunSettings) -> TargetFeatures:
         """Return the features, and write them into the target's directory."""
         if self.target is not None:
             prepared = prepare_in(directory, self.target, settings.searches)
-            settings.say(f"{self.name}: {search.summary(prepared, reads_templates=settings.reads_templates)}")
+            settings.say(f"{self.name}: {summary(prepared, reads_templates=settings.reads_templates)}")
             return prepared.features
         save_features(directory / FEATURES_FILE, self.given_features)
         return self.given_features
@@ -162,7 +173,7 @@ class Job:
         features, searches = self.features, settings.searches
         target = self.target
         if target is not None and not searches.alignments and (searches.templates is None or target.templates):
-            features = prepare(target, SearchPlan(user_templates=searches.user_templates)).features
+            features = target_features(target, SearchPlan(user_templates=searches.user_templates))
         templates = searches.templates is not None or (target is not None and bool(target.templates))
         for model in settings.models:
             rows = FeatureRows.at_most(self.residues, model.preset.sampling, templates=templates)

@@ -28,6 +28,9 @@ from helixfold.predict.presets import PREDICTION_PRESETS
 MsaMode = Literal["auto", "databases", "server", "mmseqs2_uniref_env", "mmseqs2_uniref", "single_sequence"]
 DatabasePreset = Literal["full_dbs", "reduced_dbs"]
 OutputFormat = Literal["helixfold", "colabfold"]
+# Equal to `data_pipeline.complexes.alignments.PairMode`, which takes long to load.
+PairMode = Literal["unpaired_paired", "paired", "unpaired"]
+PairStrategy = Literal["greedy", "complete"]
 Order = Literal["length", "none", "random"]
 ToRelax = Literal["best", "all", "none"]
 Progress = Literal["bars", "json"]
@@ -102,10 +105,25 @@ class SearchOptions:
     msa_mode: Annotated[MsaMode, Parameter(metavar="MODE", show_choices=False)] = "auto"
     """auto: use all that is given. databases, server: use only these. single_sequence: use no alignment at all.
     mmseqs2_uniref_env, mmseqs2_uniref: use a server, with or without environmental sequences."""
+    pair_strategy: PairStrategy = "greedy"
+    """Rows of a complex that a server pairs. complete: of species that all chains have. greedy: that two have."""
     max_template_date: Annotated[Day | None, Parameter(show_default="2021-11-01")] = None
     """Use only templates released up to this day."""
     threads: Annotated[Workers | None, Parameter(show_default="all processors")] = None
     """Threads of each search."""
+
+
+@Parameter(name="*", group=Group.create_ordered("Complexes"))
+@dataclass(frozen=True, kw_only=True)
+class ComplexOptions:
+    """Options for complexes, whose chains stand between colons in a FASTA file, a table or a typed sequence."""
+
+    records_as_chains: bool = False
+    """Take each FASTA file for one complex, named after the file, whose chains are its records."""
+    chain_ids: Annotated[tuple[str, ...], Parameter(metavar="ID...", show_default="letters")] = ()
+    """Names of the chains of the one target, in their order; in a file, write chain_ids=H:L behind a record's name."""
+    pair_mode: PairMode = "unpaired_paired"
+    """Rows of the alignment: those that are paired between different chains and others, or only one of both."""
 
 
 @Parameter(name="*", group=Group.create_ordered("Models"))
@@ -232,6 +250,7 @@ class PredictOptions:
     inputs: Annotated[tuple[Path, ...], Parameter(parse=False)] = ()
     targets: TargetOptions = field(default_factory=TargetOptions)
     search: SearchOptions = field(default_factory=SearchOptions)
+    complexes: ComplexOptions = field(default_factory=ComplexOptions)
     models: ModelOptions = field(default_factory=ModelOptions)
     compute: ComputeOptions = field(default_factory=ComputeOptions)
     devices: DeviceOptions = field(default_factory=DeviceOptions)

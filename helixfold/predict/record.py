@@ -12,10 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+from data_pipeline.complexes.complex_input import ComplexInput
 from data_pipeline.errors import InputError, printable
 from data_pipeline.json_files import read_json
 from helixfold import __version__
 from helixfold.predict.jobs import Job, RequestedPrediction, RunSettings, features_digest
+from helixfold.predict.search_plan import search_identities
 from helixfold.weights.find import WeightsProvenance
 from helixfold.write.json_object import AGAIN
 from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
@@ -160,8 +162,13 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
         inputs["features"] = features_digest(job.given_features)
     else:
         inputs["alignments"] = [_file(path) for path in job.target.alignments]
-        inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
         inputs["searches"] = list(settings.search_identities)
+        if isinstance(job.target, ComplexInput):
+            inputs["paired_alignments"] = [_file(path) for path in job.target.paired_alignments]
+            # In the order of the sequences above, in which chains of the same sequence are neighbours.
+            inputs["searches"] = [*search_identities(settings.searches.of_chains()), *_pairing(job.target, settings)]
+            inputs["chain_IDs"] = [chain for entity in job.target.target.entities for chain in entity.chain_ids]
+        inputs["templates"] = [_file(file) for path in job.target.templates for file in _files(path)]
         latest = job.target.latest_template
         if job.target.templates:
             latest = job.target.template_date(settings.searches.user_templates.latest_release)
@@ -177,6 +184,7 @@ def record_for(job: Job, settings: RunSettings) -> TargetRecord:
             "dtype": options.dtype,
             "max_msa_rows": settings.memory.max_msa_rows,
             "max_extra_rows": settings.memory.max_extra_rows,
+            **({"pair_mode": job.target.pair_mode} if isinstance(job.target, ComplexInput) else {}),
         },
         predictions={
             prediction.name: PredictionOrigin(
@@ -216,6 +224,14 @@ def remove_results(directory: Path) -> None:
     for path in directory.iterdir():
         if _RESULT_FILES.fullmatch(path.name) and not path.is_dir():
             path.unlink()
+
+
+def _pairing(target: ComplexInput, settings: RunSettings) -> list[str]:
+    """Return one line for the search for rows that are paired, if a complex needs one."""
+    step = settings.searches.pairing or settings.searches.uniprot
+    if step is None or len(target.target.entities) == 1 or target.pair_mode == "unpaired":
+        return []
+    return [step.tool.identity()]
 
 
 def _digests(value: Any) -> Any:

@@ -109,7 +109,7 @@ def resume_target(job: Job, directory: Path, settings: RunSettings, *, overwrite
     missing = _missing(record, done, directory, settings)
     made = {name for name in done if all(name != prediction.name for prediction in missing)}
     record = replace(record, provenance={name: each for name, each in record.provenance.items() if name in made})
-    notes = tuple(note for model in settings.models for note in model.notes)
+    notes = job.notes(settings.models)
     record.write(directory, notes)
     # What was measured of a prediction that is made again is measured again.
     again = tuple(f"{prediction.name}: " for prediction in missing)

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from data_pipeline.complexes.complex_input import AnyTarget
 from data_pipeline.errors import InputError, printable
-from data_pipeline.pipeline import Target
 from data_pipeline.search.plan import SearchPlan
 from helixfold.execution import allocator
 from helixfold.execution.device import limit_threads
@@ -26,7 +26,7 @@ from helixfold.predict.targets import INPUT_SUFFIXES, check_names, is_sequence, 
 from helixfold.standard_streams import optional_output
 
 
-def run(options: PredictOptions, given_targets: Sequence[Target] | None = None) -> int:
+def run(options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None) -> int:
     """Predict all targets and return the exit code: 0, or 1 or 3 if a target failed.
 
     `given_targets` take the place of those in the files that `options` name. Raise `InputError` for wrong input, before
@@ -51,7 +51,7 @@ def run(options: PredictOptions, given_targets: Sequence[Target] | None = None) 
 
 
 def _read(
-    options: PredictOptions, given_targets: Sequence[Target] | None = None, *, announce: bool
+    options: PredictOptions, given_targets: Sequence[AnyTarget] | None = None, *, announce: bool
 ) -> tuple[Sequence[str], FoldingOptions, list[Job], SearchPlan]:
     """Return the models' names, the folding options, the targets to predict and the plan of their searches."""
     models, folding = folding_of(options)
@@ -61,7 +61,7 @@ def _read(
     plan = plan_of(options.search, announce=announce, dry_run=options.targets.dry_run)
     own_files = options.search.msa, options.search.templates or ()
     if given_targets is None:
-        targets = read_targets(inputs, *own_files)
+        targets = read_targets(inputs, *own_files, options.complexes)
     else:
         targets = with_search_files(given_targets, *own_files)
     targets = selected_alignments(targets, options.search, announce=announce)

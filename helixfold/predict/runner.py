@@ -211,5 +211,6 @@ def _write_index(output: Path, failures: Mapping[str, str], names: Iterable[str]
 def _summary(directory: Path, order: Sequence[FinishedPrediction]) -> str:
     best = order[0]
     ptm = "" if best.ptm is None else f", pTM {best.ptm:.2f}"
+    ptm += "" if best.iptm is None else f", ipTM {best.iptm:.2f}"
     recycles = f"{counted(best.num_recycles, 'recycle')}{' (settled)' if best.converged else ''}"
     return f"{directory.name}: mean pLDDT {best.plddt.mean():.1f}{ptm}, {best.name}, {recycles} -> {directory}"

@@ -8,8 +8,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
-from data_pipeline.complexes.feature_file import load_features
+from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.complexes.feature_file import load_features, save_features
 from data_pipeline.complexes.feature_set import TargetFeatures
+from data_pipeline.complexes.pipeline import PreparedComplex, prepare_complex
 from data_pipeline.errors import InputError, ServerUnavailableError, printable
 from data_pipeline.features.alphafold_pickle import features_from_pickle
 from data_pipeline.files import require_unmoved
@@ -18,15 +20,14 @@ from data_pipeline.parse.fasta import directory_name, target_name_problem, unkno
 from data_pipeline.pipeline import PreparedTarget, Target, prepare, search_ahead
 from data_pipeline.search.mmseqs_server import ServerSearch
 from data_pipeline.search.plan import SearchPlan
-from data_pipeline.templates.result import TemplateResult
 from helixfold.parallel.worker_group import ControlChannel
 from helixfold.predict.lock import locked_directory, remove_partial_files
 from helixfold.predict.targets import check_names
-from helixfold.report.page import counted
+from helixfold.report.searches import TEMPLATES_FILE, summary, templates_of
 from helixfold.standard_streams import optional_output
 from helixfold.write.results import FAILURES_FILE, to_json, write_failures, write_file
 
-FEATURES_FILE, TEMPLATES_FILE, RESULTS_DIRECTORY = "features.npz", "templates.json", "msas"
+FEATURES_FILE, RESULTS_DIRECTORY = "features.npz", "msas"
 SOME_FAILED, SERVER_UNAVAILABLE = 1, 3
 
 
@@ -41,15 +42,30 @@ def directory_in(output: Path, name: str) -> Path:
 
 def written_directories(output: Path, names: Iterable[str]) -> tuple[Path, ...]:
     """Return the directories that a run writes to: the output directory, and those of targets and of their searches."""
-    return output, *(output / name / inside for name in names for inside in ("", RESULTS_DIRECTORY))
+    targets = [output / name for name in names]
+    searches = [target / RESULTS_DIRECTORY for target in targets]
+    # Of a complex, each chain that is searched has its own.
+    chains = [path for each in searches if each.is_dir() for path in sorted(each.iterdir()) if path.is_dir()]
+    return output, *targets, *searches, *chains
 
 
-def search_for_all(targets: Sequence[Target], plan: SearchPlan, output: Path) -> None:
+def search_for_all(targets: Sequence[AnyTarget], plan: SearchPlan, output: Path) -> None:
     """Make the searches that serve many targets at once, and print which ones, as they may take long."""
     if targets and plan.alignments:
         searches = ", ".join(step.result_file for step in plan.alignments)
         print(f"helixfold: searching for {len(targets)} targets: {searches}", file=sys.stderr)
-    search_ahead(targets, plan, lambda target: directory_in(output, target.name) / RESULTS_DIRECTORY)
+    places, paired = dict[Target, Path](), dict[Target, Path]()
+    for target in targets:
+        results = directory_in(output, target.name) / RESULTS_DIRECTORY
+        if not isinstance(target, ComplexInput):
+            places[target] = results
+            continue
+        chains = {target.chain(entity): results / entity.chain_ids[0] for entity in target.target.entities}
+        places |= chains
+        paired |= chains if len(chains) > 1 and target.pair_mode != "unpaired" else {}
+    search_ahead(list(places), plan, places.__getitem__)
+    if plan.uniprot is not None and paired:
+        search_ahead(list(paired), SearchPlan(alignments=(plan.uniprot,)), paired.__getitem__)
 
 
 def share_unavailable(plan: SearchPlan, world: ControlChannel) -> None:
@@ -71,18 +87,23 @@ def exit_code_for(failures: Mapping[str, str]) -> int:
     return SERVER_UNAVAILABLE if all(text.startswith(unavailable) for text in failures.values()) else SOME_FAILED
 
 
-def prepare_in(directory: Path, target: Target, plan: SearchPlan) -> PreparedTarget:
+def prepare_in(directory: Path, target: AnyTarget, plan: SearchPlan) -> PreparedTarget | PreparedComplex:
     """Return a target's features; write them, the results of searches and templates.json into its directory."""
-    prepared = prepare(target, plan, directory / RESULTS_DIRECTORY)
-    prepared.features.save(directory / FEATURES_FILE)
-    if prepared.templates is not None:
-        write_file(directory / TEMPLATES_FILE, to_json(template_report(prepared.templates), indent=2) + "\n")
+    results = directory / RESULTS_DIRECTORY
+    prepared: PreparedTarget | PreparedComplex
+    if isinstance(target, ComplexInput):
+        prepared = prepare_complex(target, plan, results)
+    else:
+        prepared = prepare(target, plan, results)
+    save_features(directory / FEATURES_FILE, prepared.features)
+    if (templates := templates_of(prepared)) is not None:
+        write_file(directory / TEMPLATES_FILE, to_json(templates, indent=2) + "\n")
     return prepared
 
 
 @optional_output()
 def make_features(
-    targets: Sequence[Target], *, output: Path, plan: SearchPlan, part: tuple[int, int] | None = None
+    targets: Sequence[AnyTarget], *, output: Path, plan: SearchPlan, part: tuple[int, int] | None = None
 ) -> int:
     """Search and make features for every target into `output/<target>/`; return `exit_code_for` the failures.
 
@@ -173,41 +194,6 @@ def check_output(output: Path, sequences: Mapping[str, str]) -> None:
         ) from error
     if not os.access(output, os.W_OK):
         raise InputError.at(output, "cannot be written; choose another --output directory")
-
-
-def template_report(result: TemplateResult) -> dict[str, list[dict[str, object]]]:
-    """Return the content of templates.json: the templates that the model reads, and why other hits are rejected."""
-    return {
-        "used": [
-            {
-                "name": template.name,
-                "rank": template.rank,
-                "release_date": None if template.release_date is None else template.release_date.isoformat(),
-                "aligned_residues": template.aligned,
-                "identity": round(template.identity, 3),
-                "note": template.note,
-            }
-            for template in result.used
-        ],
-        "rejected": [
-            {"name": hit.name, "rank": hit.rank, "reason": hit.reason.value, "detail": hit.sentence}
-            for hit in result.rejected
-        ],
-    }
-
-
-def summary(prepared: PreparedTarget, *, reads_templates: bool = True) -> str:
-    """Describe alignment and templates in one line for the screen, and whether a model of the run reads templates."""
-    sources = ", ".join(f"{rows:,} from {Path(source).name}" for source, rows in prepared.alignment_rows.items())
-    rows = len(prepared.features.msa)
-    line = f"{counted(rows, 'row')} in the alignment" + (f" ({sources})" if sources else "")
-    if prepared.templates is None:
-        return line
-    used, rejected = prepared.templates.used, prepared.templates.rejected
-    names = f" ({', '.join(template.name for template in used)})" if used else ""
-    unread = "" if reads_templates or not used else ", which no model of this run reads"
-    line += f"; {counted(len(used), 'template')}{names}{unread}"
-    return f"{line}, {counted(len(rejected), 'hit')} not used, see {TEMPLATES_FILE}"
 
 
 def read_features(paths: Sequence[Path]) -> list[tuple[Path, TargetFeatures]]:

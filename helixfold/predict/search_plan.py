@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
 from data_pipeline.errors import InputError, printable
-from data_pipeline.pipeline import Target
 from data_pipeline.processors import available_processors
 from data_pipeline.search.alignment_server import PUBLIC_SERVER, Mode, ServerOptions
 from data_pipeline.search.database import DatabaseProfile
@@ -60,6 +60,7 @@ def plan_of(options: SearchOptions, *, announce: bool = True, dry_run: bool = Fa
             timeout=options.msa_server_timeout,
             max_wait=options.msa_server_wait,
             instead=_INSTEAD_OF_SERVER,
+            pair_strategy=options.pair_strategy,
         )
     sending = [] if url is None else [f"sequences {'would be' if dry_run else 'are'} sent to {printable(url)}"]
     for note in [*profile.notes, *sending] if announce else []:
@@ -91,14 +92,19 @@ def server_of(options: SearchOptions) -> str | None:
     return PUBLIC_SERVER if options.msa_server or mode in _SERVER_MODES else None
 
 
-def selected_alignments(targets: Sequence[Target], options: SearchOptions, *, announce: bool = True) -> list[Target]:
+def selected_alignments(
+    targets: Sequence[AnyTarget], options: SearchOptions, *, announce: bool = True
+) -> list[AnyTarget]:
     """Return the targets, without their alignments if --msa-mode asks for single sequences."""
     if options.msa_mode != "single_sequence":
         return list(targets)
     left_out = [target.name for target in targets if target.alignments]
     if left_out and announce:
         print(f"helixfold: the alignments of {', '.join(left_out)} are not read, for --msa-mode", file=sys.stderr)
-    return [replace(target, alignments=()) for target in targets]
+    return [
+        replace(target, files=(), a3m=None) if isinstance(target, ComplexInput) else replace(target, alignments=())
+        for target in targets
+    ]
 
 
 def search_identities(plan: SearchPlan) -> tuple[str, ...]:

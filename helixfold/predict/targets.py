@@ -1,4 +1,4 @@
-"""Read the proteins to fold from files, each with its alignments and templates."""
+"""Read the proteins and complexes to fold from files, each with its alignments and templates."""
 
 import hashlib
 import os
@@ -7,39 +7,57 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from data_pipeline.complexes.alignment_files import (
+    A3M_SUFFIXES,
+    ALIGNMENT_SUFFIXES,
+    complex_of_a3m,
+    is_complex_a3m,
+    with_alignments,
+)
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR, ChainSequenceError, split_chains
+from data_pipeline.complexes.complex_input import AnyTarget, ChainAlignmentFiles, ComplexInput
+from data_pipeline.complexes.feature_set import ONLY_CHAIN
+from data_pipeline.complexes.sequence_files import read_complex_of_records, read_fasta_targets, read_table_targets
+from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError, printable
 from data_pipeline.parse.alignment import read_alignment
-from data_pipeline.parse.csv_table import read_csv
 from data_pipeline.parse.fasta import (
+    FastaRecord,
     directory_name,
     filesystem_key,
     find_invalid_letter,
     nucleic_acid_problem,
-    read_fasta,
     sequence_problem,
     target_name_problem,
     unknown_residues_problem,
 )
 from data_pipeline.pipeline import Target
 from data_pipeline.templates.from_files import UserTemplateOptions, templates_from_files
+from helixfold.predict.options import ComplexOptions
 
-A3M_SUFFIXES = (".a3m", ".a3m.gz")
 # What is taken from a directory; files that are named themselves may have any name.
 FASTA_SUFFIXES = (".fasta", ".fa", ".faa", ".fasta.gz", ".fa.gz", ".faa.gz")
 CSV_SUFFIXES, TSV_SUFFIXES = (".csv", ".csv.gz"), (".tsv", ".tsv.gz")
 # Files that the output directory has, or gets when it is packed: no target may take their place, on any file system.
 TAKEN_SUFFIXES = (".json", ".html", ".tsv", ".csv", ".zip", ".png", ".lock", ".partial", ".txt", ".bibtex")
 INPUT_SUFFIXES = (*A3M_SUFFIXES, *FASTA_SUFFIXES, *CSV_SUFFIXES, *TSV_SUFFIXES)
-ALIGNMENT_SUFFIXES = (*A3M_SUFFIXES, ".sto", ".sto.gz", ".aln", ".aln.gz")
 
 
-def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Sequence[Path] = ()) -> list[Target]:
+def read_targets(
+    inputs: Sequence[Path],
+    msa: Sequence[Path] = (),
+    templates: Sequence[Path] = (),
+    complexes: ComplexOptions | None = None,
+) -> list[AnyTarget]:
     """Return the targets of FASTA files (each record), CSV and TSV files (`id,sequence`), a3m files (the first row,
     named after the file), directories of these, and sequences that are given instead of a file.
 
-    See `with_search_files` for `msa` and `templates`. Raise `InputError` for a file that cannot be used.
+    A sequence with colons, or ColabFold's a3m of several chains, is a complex; with `complexes.records_as_chains`, the
+    records of a FASTA file are its chains. See `with_search_files` for `msa` and `templates`. Raise `InputError` for a
+    file that cannot be used.
     """
-    targets: list[Target] = []
+    complexes = complexes or ComplexOptions()
+    targets: list[AnyTarget] = []
     sources: list[Path] = []
     for path in _files(inputs):
         file = path.name.lower()
@@ -49,17 +67,57 @@ def read_targets(inputs: Sequence[Path], msa: Sequence[Path] = (), templates: Se
             targets.append(_target_of_alignment(path))
         else:
             table = "," if file.endswith(CSV_SUFFIXES) else "\t" if file.endswith(TSV_SUFFIXES) else None
-            records = read_fasta(path) if table is None else read_csv(path, table)
-            targets += [Target(name=each.name, sequence=each.sequence) for each in records]
+            targets += map(_target, _records(path, table, records_as_chains=complexes.records_as_chains))
         sources += [path] * (len(targets) - len(sources))
     check_names(zip([target.name for target in targets], sources, strict=True))
     for target, path in zip(targets, sources, strict=True):
-        if (problem := unknown_residues_problem(target.sequence)) is not None:
+        residues = target.sequence.replace(CHAIN_SEPARATOR, "")
+        if (problem := unknown_residues_problem(residues)) is not None:
             raise InputError.at(path, problem, record=target.name)
+    targets = [_with_options(target, complexes, only=len(targets) == 1) for target in targets]
     return with_search_files(targets, msa, templates)
 
 
-def with_search_files(targets: Sequence[Target], msa: Sequence[Path], templates: Sequence[Path]) -> list[Target]:
+def _records(path: Path, table: str | None, *, records_as_chains: bool) -> Sequence[FastaRecord | ComplexTarget]:
+    if table is not None:
+        return read_table_targets(path, table)
+    return [read_complex_of_records(path)] if records_as_chains else read_fasta_targets(path)
+
+
+def _target(read: FastaRecord | ComplexTarget) -> AnyTarget:
+    """Return a target; a complex of a single chain without an ID of its own is that chain."""
+    if isinstance(read, FastaRecord):
+        return Target(name=read.name, sequence=read.sequence)
+    if read.chain_ids == (ONLY_CHAIN,):
+        return Target(name=read.name, sequence=read.sequences[0])
+    return ComplexInput(target=read)
+
+
+def _with_options(target: AnyTarget, complexes: ComplexOptions, *, only: bool) -> AnyTarget:
+    """Return a target with the chain IDs and the way of pairing that the options name."""
+    ids = complexes.chain_ids
+    if ids and not only:
+        raise InputError("--chain-ids names the chains of one target, and there are several; name them in the files")
+    if isinstance(target, Target):
+        if not ids or ids == (ONLY_CHAIN,):
+            return target
+        given = ComplexTarget.of(target.name, (target.sequence,), ids)
+        files = (ChainAlignmentFiles(unpaired=target.alignments),)
+        return ComplexInput(target=given, files=files, pair_mode=complexes.pair_mode)
+    given = ComplexTarget.of(target.name, target.target.sequences, ids or target.target.chain_ids)
+    return replace(target, target=given, pair_mode=complexes.pair_mode)
+
+
+def single_chains(targets: Sequence[AnyTarget]) -> list[Target]:
+    """Return targets that are all single chains; raise `InputError` for a complex."""
+    found = [target for target in targets if isinstance(target, Target)]
+    if len(found) < len(targets):
+        name = next(target.name for target in targets if not isinstance(target, Target))
+        raise InputError(f"'{printable(name)}' is a complex, and this command takes single chains")
+    return found
+
+
+def with_search_files(targets: Sequence[AnyTarget], msa: Sequence[Path], templates: Sequence[Path]) -> list[AnyTarget]:
     """Return targets with the alignments and templates that the options of a command name.
 
     `msa` holds alignments for a single target, or directories with <name>.a3m for each target. `templates` are
@@ -71,16 +129,15 @@ def with_search_files(targets: Sequence[Target], msa: Sequence[Path], templates:
             raise InputError.at(path, "there is no such structure file or directory")
     if templates and targets:
         # Read once before anything is written, as alignments are; what is wrong with a file concerns every target.
-        templates_from_files(targets[0].sequence, templates, UserTemplateOptions())
-    only = len(targets) == 1
-    return [
-        replace(
-            target,
-            alignments=(*target.alignments, *_alignments(target, msa, only=only)),
-            templates=target.templates or tuple(templates),
-        )
-        for target in targets
-    ]
+        templates_from_files(targets[0].sequence.split(CHAIN_SEPARATOR)[0], templates, UserTemplateOptions())
+    return [_with_files(target, msa, templates, only=len(targets) == 1) for target in targets]
+
+
+def _with_files(target: AnyTarget, msa: Sequence[Path], templates: Sequence[Path], *, only: bool) -> AnyTarget:
+    templates = target.templates or tuple(templates)
+    if isinstance(target, ComplexInput):
+        return replace(with_alignments(target, msa, only=only), templates=templates)
+    return replace(target, alignments=(*target.alignments, *_alignments(target, msa, only=only)), templates=templates)
 
 
 def check_names(named: Iterable[tuple[str, Path]]) -> None:
@@ -134,24 +191,42 @@ def is_sequence(path: Path) -> bool:
     return bool(re.fullmatch(r"[A-Z0-9*:_-]*[A-Z]{10}[A-Z0-9*:_-]*", str(path))) and not os.path.exists(path)
 
 
-def _typed_target(sequence: str) -> Target:
+def _typed_target(text: str) -> AnyTarget:
     """Return the target of a sequence in the command line, with a name that no other sequence has."""
-    shown = f"'{sequence[:20]}{'...' * (len(sequence) > 20)}': there is no such file"
-    sequence = sequence.removesuffix("*")
+    shown = f"'{text[:20]}{'...' * (len(text) > 20)}': there is no such file"
+    if CHAIN_SEPARATOR not in text and not re.search(r"\*\d", text):
+        return Target(name=_typed_name(text.removesuffix("*")), sequence=_checked(text.removesuffix("*"), shown))
+    try:
+        chains = split_chains(text)
+    except ChainSequenceError as error:
+        raise InputError(f"{shown}, and as a complex, letter {error.index + 1}: {error}") from error
+    for chain in set(chains):
+        _checked(chain, shown)
+    return _target(ComplexTarget.of(_typed_name(CHAIN_SEPARATOR.join(chains)), chains))
+
+
+def _typed_name(sequence: str) -> str:
+    return f"sequence_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}"
+
+
+def _checked(sequence: str, shown: str) -> str:
+    """Return a sequence; raise `InputError` if it is none, or rather a word in capitals."""
     if (invalid := find_invalid_letter(sequence)) is not None:
         raise InputError(f"{shown}, and as a sequence, residue {invalid[0] + 1}: {invalid[1]}")
     if rare := sorted(set(sequence) & set("BJOUZ")):  # as words in capitals have, too
         raise InputError(f"{shown}; a sequence with {', '.join(rare)} is read from a FASTA file only")
     if (problem := sequence_problem(sequence) or nucleic_acid_problem(sequence, at_least=1)) is not None:
         raise InputError(f"{shown}, and as a sequence, {problem}")
-    return Target(name=f"sequence_{hashlib.sha256(sequence.encode()).hexdigest()[:8]}", sequence=sequence)
+    return sequence
 
 
-def _target_of_alignment(path: Path) -> Target:
+def _target_of_alignment(path: Path) -> AnyTarget:
     name = path.name[: -len(next(suffix for suffix in A3M_SUFFIXES if path.name.lower().endswith(suffix)))]
     problem = target_name_problem(name)
     if problem is not None:
         raise InputError.at(path, f"the target is named after the file, and {problem}")
+    if is_complex_a3m(path):
+        return complex_of_a3m(path, name, ())
     sequence = read_alignment(path).query
     if (problem := nucleic_acid_problem(sequence)) is not None:
         raise InputError.at(path, problem)

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.feature_file import load_features
+from data_pipeline.complexes.feature_set import TargetFeatures, alignment_of
 from data_pipeline.errors import InputError
+from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.parse.mmcif import MAX_MMCIF_BYTES
 from data_pipeline.parse.text_files import read_lines
@@ -69,7 +73,7 @@ class TargetFiles:
     name: str
     sequence: str
     predictions: tuple[PredictionFiles, ...]  # the best first
-    features: Features | None
+    features: Features | ComplexFeatures | None  # of a complex, those for models of complexes
     templates: JsonObject | None
     relaxation: JsonObject | None
     timings: JsonObject | None
@@ -92,15 +96,15 @@ def read_target(directory: Path, order: Sequence[str] | None = None) -> TargetFi
             raise InputError.at(
                 directory, f"{prediction.name} has {len(prediction.plddt)} residues, others {length}; fold it again"
             )
-    features = Features.load(directory / FEATURES) if (directory / FEATURES).is_file() else None
-    if features is not None and len(features.sequence) != length:
+    features = load_features(directory / FEATURES) if (directory / FEATURES).is_file() else None
+    if features is not None and len(_residues(features)) != length:
         raise InputError.at(directory / FEATURES, f"its sequence has other than {length} residues; fold it again")
     return TargetFiles(
         directory=directory,
         name=predictions[0].target,
         sequence=_sequence(predictions[0], features),
         predictions=predictions,
-        features=features,
+        features=None if features is None else alignment_of(features),
         templates=read_record(directory / TEMPLATES),
         relaxation=read_record(directory / RELAXATION),
         timings=read_record(directory / TIMINGS),
@@ -179,10 +183,15 @@ def _domain(record: JsonObject) -> Part:
     )
 
 
-def _sequence(prediction: PredictionFiles, features: Features | None) -> str:
+def _residues(features: TargetFeatures) -> str:
+    """Return the residues of all chains."""
+    return features.sequence.replace(CHAIN_SEPARATOR, "")
+
+
+def _sequence(prediction: PredictionFiles, features: TargetFeatures | None) -> str:
     """Return the sequence of the features, else of the structure's SEQRES records, else an X for each residue."""
     if features is not None:
-        return features.sequence
+        return _residues(features)
     for path in prediction.structures.values():
         lines = (line for line in read_lines(path, MAX_MMCIF_BYTES) if line.startswith(b"SEQRES"))
         letters = [_LETTERS.get(name, "X") for line in lines for name in line[19:].decode("ascii", "replace").split()]

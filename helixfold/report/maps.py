@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from data_pipeline.errors import InputError
+from data_pipeline.features.assembly import ComplexFeatures
 from data_pipeline.features.schema import Features
 from data_pipeline.npz import read_npz
 from data_pipeline.residues import GAP
@@ -97,7 +98,7 @@ def angstrom_step(length: int) -> float:
     return next(step for most, step in _ANGSTROM_STEPS if length <= most)
 
 
-def alignment_picture(features: Features) -> PackedAlignment:
+def alignment_picture(features: Features | ComplexFeatures) -> PackedAlignment:
     """Return at most 300 rows of an alignment, evenly chosen and sorted by their identity to the target."""
     msa = features.msa
     identities = np.array([np.mean(row == msa[0]) for row in msa])

@@ -7,7 +7,7 @@ from pathlib import Path
 from data_pipeline.errors import InputError
 from data_pipeline.files import require_file
 from data_pipeline.pipeline import Target
-from helixfold.predict.targets import read_targets
+from helixfold.predict.targets import read_targets, single_chains
 from helixfold.verification.checks import Findings
 from helixfold.verification.page import write_verification
 from helixfold.verification.verify import Question, verify
@@ -68,7 +68,7 @@ def lines(findings: Findings) -> list[str]:
 
 
 def _one_target(path: Path) -> Target:
-    targets = read_targets([path])
+    targets = single_chains(read_targets([path]))
     if len(targets) != 1:
         raise InputError(f"{path}: has {len(targets)} targets; give one")
     return targets[0]

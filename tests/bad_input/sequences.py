@@ -41,10 +41,6 @@ FASTA = {
     "DNA": fasta(b">gene\nATGGCGTTAGCCTGA\nTTGCAGGCTAAC\n", "line 1", "'gene'", "DNA", "translate"),
     "RNA": fasta(b">gene\nAUGGCGUUAGCCUGAUUGCA\n", "line 1", "'gene'", "RNA", "translate"),
     "DNA with unknown bases, in lower case": fasta(b">gene\natgnnngcgttagcctgattgca\n", "'gene'", "DNA", "translate"),
-    "a complex as ColabFold writes it": fasta(
-        b">dimer\nMKTAYI:AKQR\n", "line 2", "column 7", "':'", "one chain", "record"
-    ),
-    "a complex with a slash": fasta(b">dimer\nMKTAYI/AKQR\n", "line 2", "column 7", "'/'", "one chain", "record"),
     "accented letters": fasta(">a\nMKTÉAY\n".encode(), "line 2", "column 4", "'É'"),
     "letters that look like others": fasta(">a\nMKT\u0410YI\n".encode(), "line 2", "column 4", "U+0410"),
     "a byte that is no text": fasta(b">a\nMKT\xffAY\n", "line 2", "column 4"),
@@ -134,7 +130,6 @@ TABLES = {
     "a table with an empty name": csv(b"id,sequence\n,MK\n", "line 2", "name is empty"),
     "a table with an empty sequence": csv(b"id,sequence\na,\n", "line 2", "'a'", "has no sequence"),
     "a table of DNA": csv(b"id,sequence\na,ATGGCGTTAGCCTGATTGCAG\n", "line 2", "'a'", "DNA", "translate"),
-    "a table of complexes": csv(b"id,sequence\na,MKT:AYI\n", "line 2", "'a'", "':'", "one chain"),
     "a table with a name twice": csv(b"id,sequence\na,MK\nA,MK\n", "line 3", "'A'", "line 2"),
     "a spreadsheet": csv(b"PK\x03\x04\x14\0\x06\0\x08\0\0\0!\0", "line 1", "'id' and 'sequence'"),
     "a table with a NUL": csv(b"id,sequence\na\0b,MK\n", "line 2"),

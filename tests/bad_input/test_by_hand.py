@@ -8,12 +8,13 @@ import pytest
 from tests.bad_input.alignments import ALIGNMENTS
 from tests.bad_input.arrays import ARRAYS
 from tests.bad_input.case import Case, lay_out
+from tests.bad_input.complexes import COMPLEXES
 from tests.bad_input.meeting import met
 from tests.bad_input.options import OPTIONS
 from tests.bad_input.sequences import SEQUENCES
 from tests.bad_input.training import TRAINING
 
-CASES = SEQUENCES | ALIGNMENTS | ARRAYS | OPTIONS | TRAINING
+CASES = SEQUENCES | COMPLEXES | ALIGNMENTS | ARRAYS | OPTIONS | TRAINING
 
 
 @pytest.fixture(autouse=True)

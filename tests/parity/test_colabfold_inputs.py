@@ -11,7 +11,7 @@ import pytest
 from data_pipeline.complexes.alignments import EntityAlignment
 from data_pipeline.complexes.colabfold_a3m import read_complex_a3m
 from data_pipeline.complexes.features import RESIDUE_GAP, ResidueGapFeatures, multimer_features, residue_gap_features
-from data_pipeline.complexes.sequence_files import read_complexes_from_fasta, read_complexes_from_table
+from data_pipeline.complexes.sequence_files import read_fasta_targets, read_table_targets
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.parse.a3m import parse_a3m
 from data_pipeline.residues import GAP, MASKED
@@ -31,13 +31,10 @@ def test_sequence_files_name_the_same_chains(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(SEQUENCE_FILES[name])
     tables = {".csv": ",", ".tsv": "\t"}
-    found = (
-        read_complexes_from_table(path, tables[path.suffix])
-        if path.suffix in tables
-        else read_complexes_from_fasta(path)
-    )
-    assert [[each.name, [*each.sequences]] for each in found] == [
-        [title.split()[0], chains] for title, chains in COLABFOLD["queries"][name]
+    found = read_table_targets(path, tables[path.suffix]) if path.suffix in tables else read_fasta_targets(path)
+    chains = [[*each.sequences] if isinstance(each, ComplexTarget) else [each.sequence] for each in found]
+    assert [[each.name, own] for each, own in zip(found, chains, strict=True)] == [
+        [title.split()[0], expected] for title, expected in COLABFOLD["queries"][name]
     ]
 
 

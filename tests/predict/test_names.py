@@ -95,7 +95,7 @@ def test_a_sequence_given_instead_of_a_file_is_predicted(tmp_path: Path, capsys:
         ("ACGTACGTACGT", "there is no such file, and as a sequence, this is DNA"),
         ("ACGUACGUACGUACGUACGUACGU", "'ACGUACGUACGUACGUACGU...': there is no such file"),
         ("MKTAYIAKQRQ1SF", "as a sequence, residue 12: '1' is not an amino acid letter"),
-        ("MKTAYIAKQRQ:MKTAYIAKQRQ", "complexes are not predicted"),
+        ("MKTAYIAKQRQ:", "as a complex, letter 13: chain 2 is empty"),
         ("MYPROTEINS", "a sequence with O is read from a FASTA file only"),
         ("MKTAYIAKQ", "No such file"),
         ("proteins.fasta", "No such file"),

@@ -10,11 +10,12 @@ from data_pipeline.complexes.chain_ids import MAX_CHAINS, default_chain_ids, req
 from data_pipeline.complexes.chain_sequences import ChainSequenceError, split_chains
 from data_pipeline.complexes.sequence_files import (
     read_complex_of_records,
-    read_complexes_from_fasta,
-    read_complexes_from_table,
+    read_fasta_targets,
+    read_table_targets,
 )
 from data_pipeline.complexes.target import ComplexTarget
 from data_pipeline.errors import InputError
+from data_pipeline.parse.fasta import FastaRecord
 from data_pipeline.residues import RESTYPES
 
 SEQUENCES = st.text(RESTYPES, min_size=1, max_size=19)
@@ -118,15 +119,18 @@ def test_complexes_that_cannot_be_are_refused(sequences: tuple[str, ...], ids: t
 
 def test_fasta_and_tables_name_the_same_complexes(tmp_path: Path) -> None:
     fasta, table = tmp_path / "x.fasta", tmp_path / "x.csv"
-    fasta.write_text(">one chain_ids=H:L\nmk t\n:AY\nI\n>two\nMKT*2\n>three\nMKT\n")
-    table.write_text("id,sequence,chain_ids\none,MKT:AYI,H:L\ntwo,mkt*2,\nthree,MKT,\n")
+    fasta.write_text(">one chain_ids=H:L\nmk t\n:AY\nI\n>two\nMKT*2\n>four chain_ids=H\nMKT\n>three\nMKT*\n")
+    table.write_text("id,sequence,chain_ids\none,MKT:AYI,H:L\ntwo,mkt*2,\nfour,MKT,H\nthree,MKT,\n")
     expected = [
         ComplexTarget.of("one", ("MKT", "AYI"), ("H", "L")),
         ComplexTarget.of("two", ("MKT", "MKT")),
-        ComplexTarget.of("three", ("MKT",)),
+        ComplexTarget.of("four", ("MKT",), ("H",)),
     ]
-    assert read_complexes_from_fasta(fasta) == expected
-    assert read_complexes_from_table(table) == expected
+    for read, path in ((read_fasta_targets, fasta), (read_table_targets, table)):
+        *complexes, single = read(path)
+        assert complexes == expected
+        assert isinstance(single, FastaRecord)
+        assert (single.name, single.sequence) == ("three", "MKT")
 
 
 def test_records_of_a_file_are_the_chains_of_one_complex(tmp_path: Path) -> None:
@@ -153,7 +157,7 @@ def test_mistakes_in_a_fasta_file_are_told_with_their_place(content: str, proble
     path = tmp_path / "x.fasta"
     path.write_text(content)
     with pytest.raises(InputError) as error:
-        read_complexes_from_fasta(path)
+        read_fasta_targets(path)
     assert problem in str(error.value)
 
 
@@ -170,5 +174,5 @@ def test_mistakes_in_a_table_are_told_with_their_place(rows: str, problem: str, 
     path = tmp_path / "x.csv"
     path.write_text(f"id,sequence\n{rows}\n")
     with pytest.raises(InputError) as error:
-        read_complexes_from_table(path)
+        read_table_targets(path)
     assert problem in str(error.value)

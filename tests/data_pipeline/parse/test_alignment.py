@@ -70,7 +70,7 @@ def test_unknown_residues_of_the_query_keep_the_targets_letters() -> None:
         (b"data_1ABC\n", "x, line 1: this is a structure (mmCIF), no alignment"),
         (
             b"#3,3\t1,1\n>101\t102\nACDEFG\n",
-            "x, line 1: this is ColabFold's alignment of a complex (2 chains), and complexes are not predicted",
+            "x, line 1: this is ColabFold's alignment of a complex (2 chains), and a single chain's is needed",
         ),
         (b"\0#3\t2\r\n>101\nACD\n", "x, line 1: this is ColabFold's alignment of a complex (2 chains)"),
         (b"-CD\nACD\n", "x, line 1, record '1': the first row has a gap at column 1; it must be the target"),

@@ -1,0 +1,73 @@
+"""A complex to predict with the user's own files, and the search for everything else that its features need."""
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from data_pipeline.complexes.alignments import PairMode
+from data_pipeline.complexes.chain_sequences import CHAIN_SEPARATOR
+from data_pipeline.complexes.target import ComplexTarget, Entity
+from data_pipeline.pipeline import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainAlignmentFiles:
+    """The user's alignments of one sequence of a complex, which is the first row of each."""
+
+    unpaired: tuple[Path, ...] = ()
+    paired: Path | None = None  # an a3m; each row stands beside the rows of its number of the other sequences
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexInput:
+    """A complex to predict, with the user's own alignments and templates."""
+
+    target: ComplexTarget
+    files: tuple[ChainAlignmentFiles, ...] = ()  # of each of `target.entities`; empty: there are none
+    a3m: Path | None = None  # ColabFold's alignment of all chains
+    templates: tuple[Path, ...] = ()  # mmCIF or PDB files, or directories of them, for every chain
+    latest_template: date | None = None  # templates must not be newer, nor newer than the plan allows
+    pair_mode: PairMode = "unpaired_paired"
+
+    @property
+    def name(self) -> str:
+        """Return the complex's name."""
+        return self.target.name
+
+    @property
+    def sequence(self) -> str:
+        """Return the sequences of the chains with colons between, chains of the same sequence as neighbours."""
+        entities = self.target.entities
+        return CHAIN_SEPARATOR.join(each.sequence for each in entities for _ in each.chain_ids)
+
+    @property
+    def alignments(self) -> tuple[Path, ...]:
+        """Return all files with rows that stand for a chain alone, or for all chains together."""
+        own = [path for each in self.files for path in each.unpaired]
+        return tuple(own if self.a3m is None else [self.a3m, *own])
+
+    @property
+    def paired_alignments(self) -> tuple[Path, ...]:
+        """Return all files of paired rows."""
+        return tuple(each.paired for each in self.files if each.paired is not None)
+
+    def files_of(self, entity: Entity) -> ChainAlignmentFiles:
+        """Return the alignments of one of the sequences."""
+        return self.files[self.target.entities.index(entity)] if self.files else ChainAlignmentFiles()
+
+    def chain(self, entity: Entity) -> Target:
+        """Return one of the sequences as a target of its own, named after the first chain that has it."""
+        return Target(
+            name=f"{self.name}_{entity.chain_ids[0]}",
+            sequence=entity.sequence,
+            alignments=self.files_of(entity).unpaired,
+            templates=self.templates,
+            latest_template=self.latest_template,
+        )
+
+    def template_date(self, latest: date | None) -> date | None:
+        """Return the earlier of the complex's own date and a plan's; None if neither limits templates."""
+        return self.chain(self.target.entities[0]).template_date(latest)
+
+
+AnyTarget = Target | ComplexInput

@@ -1,0 +1,111 @@
+"""Make a complex's features from its own files and from searches for each of its different sequences."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.complexes.alignments import EntityAlignment
+from data_pipeline.complexes.colabfold_a3m import read_complex_a3m
+from data_pipeline.complexes.complex_input import AnyTarget, ComplexInput
+from data_pipeline.complexes.feature_set import ComplexFeatureSet, TargetFeatures
+from data_pipeline.complexes.paired_search import paired_alignments
+from data_pipeline.complexes.target import Entity
+from data_pipeline.features.msa import single_sequence
+from data_pipeline.features.pairing import species_of
+from data_pipeline.parse.a3m import Alignment
+from data_pipeline.parse.alignment import read_alignment
+from data_pipeline.pipeline import FoundHomologs, find_homologs, prepare, search_homologs
+from data_pipeline.search.plan import SearchPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedComplex:
+    """Features of a complex, with what was found for each of its sequences, by the first chain that has it."""
+
+    features: ComplexFeatureSet
+    found: Mapping[str, FoundHomologs]
+
+
+def prepare_complex(
+    given: ComplexInput, plan: SearchPlan | None = None, results: Path | None = None
+) -> PreparedComplex:
+    """Run the searches of a complex and return its features.
+
+    Each different sequence is searched once, and its results are stored in the directory of its first chain below
+    `results`. Rows are paired as the user's files pair them, or else by the species in the names of all rows. Raise
+    `InputError` for wrong input, `SearchError` if a tool fails, and `ValueError` for searches without `results`.
+    """
+    plan = plan or SearchPlan()
+    found = {
+        entity.chain_ids[0]: find_homologs(given.chain(entity), plan.of_chains(), directory_of(entity, results))
+        for entity in given.target.entities
+    }
+    alignments = [*_with_pairs(given, _alignments(given, found), plan, results)]
+    return PreparedComplex(features=ComplexFeatureSet.of(given.target, alignments, given.pair_mode), found=found)
+
+
+def target_features(target: AnyTarget, plan: SearchPlan | None = None, results: Path | None = None) -> TargetFeatures:
+    """Return the features of a single chain or of a complex; see `prepare` and `prepare_complex`."""
+    if isinstance(target, ComplexInput):
+        return prepare_complex(target, plan, results).features
+    return prepare(target, plan, results).features
+
+
+def directory_of(entity: Entity, results: Path | None) -> Path | None:
+    """Return where search results of a sequence are stored: below `results`, in the directory of its first chain."""
+    return None if results is None else results / entity.chain_ids[0]
+
+
+def _alignments(given: ComplexInput, found: Mapping[str, FoundHomologs]) -> Iterator[EntityAlignment]:
+    """Yield the alignments of each sequence of a complex, from its files and from what was found for its chains."""
+    whole: dict[str, EntityAlignment] = {}
+    if given.a3m is not None:
+        whole = {each.sequence: each for each in read_complex_a3m(given.a3m).entities}
+    for entity in given.target.entities:
+        path, own, of_all = given.files_of(entity).paired, found[entity.chain_ids[0]], whole.get(entity.sequence)
+        rows = [] if of_all is None or of_all.unpaired is None else [of_all.unpaired]
+        paired = None if path is None else read_alignment(path, entity.sequence)
+        yield EntityAlignment(
+            sequence=entity.sequence,
+            unpaired=_joined([*rows, *own.alignments.values()]),
+            paired=paired if of_all is None else of_all.paired,
+            templates=own.template_features,
+        )
+
+
+def _with_pairs(
+    given: ComplexInput, alignments: Iterable[EntityAlignment], plan: SearchPlan, results: Path | None
+) -> list[EntityAlignment]:
+    """Return the alignments with the rows that are to be paired, unless files have paired rows already.
+
+    They are those of the search for pairs, or else those of the search in UniProt, or else all rows that there are, if
+    any is named after a species.
+    """
+    alignments, entities = list(alignments), given.target.entities
+    if any(each.paired is not None for each in alignments) or len(entities) == 1 or given.pair_mode == "unpaired":
+        return alignments
+    if plan.pairing is not None and results is not None:
+        places = [results / entity.chain_ids[0] for entity in entities]
+        pairs = paired_alignments([entity.sequence for entity in entities], plan.pairing, places)
+        return [replace(each, paired=rows) for each, rows in zip(alignments, pairs, strict=True)]
+    if plan.uniprot is not None and results is not None:
+        hits = [search_homologs(each.sequence, plan.uniprot, results / each.chain_ids[0])[1] for each in entities]
+        return [replace(each, uniprot=rows) for each, rows in zip(alignments, hits, strict=True)]
+    names = (name for each in alignments if each.unpaired is not None for name in each.unpaired.names)
+    if given.pair_mode != "paired" and not any(map(species_of, names)):
+        return alignments
+    # Without a species in any row, the mode asks for what is not there, and `chains_of` says so.
+    return [replace(each, uniprot=each.unpaired or single_sequence(each.sequence)) for each in alignments]
+
+
+def _joined(alignments: Sequence[Alignment]) -> Alignment | None:
+    """Return the rows of all alignments, or None if there is no alignment."""
+    if len(alignments) < 2:
+        return alignments[0] if alignments else None
+    return Alignment(
+        names=tuple(name for each in alignments for name in each.names),
+        letters=np.concatenate([each.letters for each in alignments]),
+        deletion_matrix=np.concatenate([each.deletion_matrix for each in alignments]),
+    )
