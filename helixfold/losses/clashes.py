@@ -25,17 +25,20 @@ def clashes(
     radius: Float[Tensor, "b r 14"],
     residue_index: Int[Tensor, "b r"],
     tolerance: float,
+    asym_id: Int[Tensor, "b r"] | None = None,
 ) -> Float[Tensor, "b r 14"]:
     """Return the sum of each atom's overlaps with atoms of other residues beyond `tolerance` (Suppl. Eq. 46), Angstrom.
 
     `radius` is minus infinity for absent atoms, which overlap with no other. Residues with the same index count as one.
-    Peptide bonds and disulphide bonds are no overlaps.
+    Peptide bonds, which are within a chain of a complex (`asym_id`), and disulphide bonds are no overlaps.
     """
     residue = residue_index.to(atoms.dtype)[..., None].expand_as(radius)
     # A C and the N of the next residue have the same number, all sulphurs have one, all other atoms have none. As in
     # the released code, the slot of cysteine's sulphur counts, whatever the residue type.
     bond = torch.full_like(radius, torch.nan)
-    bond[..., _N], bond[..., _C], bond[..., _SULPHUR] = residue[..., 0], residue[..., 0] + 1, torch.inf
+    # Chains share no number of a bond.
+    bonded = residue[..., 0] if asym_id is None else residue[..., 0] + asym_id * (residue_index.amax() + 2)
+    bond[..., _N], bond[..., _C], bond[..., _SULPHUR] = bonded, bonded + 1, torch.inf
     half = radius - tolerance / 2
     flat = (x.flatten(1, 2) for x in (atoms, half, residue, bond))
     overlaps: Tensor = _Overlaps.apply(*flat)

@@ -1,7 +1,7 @@
 """Settings of the training loss: weights of its terms, and constants."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from data_pipeline.config import added_setting
 from helixfold.config import Config, ConfigError, require
@@ -18,7 +18,11 @@ TERMS = (
     "aligned_error",
     "violation",
     "smooth_lddt",
+    "interface_fape",
+    "centre_of_mass",
 )
+# Terms between the chains of a complex, which single chains do not have.
+INTERFACE_TERMS = ("interface_fape", "centre_of_mass")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +40,15 @@ class LossConfig(Config):
     aligned_error: float = 0.0  # has no effect on models without that head
     violation: float = 0.0
     smooth_lddt: float = added_setting(0.0)  # of AlphaFold 3; AlphaFold 2 does not have this term
+    # Between the chains of a complex, of which `backbone_fape` has the pairs within chains (AlphaFold-Multimer).
+    interface_fape: float = added_setting(0.0)
+    centre_of_mass: float = added_setting(0.0)
 
     fape_clamp: float = 10.0  # Angstrom; larger errors count as this in FAPE
+    # Angstrom; the same between chains, and what counts as an error of 1 there. The released configuration of
+    # AlphaFold-Multimer has these; its paper has a clamp of 30.
+    interface_clamp: float = added_setting(1000.0)
+    interface_unit: float = added_setting(20.0)
     # Confidences and resolved atoms are learnt only from structures with a resolution (Angstrom) in this range, to
     # which NMR structures and predictions do not belong.
     min_resolution: float = 0.1
@@ -52,8 +63,9 @@ class LossConfig(Config):
             lambda value: 0 <= value < math.inf,
             "be a number that is not negative",
         )
-        if self.fape_clamp == 0:
-            raise ConfigError("LossConfig.fape_clamp must be more than 0 Angstrom, got 0")
+        for name in ("fape_clamp", "interface_clamp", "interface_unit"):
+            if getattr(self, name) == 0:
+                raise ConfigError(f"LossConfig.{name} must be more than 0 Angstrom, got 0")
         if self.min_resolution > self.max_resolution:
             raise ConfigError(
                 f"LossConfig.min_resolution ({self.min_resolution}) must not be above max_resolution "
@@ -69,3 +81,11 @@ def initial_training() -> LossConfig:
 def finetuning() -> LossConfig:
     """Return the loss of AlphaFold's fine-tuning, with violations, resolved atoms and aligned errors (Suppl. Eq. 7)."""
     return LossConfig(experimentally_resolved=0.01, aligned_error=0.1, violation=1.0)
+
+
+def complexes(config: LossConfig) -> LossConfig:
+    """Return a stage's loss for complexes, with the terms between chains (AlphaFold-Multimer, Sec. 2.5).
+
+    The weight of FAPE between chains is that of DeepMind's program, which adds it to FAPE within chains.
+    """
+    return replace(config, interface_fape=config.backbone_fape, centre_of_mass=1.0)

@@ -14,7 +14,7 @@ from data_pipeline.residues import UNKNOWN
 from helixfold.geometry.rigid import Rigid, rigid_from_tensor
 from helixfold.losses.ambiguity import RenamedTruth
 from helixfold.model.outputs import PredictedStructure
-from helixfold.ops.structure.aligned_errors import aligned_errors
+from helixfold.ops.structure.aligned_errors import ChainPairs, aligned_errors
 
 UNIT = 10.0  # Angstrom that count as an error of 1
 # Added to counts (DeepMind's program). With the floor of squared errors, a perfect prediction has an error of 0.01
@@ -41,6 +41,19 @@ def frame_aligned_point_error(
 
     Errors above `clamp` (Angstrom, may be infinite) count as `clamp`.
     """
+    total = _summed_errors(predicted, truth, (frames_mask, points_mask), clamp)
+    return total / UNIT / (_COUNT_FLOOR + frames_mask.sum(-1) * points_mask.sum(-1))
+
+
+def _summed_errors(
+    predicted: FramesAndPoints,
+    truth: FramesAndPoints,
+    masks: tuple[Float[Tensor, "*batch f"], Float[Tensor, "*batch p"]],
+    clamp: Float[Tensor, "*batch"],
+    pairs: ChainPairs | None = None,
+) -> Float[Tensor, "*batch"]:
+    """Return the sum of clamped errors in Angstrom, with masks of frames and points; batch dims of `pairs` are flat."""
+    frames_mask, points_mask = masks
     # The difference of a point's local coordinates, R^T (x - t) - R*^T (x* - t*), is linear in (x, x*, 1). One matrix
     # product of inverse frames [R^T, -R*^T, R*^T t* - R^T t] and homogeneous points gives it for all pairs.
     inverse, true_inverse = predicted.frames.rotation.mT, truth.frames.rotation.mT
@@ -53,8 +66,9 @@ def frame_aligned_point_error(
         frames_mask.flatten(0, -2),
         points_mask.flatten(0, -2),
         clamp.flatten().to(points_mask.dtype),
+        pairs,
     )
-    return total.view(clamp.shape) / UNIT / (_COUNT_FLOOR + frames_mask.sum(-1) * points_mask.sum(-1))
+    return total.view(clamp.shape)
 
 
 class _SummedErrors(torch.autograd.Function):
@@ -72,9 +86,10 @@ class _SummedErrors(torch.autograd.Function):
         frames_mask: Float[Tensor, "n f"],
         points_mask: Float[Tensor, "n p"],
         clamp: Float[Tensor, " n"],
+        pairs: ChainPairs | None,
     ) -> Float[Tensor, " n"]:
         total, grad_frames, grad_points = aligned_errors(
-            inverse_frames, points, frames_mask, points_mask, clamp, any(ctx.needs_input_grad)
+            inverse_frames, points, frames_mask, points_mask, clamp, any(ctx.needs_input_grad), pairs
         )
         ctx.save_for_backward(grad_frames, grad_points)
         return total
@@ -83,26 +98,55 @@ class _SummedErrors(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Float[Tensor, " n"]) -> tuple[Tensor | None, ...]:
         grad_frames, grad_points = ctx.saved_tensors
-        return grad_frames * grad[:, None, None, None], grad_points * grad[:, None, None], None, None, None
+        return grad_frames * grad[:, None, None, None], grad_points * grad[:, None, None], None, None, None, None
 
 
 def backbone_fape(
     trajectory: Float[Tensor, "l b r 7"], true_frames: Rigid, mask: Float[Tensor, "b r"], clamp: Float[Tensor, " b"]
 ) -> Float[Tensor, " b"]:
     """Return the FAPE of C-alphas in backbone frames (b r), the mean over iterations (Suppl. Alg. 20 line 17)."""
+    predicted, truth = _backbones(trajectory, true_frames)
+    mask, clamp = mask.expand(len(trajectory), *mask.shape), clamp.expand(len(trajectory), *clamp.shape)
+    return frame_aligned_point_error(predicted, truth, mask, mask, clamp).mean(0)
+
+
+def chain_backbone_fape(
+    trajectory: Float[Tensor, "l b r 7"],
+    true_frames: Rigid,
+    mask: Float[Tensor, "b r"],
+    clamp: Float[Tensor, " b"],
+    asym_id: Int[Tensor, "b r"],
+    *,
+    within: bool,
+    unit: float,
+) -> Float[Tensor, " b"]:
+    """Return the FAPE of C-alphas in the backbone frames of their own chain, or of the other chains if not `within`.
+
+    Errors are in units of `unit` Angstrom; the mean is over the pairs that count, and over iterations. A complex
+    without such a pair has an error of 0. AlphaFold-Multimer (Evans et al. 2022), Sec. 2.5 and Suppl. Sec. 7.4.
+    """
+    predicted, truth = _backbones(trajectory, true_frames)
+    layers = len(trajectory)
+    chains = asym_id.repeat(layers, 1)
+    pairs = ChainPairs(frames=chains, points=chains, within=within)
+    every = mask.expand(layers, *mask.shape)
+    total = _summed_errors(predicted, truth, (every, every), clamp.expand(layers, *clamp.shape), pairs)
+    counted = pairs.counted(slice(None), slice(None))[: len(mask)].to(mask.dtype)
+    count = ((counted @ mask[..., None])[..., 0] * mask).sum(-1)
+    return total.mean(0) / unit / (_COUNT_FLOOR + count)
+
+
+def _backbones(trajectory: Float[Tensor, "l b r 7"], true_frames: Rigid) -> tuple[FramesAndPoints, FramesAndPoints]:
+    """Return predicted and true backbone frames (l b r) with their origins, the C-alphas."""
     frames = rigid_from_tensor(trajectory)
     true_frames = Rigid(
         rotation=true_frames.rotation.expand_as(frames.rotation),
         translation=true_frames.translation.expand_as(frames.translation),
     )
-    mask, clamp = mask.expand(len(trajectory), *mask.shape), clamp.expand(len(trajectory), *clamp.shape)
-    return frame_aligned_point_error(
+    return (
         FramesAndPoints(frames=frames, points=frames.translation),
         FramesAndPoints(frames=true_frames, points=true_frames.translation),
-        mask,
-        mask,
-        clamp,
-    ).mean(0)
+    )
 
 
 def sidechain_fape(

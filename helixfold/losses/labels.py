@@ -1,6 +1,6 @@
 """Labels of training examples, as tensors with a leading batch dimension."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -30,3 +30,19 @@ class Labels:
     use_clamped_fape: Float[Tensor, " b"]  # 0 or 1
     resolution: Float[Tensor, " b"]  # Angstrom, 0 if unknown
     is_distillation: Float[Tensor, " b"]  # 0 or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComplexLabels(Labels):
+    """Labels of complexes: those of `Labels`, and the true atoms of every equal chain.
+
+    Dim `k` counts the chains of the same sequence in the whole complex, in the order of `sym_id`. Copies that a
+    residue's chain does not have, or that a crop leaves out where nothing was observed, have mask 0.
+    """
+
+    copies_positions: Float[Tensor, "b k r 37 3"]  # Angstrom
+    copies_mask: Float[Tensor, "b k r 37"]  # 1 where observed
+
+    def of_own_chains(self) -> Labels:
+        """Return the labels in which each chain is compared with the true chain of the same number."""
+        return Labels(**{field.name: getattr(self, field.name) for field in fields(Labels)})

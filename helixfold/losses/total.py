@@ -9,12 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from helixfold.batch import Batch
+from helixfold.batch import Batch, MultimerBatch, with_chains
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.geometry.torsions import chis_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
+from helixfold.losses.chain_centres import centre_of_mass_loss
+from helixfold.losses.chain_permutation import permuted_labels
 from helixfold.losses.config import TERMS, LossConfig
-from helixfold.losses.fape import backbone_fape, sidechain_fape
+from helixfold.losses.fape import UNIT, backbone_fape, chain_backbone_fape, sidechain_fape
 from helixfold.losses.heads import (
     aligned_error_loss,
     distogram_loss,
@@ -24,7 +26,7 @@ from helixfold.losses.heads import (
     masked_msa_loss,
     smooth_lddt_loss,
 )
-from helixfold.losses.labels import Labels
+from helixfold.losses.labels import ComplexLabels, Labels
 from helixfold.losses.torsion import angle_norm_loss, torsion_loss
 from helixfold.losses.violations import violation_loss
 from helixfold.model.outputs import Outputs
@@ -46,12 +48,18 @@ class Losses:
 
 
 def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfig) -> Losses:
-    """Return AlphaFold 2's loss (Suppl. Eq. 7), float32, of the outputs that the model computed from `batch`.
+    """Return AlphaFold's loss (Suppl. Eq. 7), float32, of the outputs that the model computed from `batch`.
 
     The total is the weighted sum times the square root of the number of residues (Suppl. Sec. 1.11.3), so that short
-    chains count less than long ones. Terms of weight 0 are not computed. No operator makes the host wait for a GPU.
+    chains count less than long ones. Terms of weight 0 are not computed. No operator makes the host wait for a GPU,
+    unless a complex has equal chains.
+
+    The truth of a complex is permuted to fit the prediction (`ComplexLabels`), and its backbone FAPE has the pairs
+    within chains only (AlphaFold-Multimer, Sec. 2.5).
     """
     structure, logits = outputs.structure, outputs.logits
+    if isinstance(labels, ComplexLabels):
+        labels = permuted_labels(structure, with_chains(batch), labels)
     with torch.no_grad():
         groups = rigid_groups_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
         torsions = chis_from_atom37(labels.aatype, labels.all_atom_positions, labels.all_atom_mask)
@@ -60,7 +68,11 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
         clamp = torch.where(labels.use_clamped_fape > 0, config.fape_clamp, math.inf)
         resolved = has_resolution(labels, config.min_resolution, config.max_resolution)
     terms: dict[str, Callable[[], Tensor]] = {
-        "backbone_fape": lambda: backbone_fape(structure.frames, backbone, backbone_mask, clamp),
+        "backbone_fape": lambda: (
+            chain_backbone_fape(structure.frames, backbone, backbone_mask, clamp, batch.asym_id, within=True, unit=UNIT)
+            if isinstance(batch, MultimerBatch)
+            else backbone_fape(structure.frames, backbone, backbone_mask, clamp)
+        ),
         "sidechain_fape": lambda: sidechain_fape(structure, truth, labels.aatype, config.fape_clamp),
         "torsion": lambda: torsion_loss(structure.torsions, torsions),
         "angle_norm": lambda: angle_norm_loss(structure.unnormalized_torsions, batch.seq_mask),
@@ -83,6 +95,16 @@ def total_loss(outputs: Outputs, batch: Batch, labels: Labels, config: LossConfi
             overlap_tolerance=config.clash_overlap_tolerance,
         ),
         "smooth_lddt": lambda: smooth_lddt_loss(structure.frames, labels),
+        "interface_fape": lambda: chain_backbone_fape(
+            structure.frames,
+            backbone,
+            backbone_mask,
+            torch.full_like(clamp, config.interface_clamp),
+            with_chains(batch).asym_id,
+            within=False,
+            unit=config.interface_unit,
+        ),
+        "centre_of_mass": lambda: centre_of_mass_loss(structure.positions, labels, with_chains(batch).asym_id),
     }
     computed = {name: terms[name]() for name in TERMS if getattr(config, name) > 0}
     found = torch.stack(list(computed.values())) if computed else batch.seq_mask.new_zeros(0, len(batch.seq_mask))

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
 from data_pipeline import stereochemistry as norms
 from data_pipeline.residues import ATOM14_TO_ATOM37, RESTYPES, UNKNOWN
 from data_pipeline.stereochemistry import distance_bounds
-from helixfold.batch import Batch
+from helixfold.batch import Batch, MultimerBatch
 from helixfold.geometry.rigid import length
 from helixfold.losses.clashes import clashes
 from helixfold.losses.labels import Labels
@@ -55,7 +55,9 @@ def violation_loss(
 ) -> Float[Tensor, " b"]:
     """Return the violation loss of the structure module's last atoms (Suppl. Eq. 47)."""
     exists, tolerances = labels.atom14_atom_exists, (tolerance_factor, overlap_tolerance)
-    deviations = _deviations(structure.atom14[-1], exists, labels.aatype, batch.residue_index, tolerances)
+    asym_id = batch.asym_id if isinstance(batch, MultimerBatch) else None
+    numbers = _Numbers(batch.residue_index, asym_id)
+    deviations = _deviations(structure.atom14[-1], exists, labels.aatype, numbers, tolerances)
     per_atom = (deviations.clashes + deviations.within).sum((1, 2)) / (exists.sum((1, 2)) + _COUNT_FLOOR)
     return deviations.connections.sum(0) + per_atom
 
@@ -66,16 +68,17 @@ def violations(
     aatype: Int[Tensor, "b r"],
     residue_index: Int[Tensor, "b r"],
     *,
+    asym_id: Int[Tensor, "b r"] | None = None,
     tolerance_factor: float = 12.0,
     overlap_tolerance: float = 1.5,
 ) -> Violations:
     """Return the violations of these atoms (Angstrom); residues with consecutive `residue_index` count as bonded.
 
-    Bonds and angles may deviate by `tolerance_factor` standard deviations, other atoms may overlap by
-    `overlap_tolerance`.
+    In a complex, `asym_id` has the number of each residue's chain, and bonds are within chains only. Bonds and angles
+    may deviate by `tolerance_factor` standard deviations, other atoms may overlap by `overlap_tolerance`.
     """
     tolerances = tolerance_factor, overlap_tolerance
-    found = _deviations(atoms, exists, aatype, residue_index, tolerances)
+    found = _deviations(atoms, exists, aatype, _Numbers(residue_index, asym_id), tolerances)
     connections = (found.excess.detach() * found.counted).amax(0)
     clashes_mask, within_mask, broken = (
         (each.detach() > 0).to(exists.dtype) for each in (found.clashes, found.within, connections)
@@ -95,6 +98,21 @@ def violations(
     )
 
 
+class _Numbers(NamedTuple):
+    """Each residue's number within its chain, and its chain's number in a complex."""
+
+    residue_index: Int[Tensor, "b r"]
+    asym_id: Int[Tensor, "b r"] | None
+
+    def are_neighbours(self) -> Bool[Tensor, "b bonds"]:
+        """Return which residues are followed by the next one of their chain."""
+        numbers, chains = self
+        consecutive = numbers[:, 1:] - numbers[:, :-1] == 1
+        # Differs from AlphaFold: DeepMind's program of complexes sees a bond between two chains if a crop makes the
+        # numbers of the last residue of one and of the first residue of the next consecutive.
+        return consecutive if chains is None else consecutive & (chains[:, 1:] == chains[:, :-1])
+
+
 class _Deviations(NamedTuple):
     """Deviations from ideal geometry, of which `Violations` is made.
 
@@ -112,14 +130,14 @@ def _deviations(
     atoms: Float[Tensor, "b r 14 3"],
     exists: Float[Tensor, "b r 14"],
     aatype: Int[Tensor, "b r"],
-    residue_index: Int[Tensor, "b r"],
+    numbers: _Numbers,
     tolerances: tuple[float, float],
 ) -> _Deviations:
     # Absent atoms overlap with no other.
     radius = torch.where(exists > 0, _radii(atoms.device)[aatype].to(atoms.dtype), -torch.inf)
     return _Deviations(
-        *_connections(atoms, exists, aatype, residue_index, tolerances[0]),
-        clashes=clashes(atoms, radius, residue_index, tolerances[1]),
+        *_connections(atoms, exists, aatype, numbers.are_neighbours(), tolerances[0]),
+        clashes=clashes(atoms, radius, numbers.residue_index, tolerances[1], numbers.asym_id),
         within=_within(atoms, exists, aatype, tolerances),
     )
 
@@ -128,7 +146,7 @@ def _connections(
     atoms: Float[Tensor, "b r 14 3"],
     exists: Float[Tensor, "b r 14"],
     aatype: Int[Tensor, "b r"],
-    residue_index: Int[Tensor, "b r"],
+    are_neighbours: Bool[Tensor, "b bonds"],
     tolerance_factor: float,
 ) -> tuple[Float[Tensor, "3 b bonds"], Float[Tensor, "3 b bonds"], Float[Tensor, "3 b"]]:
     """Return what bonds and angles between residues exceed, which of them count, and their means over these."""
@@ -142,7 +160,7 @@ def _connections(
     norm, tolerated = _peptide_bonds(tolerance_factor, atoms.device)[aatype[:, 1:]].to(atoms.dtype).unbind(-2)
     error = torch.cat([lengths[:1], cosines]) - rearrange(norm, "b r n -> n b r")
     excess = torch.relu(length(error[..., None], _SMALL_BOND**0.5) - rearrange(tolerated, "b r n -> n b r"))
-    has_bond = exists[:, :-1, _C] * exists[:, 1:, _N] * (residue_index[:, 1:] - residue_index[:, :-1] == 1)
+    has_bond = exists[:, :-1, _C] * exists[:, 1:, _N] * are_neighbours
     counted = torch.stack([has_bond, has_bond * exists[:, :-1, _CA], has_bond * exists[:, 1:, _CA]])
     return excess, counted, (counted * excess).sum(-1) / (counted.sum(-1) + _COUNT_FLOOR)
 

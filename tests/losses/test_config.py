@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from helixfold.config import ConfigError
-from helixfold.losses.config import TERMS, LossConfig, finetuning, initial_training
+from helixfold.losses.config import INTERFACE_TERMS, TERMS, LossConfig, complexes, finetuning, initial_training
 
 
 def test_the_stages_have_alphafolds_weights() -> None:
@@ -21,7 +21,13 @@ def test_the_stages_have_alphafolds_weights() -> None:
     first = {"experimentally_resolved": 0.0, "aligned_error": 0.0, "violation": 0.0, "smooth_lddt": 0.0}
     later = {"experimentally_resolved": 0.01, "aligned_error": 0.1, "violation": 1.0, "smooth_lddt": 0.0}
     for config, own in ((initial_training(), first), (finetuning(), later)):
-        assert {name: getattr(config, name) for name in TERMS} == common | own
+        weights = {name: getattr(config, name) for name in TERMS}
+        assert weights == common | own | dict.fromkeys(INTERFACE_TERMS, 0.0)
+        assert {name: getattr(complexes(config), name) for name in INTERFACE_TERMS} == {
+            "interface_fape": 0.5,
+            "centre_of_mass": 1.0,
+        }
+        assert (config.interface_clamp, config.interface_unit) == (1000, 20)
         assert config.fape_clamp == 10
         assert (config.min_resolution, config.max_resolution) == (0.1, 3.0)
         assert LossConfig.from_dict(config.to_dict()) == config
@@ -35,7 +41,8 @@ def test_weights_and_constants_are_numbers_from_zero_on(name: str, value: float)
 
 
 def test_constants_that_no_sample_could_meet_are_refused() -> None:
-    with pytest.raises(ConfigError, match="fape_clamp must be more than 0"):
-        LossConfig(fape_clamp=0.0)
+    for name in ("fape_clamp", "interface_clamp", "interface_unit"):
+        with pytest.raises(ConfigError, match=f"{name} must be more than 0"):
+            LossConfig(**{name: 0.0})
     with pytest.raises(ConfigError, match=r"min_resolution \(4\.0\) must not be above max_resolution \(3\.0\)"):
         LossConfig(min_resolution=4.0)

@@ -1,5 +1,6 @@
 """FAPE is what its definition says, and does not ask where in space a structure lies."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -11,7 +12,13 @@ from torch.nn.functional import normalize
 from helixfold.geometry.rigid import Rigid
 from helixfold.geometry.rigid_groups import rigid_groups_from_atom37
 from helixfold.losses.ambiguity import renamed_truth
-from helixfold.losses.fape import FramesAndPoints, backbone_fape, frame_aligned_point_error, sidechain_fape
+from helixfold.losses.fape import (
+    FramesAndPoints,
+    backbone_fape,
+    chain_backbone_fape,
+    frame_aligned_point_error,
+    sidechain_fape,
+)
 from helixfold.losses.labels import Labels
 from helixfold.model.outputs import PredictedStructure
 from helixfold.ops.structure.quaternions import quaternion_to_rotation
@@ -71,6 +78,34 @@ def test_the_loops_of_the_algorithm_give_the_same() -> None:
                     errors.append(error / 10)
         expected = sum(errors) / (len(errors) + 1e-4)
         torch.testing.assert_close(found[sample], torch.as_tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_errors_within_and_between_chains_are_those_of_a_loop(within: bool) -> None:
+    layers, b, r = 2, 2, 6
+    trajectory = torch.cat(
+        [normalize(torch.randn(layers, b, r, 4), dim=-1), 5 * torch.randn(layers, b, r, 3)], -1
+    ).double()
+    trajectory.requires_grad_()
+    truth, mask = random_rigid(b, r), torch.tensor([[1.0, 1, 0, 1, 1, 1], [1, 1, 1, 1, 1, 0]]).double()
+    asym_id = torch.tensor([[1, 1, 1, 2, 2, 3], [1, 1, 1, 1, 1, 0]])
+    clamp = torch.tensor([8.0, 12.0]).double()
+    found = chain_backbone_fape(trajectory, truth, mask, clamp, asym_id, within=within, unit=20.0)
+    frames = Rigid(rotation=quaternion_to_rotation(trajectory[..., :4]), translation=trajectory[..., 4:])
+    expected = []
+    for sample in range(b):
+        errors = []
+        for layer, i, j in itertools.product(range(layers), range(r), range(r)):
+            if mask[sample, i] and mask[sample, j] and (asym_id[sample, i] == asym_id[sample, j]) == within:
+                local = frames[layer, sample, i].invert_apply(frames.translation[layer, sample, j])
+                true_local = truth[sample, i].invert_apply(truth.translation[sample, j])
+                errors.append((local - true_local).square().sum().clamp(min=1e-8).sqrt().clamp(max=clamp[sample]))
+        expected.append(sum(errors) / layers / 20 / (len(errors) / layers + 1e-4))
+    assert bool(found[1] == 0) == (not within)
+    torch.testing.assert_close(found, torch.stack([torch.as_tensor(each).double() for each in expected]))
+    (ours,) = torch.autograd.grad(found.sum(), trajectory)
+    (theirs,) = torch.autograd.grad(sum(each.sum() for each in expected if isinstance(each, Tensor)), trajectory)
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_gradients_are_those_of_finite_differences() -> None:

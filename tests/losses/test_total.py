@@ -16,7 +16,8 @@ from helixfold.config import HeadsConfig
 from helixfold.execution.nested import with_tensors_changed
 from helixfold.execution.whole import Whole
 from helixfold.losses import total
-from helixfold.losses.config import TERMS, LossConfig, finetuning, initial_training
+from helixfold.losses.config import INTERFACE_TERMS, LossConfig, complexes, finetuning, initial_training
+from helixfold.losses.config import TERMS as ALL_TERMS
 from helixfold.losses.labels import Labels
 from helixfold.losses.total import Losses, total_loss
 from helixfold.model.alphafold import AlphaFold
@@ -24,8 +25,11 @@ from helixfold.model.outputs import Outputs
 from helixfold.presets import tiny
 from helixfold.training.loader import TrainingBatch, pack
 from tests.data_pipeline.datasets.memory_store import small_store
+from tests.losses.complexes import a_complex, labels_of_complex, random_truth
+from tests.losses.complexes import outputs_of as complex_outputs
 from tests.networks import tiny_model
 
+TERMS = ALL_TERMS[: -len(INTERFACE_TERMS)]
 CROP = 20
 CPU = torch.device("cpu")
 
@@ -92,6 +96,19 @@ def test_the_total_is_the_weighted_sum_times_the_root_of_the_length() -> None:
     torch.testing.assert_close(losses.weighted, weighted)
     lengths = training_batch().recycling_inputs[-1].seq_mask.sum(-1)
     torch.testing.assert_close(losses.total, losses.weighted * lengths**0.5)
+
+
+def test_complexes_have_terms_between_chains() -> None:
+    batch = a_complex("ABA", 18)
+    config = replace(complexes(finetuning()), smooth_lddt=0.2)
+    labels = labels_of_complex(batch, *random_truth(batch))
+    terms = total_loss(complex_outputs(batch), batch, labels, config).terms()
+    assert tuple(terms) == (*ALL_TERMS, "weighted", "total")
+    assert all(value > 0 for value in terms.values())
+    weighted = sum(getattr(config, name) * terms[name] for name in ALL_TERMS)
+    torch.testing.assert_close(terms["weighted"], weighted)
+    with pytest.raises(TypeError, match="MultimerBatch"):
+        losses_of(config)
 
 
 def test_terms_for_logs_hold_no_graph() -> None:

@@ -35,6 +35,7 @@ ALPHAFOLD = {
     "residues_mask": "total_per_residue_violations_mask",
 }
 T = TypeVar("T")
+HEAD, TAIL = slice(3), slice(3, None)
 CYSTEINE = RESTYPES.index("C")
 
 
@@ -160,6 +161,23 @@ def test_clashes_and_their_gradients_equal_a_plain_loop() -> None:
     (ours,) = torch.autograd.grad((weights * found.clashes[0]).sum(), given["atoms"])
     (theirs,) = torch.autograd.grad((weights * sums).sum(), given["atoms"])
     assert float((ours - theirs).abs().max()) < 1e-7
+
+
+def test_bonds_are_within_chains() -> None:
+    """A crop may end one chain with the residue number before that of the next chain's first residue."""
+    given = chain(6)
+    given["residue_index"] = torch.arange(6)[None]
+    given["exists"] = torch.tensor(ATOM14_MASK)[given["aatype"]].double()
+    asym_id = torch.tensor([[1, 1, 1, 2, 2, 2]])
+    found, alone = violations(**given, asym_id=asym_id), violations(**given)
+    halves = [violations(**{name: value[:, part] for name, value in given.items()}) for part in (HEAD, TAIL)]
+    torch.testing.assert_close(found.bond_c_n, sum(each.bond_c_n for each in halves) / 2, rtol=1e-5, atol=0)
+    assert not torch.allclose(alone.bond_c_n, found.bond_c_n)
+    # The C of one chain and the N of the next overlap as any other atoms do.
+    near = {**given, "atoms": 20 * given["atoms"]}
+    near["atoms"][0, 3, 0] = near["atoms"][0, 2, 2] + 0.5
+    overlap = violations(**near, asym_id=asym_id).clashes - violations(**near).clashes
+    assert overlap.nonzero().tolist() == [[0, 2, 2], [0, 3, 0]]
 
 
 def test_the_loss_has_the_gradient_of_its_own_differences() -> None:

@@ -18,6 +18,7 @@ from alphafold.common import confidence
 from alphafold.model import config as published
 from alphafold.model import folding_multimer, geometry, modules, modules_multimer, prng
 
+from tests.parity.deepmind_multimer_loss import losses
 from tests.parity.spec import Spec
 
 Arrays = dict[str, np.ndarray]
@@ -58,8 +59,8 @@ def multimer_config(spec: Spec) -> ml_collections.ConfigDict:
     return config
 
 
-def multimer_network(config: ml_collections.ConfigDict) -> hk.Transformed:
-    """One recycling iteration, on samples with a leading axis of one."""
+def multimer_network(config: ml_collections.ConfigDict, labels: Arrays | None = None) -> hk.Transformed:
+    """One recycling iteration, on samples with a leading axis of one; with labels, the result has `losses`."""
 
     def keep_structure_outputs(
         method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: hk.MethodContext
@@ -78,6 +79,8 @@ def multimer_network(config: ml_collections.ConfigDict) -> hk.Transformed:
             iteration = modules_multimer.AlphaFoldIteration(config, config.global_config)
             result: dict[str, Any] = iteration(batch, is_training=False, safe_key=prng.SafeKey(jax.random.PRNGKey(0)))
         result["predicted_aligned_error"].pop("asym_id")
+        if labels is not None:
+            result["losses"] = losses(config, iteration.heads, result, batch | labels)
         return result
 
     return hk.transform(forward)
