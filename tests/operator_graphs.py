@@ -78,8 +78,7 @@ class _Call:
     func: Any
     args: Any
     kwargs: Any
-    results: Any
-    changes: bool  # its arguments in place
+    results: Any = None  # None if the operator changes its arguments in place
 
 
 @dataclass(eq=False)
@@ -89,6 +88,7 @@ class _Tape(TorchDispatchMode):
     limit: int | None
     calls: list[_Call] = field(default_factory=list)
     own: dict[int, Tensor] = field(default_factory=dict)
+    numbers: dict[int, Tensor] = field(default_factory=dict)
     outside: dict[int, tuple[Tensor, Tensor | None]] = field(default_factory=dict)  # with what one held before a change
 
     def __post_init__(self) -> None:
@@ -96,12 +96,17 @@ class _Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.aten.lift_fresh.default and args[0].ndim == 0:
+            # A number that is assigned to elements: on a GPU a kernel has it as an argument.
+            self.numbers[_key(args[0])] = args[0]
+            return func(*args)
         reason = wait_of_call(func._overloadpacket.__name__, args, kwargs)
         if reason is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {func} {reason}")
         for each in tensors([args, kwargs]):
-            if _key(each) not in self.own:
+            if _key(each) not in self.own and _key(each) not in self.numbers:
                 self.outside.setdefault(_key(each), (each, None))
+        call = _Call(func=func, args=with_tensors_changed(_as_it_is, args), kwargs=kwargs)
         written = list(_written(func, args, kwargs))
         for each in written:
             held, before = self.outside.get(_key(each), (None, None))
@@ -109,14 +114,19 @@ class _Tape(TorchDispatchMode):
                 self.outside[_key(each)] = held, _bytes(held).clone()
         found = func(*args, **kwargs)
         new = {_key(each): each for each in tensors(found)}
-        new = {key: each for key, each in new.items() if key not in self.own and key not in self.outside}
+        new = {
+            key: each
+            for key, each in new.items()
+            if not any(key in known for known in (self.own, self.numbers, self.outside))
+        }
         self.own.update(new)
         if self.limit is not None and sum(_bytes(each).numel() for each in self.own.values()) > self.limit:
             raise torch.OutOfMemoryError("CUDA out of memory while a graph is captured")
-        if written or new:
-            self.calls.append(
-                _Call(func=func, args=args, kwargs=kwargs, results=() if written else found, changes=bool(written))
-            )
+        # What changes nothing but shapes need not be done again.
+        if (written or new) and torch.Tag.inplace_view not in func.tags:
+            if not written:
+                call.results = with_tensors_changed(_as_it_is, found)
+            self.calls.append(call)
         return found
 
     def undo(self) -> None:
@@ -126,7 +136,7 @@ class _Tape(TorchDispatchMode):
                 _bytes(held).copy_(before)
 
         def let_go(tensor: Tensor) -> Any:
-            if _key(tensor) in self.own:
+            if _key(tensor) in self.own or _key(tensor) in self.numbers:
                 return tensor
             place = tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
             return _Outside(storage=StorageWeakRef(tensor.untyped_storage()), dtype=tensor.dtype, place=place)
@@ -136,11 +146,13 @@ class _Tape(TorchDispatchMode):
         self.outside = {}
 
     def replay(self) -> None:
-        for call in self.calls:
-            args, kwargs = _with_outside([call.args, call.kwargs])
-            found = call.func(*args, **kwargs)
-            for place, value in zip(tensors(call.results), tensors(found), strict=not call.changes):
-                place.copy_(value)
+        # As they were recorded: below autograd, which would object to changes of views.
+        with torch._C._AutoDispatchBelowAutograd():
+            for call in self.calls:
+                args, kwargs = _with_outside([call.args, call.kwargs])
+                found = call.func(*args, **kwargs)
+                for place, value in zip(tensors(call.results), tensors(found), strict=call.results is not None):
+                    place.copy_(value)
 
     def overwrite(self, but: set[int] = frozenset()) -> None:  # type: ignore[assignment]
         """Fill the recording's own memory with NaN and with numbers that no index may be."""
@@ -169,6 +181,13 @@ def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
         if each.alias_info is not None and each.alias_info.is_write:
             value = args[number] if number < len(args) else kwargs.get(each.name)
             yield from tensors([value])
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    """The same memory in a tensor whose shape nobody changes."""
+    with torch.no_grad():
+        place = tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+        return torch.empty(0, dtype=tensor.dtype).set_(*place)
 
 
 def _key(tensor: Tensor) -> int:

@@ -67,6 +67,7 @@ def train(training_set: Path | None = None, /, *, options: TrainOptions = _USUAL
             weights=options.weights,
             device=options.device,
             workers=options.workers,
+            cuda_graphs=options.cuda_graphs,
             layout=options.layout,
             timeout=timeout,
             draw=plot_curves,

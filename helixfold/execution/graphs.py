@@ -103,6 +103,11 @@ class Recordings:
         """Return the number of recordings."""
         return len(self._kept)
 
+    @property
+    def has_failed(self) -> bool:
+        """Return whether anything could not be recorded."""
+        return self._is_refused or bool(self._too_large)
+
     def run(self, name: Hashable, action: Callable[[Inputs], Result], inputs: Inputs) -> Result:
         """Return `action(inputs)`: launched the first time, then recorded, and replayed from then on.
 
@@ -152,6 +157,7 @@ class Recordings:
         self._recorder.clear()
         if is_too_large:
             self._too_large.add(key)
+            self._say("there is too little memory to record passes of this size; they are launched")
         else:
             self._is_refused = True
             self._say(f"passes are launched instead of replayed as CUDA graphs, for recording failed ({problem})")

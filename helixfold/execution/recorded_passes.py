@@ -86,7 +86,7 @@ def refusal_of_graphs(card: Card, wanted: str = "auto", ranks: int = 1) -> str |
     return first_reason(
         (wanted == "off", "--cuda-graphs is off"),
         (card.kind != "cuda", "only NVIDIA GPUs have them"),
-        (ranks > 1, "ranks that share a target exchange data within a pass"),
+        (ranks > 1, "ranks that share a sample exchange data within a pass"),
     )
 
 

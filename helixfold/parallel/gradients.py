@@ -93,14 +93,27 @@ class GradientReducer:
         elif last and self._mesh.world.has_collectives and not by_sample:
             self._fill(self._sums, loss)
         else:
-            optimizer.backward(loss)
+            self.add(loss)
+        self.collect(last=last)
+
+    def add(self, loss: Float[Tensor, ""]) -> None:
+        """Add the gradient of a loss to those of the micro-batch, without any exchange between ranks.
+
+        `collect` must follow. Together they are `backward`, where ranks do not share a sample, but nothing is sent
+        during the backward pass.
+        """
+        self._optimizer.backward(loss)
+
+    def collect(self, *, last: bool) -> None:
+        """Add the gradient of the micro-batch just computed to the sum; with `last`, reduce over all ranks."""
+        optimizer = self._optimizer
         if not last or not self._mesh.world.has_collectives:
             optimizer.collect()
             return
         self._scale = optimizer.clip_micro_batch()
         for bucket in self._sums.reduced():
             optimizer.measure(bucket.start, bucket.stop)
-        if by_sample:
+        if optimizer.config.clipping == "sample":
             self._mesh.all_reduce(optimizer.samples)
 
     def _fill(self, queue: "BucketReduction", loss: Tensor) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from helixfold.annotations import Parameter
 from helixfold.options import (
     MAX_PROCESSES,
+    CudaGraphs,
     Day,
     Directory,
     File,
@@ -88,6 +89,9 @@ class TrainOptions:
         int | None, reads(whole_number(0, MAX_PROCESSES), "N"), Parameter(show_default="4 for a GPU, else 0")
     ] = None
     """Processes per device that prepare examples ahead."""
+    cuda_graphs: CudaGraphs = "auto"
+    """auto: an NVIDIA GPU records a training step and replays it, if example.fixed_shapes is set and ranks share no
+    sample: that needs no processor. off: launch everything."""
     layout: Annotated[str | None, Parameter(metavar="LAYOUT")] = None
     """How ranks share the work, such as dp=16,bp=2,dap=2: dp groups with samples of their own, each of bp (1 or 2) x
     dap ranks that share one. Without dp, or when a run goes on: as many groups as fit. auto: measure devices and links

@@ -18,6 +18,7 @@ from helixfold.config import ModelConfig
 from helixfold.execution.device import limit_threads, untried
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
+from helixfold.options import CudaGraphs
 from helixfold.parallel.mesh import TIMEOUT, Mesh, join, leave, make_mesh
 from helixfold.parallel.watchdog import LostRankError, report_lost_ranks
 from helixfold.planning.layouts import chosen_layout
@@ -51,6 +52,7 @@ def train(
     workers: int | None = None,
     layout: str | None = None,
     timeout: float = TIMEOUT,
+    cuda_graphs: CudaGraphs = "auto",
     draw: Callable[[TrainingHistory, Path], None] | None = None,
 ) -> int:
     """Train until `config.steps`, or resume the run in `output`, and return an exit code.
@@ -60,7 +62,9 @@ def train(
     before anything is written.
 
     A resumed run uses bp and dap of `layout`; dp follows from the present number of ranks. The layout "auto" is chosen
-    by short measurements of devices and links at every start. `draw` draws the training curves into a PNG file.
+    by short measurements of devices and links at every start. `draw` draws the training curves into a PNG file. With
+    `cuda_graphs` "auto" an NVIDIA GPU replays steps that it has recorded, if all examples have the same shapes and
+    ranks share none; with "off" it launches all.
     """
     require("train", "biotite", "lmdb", "tensorboard", action="helixfold train")
     limit_threads()
@@ -75,7 +79,16 @@ def train(
                 work = workload(with_settled_dtype(config, mesh, files.checkpoints), card_of(mesh.device))
                 chosen = chosen_layout(work, mesh, memory_per_rank(mesh))
                 mesh = make_mesh(chosen, mesh.device, timeout)
-            return _train_on(mesh, store, config, files, held_out=held_out, weights=weights, workers=workers)
+            return _train_on(
+                mesh,
+                store,
+                config,
+                files,
+                held_out=held_out,
+                weights=weights,
+                workers=workers,
+                cuda_graphs=cuda_graphs,
+            )
     except (LostRankError, DivergedError) as error:
         if not isinstance(error, LostRankError) or error.should_report:
             print(f"helixfold: error: {error}", file=sys.stderr)
@@ -93,6 +106,7 @@ def _train_on(
     held_out: Path | None,
     weights: Path | None,
     workers: int | None,
+    cuda_graphs: CudaGraphs,
 ) -> int:
     chains = FeatureStore.open(store)
     names = read_names(held_out, chains) if held_out is not None else ()
@@ -111,6 +125,7 @@ def _train_on(
             initial=initial,
             descends_from=None if weights is None else demonstration.ancestor(weights),
             workers=workers,
+            cuda_graphs=cuda_graphs,
         )
         if mesh.is_first:
             if weights is not None and initial is not None and trainer.progress.step == 0:

@@ -28,10 +28,17 @@ def forward(model: AlphaFold, batch: TrainingBatch, run: Executor, dtype: torch.
 def forward_losses(model: AlphaFold, batch: TrainingBatch, config: TrainingConfig, run: Executor) -> Losses:
     """Return the losses of one micro-batch, with gradients through its last recycling iteration only.
 
-    Dropout is seeded by the run's seed, the step and the micro-batch's index. So it is the same on whatever rank, and
-    checkpoints need no random state.
+    Dropout is seeded by `seed_dropout`.
     """
-    torch.manual_seed(int(random_stream(config.seed, StreamUse.DROPOUT, batch.step, batch.micro_batch).integers(2**63)))
+    seed_dropout(config, batch)
     last = batch.recycling_inputs[-1]
     outputs = forward(model, batch, run, dtype_on(config.dtype, card_of(last.aatype.device)))
     return total_loss(outputs, last, batch.labels, config.loss)
+
+
+def seed_dropout(config: TrainingConfig, batch: TrainingBatch) -> None:
+    """Seed the random numbers of dropout by the run's seed, the step and the micro-batch's index.
+
+    So they are the same on whatever rank, and checkpoints need no random state.
+    """
+    torch.manual_seed(int(random_stream(config.seed, StreamUse.DROPOUT, batch.step, batch.micro_batch).integers(2**63)))

@@ -22,6 +22,7 @@ from helixfold.execution.stages import peak_memory
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import card_of
 from helixfold.optim.flat import FlatOptimizer, StepReport
+from helixfold.options import CudaGraphs
 from helixfold.parallel.gradients import GradientReducer
 from helixfold.parallel.mesh import Mesh
 from helixfold.parallel.parallelize import parallelize
@@ -32,9 +33,9 @@ from helixfold.training.forecast import memory_per_rank, recompute_message, with
 from helixfold.training.loader import TrainingBatch, TrainingLoader
 from helixfold.training.log import SilentLog, StepRecord, TrainingLog
 from helixfold.training.outer_sync import CompletedStep, OuterSync, StepStats
+from helixfold.training.recorded_step import MicroBatchStep, step_recordings
 from helixfold.training.run_dtype import with_settled_dtype
 from helixfold.training.run_files import RunFiles
-from helixfold.training.step import forward_losses
 from helixfold.training.stopping import StopRequest
 
 _GIB = 2**30
@@ -76,6 +77,7 @@ class Trainer:
         descends_from: str | None = None,
         workers: int = 0,
         progress: bool = True,
+        cuda_graphs: CudaGraphs = "auto",
     ) -> None:
         """Prepare a run that starts from `initial`, all or some parameters, and evaluates on the `held_out` chains.
 
@@ -122,6 +124,10 @@ class Trainer:
         self.gradients = GradientReducer(
             self.optimizer, self.outer_sync.islands.within, dtype=getattr(torch, config.reduction)
         )
+        recordings, self._notes["graphs"] = step_recordings(
+            config, mesh, cuda_graphs, lambda text: self.log.event("graphs", text)
+        )
+        self.micro_batch_step = MicroBatchStep(self.model, config, self._run_updates, self.gradients, recordings)
         self.checkpoints = Checkpoints(files.checkpoints, keep=config.keep, mesh=mesh)
         self.progress, self._notes["restore"] = self._restored(RunProgress(descends_from=descends_from))
         self._shows_progress = progress
@@ -212,9 +218,7 @@ class Trainer:
             data_seconds += time.perf_counter() - waiting_since
             names += batch.names
             refused += batch.refused
-            losses = forward_losses(self.model, batch, config, self._run_updates)
-            self.gradients.backward(losses.total.mean(), last=index == micro_batches[-1])
-            for name, values in losses.terms().items():
+            for name, values in self.micro_batch_step(batch, last=index == micro_batches[-1]).items():
                 terms.setdefault(name, []).append(values)
 
         # Read only now, so that the CPU waits for the GPU once.
@@ -323,6 +327,8 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate the averaged parameters on the held-out chains, each rank on some of them."""
         config, step = self.config, self.progress.step
+        # Held-out chains may need all memory.
+        self.micro_batch_step.clear()
         with torch.device("meta"):
             model = AlphaFold(config.model)
         model.load_state_dict(self.optimizer.averaged(), assign=True)

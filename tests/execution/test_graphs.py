@@ -150,7 +150,8 @@ def test_where_memory_does_not_suffice_for_a_recording_that_shape_is_launched() 
     recorder.limit = 3000
     for rows in (100, 100, 100, 1, 1, 1):
         assert_equal(recordings.run("product", product, inputs(0, rows)), product(inputs(0, rows)))
-    assert (recorder.recorded, len(recordings), recorder.cleared, said) == (3, 1, 1, [])
+    assert (recorder.recorded, len(recordings), recorder.cleared) == (3, 1, 1)
+    assert said == ["there is too little memory to record passes of this size; they are launched"]
     assert recordings.replays == 1
 
 

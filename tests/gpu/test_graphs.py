@@ -1,18 +1,29 @@
 """Passes that are replayed as CUDA graphs give, bit for bit, what launches give; on a CPU operators are recorded."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from helixfold.execution.graphs import GraphRecorder, Recorder, Recordings
 from helixfold.execution.nested import tensors
-from helixfold.execution.random_inputs import random_batch
+from helixfold.execution.random_inputs import random_batch, random_labels
+from helixfold.execution.recompute import Keep, RecomputeConfig, recompute
 from helixfold.execution.recorded_passes import Passes
 from helixfold.execution.whole import Whole
+from helixfold.losses.config import finetuning
+from helixfold.losses.total import total_loss
 from helixfold.model.outputs import Recycled
+from helixfold.ops.card import CARDS
 from helixfold.ops.dispatch import forced
+from helixfold.optim.config import OptimizerConfig
+from helixfold.optim.flat import FlatOptimizer
+from helixfold.parallel.gradients import GradientReducer
+from helixfold.parallel.mesh import Mesh
 from helixfold.presets import preset
+from helixfold.training.recorded_step import RecordedGradients
 from helixfold.weights.untrained import untrained_model
 from tests.gpu.devices import on_devices
 from tests.operator_graphs import OperatorRecorder
@@ -20,6 +31,11 @@ from tests.operator_graphs import OperatorRecorder
 
 def recorder(device: str) -> Recorder:
     return GraphRecorder(torch.device(device)) if device == "cuda" else OperatorRecorder()
+
+
+def arithmetic(device: str) -> AbstractContextManager[object]:
+    """CPU kernels choose elements by their values, which nothing that is recorded can do."""
+    return forced("reference") if device == "cpu" else nullcontext()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -34,7 +50,7 @@ def test_a_replayed_prediction_is_the_launched_one(
     on, recordings = torch.device(device), Recordings(recorder(device), say=pytest.fail)
     model = untrained_model(preset(name).model, seed=0).to(on).eval()
     passes, found, expected = Passes(recordings), list[Recycled](), list[Recycled]()
-    with forced("reference") if device == "cpu" else nullcontext():
+    with arithmetic(device):
         for _ in range(4):
             batch = random_batch(*shape, on)
             found.append(passes(model, Whole(), [batch], found[-1] if found else None, dtype).recycled())
@@ -42,5 +58,61 @@ def test_a_replayed_prediction_is_the_launched_one(
             expected.append(model.fold(Whole(), [batch], before, dtype).recycled())
     assert passes.replays == 2
     for ours, theirs in zip(tensors(found), tensors(expected), strict=True):
+        assert ours.isfinite().all()
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("keep", ["none", "block"])
+@pytest.mark.parametrize(
+    ("device", "sizes"), on_devices([("tiny", 12, 5, 7, 2)], [("model_1", 128, 64, 128, 4), ("tiny", 64, 32, 64, 4)])
+)
+def test_a_replayed_training_step_is_the_launched_one(
+    device: str, sizes: tuple[str, int, int, int, int], keep: Keep, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses, gradients and parameters after steps with one or two recycling iterations, and with dropout."""
+    if device == "cpu":
+        for module in ("ops.unmasked", "optim.flat"):
+            monkeypatch.setattr(f"helixfold.{module}.card_of", lambda _: CARDS["h100"])
+    name, *shape = sizes
+    on = torch.device(device)
+    config = preset(name).model
+    # One block of each kind: autograd's memory of more would tell nothing else.
+    config = replace(config, evoformer=replace(config.evoformer, blocks=1))
+    batches = [random_batch(*shape, on) for _ in range(4)]
+    labels = [random_labels(batch) for batch in batches]
+
+    def trained(recordings: Recordings | None) -> list[Tensor]:
+        model = untrained_model(config, seed=0).to(on).train()
+        recompute(model, RecomputeConfig.everywhere(keep))
+        optimizer = FlatOptimizer(model, OptimizerConfig(clipping="sample"), working_dtype=dtype)
+        reducer = GradientReducer(optimizer, Mesh.alone(on))
+        recorded = (
+            recordings if recordings is None else RecordedGradients(model, Whole(), reducer, finetuning(), recordings)
+        )
+        found = []
+        for number, (batch, truth) in enumerate(zip(batches, labels, strict=True)):
+            torch.manual_seed(number)
+            inputs = [batch] * (1 + number % 2)
+            if recorded is not None:
+                terms = recorded(inputs, truth, dtype)
+                reducer.collect(last=True)
+            else:
+                previous = None
+                with torch.no_grad():
+                    for each in inputs[:-1]:
+                        previous = model.fold(Whole(), [each], previous, dtype).recycled()
+                losses = total_loss(model(Whole(), inputs[-1:], previous, dtype), batch, truth, finetuning())
+                reducer.backward(losses.total.mean(), last=True)
+                terms = losses.terms()
+            found += [*terms.values(), optimizer.gradient_sum.clone()]
+            optimizer.step(1e-3, micro_batches=1)
+        return [*found, optimizer.tensors()["master"]]
+
+    with arithmetic(device):
+        recordings = Recordings(recorder(device), say=pytest.fail)
+        found, expected = trained(recordings), trained(None)
+    assert recordings.replays == 2
+    for ours, theirs in zip(found, expected, strict=True):
         assert ours.isfinite().all()
         assert torch.equal(ours, theirs)

@@ -97,11 +97,18 @@ def equal_one_process(layout: str) -> None:
             expected = _expected(optimizer, model, mesh)
             rule = GradientReducer(optimizer, mesh, dtype=wire, elements=BUCKET_ELEMENTS)
             own = mesh.micro_batches(PARTS)
-            for _ in range(2):
+            at_once: Tensor | None = None
+            for is_recorded in (False, mesh.layout.sharing == 1):
                 for part in own:
                     value = loss(model, part, mesh.rank, branches_of(mesh.rank))
-                    rule.backward(value, last=part == own[-1])
+                    if is_recorded:  # then nothing is sent before all gradients are there
+                        rule.add(value)
+                        rule.collect(last=part == own[-1])
+                    else:
+                        rule.backward(value, last=part == own[-1])
                 found = optimizer.gradient_sum
+                assert at_once is None or torch.equal(found, at_once)
+                at_once = found.clone()
                 error = float((found - expected).norm() / expected.norm())
                 averaged = clipping == "sample" and rule.replicas > 1  # and kept in the working dtype
                 rounded = wire is torch.bfloat16 or (working is torch.bfloat16 and averaged)

@@ -19,7 +19,7 @@ from helixfold.optim.config import OptimizerConfig
 from helixfold.optim.flat import FlatOptimizer, StepReport
 from helixfold.parallel.layout import Layout
 from helixfold.parallel.mesh import Group, Mesh
-from helixfold.training import run_files
+from helixfold.training import recorded_step, run_files
 from helixfold.training import trainer as training
 from helixfold.training.evaluate import ChainScores
 from helixfold.training.log import read_log
@@ -128,7 +128,7 @@ def test_what_is_not_finite_is_skipped_counted_and_named(tmp_path: Path, monkeyp
             return replace(losses, total=losses.total + math.inf)  # its gradient is finite
         return replace(losses, total=losses.total * math.nan) if batch.step == 3 else losses
 
-    monkeypatch.setattr(training, "forward_losses", faulty)
+    monkeypatch.setattr(recorded_step, "forward_losses", faulty)
     trainer = small_run(tmp_path)
     assert trainer.run(StopRequest())
     assert (trainer.progress.skipped, trainer.progress.skipped_in_a_row) == (2, 0)
@@ -148,7 +148,7 @@ def test_a_run_that_diverges_ends_with_the_batch_named(tmp_path: Path, monkeypat
         losses = forward_losses(model, batch, config, run)
         return replace(losses, total=losses.total * math.nan) if batch.step >= 2 else losses
 
-    monkeypatch.setattr(training, "forward_losses", faulty)
+    monkeypatch.setattr(recorded_step, "forward_losses", faulty)
     trainer = small_run(tmp_path, small_config(steps=30, max_skipped=3))
     with pytest.raises(
         DivergedError, match=r"3 steps in a row, the last of them step 4 \(seed 0, chains chain\d, chain\d\)"

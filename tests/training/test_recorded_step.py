@@ -1,0 +1,155 @@
+"""Training with recorded steps is training, bit for bit; what cannot be recorded is launched, and said once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from helixfold.execution.recompute import RecomputeConfig
+from helixfold.ops.card import CARDS
+from helixfold.ops.dispatch import forced
+from helixfold.optim.config import OptimizerConfig
+from helixfold.training import recorded_step
+from helixfold.training import trainer as training
+from helixfold.training.config import TrainingConfig
+from helixfold.training.log import read_log
+from helixfold.training.recorded_step import refusal_of_recording
+from helixfold.training.stopping import StopRequest
+from helixfold.training.trainer import Trainer
+from tests.operator_graphs import OperatorRecorder
+from tests.training.runs import small_config, small_run
+from tests.training.test_trainer import StopAfter, assert_same, events, state
+
+Record = Callable[[OperatorRecorder], None]
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the host wait for nothing, and add gradients as on a GPU."""
+    for module in ("ops.unmasked", "optim.flat", "execution.whole"):
+        monkeypatch.setattr(f"helixfold.{module}.card_of", lambda device: CARDS["h100"])
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Record:
+    """Have all trainers from now on record their steps with this recorder."""
+
+    def by(recorder: OperatorRecorder) -> None:
+        monkeypatch.setattr(recorded_step, "GraphRecorder", lambda device: recorder)
+        monkeypatch.setattr(recorded_step, "refusal_of_recording", lambda *_: None)
+
+    return by
+
+
+def config(**settings: Any) -> TrainingConfig:
+    return small_config(**({"steps": 4, "save_every": 4} | settings))
+
+
+def finished(directory: Path, settings: TrainingConfig, **options: Any) -> Trainer:
+    trainer = small_run(directory, settings, **options)
+    with forced("reference"):
+        assert trainer.run(StopRequest())
+    return trainer
+
+
+def assert_same_log(one: Path, two: Path) -> None:
+    logs = [read_log(directory / "log.jsonl") for directory in (one, two)]
+    for ours, theirs in zip(*(log.steps for log in logs), strict=True):
+        assert replace(ours, seconds=0, data_seconds=0, examples_per_second=0, memory_gib=0) == replace(
+            theirs, seconds=0, data_seconds=0, examples_per_second=0, memory_gib=0
+        )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {
+            "dtype": "bfloat16",
+            "optimizer": OptimizerConfig(warmup_steps=3, clipping="adagc"),
+            "recompute": RecomputeConfig.everywhere("inputs"),
+        },
+        {
+            "micro_batch": 2,
+            "optimizer": OptimizerConfig(clipping="global"),
+            "recompute": RecomputeConfig.everywhere("block"),
+        },
+    ],
+    ids=["by sample", "bfloat16", "two at once"],
+)
+def test_recorded_steps_are_launched_steps(tmp_path: Path, record: Record, settings: dict[str, Any]) -> None:
+    given, recorder = config(**settings), OperatorRecorder()
+    launched = finished(tmp_path / "launched", given)
+    passes = [launched.dataset.num_passes(step) for step in range(given.steps)]
+    record(recorder)
+    replayed = finished(tmp_path / "replayed", given)
+    assert_same(state(replayed), state(launched))
+    assert_same_log(tmp_path / "replayed", tmp_path / "launched")
+    assert set(passes) == {1, 2}  # with and without recycling
+    count = given.micro_batches
+    assert (recorder.launched, recorder.recorded) == (2, 2)
+    assert recorder.replayed == count * sum(passes) - 2
+
+
+def test_a_resumed_run_records_anew(tmp_path: Path, record: Record) -> None:
+    expected = state(finished(tmp_path / "launched", config()))
+    record(OperatorRecorder())
+    with forced("reference"):
+        assert not small_run(tmp_path / "broken", config()).run(StopAfter(2))
+        resumed = small_run(tmp_path / "broken", config())
+        assert resumed.progress.step == 2
+        assert resumed.run(StopRequest())
+    assert_same(state(resumed), expected)
+
+
+def test_evaluations_find_no_recordings_and_change_nothing(
+    tmp_path: Path, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = config(evaluation=replace(config().evaluation, every=2))
+    held_out = (small_run(tmp_path / "names").store.entries[0].name,)
+    expected = state(finished(tmp_path / "launched", given, held_out=held_out))
+    recorder, held = OperatorRecorder(), list[int]()
+    record(recorder)
+    evaluate = training.evaluate
+
+    def watched(*given: Any, **named: Any) -> Any:
+        held.append(recorder.cleared)
+        return evaluate(*given, **named)
+
+    monkeypatch.setattr(training, "evaluate", watched)
+    assert_same(state(finished(tmp_path / "replayed", given, held_out=held_out)), expected)
+    assert held == [1, 2]
+
+
+@pytest.mark.parametrize("obstacle", ["memory", "wait"])
+def test_a_run_goes_on_where_recording_fails(
+    tmp_path: Path, record: Record, monkeypatch: pytest.MonkeyPatch, obstacle: str
+) -> None:
+    expected = state(finished(tmp_path / "launched", config()))
+    record(OperatorRecorder(limit=200_000 if obstacle == "memory" else None))
+    trainer = small_run(tmp_path / "replayed", config())
+    if obstacle == "wait":
+
+        def wait(module: nn.Module, given: Any, found: Tensor) -> None:
+            found.sum().item()
+
+        trainer.model.single.register_forward_hook(wait)
+    with forced("reference"):
+        assert trainer.run(StopRequest())
+    assert_same(state(trainer), expected)
+    told = [event["text"] for event in events(tmp_path / "replayed") if event["kind"] == "graphs"]
+    assert len(told) == 1
+    assert ("too little memory" if obstacle == "memory" else "recording failed") in told[0]
+
+
+def test_steps_are_launched_where_recordings_would_not_fit_them() -> None:
+    given, card = config(), CARDS["h100"]
+    assert refusal_of_recording(given, card, "auto", ranks=1) is None
+    assert "share a sample" in str(refusal_of_recording(given, card, "auto", ranks=2))
+    own_shapes = replace(given, example=replace(given.example, fixed_shapes=False))
+    assert "fixed_shapes" in str(refusal_of_recording(own_shapes, card, "auto", ranks=1))
+    assert "off" in str(refusal_of_recording(given, card, "off", ranks=1))
+    assert "NVIDIA" in str(refusal_of_recording(given, CARDS["cpu"], "auto", ranks=1))
