@@ -13,6 +13,7 @@ from helixfold.prediction import CONFIDENCE_BANDS
 from helixfold.report.files import PredictionFiles, TargetFiles, read_target
 from helixfold.report.maps import alignment_picture, distance_maps, pae_map
 from helixfold.report.page import VIEWER, VIEWER_LICENCE, asset, packed_asset, page
+from helixfold.report.provenance import earlier_version, made_by
 from helixfold.report.structures import Superposer
 from helixfold.report.tables import (
     band_of,
@@ -92,6 +93,8 @@ def _page(target: TargetFiles) -> str:
         scripts=_SCRIPTS,
         inserted=(VIEWER,),
         version=__version__,
+        made_by=made_by(target),
+        earlier_version=earlier_version(target.settings),
         target=target,
         best=best,
         rows=len(features.msa) if features is not None else best.rows,

@@ -1,0 +1,65 @@
+"""Describe what made the predictions of a report, for its foot."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from helixfold.report.files import TargetFiles
+from helixfold.write.json_object import JsonObject
+from helixfold.write.provenance import PredictionProvenance, provenance_entries, read_provenance
+
+# Programs whose names are written otherwise than in settings.json.
+_PROGRAMS = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "triton": "Triton", "cuda": "CUDA"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeBy:
+    """What made some of a target's predictions: a sentence, and a table of two columns with the rest."""
+
+    predictions: tuple[str, ...]  # empty: all
+    sentence: str
+    facts: tuple[tuple[str, str], ...]
+
+
+def made_by(target: TargetFiles) -> list[MadeBy]:
+    """Return what made the predictions of a target, each description once; empty if it is not recorded."""
+    if target.settings is None:
+        return []
+    recorded = read_provenance(target.settings.content.get("provenance"))
+    shown = {each.name: recorded[each.name] for each in target.predictions if each.name in recorded}
+    groups = [tuple(entry["predictions"]) for entry in provenance_entries(shown)]
+    is_one = len(groups) == 1 and len(groups[0]) == len(target.predictions)
+    return [
+        MadeBy(predictions=() if is_one else names, sentence=_sentence(shown[names[0]]), facts=_facts(shown[names[0]]))
+        for names in groups
+    ]
+
+
+def earlier_version(settings: JsonObject | None) -> str | None:
+    """Return the version of helixfold that wrote settings.json, which every version records; None if it is unknown."""
+    return None if settings is None else settings.get("helixfold", str, "") or None
+
+
+def device_text(device: Mapping[str, str]) -> str:
+    """Return a device in words: its name, kind and capability."""
+    details = ", ".join(filter(None, (device.get("kind"), device.get("capability"))))
+    return f"{device.get('name') or 'an unknown device'} ({details})"
+
+
+def _sentence(record: PredictionProvenance) -> str:
+    programs = [f"{_PROGRAMS.get(name, name)} {version}" for name, version in record.software.items()]
+    others = f" with {', '.join(programs[1:])}" if programs[1:] else ""
+    return f"{programs[0] if programs else 'helixfold'}{others}, on {device_text(record.device)}"
+
+
+def _facts(record: PredictionProvenance) -> tuple[tuple[str, str], ...]:
+    processes = "" if record.ranks == 1 else f" of each of {record.ranks} processes"
+    budget = "" if record.slab_budget is None else f", slabs of {record.slab_budget / 2**20:,.0f} MiB"
+    together = "" if record.targets_at_once == 1 else f", {record.targets_at_once} targets in the same passes"
+    return (
+        ("command", shlex.join(record.command)),
+        ("threads", f"{record.threads}{processes}"),
+        ("executor", f"{record.executor}{budget}{together}"),
+        ("operators", ", ".join(f"{name}: {' and '.join(used)}" for name, used in record.backends.items())),
+        ("features", f"SHA-256 {record.features}"),
+    )
