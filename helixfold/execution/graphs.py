@@ -7,7 +7,7 @@ replayed while another one is, and no result is read after the next replay.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from helixfold.execution.available import is_out_of_memory
 from helixfold.execution.nested import tensors, with_tensors_changed
+from helixfold.ops.dispatch import add_recorded_backends, recorded_backends
 
 Result = TypeVar("Result")
 Inputs = TypeVar("Inputs")
@@ -132,6 +133,7 @@ class Recordings:
         for static, given in zip(tensors(kept.inputs), tensors(inputs), strict=True):
             static.copy_(given)
         kept.recording.replay()
+        add_recorded_backends(kept.backends)
         result: Result = with_tensors_changed(Tensor.clone, kept.recording.result)
         return result
 
@@ -148,7 +150,9 @@ class Recordings:
         """Record an action; return None if that failed, after which no recording is left."""
         try:
             static = with_tensors_changed(Tensor.clone, inputs)
-            return _Kept(inputs=static, recording=self._recorder.record(lambda: action(static)))
+            with recorded_backends() as backends:
+                recording = self._recorder.record(lambda: action(static))
+            return _Kept(inputs=static, recording=recording, backends=backends)
         except RuntimeError as error:
             is_too_large = any(is_out_of_memory(each) for each in (error, error.__context__) if each is not None)
             problem = f"{type(error).__name__}: {str(error).strip()}"
@@ -168,6 +172,7 @@ class Recordings:
 class _Kept:
     inputs: Any  # in the memory that the recording reads
     recording: Recording[Any]
+    backends: Mapping[str, Collection[str]]  # that computed while it was recorded, by operator
 
 
 def _put_last(kept: OrderedDict[Hashable, Value], key: Hashable, value: Value, most: int) -> None:

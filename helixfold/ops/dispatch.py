@@ -148,6 +148,13 @@ def recorded_backends() -> Iterator[dict[str, set[str]]]:
         _used = earlier
 
 
+def add_recorded_backends(used: Mapping[str, Collection[str]]) -> None:
+    """Add backends to what `recorded_backends` records: those of a computation that is replayed without Python."""
+    if _used is not None:
+        for name, backends in used.items():
+            _used.setdefault(name, set()).update(backends)
+
+
 def sorted_backends(used: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
     """Return what `recorded_backends` recorded in alphabetical order."""
     return {name: tuple(sorted(names)) for name, names in sorted(used.items())}

@@ -21,7 +21,7 @@ from helixfold.execution.whole import Whole
 from helixfold.folding import recycle
 from helixfold.model.alphafold import AlphaFold
 from helixfold.ops.card import CARDS
-from helixfold.ops.dispatch import forced
+from helixfold.ops.dispatch import forced, recorded_backends
 from tests.networks import (
     random_batch,
     random_complex,
@@ -68,6 +68,19 @@ def test_replayed_passes_are_those_that_are_launched(name: str, dtype: torch.dty
         for ours, theirs in zip(each, expected, strict=True):
             assert torch.equal(ours, theirs)
     assert (recorder.launched, recorder.recorded, passes.replays) == (1, 1, 6)
+
+
+@torch.no_grad()
+def test_backends_of_replayed_passes_are_those_that_computed_while_they_were_recorded() -> None:
+    model, batch, passes = tiny_model().eval(), random_batch(), Passes(Recordings(OperatorRecorder()))
+    found = []
+    for _ in range(3):  # launched, recorded, replayed
+        with forced("reference"), recorded_backends() as backends:
+            passes(model, Whole(), [batch], None, torch.float32)
+        found.append(backends)
+    assert passes.replays == 1
+    assert found[0]["self_attention"] == {"reference"}
+    assert found[0] == found[1] == found[2]
 
 
 @torch.no_grad()
